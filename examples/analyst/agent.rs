@@ -43,11 +43,11 @@ pub(crate) fn analyst(model: impl ChatModel + 'static, database: Database) -> Re
         .default(0)
         .build()?;
     let tools = [
-        list_tables_tool().build()?,
-        describe_table_tool().build()?,
-        validate_sql_tool().build()?,
-        run_sql_tool().build()?,
-        remember_preference_tool().build()?,
+        list_tables_tool(),
+        describe_table_tool(),
+        validate_sql_tool(),
+        run_sql_tool(),
+        remember_preference_tool(),
     ];
     let agent = Agent::builder(model)
         .name("analyst")

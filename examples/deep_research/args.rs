@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use stepfold::agent_loop::graph::progress::{Mode, OutputFormat, ResearchDepth};
+use stepfold::graph::progress::{Mode, OutputFormat, ResearchDepth};
 use stepfold_examples::Options;
 
 /// A deep-research agent over a folder of documents: it plans, researches in parallel, judges whether that is enough,

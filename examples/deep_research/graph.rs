@@ -10,12 +10,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stepfold::agent_loop::graph::progress::{
-    Mode, ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus, keys,
-};
-use stepfold::agent_loop::graph::{
-    AgentNode, Choice, END, Graph, Node, NodeContext, NodeError, START, Update, per_run,
-};
+use stepfold::graph::progress::{Mode, ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus, keys};
+use stepfold::graph::{AgentNode, Choice, END, Graph, Node, NodeContext, NodeError, START, Update, per_run};
 use stepfold::prelude::*;
 use stepfold::tools::Resources;
 
@@ -156,7 +152,7 @@ fn agent(model: &Arc<dyn ChatModel>, name: &str, instructions: &str) -> stepfold
 fn planner(model: &Arc<dyn ChatModel>) -> Result<Agent, Box<dyn Error>> {
     let instructions = "You plan a research over a folder of documents. Split the question into tasks that can be \
         researched independently of each other, each with a title of a few words.";
-    Ok(agent(model, "planner", instructions).output(Output::of::<Plan>()).build()?)
+    Ok(agent(model, "planner", instructions).output::<Plan>().build()?)
 }
 
 fn researcher(model: &Arc<dyn ChatModel>, corpus: &Corpus) -> Result<Agent, Box<dyn Error>> {
@@ -181,14 +177,14 @@ fn with_documents(
     corpus: &Corpus,
 ) -> Result<Agent, Box<dyn Error>> {
     let schema = Schema::builder().key(SOURCES).handler(Handler::union()).build()?;
-    let agent = agent.schema(schema).tools(tools()?).resources(Resources::new().with(corpus.clone()));
+    let agent = agent.schema(schema).tools(tools()).resources(Resources::new().with(corpus.clone()));
     Ok(agent.max_steps(16).build()?)
 }
 
 fn judge(model: &Arc<dyn ChatModel>) -> Result<Agent, Box<dyn Error>> {
     let instructions = "You judge whether what was found answers a question. If something important is missing that \
         the documents may tell, name at most three further tasks.";
-    Ok(agent(model, "judge", instructions).output(Output::of::<Verdict>()).build()?)
+    Ok(agent(model, "judge", instructions).output::<Verdict>().build()?)
 }
 
 fn writer(model: &Arc<dyn ChatModel>) -> Result<Agent, Box<dyn Error>> {

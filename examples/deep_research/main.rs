@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::Value;
-use stepfold::agent_loop::graph::progress::{Mode, OutputFormat, ResearchDepth, ResearchState, keys};
+use stepfold::graph::progress::{Mode, OutputFormat, ResearchDepth, ResearchState, keys};
 use stepfold::prelude::*;
 use stepfold::runner::Invocation;
 use stepfold::session_scopes::{EventRange, SqliteStore};

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd, html};
-use stepfold::agent_loop::graph::progress::OutputFormat;
+use stepfold::graph::progress::OutputFormat;
 
 use crate::corpus::Corpus;
 use crate::pdf;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 use stepfold::prelude::*;
+use stepfold::tools::ToolBuilder;
 
 use crate::corpus::{Corpus, Section};
 
@@ -77,8 +78,8 @@ fn read_document(
     Ok(page(section, from.unwrap_or(0)))
 }
 
-pub(crate) fn tools() -> Result<[Tool; 2], Box<dyn std::error::Error>> {
-    Ok([search_tool().build()?, read_document_tool().build()?])
+pub(crate) fn tools() -> [ToolBuilder; 2] {
+    [search_tool(), read_document_tool()]
 }
 
 /// A part of a section, and where it goes on.
@@ -126,7 +127,7 @@ mod tests {
         let agent = Agent::builder(recording)
             .schema(schema)
             .resources(Resources::new().with(Corpus::new("two", &documents)))
-            .tools(tools().unwrap())
+            .tools(tools())
             .build()
             .unwrap();
         let outcome = agent.run("go").await.unwrap();

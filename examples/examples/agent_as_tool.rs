@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     )?)
     .instructions("You look things up, and say what you found.")
     .schema(schema()?)
-    .tools([look_up_tool().build()?])
+    .tool(look_up_tool())
     .build()?;
 
     let research =

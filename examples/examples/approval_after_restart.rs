@@ -66,7 +66,7 @@ async fn decide(file: &Path) -> Result<(), Box<dyn Error>> {
 fn runner(file: &Path, script: &str) -> Result<Runner, Box<dyn Error>> {
     let agent = Agent::builder(Scripted::conversation(script)?)
         .schema(Schema::builder().key::<u64>("paid").build()?)
-        .tools([pay_tool().build()?])
+        .tool(pay_tool())
         .build()?;
     Ok(Runner::builder(agent, SqliteStore::open(file)?).app("bills")?.build())
 }

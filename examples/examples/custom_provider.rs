@@ -62,7 +62,7 @@ fn add(numbers: Vec<u64>) -> u64 {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let agent = Agent::builder(Rules).tools([add_tool().build()?]).build()?;
+    let agent = Agent::builder(Rules).tool(add_tool()).build()?;
     let outcome = agent.run("what is 15 + 27?").await?;
     say(outcome.transcript());
     assert_eq!(outcome.text(), "It is 42.");

@@ -149,7 +149,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let model = Scripted::conversation("assistant: > c1 visit()\nassistant: welcome")?;
     let agent = Agent::builder(model)
         .schema(Schema::builder().key::<u64>("app:visits").handler(Handler::sum()).build()?)
-        .tools([visit_tool().build()?])
+        .tool(visit_tool())
         .build()?;
     let runner = Runner::builder(agent, store).app("shop")?.build();
     runner.session("ada", "monday").await?.run("hello").await?;

@@ -59,7 +59,7 @@ fn runner(file: &Path) -> Result<Runner, Box<dyn Error>> {
     });
     let agent = Agent::builder(model)
         .schema(Schema::builder().key::<u64>("app:visits").handler(Handler::sum()).build()?)
-        .tools([visit_tool().build()?])
+        .tool(visit_tool())
         .build()?;
     Ok(Runner::builder(agent, SqliteStore::open(file)?).app("shop")?.build())
 }

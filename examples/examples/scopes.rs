@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let agent = Agent::builder(model)
         .instructions("Answer in {user:language} (v{app:version}). City: {user:city?}. Topic: {topic?}.")
         .schema(schema)
-        .tools([note_tool().build()?])
+        .tool(note_tool())
         .build()?;
     let runner = Runner::builder(agent, MemoryStore::new()).app("my_app")?.build();
 

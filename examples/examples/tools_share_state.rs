@@ -65,10 +65,7 @@ async fn a_chain_of_tools() -> Result<(), Box<dyn Error>> {
         .key::<String>("last_query")
         .key::<Vec<Value>>("final_docs")
         .build()?;
-    let agent = Agent::builder(model)
-        .schema(schema)
-        .tools([retrieve_tool().build()?, keep_tool().build()?])
-        .build()?;
+    let agent = Agent::builder(model).schema(schema).tools([retrieve_tool(), keep_tool()]).build()?;
     let input =
         Input::from("Find and process documents about Python").with_values(json!({"user_name": "Alice"}));
     let outcome = agent.run(input).await?;
@@ -88,7 +85,7 @@ async fn two_steps() -> Result<(), Box<dyn Error>> {
     )?;
     let agent = Agent::builder(model)
         .schema(Schema::builder().key::<Vec<u64>>("results").build()?)
-        .tools([factorial_tool().build()?, multiply_tool().build()?])
+        .tools([factorial_tool(), multiply_tool()])
         .build()?;
     let outcome = agent.run("Calculate the factorial of 5, then multiply it by 2").await?;
     say(outcome.transcript());

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use crate::cli::CiOptions;
+use crate::cli::{ApiOptions, CiOptions};
 use crate::console::say;
 use crate::postgres::{self, Postgres};
 use crate::process::{Call, has_cargo_command};
 use crate::workspace::{self, Kind, Target};
-use crate::{Error, interop, layers, tidy};
+use crate::{Error, api, interop, layers, tidy};
 
 /// One check of `ci`, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,6 +37,8 @@ pub enum Stage {
     DocTest,
     /// The documentation builds without a warning.
     Docs,
+    /// The public items are those of the checked-in lists, as `cargo xtask api`.
+    Api,
     /// Peers that others wrote understand us, as `cargo xtask interop`.
     Interop,
     /// Every example program runs.
@@ -75,8 +77,10 @@ pub fn run(options: &CiOptions) -> Result<(), Error> {
 
 /// Whether a stage runs.
 fn is_chosen(stage: Stage, options: CiOptions) -> bool {
-    let takes_long =
-        matches!(stage, Stage::DocTest | Stage::Docs | Stage::Interop | Stage::Examples | Stage::Bare);
+    let takes_long = matches!(
+        stage,
+        Stage::DocTest | Stage::Docs | Stage::Api | Stage::Interop | Stage::Examples | Stage::Bare
+    );
     options.only.is_none_or(|only| only == stage) && !(options.fast && takes_long)
 }
 
@@ -149,6 +153,7 @@ fn perform(acts: &[Act], root: &Path) -> Result<(), Error> {
             Act::Tidy => tidy::run()?,
             Act::Layers => layers::run()?,
             Act::InstallPostgres => postgres::install(),
+            Act::Api => api::run(ApiOptions::default())?,
             Act::Interop => interop::run()?,
             Act::Cargo(call) => {
                 say(format_args!("   {call}"));
@@ -172,6 +177,7 @@ enum Act {
     Tidy,
     Layers,
     InstallPostgres,
+    Api,
     Interop,
     Cargo(Call),
 }
@@ -218,6 +224,7 @@ fn work(stage: Stage, plan: &Plan) -> Work {
             Call::cargo(["doc", "--workspace", "--no-deps", "--all-features"])
                 .env("RUSTDOCFLAGS", "-D warnings"),
         )),
+        Stage::Api => only(Act::Api),
         Stage::Interop => only(Act::Interop),
         Stage::Examples => examples(&plan.targets),
         Stage::Bare => bare(plan),
@@ -376,6 +383,7 @@ mod tests {
                 Act::Tidy => "    tidy".to_owned(),
                 Act::Layers => "    layers".to_owned(),
                 Act::InstallPostgres => "    install PostgreSQL".to_owned(),
+                Act::Api => "    api".to_owned(),
                 Act::Interop => "    interop".to_owned(),
             }));
         }
@@ -404,6 +412,8 @@ mod tests {
                     cargo test --doc --workspace --all-features
                 docs
                     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+                api
+                    api
                 interop
                     interop
                 examples
@@ -440,6 +450,8 @@ mod tests {
                     cargo test --doc --workspace --all-features
                 docs
                     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+                api
+                    api
                 interop
                     interop
                 examples
@@ -488,7 +500,7 @@ mod tests {
         assert_eq!(Cases::from(&fast).number(), Some("16"));
         let only = CiOptions { only: Some(Stage::Docs), ..CiOptions::default() };
         assert_eq!(chosen(only), "docs");
-        assert!(chosen(CiOptions::default()).ends_with("doc-test docs interop examples bare"));
+        assert!(chosen(CiOptions::default()).ends_with("doc-test docs api interop examples bare"));
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub enum Command {
     Layers,
     /// Check what no compiler looks at: first lines, white space, links, sleeping tests, ...
     Tidy,
+    /// Compare the public items of each library crate with its checked-in list.
+    Api(ApiOptions),
     /// Install peers that others wrote into `target/interop`, and test against them.
     Interop,
     /// Run the benchmarks, all of them or the one of this name, and show their medians in one table.
@@ -35,6 +37,14 @@ pub enum Command {
     Sim(SimOptions),
     /// Package every crate that is published, in an order in which they can be. Nothing is uploaded.
     Release(ReleaseOptions),
+}
+
+/// How `cargo xtask api` runs.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct ApiOptions {
+    /// Write the lists instead.
+    #[arg(long)]
+    pub update: bool,
 }
 
 /// How `cargo xtask sim` runs.

@@ -24,13 +24,29 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+    /// A file of the repository could not be written.
+    #[error("could not write {path}")]
+    WriteFile {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The documentation of a crate, as JSON, could not be read.
+    #[error("could not list the public items in {json}")]
+    Api {
+        /// The file.
+        json: PathBuf,
+        /// Why not.
+        source: public_api::Error,
+    },
     /// The repository could not be walked.
     #[error("could not list the files of the repository")]
     ListFiles(#[from] walkdir::Error),
     /// A check found something; it has been printed.
     #[error("`{check}` found {count} problem(s), listed above")]
     Problems {
-        /// `layers` or `tidy`.
+        /// `layers`, `tidy` or `api`.
         check: &'static str,
         /// How many were printed.
         count: usize,

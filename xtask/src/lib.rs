@@ -2,11 +2,12 @@
 //!
 //! Read in this order: [`cli`] says which commands there are, [`ci`] strings the checks together,
 //! [`layers`] guards the arrows between crates, [`tidy`] guards what no compiler looks at,
-//! [`interop`] brings peers that others wrote, [`sim`] simulates runs by the thousand, [`bench`](mod@bench) measures,
+//! [`api`] lists the public items, [`interop`] brings peers that others wrote, [`sim`] simulates runs by the thousand, [`bench`](mod@bench) measures,
 //! [`release`] packages.
 //! Every check is a pure function of data; reading files and starting programs happens in
 //! [`workspace`] and [`process`] only. Nothing here is published, and no other crate may use it.
 
+pub mod api;
 pub mod bench;
 pub mod ci;
 pub mod cli;
@@ -35,6 +36,7 @@ pub fn run(cli: &Cli) -> Result<(), Error> {
         Command::Ci(options) => ci::run(options),
         Command::Layers => layers::run(),
         Command::Tidy => tidy::run(),
+        Command::Api(options) => api::run(*options),
         Command::Interop => interop::run(),
         Command::Bench { name } => bench::run(name.as_deref()),
         Command::Sim(options) => sim::run(*options),

@@ -123,6 +123,23 @@ pub enum ProcessError {
     },
 }
 
+/// The variable that has this program stand in for rustdoc; see [`stand_in_for_rustdoc`].
+pub(crate) const RUSTDOC_WITH_JSON: &str = "XTASK_RUSTDOC_WITH_JSON";
+
+/// If cargo started this program as its rustdoc, runs rustdoc in its place, with unstable options allowed for it alone.
+/// `None` if it did not.
+#[expect(clippy::disallowed_methods, reason = "cargo gives its rustdoc nothing but the environment")]
+pub fn stand_in_for_rustdoc() -> Option<io::Result<ExitStatus>> {
+    std::env::var_os(RUSTDOC_WITH_JSON)?;
+    let mut rustdoc = Command::new("rustdoc");
+    Some(rustdoc.args(std::env::args_os().skip(1)).env("RUSTC_BOOTSTRAP", "1").status())
+}
+
+/// The path of this program.
+pub(crate) fn this_program() -> String {
+    std::env::current_exe().map_or_else(|_| "xtask".to_owned(), |path| path.display().to_string())
+}
+
 /// Whether `cargo NAME` is there: built in or installed.
 pub fn has_cargo_command(name: &str) -> bool {
     Command::new(cargo())

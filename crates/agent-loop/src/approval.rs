@@ -1,9 +1,8 @@
-//! Who has to agree before a call runs: what is asked, and what can be decided.
+//! Approvals (human in the loop): the requests, and the decisions.
 //!
-//! Which calls need agreement is said by tools and by the agent
-//! ([`Approval`](stepfold_tools::Approval)). What would surprise a reader: no call of a reply runs before all
-//! decisions about that reply are there. Else the order in which people answer would decide what a call
-//! reads, and the same step would not always give the same state.
+//! Tools and the agent declare which calls need approval ([`Approval`](stepfold_tools::Approval)). No call of
+//! a reply runs before all decisions about that reply are available. Otherwise the order of the decisions
+//! would determine what a call reads, and the same step would not always give the same state.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -14,10 +13,11 @@ use serde_json::Value;
 use stepfold_state_core::chat::{Arguments, ToolCall};
 
 use crate::digest;
+use crate::state_input::{StateInput, canonical_inputs};
 
-/// A call that somebody has to decide about.
+/// A request for approval of a call.
 ///
-/// Stored with the run, so that a human is asked once, in whatever process the answer arrives.
+/// Stored with the run, so that a person is asked once, in whatever process the answer arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApprovalRequest {
@@ -26,15 +26,18 @@ pub struct ApprovalRequest {
     /// The first part is the id of the call, percent-encoded where it is more than letters, digits and `-._:`; of a
     /// question of a node, the branch and the label; of a request inside of an agent that is a tool or a node, the whole
     /// path, with `/` between its parts. The digest is over the run,
-    /// the step, the tool or node, and the arguments. So an id is never used again for anything else, and a decision
+    /// the step, the tool or node, the arguments, and the values that the state adds to them. So an id is never used again for anything else, and a decision
     /// approves what was shown and nothing else.
     pub id: String,
     /// The call as it runs if it is approved: as the model made it, or with the arguments that an earlier decision gave it.
     pub call: ToolCall,
-    /// Why it is asked.
+    /// The parameters that the state fills when the call runs, with the values that it has now. A call whose values are
+    /// other ones when it starts does not start: there is a new request.
+    pub inputs_from_state: Vec<StateInput>,
+    /// The reason of the request.
     pub reason: AskReason,
-    /// The number of equal calls of the reply that the decision holds for: more than one only where equal calls are
-    /// asked about [once](stepfold_tools::Approval::Once).
+    /// The number of equal calls of the reply that the decision covers: more than one only for equal calls
+    /// that are approved [once](stepfold_tools::Approval::Once).
     pub times: usize,
     /// The JSON Schema that modified arguments must fit, where a node has given it.
     pub(crate) parameters: Option<Value>,
@@ -43,30 +46,91 @@ pub struct ApprovalRequest {
 impl ApprovalRequest {
     /// A request about one call.
     pub(crate) const fn new(id: String, call: ToolCall, reason: AskReason) -> Self {
-        ApprovalRequest { id, call, reason, times: 1, parameters: None }
+        ApprovalRequest { id, call, inputs_from_state: Vec::new(), reason, times: 1, parameters: None }
     }
 
-    /// Whether other arguments can be decided on. A node may [rule that out](crate::graph::NodeContext::ask_fitting).
+    /// Whether other arguments can be decided on. A node may rule that out.
     pub fn can_modify(&self) -> bool {
         self.parameters != Some(Value::Bool(false))
     }
 }
 
-/// Why somebody is asked about a call.
+/// The reason of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum AskReason {
-    /// The tool or the agent says that calls like this need agreement.
+    /// The tool or the agent requires approval of such calls.
     Rule,
     /// The call was started before a crash and may have had its effect. To approve it is to run it again.
     MayHaveHappened,
-    /// A node of a graph asks: [`NodeContext::ask`](crate::graph::NodeContext::ask). The call has the node's name and
-    /// what it is about; a modified one goes to the node as it is.
+    /// A node of a graph requests it: [`OpenBranch::decision`](crate::OpenBranch::decision). The call has the
+    /// node's name and the subject; a modified one is passed to the node.
     Node,
 }
 
-/// What somebody decided about a call. Whatever cannot be read as one of these is no decision.
+/// What is asked about a call: why, and with which values from the state.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_agent_loop::{AskReason, Question};
+///
+/// assert_eq!(serde_json::to_value(Question::from(AskReason::Rule))?, json!("rule"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredQuestion", into = "StoredQuestion")]
+#[non_exhaustive]
+pub struct Question {
+    /// Why it is asked.
+    pub reason: AskReason,
+    /// The parameters that the state fills.
+    pub inputs_from_state: Vec<StateInput>,
+}
+
+impl Question {
+    pub(crate) const fn new(reason: AskReason, inputs_from_state: Vec<StateInput>) -> Self {
+        Question { reason, inputs_from_state }
+    }
+}
+
+impl From<AskReason> for Question {
+    fn from(reason: AskReason) -> Self {
+        Question::new(reason, Vec::new())
+    }
+}
+
+/// The stored form: the reason alone, where the state adds nothing.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum StoredQuestion {
+    Reason(AskReason),
+    WithInputs { reason: AskReason, inputs_from_state: Vec<StateInput> },
+}
+
+impl From<Question> for StoredQuestion {
+    fn from(question: Question) -> Self {
+        let Question { reason, inputs_from_state } = question;
+        match inputs_from_state.is_empty() {
+            true => StoredQuestion::Reason(reason),
+            false => StoredQuestion::WithInputs { reason, inputs_from_state },
+        }
+    }
+}
+
+impl From<StoredQuestion> for Question {
+    fn from(stored: StoredQuestion) -> Self {
+        match stored {
+            StoredQuestion::Reason(reason) => reason.into(),
+            StoredQuestion::WithInputs { reason, inputs_from_state } => {
+                Question { reason, inputs_from_state }
+            }
+        }
+    }
+}
+
+/// A decision about a call. Input that cannot be parsed as one of these is not a decision.
 ///
 /// # Examples
 /// ```
@@ -86,12 +150,11 @@ pub enum Decision {
     Approve,
     /// The call does not run; the model reads why.
     Reject {
-        /// Why, for the model. May be empty.
+        /// The reason, for the model. May be empty.
         #[serde(default)]
         reason: String,
     },
-    /// The call runs with these arguments. The model's message stays as it is; the result says what was
-    /// changed.
+    /// The call runs with these arguments. The model's message is unchanged; the result mentions the change.
     Modify {
         /// The arguments, a JSON object that fits the tool's schema.
         arguments: Value,
@@ -104,7 +167,7 @@ impl Decision {
         Decision::Reject { reason: reason.into() }
     }
 
-    /// What was decided, in one word.
+    /// The decision, in one word.
     pub(crate) const fn verb(&self) -> &'static str {
         match self {
             Decision::Approve => "approved",
@@ -121,9 +184,9 @@ impl Decision {
 
 /// Decides about calls while the run waits: a prompt, a policy, a test.
 ///
-/// Called by the driver with all requests that are open, again until none is or nothing new was decided.
-/// Requests that it says nothing about stay open: the run pauses then, and the answers may come later. An
-/// async closure is one, too.
+/// Called by the driver with all open requests, repeatedly until none is open or no new decision is made.
+/// Requests without a decision stay open: the run then pauses, and the answers may come later. An async
+/// closure is an approver, too.
 ///
 /// # Examples
 /// ```
@@ -183,6 +246,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     /// The number of equal calls.
     pub(crate) times: usize,
+    /// What the state adds to the call.
+    pub(crate) inputs: &'a [StateInput],
 }
 
 impl Subject<'_> {
@@ -206,17 +271,20 @@ impl Subject<'_> {
             AskReason::MayHaveHappened => "may_have_happened",
             AskReason::Node => "node",
         };
-        let times = self.times.to_string();
+        let (times, inputs) = (self.times.to_string(), canonical_inputs(self.inputs));
         let mut parts = vec![self.run, &step, &place, &round, reason, self.name, path, content];
         if self.times > 1 {
             parts.push(&times);
+        }
+        if !inputs.is_empty() {
+            parts.push(&inputs);
         }
         format!("{path}#{}", digest::of_parts(&parts))
     }
 }
 
-/// The id of a request for whoever goes on with the record of a run under another prefix of idempotency keys: what was
-/// decided for the one does not count for the other.
+/// The id of a request for a record that is continued with another prefix of idempotency keys: decisions for
+/// one prefix do not apply to another.
 pub(crate) fn id_within(scope: &str, id: &str) -> String {
     let (path, _) = id.rsplit_once('#').unwrap_or((id, ""));
     format!("{path}#{}", digest::of_parts(&[scope, id]))
@@ -243,8 +311,8 @@ pub(crate) fn nested_path(outer: &str, inner: &str) -> String {
 /// What the model reads of a call that was rejected.
 pub(crate) fn rejection(tool: &str, reason: &str) -> String {
     match reason.trim() {
-        "" => format!("tool '{tool}' was not run: the call was rejected"),
-        reason => format!("tool '{tool}' was not run: the call was rejected: {reason}"),
+        "" => format!("tool '{tool}' not run: the call was rejected"),
+        reason => format!("tool '{tool}' not run: the call was rejected: {reason}"),
     }
 }
 
@@ -260,6 +328,8 @@ pub(crate) struct StoredRequest {
     call_id: String,
     tool: String,
     arguments: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    inputs_from_state: Vec<StateInput>,
     reason: AskReason,
     #[serde(default = "one", skip_serializing_if = "is_one")]
     times: usize,
@@ -283,6 +353,7 @@ impl From<&ApprovalRequest> for StoredRequest {
             call_id: request.call.id.clone(),
             tool: request.call.name.clone(),
             arguments: request.call.arguments.to_text().into_owned(),
+            inputs_from_state: request.inputs_from_state.clone(),
             reason: request.reason,
             times: request.times,
             parameters: request.parameters.clone(),
@@ -292,9 +363,10 @@ impl From<&ApprovalRequest> for StoredRequest {
 
 impl From<StoredRequest> for ApprovalRequest {
     fn from(stored: StoredRequest) -> Self {
-        let StoredRequest { id, call_id, tool, arguments, reason, times, parameters } = stored;
+        let StoredRequest { id, call_id, tool, arguments, inputs_from_state, reason, times, parameters } =
+            stored;
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
-        ApprovalRequest { id, call, reason, times, parameters }
+        ApprovalRequest { id, call, inputs_from_state, reason, times, parameters }
     }
 }
 

@@ -117,7 +117,7 @@ impl<S: Into<String>> FromIterator<(S, Decision)> for Decisions {
     }
 }
 
-/// Why decisions were refused. None of them was taken, and the run waits as before.
+/// An error of decisions. None of them was applied, and the run still waits.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum DecisionError {
@@ -144,7 +144,7 @@ pub enum DecisionError {
     InvalidArguments {
         /// The id of the request.
         id: String,
-        /// What is wrong with them.
+        /// The faults.
         faults: String,
     },
     /// Several decisions about one request.
@@ -166,7 +166,7 @@ fn by_whom(by: Option<&str>) -> String {
 }
 
 impl DecisionError {
-    /// The same about a request that is known outside by another id.
+    /// The same error with another request id, as known outside.
     pub(crate) fn renamed(self, rename: impl Fn(&str) -> String) -> Self {
         match self {
             DecisionError::NotPending { id, pending } => {

@@ -1,5 +1,5 @@
-//! Digests by which runs and agents are told apart, which find changes and keep nobody out; and digests of requests,
-//! which a model that chooses the arguments must not be able to forge.
+//! Digests that identify runs and agents, which detect changes and are not a protection; and digests of
+//! requests, which a model that chooses the arguments must not be able to forge.
 
 use std::fmt::Write as _;
 use std::io;
@@ -27,8 +27,16 @@ pub(crate) fn of_parts(parts: &[&str]) -> String {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
     }
-    let digest = hasher.finalize();
-    digest.iter().take(SHOWN).fold(String::new(), |mut text, byte| {
+    hex(&hasher.finalize()[..SHOWN])
+}
+
+/// The whole SHA-256 of a text.
+pub(crate) fn sha256(text: &str) -> String {
+    hex(&Sha256::digest(text))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text

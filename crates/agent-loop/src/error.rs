@@ -1,57 +1,59 @@
-//! What can go wrong with an agent and its runs, by who can act on it.
+//! Errors of agents and their runs, by who can act on them.
 //!
 //! The author of the agent can: [`AgentError`], before anything runs. The caller can: [`StartError`] and
-//! [`RunError`], with the run as far as it came. The host can: [`FeedError`], when it answers what was not
-//! asked. What the model can act on is no error here but a message.
+//! [`RunError`](crate::RunError), with the partial run. The host can: [`FeedError`], after an unexpected
+//! answer. Errors that the model can act on are messages.
 
 use std::error::Error;
-use std::fmt;
-use std::sync::Arc;
 
 use stepfold_state_core::ErrorChain;
-use stepfold_state_core::chat::ModelError;
-use stepfold_state_core::state::{Faults, StateError};
-use stepfold_tools::{FatalError, ToolsetError};
+use stepfold_state_core::state::{Fault, Faults, StateError};
 use thiserror::Error as ThisError;
 
-use crate::agent::HookPoint;
 use crate::decisions::DecisionError;
-use crate::outcome::Outcome;
-use crate::run::{Exit, Pause, Run};
 
-/// Why an agent could not be built. All faults are listed.
+/// An error of building an agent. All faults are listed.
 #[derive(Debug, ThisError)]
-#[error("agent '{agent}' has faults: {faults}")]
+#[error("invalid agent '{agent}': {faults}")]
 #[non_exhaustive]
 pub struct AgentError {
     /// The agent.
     pub agent: String,
-    /// Each fault, with what it is about as its path.
+    /// The faults, each with its subject as the path.
     pub faults: Faults,
 }
 
-/// Why a run could not begin.
+impl AgentError {
+    /// Creates an error with these faults. For builders of other agents, such as graphs.
+    pub fn new(agent: impl Into<String>, faults: impl IntoIterator<Item = Fault>) -> Self {
+        AgentError { agent: agent.into(), faults: faults.into_iter().collect() }
+    }
+}
+
+/// An error of beginning a run.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum StartError {
     /// The input does not fit the schema.
-    #[error("the input of the run does not fit the state: {0}")]
+    #[error("invalid input of the run: {0}")]
     Input(StateError),
     /// The values are not an object by key.
-    #[error("the values of the input are not a JSON object; give one value by key")]
+    #[error("invalid values of the input: expected a JSON object with one value by key")]
     ValuesAreNoObject,
-    /// There is no message to send to the model: none of the input, none of the state, no instructions, and no hook has
-    /// added one. Found out when the model is to be asked.
-    #[error("the conversation is empty, and the agent has no instructions; give the input a message")]
+    /// There is no message for the model: not in the input, not in the state, no instructions, and no hook
+    /// has added one. Detected before the first request.
+    #[error(
+        "missing message: the conversation is empty, and the agent has no instructions; add a message to the input"
+    )]
     NoMessages,
     /// A message of the input has no parts.
-    #[error("message {index} of the input has no parts; give it a text, or leave it out")]
+    #[error("invalid message {index} of the input: it has no parts; add a text, or remove the message")]
     NoParts {
-        /// The place of the message in the input, from 0.
+        /// The index of the message in the input.
         index: usize,
     },
     /// The state has another schema than the agent.
-    #[error("the state has another schema than the agent; make it with the agent's `schema()`")]
+    #[error("invalid state: its schema differs from the agent's; create it with the agent's `schema()`")]
     OtherSchema,
 }
 
@@ -61,52 +63,52 @@ impl From<StateError> for StartError {
     }
 }
 
-/// Why an answer or an event does not fit where a run is. Nothing was changed.
+/// An error of an answer or an event that does not match the run. Nothing was changed.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum FeedError {
     /// The run does not need this answer.
-    #[error("the run does not need {answer} now; it needs: {need}")]
+    #[error("unexpected answer: the run needs {need}, found {answer}")]
     NotNeeded {
-        /// What was answered.
+        /// The answer.
         answer: &'static str,
-        /// What the run needs.
+        /// The run's need.
         need: String,
     },
     /// The event cannot happen where the run is.
-    #[error("the event \"{event}\" cannot happen here; the run needs: {need}")]
+    #[error("unexpected event \"{event}\": the run needs {need}")]
     Misplaced {
         /// The event.
         event: &'static str,
-        /// What the run needs.
+        /// The run's need.
         need: String,
     },
-    /// There is no open call or branch at this place of the step.
-    #[error("there is no open call or branch at place {place} of the step")]
+    /// The call or branch is not pending.
+    #[error("call or branch {place} of the step is not pending")]
     NoSuchItem {
-        /// The place.
+        /// The index in the step.
         place: usize,
     },
     /// A model replies as the assistant.
-    #[error("the reply has the role {role}; a model replies as the assistant")]
+    #[error("invalid role {role} of the reply: expected assistant")]
     NoReply {
         /// The role of the message.
         role: &'static str,
     },
-    /// Decisions were refused.
+    /// Decisions were rejected.
     #[error(transparent)]
     Decision(#[from] DecisionError),
     /// The route after a node failed: it names no node, or its function failed.
-    #[error("the route after {node} failed: {words}")]
+    #[error("route after {node} failed: {words}")]
     Route {
         /// The node in quotes, or `START`.
         node: String,
-        /// Why not.
+        /// The cause.
         words: String,
     },
     /// A superstep of a graph would have too many branches.
     #[error(
-        "the next superstep would have {branches} branches, and the graph allows {max}; see `max_branches`"
+        "too many branches in the next superstep: expected at most {max}, found {branches}; see `max_branches`"
     )]
     TooManyBranches {
         /// How many it would have.
@@ -115,228 +117,22 @@ pub enum FeedError {
         max: usize,
     },
     /// The agent that is a tool or a node cannot be made on the state.
-    #[error("the agent of '{name}' cannot be made: {words}")]
+    #[error("agent of '{name}' could not be created: {words}")]
     Inside {
         /// The tool or the node.
         name: String,
-        /// Why not.
+        /// The cause.
         words: String,
     },
-    /// What a graph writes by itself, such as tracked tasks, does not fit the state.
-    #[error("the tasks of the graph cannot be tracked: {}", ErrorChain(&**.0))]
+    /// The graph's own writes, such as tracked tasks, do not match the state.
+    #[error("tasks of the graph could not be tracked: {}", ErrorChain(&**.0))]
     Plan(Box<dyn Error + Send + Sync>),
     /// Hooks around tools can write only with the writes of a call, and cannot touch the conversation.
-    #[error("a hook before or after a tool cannot append or rewrite messages, because the step is open")]
+    #[error(
+        "invalid hook action: a hook before or after a tool cannot append or rewrite messages, because the step is open"
+    )]
     StepIsOpen,
-    /// The state does not take what the event writes, or the instructions cannot be rendered on it.
+    /// The event's writes are invalid, or the instructions cannot be rendered.
     #[error(transparent)]
     State(#[from] StateError),
 }
-
-/// Why a run failed. It can go on from where it is: nothing that was committed is lost.
-///
-/// # Examples
-/// ```
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
-/// use stepfold_agent_loop::{Agent, Exit};
-///
-/// // The script has no reply, so the request fails.
-/// let agent = Agent::builder(Script::parse("")?).build()?;
-/// let error = agent.run("hello?").await.unwrap_err();
-/// assert!(error.model_error().is_some());
-/// assert_eq!(error.outcome().exit(), &Exit::Failed);
-/// assert_eq!(error.into_run().transcript().to_string(), "user:      hello?\n");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # }).unwrap();
-/// ```
-pub struct RunError(Box<Failed>);
-
-struct Failed {
-    fault: RunFault,
-    outcome: Outcome,
-}
-
-/// What failed.
-#[derive(Debug, ThisError)]
-#[non_exhaustive]
-pub enum RunFault {
-    /// The agent could not be adjusted for the run.
-    #[error("the agent could not be adjusted for the run: {0}")]
-    Agent(AgentError),
-    /// The input does not fit.
-    #[error("the run could not begin: {0}")]
-    Start(StartError),
-    /// The model did not answer.
-    #[error("the model did not answer: {0}")]
-    Model(ModelError),
-    /// A call failed, and its failure is for the caller.
-    #[error("a tool call ended the run: {0}")]
-    Tool(FatalError),
-    /// A node failed after all attempts and has no `on_error`. A resumed run attempts it again.
-    #[error("node '{node}' failed: {error}")]
-    Node {
-        /// The branch: the node, with its place in the superstep if it has an item.
-        node: String,
-        /// Why, in words.
-        error: String,
-    },
-    /// The tools of the step could not be listed.
-    #[error("the tools of the step could not be listed: {0}")]
-    Tools(ToolsetError),
-    /// A hook failed. After a tool, what the call and those beside it did was committed first; resumed, the run begins
-    /// with that hook.
-    #[error("a hook failed ({point:?}): {}", ErrorChain(&**source))]
-    Hook {
-        /// Where.
-        point: HookPoint,
-        /// Why.
-        r#source: Box<dyn Error + Send + Sync>,
-    },
-    /// An observer failed that was only told of something. What had happened was committed, and what was under way came
-    /// to its end, before the run stopped.
-    #[error("the observer failed: {}", ErrorChain(&**.0))]
-    Observer(Box<dyn Error + Send + Sync>),
-    /// The observer that was to record an event failed, so that it was not committed. The run stopped at once, since it
-    /// is not known whether the event is in the record.
-    #[error("the observer failed, so the event was not committed{}: {}", lost(unrecorded), ErrorChain(&**source))]
-    Commit {
-        /// The calls, and the branches of a graph, whose outcomes are lost with it: see [`RunError::unrecorded`].
-        unrecorded: Vec<String>,
-        /// Why.
-        r#source: Box<dyn Error + Send + Sync>,
-    },
-    /// Decisions were refused. Nothing was committed: the run waits as before, and can be decided about again.
-    #[error("the decision was refused: {0}")]
-    Decision(DecisionError),
-    /// An answer did not fit: the instructions cannot be rendered.
-    #[error("the run could not go on: {0}")]
-    Feed(FeedError),
-}
-
-/// What an error says of outcomes that are lost.
-fn lost(unrecorded: &[String]) -> String {
-    match unrecorded {
-        [] => String::new(),
-        ids => format!("; outcomes that are not recorded: `{}`", ids.join("`, `")),
-    }
-}
-
-impl From<FeedError> for RunFault {
-    fn from(error: FeedError) -> Self {
-        match error {
-            FeedError::Decision(error) => RunFault::Decision(error),
-            error => RunFault::Feed(error),
-        }
-    }
-}
-
-impl RunFault {
-    /// Why the run stops: it failed, or, when only decisions were refused, it waits as before.
-    pub(crate) fn exit(&self, run: &Run) -> Exit {
-        match self {
-            RunFault::Decision(_) if !run.pending().is_empty() => Exit::Paused(Pause::Approval),
-            _ => Exit::Failed,
-        }
-    }
-}
-
-impl RunError {
-    pub(crate) fn new(fault: RunFault, run: Run) -> Self {
-        let exit = fault.exit(&run);
-        RunError(Box::new(Failed { fault, outcome: Outcome::new(run, exit) }))
-    }
-
-    /// What failed.
-    pub fn fault(&self) -> &RunFault {
-        &self.0.fault
-    }
-
-    /// What failed, without the run.
-    pub fn into_fault(self) -> RunFault {
-        self.0.fault
-    }
-
-    /// The model's error, if that is what failed.
-    pub fn model_error(&self) -> Option<&ModelError> {
-        match &self.0.fault {
-            RunFault::Model(error) => Some(error),
-            _ => None,
-        }
-    }
-
-    /// The ids of the calls, and of the branches of a graph, that came to an end which could not be
-    /// [recorded](RunFault::Commit). Resumed, the run finds them in the record if they are there after all; otherwise it
-    /// takes those that must not run twice for [unknown](Outcome::unknown_calls), and runs the others again.
-    ///
-    /// # Examples
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Tool, ToolError};
-    /// use stepfold_agent_loop::{Agent, Observer, ObserverError, RunEvent};
-    ///
-    /// /// A store whose disk is full when the payment has been made.
-    /// struct Full;
-    ///
-    /// impl Observer for Full {
-    ///     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-    ///         match event.committed() {
-    ///             Some(event) if event.name() == "answered" => Err("the disk is full".into()),
-    ///             _ => Ok(()),
-    ///         }
-    ///     }
-    /// }
-    ///
-    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
-    /// # let pay = Tool::new("pay", "Pays a bill.", pay).build()?;
-    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: paid")?;
-    /// let agent = Agent::builder(model).tools([pay]).build()?;
-    /// let error = agent.run("pay the bill").record_with(Full).await.unwrap_err();
-    /// assert_eq!(error.unrecorded(), ["c1"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # }).unwrap();
-    /// ```
-    pub fn unrecorded(&self) -> &[String] {
-        match &self.0.fault {
-            RunFault::Commit { unrecorded, .. } => unrecorded,
-            _ => &[],
-        }
-    }
-
-    /// What there is until now.
-    pub fn outcome(&self) -> &Outcome {
-        &self.0.outcome
-    }
-
-    /// The run, to go on with it: [`Run::resume`].
-    pub fn into_run(self) -> Run {
-        self.0.outcome.into_run()
-    }
-
-    /// The same with the outcomes of interrupted runs that were finished before this run began.
-    #[must_use]
-    pub fn with_recovered(self, recovered: impl IntoIterator<Item = Arc<Outcome>>) -> Self {
-        let Failed { fault, outcome } = *self.0;
-        RunError(Box::new(Failed { fault, outcome: outcome.with_recovered(recovered) }))
-    }
-}
-
-impl fmt::Debug for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunError").field("fault", &self.0.fault).field("run", self.outcome().run()).finish()
-    }
-}
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let run = self.outcome().run();
-        if let RunFault::Decision(_) = self.0.fault {
-            return write!(f, "run '{}' waits after step {}: {}", run.id(), run.steps(), self.0.fault);
-        }
-        write!(f, "run '{}' failed after step {}: {}", run.id(), run.steps(), self.0.fault)
-    }
-}
-
-/// The text shows what failed and its causes, so there is no `source()`; see [`fault`](RunError::fault).
-impl Error for RunError {}

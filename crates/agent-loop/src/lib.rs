@@ -2,9 +2,8 @@
 //!
 //! # The tour
 //!
-//! An [`Agent`] is what stays the same from run to run: a model, tools, instructions, the schema of the state,
-//! and rules for when to stop. [`Agent::run`] runs it on an [`Input`]; what comes of it is an [`Outcome`],
-//! which names its [`Exit`].
+//! An [`Agent`] is the fixed part of runs: a model, tools, instructions, the schema of the state, and exit
+//! rules. [`Agent::run`] runs it on an [`Input`]; the result is an [`Outcome`], which names its [`Exit`].
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -51,14 +50,14 @@
 //! # }).unwrap();
 //! ```
 //!
-//! Below is the [`Run`]: a machine that performs nothing. It says what it [needs](Need), is fed with
-//! [answers](Answer), and makes an [`Event`] of each; committing the event is the only thing that changes it. The
-//! driver behind [`Agent::run`] is one host of that machine, and its control flow fits on a screen. An
-//! [`Observer`] is told every event before it is committed, and stops the run if it cannot take note of it.
+//! The layer below is the [`Run`]: a state machine without side effects. It returns what it [needs](Need),
+//! takes [answers](Answer), and makes an [`Event`] of each; only committing an event changes it. The driver
+//! behind [`Agent::run`] is one host of that machine, and its control flow fits on a screen. An [`Observer`]
+//! is notified of every event before its commit, and stops the run if it fails.
 //!
-//! To pause is not to answer yet. So a run that waits for somebody ([`Pause`]) is an outcome like any other: it
-//! has a [`Run`] inside, which is stored with [`Run::to_json`], [loaded](Run::load) in whatever process goes on
-//! with it, and [resumed](Run::resume), any number of times.
+//! To pause is to delay an answer. So a run that waits ([`Pause`]) is an outcome like any other: it contains
+//! a [`Run`], which is stored with [`Run::to_json`], [loaded](Run::load) in any process, and
+//! [resumed](Run::resume), any number of times.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -87,68 +86,77 @@
 //! ```
 //!
 //! The rest in the order in which one needs it: [`RunLimits`], [hooks](HookAction), [`Output`] for values
-//! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`graph`] for workflows of agents
-//! and functions, [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
+//! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`plan`] for workflows
+//! (graphs are in `stepfold-graph`), [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
 //!
 //! # What holds
 //!
 //! - Folding the events of a run over the state that it began with gives the state that it ended with.
 //! - Stopped anywhere, stored, loaded and resumed, a run ends with the same state and the same conversation.
-//! - No conversation that reaches a model is malformed, whatever was cancelled, rejected, cut or trimmed: it is
-//!   repaired when a run begins, and every call is answered before the model is asked again.
-//! - A call that must not run twice is marked in the record before it starts. If the process dies, it is not
-//!   run again: the model is told that its outcome is unknown, or somebody is asked.
+//! - No malformed conversation reaches a model, whatever was cancelled, rejected, truncated or trimmed: it is
+//!   repaired when a run begins, and every call is answered before the next request.
+//! - A call that must not run twice is marked in the record before it starts. If the process dies, it does
+//!   not run again: the model is told that its outcome is unknown, or an approver decides.
 //! - A step costs the same after ten thousand steps as after one.
 //! - Everything is bounded: steps, calls of a reply, repairs, repeated calls, nesting.
 //!
 //! # What is absent
 //!
-//! Nothing is stored here but snapshots that somebody asks for; sessions meet the loop in the runner. There is
-//! no model here but those of the test kit. Clock and ids are ports: [`Clock`], [`Ids`].
+//! This crate stores nothing except requested snapshots; the runner connects sessions and the loop. Its only
+//! models are those of the test kit. Clock and ids are ports: [`Clock`], [`Ids`].
 //!
 //! # Where this comes from
 //!
-//! The loop, its exit rules, errors as messages, breakpoints and snapshots are those of Haystack's Agent
-//! (spec/001 of the project), trimming is that of spec/003; where we differ stands in `docs/compare.md`, and why
-//! in `docs/decisions.md`.
+//! The loop, its exit rules, errors as messages, breakpoints and snapshots are those of Haystack 2.31's
+//! Agent, trimming before a turn that of LangGraph's ReAct agents. `docs/compare.md` lists the differences,
+//! `docs/decisions.md` the reasons.
 
 mod agent;
 mod approval;
-mod as_tool;
 mod decisions;
 mod digest;
 mod driver;
 mod error;
-mod file;
-pub mod graph;
+mod exit;
 mod observe;
 mod outcome;
-mod panic;
+mod planned;
 mod ports;
 mod replay;
 mod run;
+mod run_error;
+mod state_input;
 #[cfg(feature = "test-kit")]
 pub mod test_kit;
+
+pub mod plan {
+    #![doc = include_str!("plan.md")]
+
+    pub use crate::agent::{BranchAgent, BranchEnd, Emitter, EndedAgent, NodeFunctions, NotBegun, Planner};
+    pub use crate::planned::{Attempts, Ended, Next, OpenBranch, PlanError, Planned, Position};
+}
 
 pub use stepfold_state_core as state_core;
 pub use stepfold_tools as tools;
 pub use stepfold_trim as trim;
 
 pub use crate::agent::{
-    Agent, AgentBuilder, Fingerprint, HookAction, HookContext, HookError, HookPoint, HookResult, OUTPUT_TOOL,
-    Output, OutputMode, RepeatGuard, RunLimits,
+    Agent, AgentBuilder, AgentTool, Fingerprint, HookAction, HookContext, HookError, HookPoint, HookResult,
+    HookVerdict, OUTPUT_TOOL, Output, OutputMode, RepeatGuard, RunLimits,
 };
-pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision};
-pub use crate::as_tool::AgentTool;
+pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision, Question};
 pub use crate::decisions::{DecisionError, Decisions};
 pub use crate::driver::{RunBuilder, RunStream};
-pub use crate::error::{AgentError, FeedError, RunError, RunFault, StartError};
+pub use crate::error::{AgentError, FeedError, StartError};
+pub use crate::exit::{Breakpoint, Exit, Pause};
 pub use crate::observe::{Observer, ObserverError, RunEvent, Traces};
 pub use crate::outcome::{Outcome, OutputError};
+pub use crate::planned::{Arrived, NodeOutcome, NodeStatus, OpenBranch, Planned, Routed};
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
-    Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
-    LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, PendingHook, Run, SharedValue,
-    StepEnd, UnknownCall, WorkOutcome,
+    Answer, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Input, LoadError, Need, OutputFate,
+    PendingHook, Run, SharedValue, StepEnd, UnknownCall, WorkOutcome,
 };
+pub use crate::run_error::{RunError, RunFault};
+pub use crate::state_input::{StateInput, StateValue};

@@ -1,4 +1,4 @@
-//! What came of a run: always there, also when the run paused or failed.
+//! The outcome of a run: always available, even if the run paused or failed.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,10 +10,11 @@ use stepfold_state_core::state::State;
 use stepfold_state_core::{DecodeError, decode};
 
 use crate::approval::ApprovalRequest;
-use crate::run::{Exit, Run, UnknownCall};
+use crate::exit::Exit;
+use crate::run::{Run, UnknownCall};
 use stepfold_trim::Summary;
 
-/// What came of a run: why it ended, the reply, the conversation, the state, and what it cost.
+/// The outcome of a run: the exit, the reply, the conversation, the state, and the cost.
 ///
 /// # Examples
 /// ```
@@ -47,7 +48,7 @@ impl Outcome {
         Outcome::new(run, Exit::Failed)
     }
 
-    /// Why the run ended, or what it waits for.
+    /// The exit of the run, or its pause.
     pub fn exit(&self) -> &Exit {
         &self.exit
     }
@@ -57,21 +58,21 @@ impl Outcome {
         self.run.reply()
     }
 
-    /// The text of the last reply; empty if there is none.
+    /// The text of the last reply; empty if there is no reply.
     pub fn text(&self) -> Cow<'_, str> {
         self.reply().map(|reply| reply.text()).unwrap_or_default()
     }
 
-    /// The output that was asked for with [`output`](crate::AgentBuilder::output).
+    /// The output requested with [`output`](crate::AgentBuilder::output).
     ///
     /// # Errors
-    /// When there is none, or it cannot be read as a `T`.
+    /// When there is no output, or it cannot be decoded as a `T`.
     pub fn output<T: DeserializeOwned>(&self) -> Result<T, OutputError> {
         let value = self.run.output().ok_or_else(|| OutputError::Missing { exit: self.exit.clone() })?;
         decode(value).map_err(|source| OutputError::Decode { source })
     }
 
-    /// Why the model's last reply ended where it did.
+    /// The finish reason of the model's last reply.
     pub fn finish_reason(&self) -> Option<&FinishReason> {
         self.run.finish_reason()
     }
@@ -91,12 +92,12 @@ impl Outcome {
         self.run.steps()
     }
 
-    /// The tokens used, those of agents that are tools included.
+    /// The token usage, including that of agents as tools.
     pub fn usage(&self) -> Usage {
         self.run.usage()
     }
 
-    /// What the tokens used cost at the prices of one model. What the provider said itself is in
+    /// The cost of the tokens at the prices of one model. The cost reported by the provider is in
     /// [`usage().cost`](Usage::cost).
     ///
     /// # Examples
@@ -119,8 +120,8 @@ impl Outcome {
         price.cost(&self.usage())
     }
 
-    /// The number of calls by tool. Calls of unknown tools and with arguments that do not fit count; those that the
-    /// loop answered by itself, because they were rejected for instance, do not.
+    /// The number of calls by tool. Calls of unknown tools and with invalid arguments count; those that the
+    /// loop answered itself, because they were rejected for example, do not.
     pub fn calls_by_tool(&self) -> impl Iterator<Item = (&str, u64)> {
         self.run.calls_by_tool()
     }
@@ -130,14 +131,14 @@ impl Outcome {
         self.run.elapsed()
     }
 
-    /// The calls that somebody has to decide about, if the run is paused for that.
+    /// The pending approval requests, if the run is paused for decisions.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
         self.run.pending()
     }
 
-    /// The calls that this run, and each [recovered](Outcome::recovered) one before it, answered with "outcome unknown":
-    /// they had started when a process died, may have had their effect, and were not run again. Also those that were found
-    /// by an earlier process that went on with the run.
+    /// The calls that this run, and each [recovered](Outcome::recovered) one before it, answered with
+    /// "outcome unknown": they had started when a process died, may have had their effect, and did not run
+    /// again. Includes those found by earlier processes of the run.
     ///
     /// # Examples
     /// ```
@@ -171,13 +172,13 @@ impl Outcome {
         recovered.chain(self.run.unknown_calls()).collect()
     }
 
-    /// The outcomes of interrupted runs that were finished before this run began, oldest first.
+    /// The outcomes of interrupted runs that were completed before this run began, oldest first.
     pub fn recovered(&self) -> &[Arc<Outcome>] {
         &self.recovered
     }
 
-    /// The same with the outcomes of interrupted runs that were finished before this run began. It is for programs that
-    /// go on with stored runs by themselves; a runner of sessions does it.
+    /// Adds the outcomes of interrupted runs that were completed before this run began. For programs that
+    /// resume stored runs themselves; the runner of sessions does it.
     #[must_use]
     pub fn with_recovered(mut self, recovered: impl IntoIterator<Item = Arc<Outcome>>) -> Self {
         let of_others = |other: &Arc<Outcome>| other.run.id() != self.run.id();
@@ -185,50 +186,51 @@ impl Outcome {
         self
     }
 
-    /// The `temp:` keys that the run had written before it was resumed without their values: no store has them. It was
-    /// resumed by another process, after a failure, or after so many other runs had paused that the process forgot them.
+    /// The `temp:` keys that the run had written before it was resumed without their values: no store has
+    /// them. It was resumed by another process, after a failure, or after so many other paused runs that the
+    /// process dropped them.
     pub fn missing_temp(&self) -> &[String] {
         &self.missing_temp
     }
 
-    /// The same with the `temp:` keys whose values were not there when the run was resumed. It is for programs that go on
-    /// with stored runs by themselves; a runner of sessions does it.
+    /// Adds the `temp:` keys whose values were missing when the run was resumed. For programs that resume
+    /// stored runs themselves; the runner of sessions does it.
     #[must_use]
     pub fn with_missing_temp(mut self, keys: impl IntoIterator<Item = String>) -> Self {
         self.missing_temp.extend(keys);
         self
     }
 
-    /// The summary that stands for the beginning of the conversation; give it to the next run.
+    /// The summary of the beginning of the conversation; pass it to the next run.
     pub fn summary(&self) -> Option<&Summary> {
         self.run.summary()
     }
 
-    /// The run behind the outcome: a paused one can be stored and resumed.
+    /// The run of the outcome: a paused one can be stored and resumed.
     pub fn run(&self) -> &Run {
         &self.run
     }
 
-    /// The run, to go on with it.
+    /// The run, to be resumed.
     pub fn into_run(self) -> Run {
         self.run
     }
 }
 
-/// Why an outcome has no output.
+/// An error of reading the output.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutputError {
     /// The run ended without one, or the agent was not built to give one.
-    #[error("the run has no output: {exit}")]
+    #[error("missing output: {exit}")]
     Missing {
-        /// Why the run ended.
+        /// The exit of the run.
         exit: Exit,
     },
     /// It is of another type.
-    #[error("the output cannot be read as the type that was asked for: {source}")]
+    #[error("invalid output for the requested type: {source}")]
     Decode {
-        /// Why not.
+        /// The cause.
         r#source: DecodeError,
     },
 }

@@ -1,7 +1,7 @@
-//! What a run reads of the world: how much time passes, and a name that no other run has.
+//! The run's ports: the elapsed time, and unique run ids.
 //!
-//! Both are ports, so that a test or a replay says what they are. The defaults are the only place of this
-//! crate that asks the machine.
+//! Both are ports, so that a test or a replay can set them. The defaults are the only place of this crate
+//! that uses the system.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Replay: a recorded run goes through the machine again, without model and tools.
 //!
-//! Every event is made anew from what came from outside (the reply, the outcome, the decision, what hooks
-//! said) and compared with the recorded one. So a replay against a changed agent says where the run would have
-//! gone another way, before anybody deploys it.
+//! Every event is computed again from recorded inputs (the reply, the outcome, the decision, the actions of
+//! hooks) and compared with the recorded one. So a replay against a changed agent shows where the run would
+//! have diverged, before a deployment.
 
 use std::fmt;
 
@@ -17,11 +17,13 @@ use crate::agent::HookPoint;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Decisions;
 use crate::error::FeedError;
+use crate::exit::Exit;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, Contradiction, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run,
+    Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run,
     SharedValue, check_version,
 };
+use crate::state_input::{StateInput, TEMPORARY, are_recorded_alike, is_told};
 
 /// Everything that is needed to go through a run again: where it began, and its events.
 ///
@@ -56,7 +58,7 @@ pub struct Recording {
     /// The run before its first event.
     start: Box<RawValue>,
     events: Vec<Event>,
-    /// Why the run ended, if the end was seen.
+    /// The exit of the run, if it was observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<Exit>,
 }
@@ -93,7 +95,7 @@ impl Recording {
         Ok(Recording { version: FORMAT_VERSION, agent, start, events, ended })
     }
 
-    /// Takes the next event: for hosts that are no observers, and for records that were kept in parts.
+    /// Adds the next event: for hosts that are not observers, and for records stored in parts.
     pub fn push(&mut self, event: Event) {
         self.events.push(event);
     }
@@ -103,16 +105,16 @@ impl Recording {
         &self.events
     }
 
-    /// What the agent was when the run was recorded.
+    /// The agent's fingerprint when the run was recorded.
     pub fn agent(&self) -> &Fingerprint {
         &self.agent
     }
 
-    /// Goes through the run again with this agent, which asks neither its model nor its tools.
+    /// Replays the run with this agent, without calling its model or its tools.
     ///
-    /// The run goes the same way if a live one would have made the same events, given the recorded replies and outcomes:
-    /// also if it would have offered the same tools, run and marked the same calls, on a state of the same schema. Tools
-    /// that are asked for at each step are not compared here: see [`Run::replay_with_tools`].
+    /// The run matches if a live one would have made the same events, given the recorded replies and
+    /// outcomes: also the same tools, the same running and marked calls, and a state of the same schema.
+    /// Dynamic toolsets are not compared here: see [`Run::replay_with_tools`].
     ///
     /// # Errors
     /// [`Divergence`] for the first event that would be another one, and for a run that ended and would not
@@ -132,15 +134,14 @@ impl Recording {
 }
 
 impl Run {
-    /// Goes through recorded events, asking neither model nor tools: the run is as it was before them.
+    /// Replays recorded events, without calling the model or tools: the run is in its state before them.
     ///
-    /// `stored` picks the writes that the record can have: those that it leaves out are not compared. A run that has not
-    /// begun takes the values of `app:` and `user:` keys that the record has. Of a run whose conversation was pruned,
-    /// what is shown of it and when it was condensed is taken from the record.
+    /// `stored` selects the writes that the record can contain: others are not compared. A run that has not
+    /// begun takes the values of `app:` and `user:` keys from the record. For a run whose conversation was
+    /// pruned, its view and its summaries are taken from the record.
     ///
     /// # Errors
-    /// [`Divergence`] for the first event that would be another one; if there is none, for the first that offers the
-    /// model other tools.
+    /// [`Divergence`] for the first event that differs; otherwise for the first request with other tools.
     pub fn replay(self, events: &[Event], stored: impl Fn(&Write) -> bool) -> Result<Run, Divergence> {
         let mut replay = Replay { run: self, other_tools: None };
         for (place, recorded) in events.iter().enumerate() {
@@ -149,8 +150,8 @@ impl Run {
         replay.end()
     }
 
-    /// The same, and a toolset that is asked for its tools at each step is asked for them as a live run asks: they are
-    /// compared as those are that never change. Sets of agents inside are not asked.
+    /// As [`replay`](Run::replay), and dynamic toolsets are listed as in a live run and compared like static
+    /// ones. Toolsets of inner agents are not listed.
     ///
     /// # Errors
     /// As [`replay`](Run::replay), and [`Divergence::Toolset`] where a set cannot be listed.
@@ -182,7 +183,7 @@ impl Run {
     /// let divergence = run.replay_with_tools(&events, |_| true).await.unwrap_err();
     /// assert_eq!(
     ///     divergence.to_string(),
-    ///     "event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'count' not found; \
+    ///     "event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'count'; \
     ///      available: tally",
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -282,9 +283,8 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         None => run.feed(answer, recorded.elapsed),
     };
     let mut made = made.map_err(refused)?;
-    if run.tools().is_none() {
-        take_asking(&mut made, recorded);
-    }
+    take_asking(&mut made, recorded, run);
+    take_inputs(&mut made.kind, &recorded.kind);
     take_pruned(&mut made, recorded);
     take_lasting(&mut made, recorded, run);
     take_large(&mut made, recorded, run);
@@ -292,8 +292,8 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     Ok(made)
 }
 
-/// The run as whoever took these decisions had it, if their ids are those of another one: of the session that this one was
-/// forked from, for instance.
+/// The run with the ids of these decisions, if they are those of another run: of the session that this one
+/// was forked from, for example.
 fn as_decided(run: &Run, recorded: &EventKind) -> Option<Run> {
     let EventKind::Decided { key_prefix, .. } = recorded else { return None };
     if run.request_scope() == key_prefix.as_deref() {
@@ -398,47 +398,47 @@ impl Observer for Recording {
     }
 }
 
-/// Where a replay diverges from the record.
+/// The first difference between a replay and its record.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Divergence {
     /// The run cannot begin with this agent.
-    #[error("the recorded run cannot begin with this agent: {0}")]
+    #[error("recorded run cannot begin with this agent: {0}")]
     Start(LoadError),
     /// The state has another schema.
-    #[error("the state schema has changed since the run was recorded: {}", changes.join("; "))]
+    #[error("state schema changed since the run was recorded: {}", changes.join("; "))]
     Schema {
-        /// What changed, in words.
+        /// The changes, in words.
         changes: Vec<String>,
     },
     /// An event would be another one.
     #[error("event {event} ({name}, step {step}) {difference}")]
     At {
-        /// The place of the event in the recording, from 0.
+        /// The index of the event in the recording.
         event: usize,
-        /// What was recorded, in one word.
+        /// The recorded event, in one word.
         name: &'static str,
         /// The step it belongs to.
         step: u64,
-        /// What is different.
+        /// The difference.
         difference: Box<Difference>,
     },
-    /// The tools cannot be listed that a live run would have asked for.
-    #[error("the tools of event {event} (replied, step {step}) cannot be listed: {source}")]
+    /// The tools of a live run cannot be listed.
+    #[error("tools of event {event} (replied, step {step}) could not be listed: {source}")]
     Toolset {
-        /// The place of the event in the recording, from 0.
+        /// The index of the event in the recording.
         event: usize,
         /// The step it belongs to.
         step: u64,
-        /// Why.
+        /// The cause.
         r#source: ToolsetError,
     },
     /// All events are the same, and the end is another.
-    #[error("the recorded run ended here, because {recorded}; the run would need {need}")]
+    #[error("diverged at the end: the recorded run ended because {recorded}; the replay would need {need}")]
     End {
-        /// Why the recorded run ended.
+        /// The exit of the recorded run.
         recorded: Exit,
-        /// What the run would need.
+        /// The need of the replay.
         need: String,
     },
 }
@@ -447,7 +447,7 @@ impl Divergence {
     /// That of a run recorded with an agent whose state has another schema than that of the agent now.
     ///
     /// # Errors
-    /// [`Divergence::Schema`] says what changed.
+    /// [`Divergence::Schema`] with the changes.
     ///
     /// # Examples
     /// ```
@@ -473,7 +473,7 @@ impl Divergence {
         }
     }
 
-    /// The same, and which of the agent's tools have changed, if it is about tools.
+    /// Adds which of the agent's tools have changed, if it is about tools.
     #[must_use]
     pub fn explained(mut self, recorded: &Fingerprint, now: &Fingerprint) -> Self {
         if let Divergence::At { difference, .. } = &mut self
@@ -485,44 +485,44 @@ impl Divergence {
     }
 }
 
-/// What is different.
+/// A difference between two events.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Difference {
     /// The run would need something else at this point, or would have ended.
     NotNeeded {
-        /// What it would need.
+        /// The need of the replay.
         need: String,
     },
-    /// The run refuses what was recorded.
+    /// The run rejects the recorded event.
     Refused(FeedError),
     /// The run would do something else with a call, or with a node of a graph.
     Call {
         /// The id of the call, or the node.
         call: String,
-        /// What was recorded, in words.
+        /// The recorded part, in words.
         recorded: String,
-        /// What the run would do, in words.
+        /// The replayed part, in words.
         replayed: String,
     },
     /// The model would be offered other tools, or they would take other values from the state or write to other keys.
     Tools {
-        /// What changed about tools, in words, as far as it is known.
+        /// The changes of tools, in words, as far as known.
         changes: Vec<String>,
     },
-    /// The event would have another value at this place.
+    /// The event has another value at this path.
     Value {
         /// A JSON path into the event.
         path: String,
-        /// What was recorded; none if nothing was.
+        /// The recorded value, if any.
         recorded: Option<Value>,
-        /// What the replay gives; none if nothing.
+        /// The replayed value, if any.
         replayed: Option<Value>,
     },
 }
 
 impl Difference {
-    /// What is different, in words, with these names for the two that were compared.
+    /// The difference, in words, with these names for the two sides.
     pub fn between(&self, first: &str, second: &str) -> String {
         let words = |value: &Option<Value>| match value {
             None => "nothing".to_owned(),
@@ -530,7 +530,7 @@ impl Difference {
         };
         match self {
             Difference::NotNeeded { need } => {
-                format!("does not come: the run would need {}", shortened(need))
+                format!("is missing: the run would need {}", shortened(need))
             }
             Difference::Refused(error) => format!("is refused: {error}"),
             Difference::Call { call, recorded, replayed } => {
@@ -562,19 +562,67 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Tools that are asked for anew at each step are not in the record, so that whether they need agreement is
-/// taken from it.
-fn take_asking(made: &mut Event, recorded: &Event) {
+/// Whether calls need agreement is taken from the record where the replay cannot know it: of tools that are asked for anew at
+/// each step, and of those that have inputs from the state which no record tells.
+fn take_asking(made: &mut Event, recorded: &Event, run: &Run) {
     let (EventKind::Replied { fates, .. }, EventKind::Replied { fates: known, .. }) =
         (&mut made.kind, &recorded.kind)
     else {
         return;
     };
-    let asking = known.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_) | Fate::Same(_)));
-    let asking: Vec<_> =
-        asking.filter(|(place, _)| fates.iter().all(|(at, _)| at != place)).cloned().collect();
-    fates.extend(asking);
+    let calls: Vec<_> = made.messages.first().into_iter().flat_map(|reply| reply.tool_calls()).collect();
+    let is_untold = |place: &usize| {
+        let tool = calls.get(*place).map(|call| run.tools().and_then(|tools| tools.get(&call.name)));
+        let is_untold =
+            |fate: &Fate| matches!(fate, Fate::Ask(question) if !is_told(&question.inputs_from_state));
+        let mut asked = fates.iter().chain(known).filter(|(at, _)| at == place);
+        run.tools().is_none()
+            || tool.flatten().is_some_and(|tool| tool.input_keys().any(|key| key.starts_with(TEMPORARY)))
+            || asked.any(|(_, fate)| is_untold(fate))
+    };
+    let is_asking = |fate: &Fate| matches!(fate, Fate::Ask(_) | Fate::Same(_));
+    let is_taken = |(place, fate): &(usize, Fate)| is_asking(fate) && is_untold(place);
+    let taken: Vec<_> = known.iter().filter(|fate| is_taken(fate)).cloned().collect();
+    let left: Vec<_> = fates.iter().filter(|fate| !is_taken(fate)).cloned().collect();
+    *fates = left.into_iter().chain(taken).collect();
     fates.sort_by_key(|(place, _)| *place);
+}
+
+/// The inputs from the state that a record cannot tell.
+fn take_inputs(made: &mut EventKind, recorded: &EventKind) {
+    let (
+        EventKind::Interrupted { inputs_from_state: made, .. },
+        EventKind::Interrupted { inputs_from_state: known, .. },
+    ) = (made, recorded)
+    else {
+        return;
+    };
+    let of = |all: &[(usize, Vec<StateInput>)], place: usize| {
+        all.iter().find(|(at, _)| *at == place).map(|(_, inputs)| inputs.clone()).unwrap_or_default()
+    };
+    let mut places = made.iter().chain(known).map(|(place, _)| *place);
+    if places.all(|place| are_recorded_alike(&of(made, place), &of(known, place))) {
+        made.clone_from(known);
+    }
+}
+
+/// Questions about calls that were recorded, with what the state adds by the run as it is now to those that were approved
+/// before.
+fn asked_again(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
+    let again = fates.iter().map(|(place, fate)| match fate {
+        Fate::Ask(known)
+            if run.tools().is_some() && run.item(*place).is_some_and(|item| item.is_approved()) =>
+        {
+            let inputs = run.inputs_at(&[*place]).pop().map(|(_, inputs)| inputs).unwrap_or_default();
+            let mut question = known.clone();
+            if !are_recorded_alike(&inputs, &known.inputs_from_state) {
+                question.inputs_from_state = inputs;
+            }
+            (*place, Fate::Ask(question))
+        }
+        fate => (*place, fate.clone()),
+    });
+    again.collect()
 }
 
 /// What came from outside when the event was made; none if the run needs something else now.
@@ -627,7 +675,7 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
 /// The same of an event that is about an item of the open step.
 fn answer_of_item(kind: &EventKind, run: &Run) -> Option<Answer> {
     Some(match kind {
-        EventKind::Asked { fates } => Answer::Ask(fates.clone()),
+        EventKind::Asked { fates } => Answer::Ask(asked_again(fates, run)),
         EventKind::Started { places } => Answer::Started(places.clone()),
         EventKind::Asks { place, requests } => Answer::Asks { place: *place, requests: requests.clone() },
         EventKind::Interrupted { .. } => Answer::Interrupted,

@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line.
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
@@ -43,7 +43,7 @@ pub(crate) enum Command {
         asked: Asked,
         /// The question; `-` reads it from standard input.
         question: String,
-        /// Values to write to the state first, as KEY=JSON; text that is not JSON is taken as it is.
+        /// Values to write to the state first, as KEY=JSON; text that is not JSON is a string.
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
         /// Idempotency key of the question: asked again under the same key, it is taken once, and its outcome is shown
@@ -73,10 +73,10 @@ pub(crate) enum Command {
         /// As it was at this version: a number, or a label.
         #[arg(long, value_name = "VERSION")]
         at: Option<At>,
-        /// What changed in the state between two versions, as in `2..5` or `draft..final`.
+        /// State changes between two versions, as in `2..5` or `draft..final`.
         #[arg(long, value_name = "FROM..TO", conflicts_with = "at")]
         diff: Option<String>,
-        /// Also what a rewind has taken back.
+        /// Also events hidden by a rewind.
         #[arg(long)]
         all: bool,
         /// Show long values and messages whole.
@@ -148,14 +148,14 @@ pub(crate) enum Command {
         #[arg(value_name = "B")]
         right: String,
     },
-    /// Go back to a version. Nothing is erased: the log says so.
+    /// Rewind to a version. Nothing is deleted.
     Rewind {
         #[command(flatten)]
         place: Place,
         /// The version: a number, or a label.
         #[arg(value_name = "VERSION")]
         to: At,
-        /// What to do while another process is at work in the session.
+        /// What to do while another process runs in the session.
         #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
         when_claimed: WhenBusy,
     },
@@ -171,7 +171,7 @@ pub(crate) enum Command {
         /// The user's values (`user:`) as well, which are shared with the user's other sessions.
         #[arg(long)]
         user_state: bool,
-        /// What to do while another process is at work in the session.
+        /// What to do while another process runs in the session.
         #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
         when_claimed: WhenBusy,
     },
@@ -278,7 +278,7 @@ pub(crate) enum StateCommand {
     Set {
         #[command(flatten)]
         place: Place,
-        /// What to write, as KEY=JSON; text that is not JSON is taken as it is.
+        /// What to write, as KEY=JSON; text that is not JSON is a string.
         #[arg(required = true, value_name = "KEY=VALUE")]
         values: Vec<String>,
     },
@@ -343,7 +343,7 @@ pub(crate) struct Place {
     pub(crate) user: String,
 }
 
-/// Which model, and how it is asked.
+/// The model, and its parameters.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Asked {
     /// Ask this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
@@ -361,7 +361,7 @@ pub(crate) struct Asked {
     /// Who decides, for the record; by default the user of the system.
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
-    /// What to do while another process is at work in the session.
+    /// What to do while another process runs in the session.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) when_claimed: WhenBusy,
     /// Go on with the session that was written last.
@@ -394,11 +394,11 @@ impl From<WhenBusy> for WhenClaimed {
 /// What to do with a cassette.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// Ask the model, and write all of it down in place of what was there.
+    /// Call the model, and replace the recording.
     Record,
     /// Answer from the file only: needs neither key nor network.
     Replay,
-    /// Answer from the file what is in it; ask the model the rest, and write it down.
+    /// Replay recorded requests; call the model for others, and record them.
     #[default]
     Auto,
 }

@@ -184,7 +184,7 @@ impl Desk {
         match self.runner.store().get(get).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let list = format!("stepfold sessions {}", self.words());
-                Err(Misuse(format!("{error}; `{list}` lists those that are there")).into())
+                Err(Misuse(format!("{error}; `{list}` lists the existing ones")).into())
             }
             found => {
                 found?;
@@ -256,7 +256,7 @@ impl Desk {
         Ok(self.runner.store().list(list).await?.sessions)
     }
 
-    /// Decisions, with who made them: whoever was named, else the user of the system, else the user of the session.
+    /// Decisions with their author: the named one, otherwise the system's user, otherwise the session's user.
     pub(crate) fn decided(&self, decisions: Vec<(String, Decision)>) -> Decisions {
         let decided = Decisions::from(decisions);
         if decided.decisions.is_empty() {
@@ -340,11 +340,11 @@ fn open_existing(place: &Place, path: &Path) -> anyhow::Result<AnyStore> {
 }
 
 fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
-    let words = format!("the sessions in {} cannot be opened", path.display());
+    let words = format!("session store {} could not be opened", path.display());
     move |error| anyhow::Error::new(error).context(words)
 }
 
-/// The store, which is made if nothing is at its path. A database of somebody else is left as it is.
+/// The store, created if nothing is at its path. A foreign database is not changed.
 fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
     if path.exists() {
         let opened = SqliteOptions::new(path).must_exist().open();
@@ -352,7 +352,7 @@ fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
     }
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder)
-            .with_context(|| format!("the folder {} of the sessions cannot be made", folder.display()))?;
+            .with_context(|| format!("folder {} of the sessions could not be created", folder.display()))?;
     }
     SqliteStore::open(path).map(AnyStore::new).map_err(cannot_open(path))
 }
@@ -367,7 +367,7 @@ fn default_store() -> anyhow::Result<PathBuf> {
         _ => Some(home()?.join(".local/share")),
     });
     let folder =
-        folder.ok_or_else(|| Misuse("there is no home folder; say where with --store FILE".to_owned()))?;
+        folder.ok_or_else(|| Misuse("missing home folder: set the store with --store FILE".to_owned()))?;
     Ok(folder.join("stepfold").join("sessions.db"))
 }
 

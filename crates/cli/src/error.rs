@@ -112,10 +112,9 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
             let is_bare = key.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-".contains(letter));
             let table = if is_bare { format!("[state.{key}]") } else { format!("[state.\"{key}\"]") };
             let advice = format!(
-                "say in the agent file what becomes of it: `migrate = [\"text\"]` under {table}, for instance, or \
-                 `[\"drop\"]`"
+                "set its migration in the agent file: `migrate = [\"text\"]` under {table}, for example, or `[\"drop\"]`"
             );
-            text.replace("register a migration for it", &advice)
+            text.replace("register a migration", &advice)
         }
         _ => text,
     }

@@ -9,7 +9,7 @@ use tracing_subscriber::{EnvFilter, Registry, fmt};
 
 /// `RUST_LOG` wins over `-v`; without both there are warnings only.
 ///
-/// Whoever holds what comes back sends the spans that are left when it ends.
+/// The returned guard sends the remaining spans at its end.
 pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard>, OtelError> {
     let asked = crate::environment("RUST_LOG").and_then(|filter| filter.into_string().ok());
     let filter = asked.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {

@@ -57,7 +57,11 @@ fn run(args: &Args) -> anyhow::Result<Ending> {
     // What is shown is written by this thread, and runs are driven by others: who reads slowly, or does not read, holds
     // no heartbeat up.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let ended = runtime.block_on(command::run(args));
+    let ended = runtime.block_on(async {
+        let ended = command::run(args).await;
+        tool::mcp::end().await;
+        ended
+    });
     // Whoever still waits for a line of standard input would hold the process up.
     runtime.shutdown_background();
     ended

@@ -40,7 +40,9 @@ fn convert(key: &KeySchema, conversions: &[Conversion], old: &Value) -> Result<O
         }
     }
     let tried = conversions.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    Err(format!("the stored value fits by none of {tried}; add \"drop\" or \"default\" to its `migrate`"))
+    Err(format!(
+        "no conversion of {tried} fits the stored value; add \"drop\" or \"default\" to its `migrate`"
+    ))
 }
 
 impl Conversion {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use stepfold::prelude::*;
-use stepfold::providers::layer::{ChatModelExt as _, FailedAttempt, RetryPolicy};
+use stepfold::providers::layer::{ChatModelExt as _, FailedAttempt, Retry};
 use stepfold::providers::{Cassette, NameError, Scripted, ScriptedReply};
 use stepfold::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Role};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -136,7 +136,7 @@ impl Asking<'_> {
             if *model == wanted || mode == Mode::Replay {
                 return Ok(cassette.clone());
             }
-            let words = "a cassette has the answers of one model, and the agents of this graph name several; say one for \
+            let words = "a cassette records one model, and the agents of this graph use several; set one for \
                          all of them with --model";
             return Err(Misuse(words.to_owned()).into());
         }
@@ -166,10 +166,11 @@ fn by_name(
     };
     let model = model.map_err(|error| Misuse(advice(&error)))?;
     let failures = failures.clone();
-    Ok(Arc::new(model.with_retry(RetryPolicy::default()).on_retry(move |failed| {
+    let retry = Retry::default().on_retry(move |failed| {
         // Whoever does not listen does not want to know.
         let _ = failures.send(failed.into());
-    })))
+    });
+    Ok(model.layer(retry))
 }
 
 fn advice(error: &NameError) -> String {
@@ -196,7 +197,7 @@ fn script(path: &Path) -> anyhow::Result<Scripted> {
         let (replies, given) = due(&transcript, request);
         replies.get(given).map_or_else(
             || {
-                let words = format!("the script {name} has {} replies, and all are given", replies.len());
+                let words = format!("script {name} has ended after {} replies", replies.len());
                 ScriptedReply::from(ModelError::new(ModelErrorKind::InvalidRequest, words))
             },
             |reply| ScriptedReply::from(reply.clone()),

@@ -1,4 +1,4 @@
-//! Lines from whoever sits there: with an editor at a terminal, one by one from a pipe.
+//! Lines from standard input: with an editor at a terminal, one by one from a pipe.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
@@ -54,7 +54,7 @@ impl Prompt {
     }
 }
 
-/// Whether somebody sits there.
+/// Whether standard input is a terminal.
 pub(crate) fn is_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }

@@ -373,7 +373,7 @@ impl Turns<'_> {
         let mut decisions = Vec::new();
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
         for request in pending {
-            show::note(show::approval(request));
+            show_request(request).await;
             match decision(prompt, request.can_modify()).await? {
                 Some(decision) => decisions.push((request.id.clone(), decision)),
                 None => return Ok(Vec::new()),
@@ -463,13 +463,13 @@ impl Turns<'_> {
             Err(error) => return Err(self.with_advice(session, &error)),
         };
         if self.json {
-            let mut told = json!({"outcome": self.outcome(session, &outcome)});
+            let mut told = json!({"outcome": self.outcome(session, &outcome).await});
             if about == About::Earlier {
                 told["earlier"] = json!(true);
             }
             show::line(told.to_string());
         } else {
-            self.show_outcome(session, &outcome, last.is_shown, about);
+            self.show_outcome(session, &outcome, last.is_shown, about).await;
         }
         Ok(ending(outcome.exit()))
     }
@@ -479,17 +479,19 @@ impl Turns<'_> {
         let pending = session.pending().await?;
         if self.json {
             let unknown = recovered.map(show::unknown_calls).unwrap_or_default();
-            show::line(json!({"unknown": unknown, "waits": self.waiting(session, &pending)}).to_string());
+            show::line(
+                json!({"unknown": unknown, "waits": self.waiting(session, &pending).await}).to_string(),
+            );
             return Ok(());
         }
         if let Some(recovered) = recovered {
             self.tell_unknown(recovered);
         }
-        self.how_to_decide(session, &pending);
+        self.how_to_decide(session, &pending).await;
         Ok(())
     }
 
-    fn outcome(&self, session: &SessionHandle, outcome: &Outcome) -> Value {
+    async fn outcome(&self, session: &SessionHandle, outcome: &Outcome) -> Value {
         json!({
             "exit": outcome.exit(),
             "output": outcome.run().output(),
@@ -498,21 +500,25 @@ impl Turns<'_> {
             "text": outcome.text(),
             "unknown": show::unknown_calls(outcome),
             "usage": outcome.usage(),
-            "waits": self.waiting(session, &outcome.pending()),
+            "waits": self.waiting(session, &outcome.pending()).await,
         })
     }
 
-    fn waiting(&self, session: &SessionHandle, pending: &[ApprovalRequest]) -> Vec<Value> {
+    async fn waiting(&self, session: &SessionHandle, pending: &[ApprovalRequest]) -> Vec<Value> {
         let resume = self.resume_words(session);
-        let waits = |request: &ApprovalRequest| {
+        let mut all = Vec::with_capacity(pending.len());
+        for request in pending {
             let mut waits = show::request_json(request);
             waits["resume"] = json!(format!("{resume} --approve {}", quoted(&request.id)));
-            waits
-        };
-        pending.iter().map(waits).collect()
+            if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
+                waits["changed"] = json!(change);
+            }
+            all.push(waits);
+        }
+        all
     }
 
-    fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome, is_shown: bool, about: About) {
+    async fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome, is_shown: bool, about: About) {
         let reply = |text: &str| match about {
             About::Earlier => show::aside(&format!("earlier reply: {}", text.trim_end())),
             About::Message | About::Run => show::reply(&format!("{text}\n")),
@@ -538,7 +544,7 @@ impl Turns<'_> {
             exit => show::note(format!("the run ended: {exit}")),
         }
         self.tell_unknown(outcome);
-        self.how_to_decide(session, &outcome.pending());
+        self.how_to_decide(session, &outcome.pending()).await;
     }
 
     /// What is unknown of the runs that were finished before one that goes on: its own outcome tells the rest.
@@ -565,12 +571,12 @@ impl Turns<'_> {
         }
     }
 
-    fn how_to_decide(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
+    async fn how_to_decide(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
         let Some(first) = pending.first() else { return };
         // Whoever was asked has seen what is asked.
         if self.prompt.is_none() {
             for request in pending {
-                show::note(show::approval(request));
+                show_request(request).await;
             }
         }
         let resume = self.resume_words(session);
@@ -628,6 +634,14 @@ impl Turns<'_> {
             }
             _ => anyhow::Error::msg(words),
         }
+    }
+}
+
+/// What is asked, and how the tool differs from what was approved of it.
+async fn show_request(request: &ApprovalRequest) {
+    show::note(show::approval(request));
+    if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
+        show::note(show::change(&change));
     }
 }
 

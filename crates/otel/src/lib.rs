@@ -1,8 +1,9 @@
 //! Exports spans to an OpenTelemetry collector, by OTLP over HTTP.
 //!
-//! This joins libraries of exporters and knows nothing of agents: what it exports is whatever the program traces with
-//! `tracing` at level INFO or above. In a program of stepfold these are the spans of the loop's `Traces` (a run, its model
-//! calls, its tool calls) and those of traced models; the facade has this crate as `stepfold::otel`, by its feature `otel`.
+//! Combines exporter libraries and knows nothing of agents: it exports every span that the program records
+//! with `tracing` at level INFO or above. In a stepfold program these are the spans of the loop's `Traces`
+//! (runs, model calls, tool calls) and of traced models. The facade re-exports this crate as `stepfold::otel`
+//! (feature `otel`).
 //!
 //! # What is absent
 //!
@@ -25,20 +26,21 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
-/// What a collector's path for spans is, behind its base URL.
+/// The path for spans, relative to a collector's base URL.
 const PATH: &str = "/v1/traces";
 
-/// How long a request, and the last flush, may take unless it is said.
+/// The default timeout of a request and of the last flush.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where spans go.
+/// Exports spans to a collector.
 ///
-/// They are sent in batches, by a thread of its own: up to 2,048 wait, and what comes when so many do is dropped. A
-/// program is never held up by its collector, except where it [flushes or ends](Guard). A failed export is an event of
-/// `tracing` under the target `opentelemetry_sdk`.
+/// Spans are sent in batches by a dedicated thread. The queue holds 2,048 spans; further ones are dropped.
+/// The collector never blocks the program, except in [`Guard::flush`] and at [shutdown](Guard). A failed
+/// export is a `tracing` event with the target `opentelemetry_sdk`.
 ///
-/// What is not said here is taken from the environment, by the names that the specification of OpenTelemetry gives:
-/// `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`.
+/// What is not set here is read from the environment variables of the OpenTelemetry specification:
+/// `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_TRACES_SAMPLER`,
+/// `OTEL_BSP_*`.
 ///
 /// # Examples
 /// ```
@@ -63,7 +65,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// tracing::info_span!("work").in_scope(|| { /* the program */ });
 ///
-/// // Dropping it sends the rest as well, but does not report a failure.
+/// // Dropping it sends the rest too, but does not report a failure.
 /// exporter.shutdown()?;
 /// # Ok::<(), stepfold_otel::OtelError>(())
 /// ```
@@ -76,35 +78,35 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// To the collector at this base URL, such as `http://localhost:4318`. One that ends in `/v1/traces` is taken as
-    /// it is.
+    /// Exports to the collector with this base URL, such as `http://localhost:4318`. A URL that ends in
+    /// `/v1/traces` is used unchanged.
     pub fn to(url: impl Into<String>) -> Self {
         Exporter { url: url.into(), service: None, headers: Vec::new(), timeout: TIMEOUT }
     }
 
-    /// What the program is called there.
+    /// Sets the service name of the program.
     pub fn service(mut self, name: impl Into<String>) -> Self {
         self.service = Some(name.into());
         self
     }
 
-    /// A header of each request, such as a key. `Debug` does not show its value.
+    /// Adds a header to each request, such as an API key. `Debug` does not print its value.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// How long a request may take, repetitions included, and how long the last flush; 5 seconds unless said.
+    /// Sets the timeout of a request, retries included, and of the last flush; 5 seconds by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Makes this the program's subscriber of `tracing`. One that has a subscriber already adds a
+    /// Installs this as the program's `tracing` subscriber. A program that already has a subscriber adds a
     /// [layer](Self::layer) to it.
     ///
     /// # Errors
-    /// As [`layer`](Self::layer), and [`OtelError::Subscriber`] if there is a subscriber already.
+    /// As [`layer`](Self::layer), and [`OtelError::Subscriber`] if a subscriber is installed already.
     pub fn install(self) -> Result<Guard, OtelError> {
         let (layer, guard) = self.layer::<Registry>()?;
         tracing::subscriber::set_global_default(Registry::default().with(layer))
@@ -112,8 +114,8 @@ impl Exporter {
         Ok(guard)
     }
 
-    /// A layer for the program's own subscriber, and what flushes it at the end. It lets spans of level INFO and above
-    /// through.
+    /// Returns a layer for the program's own subscriber, and the guard that flushes it. It exports spans of
+    /// level INFO and above.
     ///
     /// ```
     /// use stepfold_otel::Exporter;
@@ -127,8 +129,8 @@ impl Exporter {
     /// ```
     ///
     /// # Errors
-    /// [`OtelError::Address`], [`OtelError::Header`], or [`OtelError::Setup`] if there is no TLS or no thread to be had.
-    /// Whether a collector is there shows only when spans are sent.
+    /// [`OtelError::Address`], [`OtelError::Header`], or [`OtelError::Setup`] if TLS or the thread is not
+    /// available. An unreachable collector shows only when spans are sent.
     pub fn layer<S>(self) -> Result<(impl Layer<S> + Send + Sync + 'static, Guard), OtelError>
     where
         S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync + 'static,
@@ -136,7 +138,7 @@ impl Exporter {
         let provider = self.provider()?;
         let layer = tracing_opentelemetry::layer()
             .with_tracer(provider.tracer("stepfold"))
-            // Where in our code a span is made, and by which thread, tells nothing about an agent.
+            // The source location and the thread of a span tell nothing about an agent.
             .with_location(false)
             .with_threads(false)
             // Spans of runs are not entered, so they would all be idle.
@@ -192,7 +194,7 @@ fn checked_header((name, value): &(String, String)) -> Result<(String, String), 
     }
 }
 
-/// A client that blocks, for the thread that exports. It must not be made on a thread of an async runtime.
+/// A blocking client for the export thread. It must not be created on a thread of an async runtime.
 fn client(timeout: Duration) -> Result<reqwest::blocking::Client, OtelError> {
     let make = move || -> Result<_, Box<dyn Error + Send + Sync>> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -202,40 +204,41 @@ fn client(timeout: Duration) -> Result<reqwest::blocking::Client, OtelError> {
             .with_no_client_auth();
         let builder = reqwest::blocking::Client::builder()
             .timeout(timeout)
-            // A redirected request would carry its headers to wherever it is sent.
+            // A redirected request would carry its headers to another host.
             .redirect(reqwest::redirect::Policy::none())
             .tls_backend_preconfigured(tls);
         Ok(builder.build()?)
     };
     let thread = std::thread::Builder::new().spawn(make).map_err(OtelError::setup)?;
-    let joined = thread.join().unwrap_or_else(|_| Err("the HTTP client panicked while it was made".into()));
+    let joined =
+        thread.join().unwrap_or_else(|_| Err("the HTTP client panicked during its construction".into()));
     joined.map_err(|source| OtelError::Setup { source })
 }
 
-/// Sends what is left when it is dropped or shut down. Keep it as long as the program runs.
+/// Flushes the remaining spans on shutdown or drop. Keep it as long as the program runs.
 ///
-/// Both block the thread, as a program that ends wants it: for five seconds at most, and then for the exporter's
-/// [time-out](Exporter::timeout) at most.
-#[must_use = "what is not sent yet is sent when this is dropped, and nothing after that"]
+/// Both block the thread: at most five seconds for the flush, then at most the exporter's
+/// [timeout](Exporter::timeout).
+#[must_use = "dropping the guard flushes the exporter and stops it"]
 pub struct Guard {
-    /// None once it was shut down.
+    /// `None` after shutdown.
     provider: Option<SdkTracerProvider>,
     timeout: Duration,
 }
 
 impl Guard {
-    /// Sends what has ended until now, and goes on.
+    /// Sends all finished spans; the exporter keeps running.
     ///
     /// # Errors
-    /// [`OtelError::Export`] if the collector did not take it.
+    /// [`OtelError::Export`] if the collector did not accept them.
     pub fn flush(&self) -> Result<(), OtelError> {
         self.provider.as_ref().map_or(Ok(()), |provider| provider.force_flush().map_err(OtelError::export))
     }
 
-    /// Sends what is left; what is traced after this is not exported.
+    /// Sends the remaining spans; later ones are not exported.
     ///
     /// # Errors
-    /// [`OtelError::Export`] if the collector did not take it in time.
+    /// [`OtelError::Export`] if the collector did not accept them in time.
     pub fn shutdown(mut self) -> Result<(), OtelError> {
         self.end()
     }
@@ -251,7 +254,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Whoever wants to know whether it went well calls `shutdown`.
+        // A caller that needs the result calls `shutdown`.
         let _ = self.end();
     }
 }
@@ -262,41 +265,41 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Why spans are not exported.
+/// Errors of the exporter.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OtelError {
-    /// The address of the collector is none.
-    #[error("`{url}` is no address of a collector: write its base URL, such as http://localhost:4318")]
+    /// The collector's address is invalid.
+    #[error("invalid collector address `{url}`: expected a base URL such as http://localhost:4318")]
     Address {
-        /// As it was given.
+        /// The address.
         url: String,
     },
-    /// A header cannot be sent.
-    #[error("the header `{name}` cannot be sent: its name or value has a character that HTTP does not allow")]
+    /// A header is invalid.
+    #[error("invalid header `{name}`: its name or value contains a character that HTTP does not allow")]
     Header {
-        /// Its name.
+        /// The header's name.
         name: String,
     },
-    /// The exporter could not be made.
-    #[error("the exporter of spans could not be set up: {}", ErrorChain(&**source))]
+    /// The exporter could not be created.
+    #[error("span exporter could not be created: {}", ErrorChain(&**source))]
     Setup {
-        /// Why not.
+        /// The cause.
         r#source: Box<dyn Error + Send + Sync>,
     },
-    /// The program has a subscriber already.
+    /// The program already has a subscriber.
     #[error(
-        "spans cannot be exported by a subscriber of their own: {}; add `Exporter::layer` to the one there is",
+        "tracing subscriber could not be installed: {}; add `Exporter::layer` to the existing subscriber",
         ErrorChain(&**source)
     )]
     Subscriber {
-        /// What `tracing` says.
+        /// The error of `tracing`.
         r#source: Box<dyn Error + Send + Sync>,
     },
-    /// Spans were not taken.
-    #[error("spans could not be sent to the collector: {}", ErrorChain(&**source))]
+    /// Spans were not exported.
+    #[error("spans could not be exported: {}", ErrorChain(&**source))]
     Export {
-        /// Why not.
+        /// The cause.
         r#source: Box<dyn Error + Send + Sync>,
     },
 }

@@ -1,10 +1,11 @@
 //! Models by name: `openai:gpt-5.4`, `ollama:qwen3`, `http://127.0.0.1:8080/v1#name`.
 //!
-//! `openai:` speaks Responses, as its own clients do; `openai-chat:` speaks chat completions, and so does a URL, or
-//! `openai:` with an address of one's own in `OPENAI_BASE_URL`. Each preset can be asked for either: `xai-responses:`.
+//! `openai:` uses the Responses API, like its own clients; `openai-chat:` uses chat completions, and so does
+//! a URL, or `openai:` with another address in `OPENAI_BASE_URL`. Each preset supports both suffixes:
+//! `xai-responses:`.
 //!
-//! Keys and addresses come from the environment, or from wherever a function looks them up. When something
-//! is missing, the error lists what was looked for.
+//! Keys and addresses are read from the environment, or by a lookup function. If something is missing, the
+//! error lists the variables.
 
 use std::sync::Arc;
 
@@ -20,42 +21,44 @@ pub const MODEL_VARIABLE: &str = "STEPFOLD_MODEL";
 /// The variable with the key for a server that is named by its URL.
 pub const KEY_VARIABLE: &str = "STEPFOLD_API_KEY";
 
-/// Why there is no such model.
+/// An error of finding a model by name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// The name has no form that is known.
-    #[error("`{name}` names no model: write PROVIDER:MODEL or URL#MODEL; the providers are {known}")]
+    /// The form of the name is invalid.
+    #[error(
+        "invalid model name `{name}`: expected PROVIDER:MODEL or URL#MODEL; available providers: {known}"
+    )]
     Form {
-        /// What was asked for.
+        /// The name.
         name: String,
-        /// The providers there are.
+        /// The available providers.
         known: String,
     },
-    /// There is no such provider, or it was left out when this program was built.
-    #[error("`{name}` names the provider `{provider}`, which is not here; there are {known}")]
+    /// The provider is unknown, or not compiled in.
+    #[error("unknown provider `{provider}` in `{name}`; available: {known}")]
     Provider {
-        /// What was asked for.
+        /// The name.
         name: String,
         /// The provider.
         provider: String,
-        /// The providers there are.
+        /// The available providers.
         known: String,
     },
     /// A key or an address is not set.
-    #[error("`{name}` needs {what}, and none of these is set: {looked_for}")]
+    #[error("missing {what} for `{name}`: set one of {looked_for}")]
     Missing {
-        /// What was asked for.
+        /// The name.
         name: String,
-        /// What it needs.
+        /// The missing setting.
         what: &'static str,
-        /// The variables that were looked at.
+        /// The variables.
         looked_for: String,
     },
     /// No name was given.
     #[error(
-        "no model: set {MODEL_VARIABLE} to PROVIDER:MODEL or URL#MODEL; keys that are set: {found}; \
-         keys that were looked for: {looked_for}"
+        "missing model: set {MODEL_VARIABLE} to PROVIDER:MODEL or URL#MODEL; keys that are set: {found}; \
+         known keys: {looked_for}"
     )]
     None {
         /// The variables with keys that are set.
@@ -63,12 +66,12 @@ pub enum NameError {
         /// All of them.
         looked_for: String,
     },
-    /// What was found does not make a model.
-    #[error("the model `{name}` cannot be made: {source}")]
+    /// The model could not be built.
+    #[error("invalid model `{name}`: {source}")]
     Build {
-        /// What was asked for.
+        /// The name.
         name: String,
-        /// Why not.
+        /// The cause.
         r#source: ModelError,
     },
 }
@@ -76,7 +79,7 @@ pub enum NameError {
 /// The model of this name, with keys and addresses from the environment.
 ///
 /// # Errors
-/// [`NameError`] says what is missing and where it was looked for.
+/// [`NameError`] with the missing setting and the variables.
 ///
 /// # Examples
 /// ```
@@ -96,7 +99,7 @@ pub fn model(name: &str) -> Result<Arc<dyn ChatModel>, NameError> {
 /// The model that the environment variable `STEPFOLD_MODEL` names.
 ///
 /// # Errors
-/// As [`model`]; without a name, the error lists the keys that are set, and those that were looked for.
+/// As [`model`]; without a name, the error lists the keys that are set, and the known ones.
 pub fn model_from_env() -> Result<Arc<dyn ChatModel>, NameError> {
     model_from(environment)
 }
@@ -143,12 +146,12 @@ pub fn model_from(look_up: impl Fn(&str) -> Option<String>) -> Result<Arc<dyn Ch
     Err(NameError::None { found, looked_for: all.join(", ") })
 }
 
-#[expect(clippy::disallowed_methods, reason = "asking for a model from the environment is what this is for")]
+#[expect(clippy::disallowed_methods, reason = "reads the model from the environment")]
 fn environment(variable: &str) -> Option<String> {
     std::env::var(variable).ok()
 }
 
-/// The providers that are no presets, as far as they are here, with the variables that hold their keys.
+/// The compiled-in providers without a preset, with the variables of their keys.
 const OWN: &[(&str, &[&str])] = &[
     #[cfg(feature = "anthropic")]
     ("anthropic", &["ANTHROPIC_API_KEY"]),
@@ -192,7 +195,7 @@ fn of_provider(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<B
     Err(NameError::Provider { name: name.to_owned(), provider: provider.to_owned(), known: known() })
 }
 
-/// A model of a provider that has an API of its own.
+/// A model of a provider with its own API.
 #[cfg(any(feature = "anthropic", feature = "gemini"))]
 fn of_own<D: Dialect>(
     name: &str,
@@ -212,7 +215,7 @@ fn built<D: Dialect>(builder: HttpModelBuilder<D>) -> Built {
     builder.build().map(|model| Arc::new(model) as Arc<dyn ChatModel>)
 }
 
-/// The preset of `NAME`, `NAME-chat` or `NAME-responses`, and the API that the name asks for.
+/// The preset of `NAME`, `NAME-chat` or `NAME-responses`, and the API in the name.
 #[cfg(feature = "openai")]
 fn preset_and_api(provider: &str) -> Option<(&'static Preset, Option<Api>)> {
     let with = |ending: &str, api| Some((Preset::named(provider.strip_suffix(ending)?)?, Some(api)));
@@ -236,7 +239,7 @@ fn of_preset(
         None if preset.needs_key => Some(needed(name, "a key", preset.key_variables, &look_up)?),
         key => key,
     };
-    // At an address of one's own stands, mostly, a server that speaks chat completions.
+    // A custom address usually belongs to a server with chat completions.
     let by_default =
         if url.is_some() && preset.base_url.is_some() { Api::ChatCompletions } else { preset.api };
     let url = url.map(|url| base_url(&url, preset.base_url_suffix));
@@ -273,7 +276,7 @@ fn settled<D: Dialect>(
 fn base_url(address: &str, suffix: &str) -> String {
     let address = address.trim().trim_end_matches('/');
     let address = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
-    // What a server listens on is not always what one can ask.
+    // A listening address is not always one to connect to.
     let address = address.replace("://0.0.0.0", "://127.0.0.1");
     if address.ends_with(suffix) { address } else { address + suffix }
 }

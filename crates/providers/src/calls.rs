@@ -1,5 +1,4 @@
-//! What all dialects make sure of about the tool calls of a reply: ids that differ, and a choice that was
-//! followed.
+//! Common checks of the tool calls of a reply, for all dialects: unique ids, and a followed tool choice.
 
 use std::collections::HashSet;
 
@@ -51,7 +50,7 @@ pub(crate) fn finished<'a>(
     }
 }
 
-/// How the choice of tools was not followed, if it was not. A reply that was cut or filtered says so itself.
+/// The violation of the tool choice, if any. Truncated and filtered replies are reported separately.
 fn ignored<'a>(
     choice: &ToolChoice,
     mut called: impl Iterator<Item = &'a str>,
@@ -62,10 +61,10 @@ fn ignored<'a>(
     }
     match choice {
         ToolChoice::Required if called.next().is_none() => {
-            Some("a tool call was required, and there is none".to_owned())
+            Some("missing tool call: the tool choice requires one".to_owned())
         }
         ToolChoice::Named(name) if called.all(|other| other != name) => {
-            Some(format!("a call of the tool `{name}` was required, and there is none"))
+            Some(format!("missing call of tool `{name}`: the tool choice requires it"))
         }
         _ => None,
     }

@@ -1,9 +1,9 @@
-//! Chat models behind the `ChatModel` port: real servers, scripted replies, recorded cassettes.
+//! Chat models that implement the `ChatModel` port: HTTP servers, scripted replies, recorded cassettes.
 //!
 //! # The tour
 //!
-//! [`Scripted`] is a model that says what it is told to, and checks everything that it is asked: for tests
-//! and examples, without a key or a network.
+//! [`Scripted`] is a model with scripted replies that checks its requests: for tests and examples, without a
+//! key or a network.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -18,32 +18,32 @@
 //! # }).unwrap();
 //! ```
 //!
-//! A [`Cassette`] goes around a model, writes what is asked and answered into a file that a person can
-//! review, and replays it without a network.
+//! A [`Cassette`] wraps a model, records requests and replies in a file that a person can review, and replays
+//! it without a network.
 //!
 //! [Layers](layer) go around any model and are models: retry, fallback, limits of rate and concurrency,
-//! time-outs, traces.
+//! timeouts, traces.
 //!
-//! With the feature `openai`, `openai::OpenAi` is a model behind any server that speaks chat completions, and
-//! `openai::OpenAiResponses` one behind the Responses API; with `anthropic`, `anthropic::Anthropic` is one of that
-//! provider, and with `gemini`, `gemini::Gemini` of that one. `model("openai:gpt-4.1")` and
-//! `model("http://127.0.0.1:8080/v1#name")` find either by name. Keys are [`Secret`]s, which do not print.
+//! With the feature `openai`, `openai::OpenAi` is a model of any server with chat completions, and
+//! `openai::OpenAiResponses` one of the Responses API; with `anthropic`, `anthropic::Anthropic` is one of
+//! that provider, and with `gemini`, `gemini::Gemini`. `model("openai:gpt-4.1")` and
+//! `model("http://127.0.0.1:8080/v1#name")` find a model by name. Keys are [`Secret`]s, which do not print.
 //!
 //! # What holds
 //!
-//! - A stream that ends without a finish reason is an error, whatever else was said; what had come is in
-//!   it. Nobody takes a short answer for a good one.
+//! - A stream that ends without a finish reason is an error with the partial reply, so an interrupted answer
+//!   is never mistaken for a complete one.
 //! - Every error has a [kind](stepfold_state_core::chat::ModelErrorKind) to branch on, and names the
 //!   provider, the model and the request.
-//! - No model asks twice by itself, and no layer repeats a request of which something was handed on.
-//! - What is asked is written once for each message: the next step costs what is new and a copy, and its body
-//!   begins with the bytes of the last one, so that caches of providers hit.
+//! - No model retries by itself, and no layer repeats a request after part of its reply was passed on.
+//! - Each message is serialised once: the next step costs the new messages and a copy, and its body begins
+//!   with the bytes of the previous one, for the caches of providers.
 //! - No key is in an error, a trace, a cassette or a `Debug` output.
 //!
 //! # What is absent
 //!
-//! There is no loop and no tool here, and no model ever sees a `State`. Bedrock, which wants each request signed, is not
-//! spoken.
+//! There is no loop and no tool here, and no model ever sees a `State`. Bedrock, which requires signed
+//! requests, is not supported.
 //!
 //! # Features
 //!

@@ -1,5 +1,5 @@
-//! The HTTP model: a dialect, a key, a name, and the connection. What a provider says on the wire is its
-//! [`Dialect`]; everything else is the same for all of them, and here.
+//! The HTTP model: a dialect, a key, a name, and the connection. A [`Dialect`] defines a provider's wire
+//! format; everything else is common, and here.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use stepfold_state_core::chat::{
 
 use crate::Secret;
 use crate::http::{Connect, Progress, Target, base_url, client, pieces, send, sensitive};
-use crate::layer::{Timeouts, watch};
+use crate::layer::{Timeout, watch};
 use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
 use crate::wire::Bodies;
 
-/// What a provider says on the wire: where requests go, what is in them, and how replies are read.
+/// A provider's wire format: URLs, requests, and replies.
 ///
-/// Implemented by the dialects of this crate, and by nobody else. All methods are pure; the model calls
+/// Sealed: implemented only by the dialects of this crate. All methods are pure; the model calls
 /// [`server`](Self::server) and [`headers`](Self::headers) once when it is built, and for each request
-/// [`url`](Self::url), [`head`](Self::head), [`tools`](Self::tools), [`write`](Self::write) for each new message,
-/// [`close`](Self::close), and [`decoder`](Self::decoder).
+/// [`url`](Self::url), [`head`](Self::head), [`tools`](Self::tools), [`write`](Self::write) for each new
+/// message, [`close`](Self::close), and [`decoder`](Self::decoder).
 pub trait Dialect: Send + Sync + 'static {
     /// Reads one reply.
     type Decoder: Decode;
-    /// What is open between two messages: what the next one, or the end, has to close first.
+    /// The state between two messages: elements to be closed by the next one, or by the end.
     type Open: Clone + Default + Send;
 
-    /// The field of the body that holds the conversation.
+    /// The field of the conversation in the body.
     const MESSAGES: &'static str;
     /// Its name in [server tools](stepfold_state_core::chat::ServerTool).
     const NAME: &'static str;
@@ -43,19 +43,19 @@ pub trait Dialect: Send + Sync + 'static {
     /// The provider, as far as every provider has it.
     fn server(&self) -> Server;
 
-    /// The headers that carry the key, and those that every request of this dialect has.
+    /// The headers of the key, and those of every request of this dialect.
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)>;
 
-    /// Where requests to this model go. The base URL has no slash at its end.
+    /// The URL of requests to this model. The base URL has no trailing slash.
     fn url(&self, base: &str, model: &str) -> String;
 
     /// The fields of the body before tools and messages.
     ///
     /// # Errors
-    /// The provider cannot do what is asked.
+    /// The provider does not support the request.
     fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError>;
 
-    /// Sets an extra parameter: by default in place of the field of that name.
+    /// Sets an extra parameter: by default it replaces the field with that name.
     fn extra(&self, head: &mut Map<String, Value>, name: &str, value: &Value) {
         head.insert(name.to_owned(), value.clone());
     }
@@ -66,10 +66,10 @@ pub trait Dialect: Send + Sync + 'static {
     /// Appends a message.
     ///
     /// # Errors
-    /// The provider has no way to say what is in it.
+    /// The provider does not support the content.
     fn write(&self, message: &Message, open: &mut Self::Open, out: &mut Vec<u8>) -> Result<(), ModelError>;
 
-    /// Appends what is open at the end of the conversation.
+    /// Closes the open elements at the end of the conversation.
     fn close(&self, open: &Self::Open, out: &mut Vec<u8>);
 
     /// The reader of the reply to this request.
@@ -89,13 +89,13 @@ pub struct Server {
     pub key_variables: &'static [&'static str],
 }
 
-/// A model behind HTTP. Cheap to clone; clones share their connections.
+/// A model over HTTP. Cheap to clone; clones share their connections.
 ///
-/// Replies are streamed. A stream that ends without a finish reason is an error, as is everything else that
-/// a server can do wrong; see [`ModelErrorKind`]. It never asks twice by itself:
-/// [`with_retry`](crate::layer::ChatModelExt::with_retry) does.
+/// Replies are streamed. A stream that ends without a finish reason is an error, like every other fault of a
+/// server; see [`ModelErrorKind`]. It never retries by itself: use
+/// [`with_retry`](crate::layer::ChatModelExt::with_retry).
 ///
-/// The parameter is the wire that it speaks; each has a name of its own, such as `openai::OpenAi` or
+/// The parameter is the wire format; each has its own alias, such as `openai::OpenAi` or
 /// `anthropic::Anthropic`.
 pub struct HttpModel<D: Dialect>(Arc<Inner<D>>);
 
@@ -108,14 +108,14 @@ struct Inner<D: Dialect> {
     base: String,
     headers: HeaderMap,
     idle: Option<Duration>,
-    timeouts: Timeouts,
+    timeout: Timeout,
     secrets: Vec<Secret>,
     fresh_key: Option<FreshKey>,
     raw: RawFields,
     bodies: Bodies<D::Open>,
 }
 
-/// Gives the key for the next request.
+/// Provides the key for the next request.
 #[derive(Clone)]
 struct FreshKey(Arc<dyn Fn() -> BoxFuture<'static, Result<Secret, ModelError>> + Send + Sync>);
 
@@ -139,7 +139,7 @@ pub struct HttpModelBuilder<D> {
     fresh_key: Option<FreshKey>,
     headers: Vec<(String, Secret)>,
     connect: Connect,
-    timeouts: Timeouts,
+    timeout: Timeout,
     raw: RawFields,
 }
 
@@ -153,7 +153,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             fresh_key: None,
             headers: Vec::new(),
             connect: Connect { timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() },
-            timeouts: Timeouts::default(),
+            timeout: Timeout::default(),
             raw: RawFields::Drop,
         }
     }
@@ -182,7 +182,8 @@ impl<D: Dialect> HttpModelBuilder<D> {
         self
     }
 
-    /// Asks for the key before each request: for keys that expire. Keep it as long as it is good.
+    /// Sets a function that returns the key before each request: for keys that expire. Cache a key as long as
+    /// it is valid.
     ///
     /// # Examples
     /// ```
@@ -208,16 +209,17 @@ impl<D: Dialect> HttpModelBuilder<D> {
         self
     }
 
-    /// Trusts the certificates of this PEM as well as those of the system, such as those of a company's own authority.
+    /// Trusts the certificates of this PEM in addition to those of the system, such as those of a company's
+    /// own authority.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.connect.roots.push(pem.into());
         self
     }
 
-    /// Limits the time of a reply. Between two pieces, anything that the server sends counts as a sign of life; a server
-    /// that sends nothing but these is given up on after five times the limit of silence.
-    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
-        self.timeouts = timeouts;
+    /// Limits the time of a reply. Between two chunks, any data from the server counts as a sign of life; a
+    /// server that sends only such data is abandoned after five times the idle limit.
+    pub fn timeout(mut self, timeout: Timeout) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -249,7 +251,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
         let base = base_url(self.base_url.as_deref().or(server.base_url)).map_err(wrong)?;
         let has_key = self.key.as_ref().is_some_and(|key| !key.expose().is_empty());
         if server.needs_key && !has_key && self.fresh_key.is_none() {
-            let message = format!("no key; it is usually in {}", server.key_variables.join(" or "));
+            let message = format!("missing key: it is usually in {}", server.key_variables.join(" or "));
             return Err(name(ModelError::new(ModelErrorKind::Authentication, message)));
         }
         let headers = self.all_headers().map_err(wrong)?;
@@ -261,11 +263,11 @@ impl<D: Dialect> HttpModelBuilder<D> {
             client,
             base,
             headers,
-            idle: self.timeouts.idle,
+            idle: self.timeout.idle,
             // The connection watches whether anything comes; here it is whether the reply gets on.
-            timeouts: Timeouts {
-                idle: self.timeouts.idle.map(|idle| idle.saturating_mul(KEEP_ALIVES)),
-                ..self.timeouts
+            timeout: Timeout {
+                idle: self.timeout.idle.map(|idle| idle.saturating_mul(KEEP_ALIVES)),
+                ..self.timeout
             },
             secrets,
             fresh_key: self.fresh_key,
@@ -284,8 +286,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             headers.insert(name, sensitive("the key", &value)?);
         }
         for (name, value) in &self.headers {
-            let header =
-                HeaderName::try_from(name).map_err(|_| format!("`{name}` is no name of a header"))?;
+            let header = HeaderName::try_from(name).map_err(|_| format!("invalid header name `{name}`"))?;
             headers.insert(header, sensitive(&format!("the header {name}"), value.expose())?);
         }
         Ok(headers)
@@ -303,7 +304,7 @@ impl<D: Dialect> ChatModel for HttpModel<D> {
 }
 
 impl<D: Dialect> HttpModel<D> {
-    /// The reply to a request: what the server answers, or a response that was given.
+    /// The reply to a request: from the server, or from a given response.
     pub(crate) fn answer(&self, request: ChatRequest, given: Option<Response>) -> ReplyStream {
         let inner = Arc::clone(&self.0);
         let target = inner.target(&request);
@@ -314,7 +315,7 @@ impl<D: Dialect> HttpModel<D> {
             inner.open(&request, given, target, progress).await.unwrap_or_else(ReplyStream::failed)
         };
         let reply = ReplyStream::new(reply.flatten_stream());
-        watch(reply, self.0.timeouts, move || watched.is_whole(), move |error| named.name(error))
+        watch(reply, self.0.timeout, move || watched.is_whole(), move |error| named.name(error))
     }
 
     /// The body of a request.
@@ -382,7 +383,7 @@ impl<D: Dialect> fmt::Debug for HttpModel<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpModel")
             .field("id", &self.0.id)
-            .field("timeouts", &self.0.timeouts)
+            .field("timeout", &self.0.timeout)
             .finish_non_exhaustive()
     }
 }

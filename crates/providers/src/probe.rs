@@ -1,4 +1,4 @@
-//! What benchmarks measure and tests of whole bodies read, without a socket. Not part of the interface.
+//! Internals for benchmarks and tests of request bodies, without a socket. Not part of the public interface.
 
 use std::time::Duration;
 
@@ -37,20 +37,20 @@ fn body<D: Dialect>(
     move |request| model.as_ref().map_err(Clone::clone)?.body(request)
 }
 
-/// A response that came, its body in these pieces.
+/// A response with its body in these pieces.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// Its status. One that does not exist is taken for 500.
     pub status: u16,
-    /// What it says that it is; nothing if empty.
+    /// The content type; none if empty.
     pub content_type: &'static str,
-    /// Its body, as it was cut on the way.
+    /// The body, in pieces.
     pub pieces: Vec<Vec<u8>>,
     /// How long the server waits before each piece.
     pub pause: Duration,
 }
 
-/// What a model makes of a response: all that happens behind the socket.
+/// A model's reply to a response: everything behind the socket.
 pub fn reply<D: Dialect>(model: &HttpModel<D>, response: Response) -> ReplyStream {
     model.answer(ChatRequest::default(), Some(response.into()))
 }

@@ -1,5 +1,4 @@
-//! Reading a reply: what comes in is decoded until it ends, and whether the end is a good one is decided
-//! here, the same for all dialects.
+//! Reads a reply: decodes it to its end, and decides whether it is complete, the same for all dialects.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,15 +13,15 @@ use tokio::time::{Instant, timeout};
 use crate::http::{Piece, Pieces, Progress, Target, classify};
 use crate::raw::Unread;
 
-/// How long to wait, in all, for what may follow a finish reason: usage, mostly.
+/// The total time to wait for data after a finish reason, such as usage.
 const AFTER_FINISH: Duration = Duration::from_secs(5);
 
-/// A pure machine that makes chunks of what a server sends.
+/// A pure state machine that decodes a server's data into chunks.
 pub trait Decode: Send + 'static {
-    /// Reads one piece. What came before a fault is handed on.
+    /// Reads one piece. Chunks before a fault are passed on.
     ///
     /// # Errors
-    /// The reply has to be given up.
+    /// The reply is faulty.
     fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad>;
 
     /// How far the reply has come.
@@ -45,7 +44,7 @@ pub trait Decode: Send + 'static {
     /// The last chunks, once nothing more comes.
     ///
     /// # Errors
-    /// It is no whole reply.
+    /// The reply is incomplete.
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad>;
 }
 
@@ -69,10 +68,10 @@ impl End {
     }
 }
 
-/// Why a reply has to be given up.
+/// A fault of a reply.
 #[derive(Debug)]
 pub enum Bad {
-    /// The server said that something went wrong; this is what it said.
+    /// The server's error.
     Said(String),
     /// It is of this kind.
     Kind(ModelErrorKind, String),
@@ -91,10 +90,10 @@ impl Bad {
     }
 }
 
-/// Reads the JSON of a piece; none if there is nothing in it.
+/// Parses the JSON of a piece; `None` if it is empty.
 ///
 /// # Errors
-/// It is no JSON, or has another shape.
+/// The piece is not JSON, or has another shape.
 pub(crate) fn json<T: DeserializeOwned>(piece: &Piece) -> Result<Option<T>, Bad> {
     let (text, what) = match piece {
         Piece::Event(event) => (event.data.trim(), "an event is not JSON"),
@@ -116,8 +115,8 @@ pub(crate) fn json<T: DeserializeOwned>(piece: &Piece) -> Result<Option<T>, Bad>
     }
 }
 
-/// The text with a replacement character for each half of a surrogate pair that stands alone, if there is one: some
-/// servers cut a character that JSON writes in two escapes.
+/// The text with a replacement character for each lone surrogate, if there is one: some servers split a
+/// character that JSON writes in two escapes.
 fn with_whole_escapes(text: &str) -> Option<String> {
     let unit = |at: usize| {
         let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -138,7 +137,7 @@ fn with_whole_escapes(text: &str) -> Option<String> {
             at += 6;
             copied = at;
         } else {
-            // The backslash and what it escapes, which may be a backslash; of one at the end nothing.
+            // The backslash and the escaped character, which may be a backslash; at the end nothing.
             at += 1;
             at += text[at..].chars().next().map_or(0, char::len_utf8);
         }
@@ -154,7 +153,7 @@ pub(crate) struct Reading<D> {
     target: Target,
     progress: Progress,
     ready: VecDeque<Chunk>,
-    /// How long it was waited for what may follow the finish reason.
+    /// The time waited for data after the finish reason.
     waited: Duration,
     /// How it ends, once that is known.
     end: Option<Result<(), ModelError>>,
@@ -196,7 +195,7 @@ impl<D: Decode> Reading<D> {
         }
     }
 
-    /// One piece more, within one time for all of them: what comes without a pause does not put it off.
+    /// One more piece, within one time limit for all of them.
     async fn next_after_finish(&mut self) -> Option<Piece> {
         let left = AFTER_FINISH.checked_sub(self.waited).filter(|left| !left.is_zero())?;
         let asked = Instant::now();
@@ -210,7 +209,7 @@ impl<D: Decode> Reading<D> {
         let next = if self.decoder.is_over() {
             None
         } else if self.decoder.is_finished() {
-            // The reply is whole; a server that now falls silent, breaks off or goes on does not change that.
+            // The reply is complete; whatever the server sends now does not change that.
             self.progress.finish();
             self.next_after_finish().await
         } else {
@@ -240,7 +239,7 @@ impl<D: Decode> Reading<D> {
 mod tests {
     use super::*;
 
-    /// Has finished, and takes no notice of what follows.
+    /// Has finished, and ignores further data.
     struct Finished(End);
 
     impl Decode for Finished {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-/// A key, or another text that nobody is to read: it prints as `***`, in `Debug` as well.
+/// A key or another secret text: it prints as `***`, in `Debug` as well.
 ///
 /// It has no `Serialize`, so that it cannot end up in a file by mistake.
 ///

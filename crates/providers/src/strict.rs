@@ -137,7 +137,7 @@ impl Form {
             (self.unions, self.taste.max_unions, "properties of several types"),
         ];
         for (_, limit, what) in counts.into_iter().filter(|(count, limit, _)| count > limit) {
-            self.fault("$", format!("there are more than {limit} {what}"));
+            self.fault("$", format!("more than {limit} {what}"));
         }
     }
 
@@ -166,7 +166,7 @@ impl Form {
             match fields.get_mut("items") {
                 Some(items) => self.convert(items, &format!("{path}[]"), level),
                 None if is_tuple => {}
-                None => self.fault(path, "the items of the list may be anything"),
+                None => self.fault(path, "any item is allowed here"),
             }
         }
         if let Some(Value::Array(branches)) = fields.get_mut("anyOf") {
@@ -180,26 +180,26 @@ impl Form {
         for (keyword, value) in fields {
             let is_known = self.taste.rules.contains(&keyword.as_str()) || is_annotation(keyword);
             if !is_known {
-                self.fault(path, format!("the keyword {keyword} has no strict form"));
+                self.fault(path, format!("keyword {keyword} has no strict form"));
             }
             if keyword == "format"
                 && !value.as_str().is_some_and(|format| self.taste.formats.contains(&format))
             {
-                self.fault(path, format!("the format {value} has no strict form"));
+                self.fault(path, format!("format {value} has no strict form"));
             }
             let is_bound = !self.taste.rules.contains(&"maxItems");
             if keyword == "minItems" && is_bound && value.as_u64().is_none_or(|count| count > 1) {
-                self.fault(path, format!("the keyword minItems has no strict form for {value}"));
+                self.fault(path, format!("keyword minItems has no strict form for {value}"));
             }
         }
     }
 
-    /// Strict mode wants a type even where all values are listed.
+    /// Strict mode requires a type even if all values are listed.
     fn name_type_of_literals(&mut self, fields: &mut Map<String, Value>, path: &str) {
         let Some(values) = literals(fields) else { return };
         self.literals += values.len();
         if values.iter().any(|value| value.is_array() || value.is_object()) {
-            return self.fault(path, "lists and objects cannot be listed as values");
+            return self.fault(path, "lists and objects are not allowed as listed values");
         }
         let kinds = values.iter().map(Kinds::of_value).fold(Kinds::NONE, Kinds::union);
         let kind = match *kinds.type_names() {
@@ -211,7 +211,7 @@ impl Form {
         }
     }
 
-    /// Alternatives that exclude each other are the same whether one or any of them has to fit.
+    /// For alternatives that exclude each other, `oneOf` and `anyOf` are equivalent.
     fn merge_alternatives(&mut self, fields: &mut Map<String, Value>, path: &str) {
         if !fields.contains_key("oneOf") && !fields.contains_key("anyOf") {
             return;
@@ -222,10 +222,10 @@ impl Form {
             });
             if !is_exclusive {
                 return self
-                    .fault(path, "the keyword oneOf has no strict form where several alternatives may fit");
+                    .fault(path, "keyword oneOf has no strict form if several alternatives may match");
             }
             if fields.contains_key("anyOf") {
-                return self.fault(path, "oneOf beside anyOf has no strict form");
+                return self.fault(path, "oneOf together with anyOf has no strict form");
             }
         }
         if let Some(branches) = fields.remove("oneOf") {
@@ -236,18 +236,18 @@ impl Form {
         }
         let rules = fields.keys().find(|name| *name != "anyOf" && !is_annotation(name)).cloned();
         if let Some(rule) = rules {
-            self.fault(path, format!("the keyword {rule} beside alternatives has no strict form"));
+            self.fault(path, format!("keyword {rule} together with alternatives has no strict form"));
         }
         as_plain_enum(fields);
     }
 
     fn convert_object(&mut self, fields: &mut Map<String, Value>, path: &str, level: usize) {
         if level > self.taste.max_levels {
-            return self.fault(path, format!("objects nest deeper than {} levels", self.taste.max_levels));
+            return self.fault(path, format!("objects nested deeper than {} levels", self.taste.max_levels));
         }
         let is_closed = fields.get("additionalProperties") == Some(&json!(false));
         let Some(Value::Object(mut properties)) = fields.remove("properties").filter(|_| is_closed) else {
-            return self.fault(path, "the object may have any property");
+            return self.fault(path, "any property is allowed here");
         };
         let unknown = fields.get("required").and_then(Value::as_array).and_then(|names| {
             names
@@ -257,7 +257,7 @@ impl Form {
                 .map(str::to_owned)
         });
         if let Some(name) = unknown {
-            self.fault(path, format!("the property \"{name}\" is required and not described"));
+            self.fault(path, format!("required property \"{name}\" has no schema"));
         }
         self.properties += properties.len();
         for (name, property) in &mut properties {
@@ -272,7 +272,10 @@ impl Form {
                 allows_null(property) && property.get("default").is_some_and(|default| !default.is_null());
             let is_optional = !is_required(fields, name);
             if is_optional && stands_for_two {
-                self.fault(&path, "leaving it out means its default and null means null, and strict mode has only null for both");
+                self.fault(
+                    &path,
+                    "an omitted value (the default) and null differ, and strict mode has only null for both",
+                );
             }
             self.convert(property, &path, level + 1);
             if is_optional {
@@ -293,7 +296,7 @@ fn is_union(schema: &Value) -> bool {
     schema["type"].is_array() || schema["anyOf"].is_array() || schema["oneOf"].is_array()
 }
 
-/// Whether the type beside alternatives says no more than they do.
+/// Whether the type together with alternatives adds nothing to them.
 fn says_type_only(fields: &Map<String, Value>) -> bool {
     let (Some(outer), Some(Value::Array(branches))) = (kinds(fields), fields.get("anyOf")) else {
         return false;
@@ -303,7 +306,7 @@ fn says_type_only(fields: &Map<String, Value>) -> bool {
         .all(|branch| branch.as_object().and_then(kinds).is_some_and(|inner| outer.contains(inner)))
 }
 
-/// Alternatives that only list values of one type are one list, if nothing is said about any of them.
+/// Merges alternatives that only list values of one type into one list, unless any has an annotation.
 fn as_plain_enum(fields: &mut Map<String, Value>) {
     let Some(Value::Array(branches)) = fields.get("anyOf") else { return };
     let mut values = Vec::new();
@@ -325,7 +328,7 @@ fn as_plain_enum(fields: &mut Map<String, Value>) {
     fields.insert("enum".to_owned(), Value::Array(values));
 }
 
-/// An object or null is said as alternatives, what strict mode is known to take.
+/// Splits a nullable object into alternatives, which strict mode is known to accept.
 fn split_nullable_object(fields: &mut Map<String, Value>) {
     if kinds(fields) != Some(Kinds::OBJECT.union(Kinds::NULL)) {
         return;
@@ -337,7 +340,7 @@ fn split_nullable_object(fields: &mut Map<String, Value>) {
     fields.extend(description.map(|text| ("description".to_owned(), text)));
 }
 
-/// Lets null in, which strict mode has in place of leaving a property out.
+/// Allows null, which strict mode uses in place of omitting a property.
 fn make_nullable(schema: &mut Value) {
     if allows_null(schema) {
         return;
@@ -365,7 +368,7 @@ fn make_nullable(schema: &mut Value) {
     }
 }
 
-/// The kinds that a schema names, if it does.
+/// The kinds that a schema names, if any.
 fn kinds(fields: &Map<String, Value>) -> Option<Kinds> {
     fields.contains_key("type").then(|| Kinds::of_type(fields))
 }
@@ -483,12 +486,12 @@ mod tests {
             expect![[r#"
                 not strict: at $.any: any value is allowed here
                 not strict: at $.anything[]: any value is allowed here
-                not strict: at $.character: the keyword maxLength has no strict form
-                not strict: at $.character: the keyword minLength has no strict form
-                not strict: at $.defaulted: leaving it out means its default and null means null, and strict mode has only null for both
-                not strict: at $.map: the object may have any property
-                not strict: at $.objects: the object may have any property
-                not strict: at $.tuple: the keyword prefixItems has no strict form
+                not strict: at $.character: keyword maxLength has no strict form
+                not strict: at $.character: keyword minLength has no strict form
+                not strict: at $.defaulted: an omitted value (the default) and null differ, and strict mode has only null for both
+                not strict: at $.map: any property is allowed here
+                not strict: at $.objects: any property is allowed here
+                not strict: at $.tuple: keyword prefixItems has no strict form
             "#]],
         );
     }
@@ -535,11 +538,11 @@ mod tests {
         check(
             json!({"additionalProperties":false,"type":"object","properties":{"apart":{"oneOf":[{"type":"integer"},{"type":"string"}],"type":["integer","string"]},"day":{"examples":["2024-02-29"],"format":"date","type":"string"},"either":{"anyOf":[{"additionalProperties":false,"properties":{"a":{"type":"string"},"b":{"type":"string"}},"required":["a"],"type":"object"},{"additionalProperties":false,"properties":{"a":{"type":"string"},"b":{"type":"string"}},"required":["b"],"type":"object"}]},"level":{"enum":[1,2,"max"]},"link":{"format":"uri","type":"string"},"mode":{"const":"fast"},"nothing":false,"open":{"additionalProperties":true,"properties":{"a":{"type":"string"}},"type":"object"},"overlap":{"oneOf":[{"type":"integer"},{"type":"number"}]},"short":{"minLength":3,"type":"string"}}}),
             expect![[r#"
-                not strict: at $.link: the format "uri" has no strict form
+                not strict: at $.link: format "uri" has no strict form
                 not strict: at $.nothing: no value is allowed here
-                not strict: at $.open: the object may have any property
-                not strict: at $.overlap: the keyword oneOf has no strict form where several alternatives may fit
-                not strict: at $.short: the keyword minLength has no strict form
+                not strict: at $.open: any property is allowed here
+                not strict: at $.overlap: keyword oneOf has no strict form if several alternatives may match
+                not strict: at $.short: keyword minLength has no strict form
             "#]],
         );
     }
@@ -575,17 +578,17 @@ mod tests {
             "additionalProperties": false,
         });
         expect![[r#"
-            not strict: at $.code: the keyword pattern has no strict form
-            not strict: at $.ids: the keyword maxItems has no strict form
-            not strict: at $.ids: the keyword minItems has no strict form for 2
-            not strict: at $.limit: the keyword minimum has no strict form
+            not strict: at $.code: keyword pattern has no strict form
+            not strict: at $.ids: keyword maxItems has no strict form
+            not strict: at $.ids: keyword minItems has no strict form for 2
+            not strict: at $.limit: keyword minimum has no strict form
         "#]]
         .assert_eq(&shown(&ANTHROPIC, &bounded));
         let many: Map<String, Value> =
             (0..25).map(|at| (format!("p{at}"), json!({"type": "string"}))).collect();
         let many = json!({"type": "object", "properties": many, "additionalProperties": false});
         expect![[r#"
-            not strict: at $: there are more than 24 optional properties
+            not strict: at $: more than 24 optional properties
         "#]]
         .assert_eq(&shown(&ANTHROPIC, &many));
     }

@@ -1,4 +1,4 @@
-//! When a message is accepted: in the order in which it came, and once it is stored.
+//! Accepts messages: in order of arrival, and when they are stored.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,18 +6,18 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 
 use crate::error::RunnerError;
 
-/// The door of a session: messages come in one at a time.
+/// The queue of a session's senders: messages are accepted one at a time.
 #[derive(Clone, Default)]
 pub(crate) struct Door(Arc<AsyncMutex<()>>);
 
 impl Door {
-    /// Waits for those who came before.
+    /// Waits for earlier senders.
     pub(crate) async fn enter(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.0).lock_owned().await
     }
 }
 
-/// Tells whoever sent a message that it is stored, and lets the next one in.
+/// Tells the sender of a message that it is stored, and admits the next one.
 #[derive(Clone)]
 pub(crate) struct Acceptance(Arc<Mutex<Option<Open>>>);
 
@@ -32,16 +32,16 @@ impl Acceptance {
         (Acceptance(Arc::new(Mutex::new(Some(Open { told, _door: door })))), accepted)
     }
 
-    /// Whether the sender has heard of it.
+    /// Whether the sender was told.
     pub(crate) fn is_told(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// The first word counts. The sender hears of it before the next one comes in.
+    /// Only the first result counts. The sender is told before the next one is admitted.
     pub(crate) fn tell(&self, accepted: Result<(), RunnerError>) {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Open { told, _door }) = open {
-            // Nobody may wait for it any more.
+            // The sender may be gone.
             let _ = told.send(accepted);
         }
     }

@@ -1,4 +1,4 @@
-//! What is done beside a run: its claim is renewed, and what others put into the inbox meanwhile is fetched.
+//! Background work during a run: renews its claim, and reads its inbox.
 
 use backon::Retryable;
 use stepfold_session_scopes::{
@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 use crate::journal::pauses;
 use crate::turn::Turn;
 
-/// A run that is attended to, until this is dropped. It is done in a task of its own: a tool or a hook that blocks the
-/// thread of the run does not cost it the claim.
+/// The background work of a run, until this is dropped. It runs in its own task, so a tool or a hook that
+/// blocks the thread of the run does not cost it the claim.
 pub(crate) struct Attending(JoinHandle<SessionError>);
 
 impl Attending {
@@ -20,7 +20,7 @@ impl Attending {
         let at_work = turn.runner.closing.enter();
         Attending(tokio::spawn(async move {
             let lost = {
-                // Whoever waits for the end of the runner waits until this does not hold the store any more.
+                // A shutdown waits until this has released the store.
                 let turn = turn;
                 turn.attend(&cancellation).await
             };
@@ -29,7 +29,7 @@ impl Attending {
         }))
     }
 
-    /// Waits until the claim is lost, and gives the reason.
+    /// Waits until the claim is lost, and returns the reason.
     pub(crate) async fn lost(&mut self) -> SessionError {
         match (&mut self.0).await.map_err(tokio::task::JoinError::try_into_panic) {
             Ok(lost) => lost,
@@ -47,7 +47,7 @@ impl Drop for Attending {
 }
 
 impl Turn {
-    /// Attends to a run for as long as the claim is held. Gives the reason when it is lost.
+    /// Runs as long as the claim is held. Returns the reason when it is lost.
     async fn attend(&self, cancellation: &CancellationToken) -> SessionError {
         let (clock, claims) = (&self.runner.clock, &self.runner.claims);
         let mut beat = clock.sleep(claims.beat());
@@ -61,7 +61,7 @@ impl Turn {
                     }
                 }
             }
-            // What cannot be read now is read at the next beat. Whatever takes it says why it cannot be read.
+            // A failed read is repeated at the next heartbeat. Code that takes entries reports the error.
             if self.slot.mail.is_stale() && self.read_inbox().await.is_err() {
                 continue;
             }
@@ -69,7 +69,8 @@ impl Turn {
         }
     }
 
-    /// Renews the claim. An error means that it is lost: a store that is away may be back before it expires.
+    /// Renews the claim. An error means that it is lost: a store that is unreachable may be back before it
+    /// expires.
     async fn renew(&self) -> Result<(), SessionError> {
         let Some(token) = self.slot.held.token() else { return Ok(()) };
         let duration = self.runner.claims.duration;
@@ -77,7 +78,7 @@ impl Turn {
         let request = RenewClaim { key: self.slot.key.clone(), token, duration, at };
         match self.runner.store.renew(request).await {
             Ok(renewed) => self.slot.mail.heard_of(renewed.inbox),
-            // While the last append of the run gives it up, it is not held any more.
+            // The last append of the run may be releasing it just now.
             Err(lost @ SessionError::ClaimLost { .. }) if self.slot.held.token() == Some(token) => {
                 return Err(lost);
             }
@@ -86,15 +87,15 @@ impl Turn {
         Ok(())
     }
 
-    /// Reads what waits in the inbox.
+    /// Reads the waiting entries of the inbox.
     pub(crate) async fn read_inbox(&self) -> Result<(), SessionError> {
         let mark = self.slot.mail.mark();
         let stored = self.runner.store.inbox(ReadInbox::new(self.slot.key.clone())).await?;
         self.slot.mail.replace(stored, mark)
     }
 
-    /// Cancels the run, if that was asked for. A request that stays in the store is obeyed again; that is why it is
-    /// dropped after the run was cancelled.
+    /// Cancels the run, if that was requested. A request that stays in the store is executed again, so it is
+    /// removed only after the cancellation.
     pub(crate) async fn obey_cancels(&self, cancellation: Option<&CancellationToken>) {
         let cancels = self.slot.mail.take_cancels();
         if cancels.is_empty() {
@@ -105,11 +106,11 @@ impl Turn {
         }
         let mut request = DequeueInput::new(self.slot.key.clone(), cancels);
         request.token = self.slot.held.token();
-        // One that could not be dropped is found again by whoever reads next.
+        // The next reader finds one that could not be removed.
         let _ = self.runner.store.dequeue(request).await;
     }
 
-    /// Claims the session, if the store has claims.
+    /// Claims the session, if the store supports claims.
     pub(crate) async fn claim(&self, take_over: TakeOver) -> Result<(), SessionError> {
         let claims = &self.runner.claims;
         let (owner, now) = (claims.worker.clone(), self.runner.clock.now());
@@ -124,12 +125,12 @@ impl Turn {
         Ok(())
     }
 
-    /// Gives the claim up, if it is held.
+    /// Releases the claim, if it is held.
     pub(crate) async fn release(&self) {
         if let Some(token) = self.slot.held.take() {
             let request = ReleaseClaim { key: self.slot.key.clone(), token };
             let release = || self.runner.store.release(request.clone());
-            // One that could not be given up expires.
+            // One that could not be released expires.
             let _ = release.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
         }
     }

@@ -1,4 +1,4 @@
-//! The claim of this process on a session: held while a run is at work, so that no other worker goes on with it.
+//! The claim of this process on a session: held during a run, so that no other worker continues it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,55 +13,55 @@ use crate::runner::Inner;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What happens when another worker holds the claim on a session: another process that is at work in it, or one that
-/// died less than the duration of a claim ago.
+/// The reaction to another worker's claim on a session: that of another running process, or of one that died
+/// less than the duration of a claim ago.
 ///
-/// Whatever is chosen, the session is taken over at once when the claim has expired or was released, and when the worker
-/// is [known to be dead](crate::RunnerBuilder::process_worker).
+/// In any case, the session is taken over immediately when the claim has expired or was released, or the
+/// worker is [known to be dead](crate::RunnerBuilder::process_worker).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenClaimed {
-    /// A message is stored, and taken by that worker or, once the claim is gone, by this one. Whoever awaits the
-    /// outcome waits for it; after this time without an end with [`Claimed`](crate::RunnerError::Claimed).
+    /// Stores a message; that worker takes it or, after the claim has ended, this one. A caller that awaits
+    /// the outcome waits for it, and gets [`Claimed`](crate::RunnerError::Claimed) after this time.
     Wait {
-        /// How long at most.
+        /// The maximum wait.
         at_most: Duration,
     },
-    /// It is refused with [`Claimed`](crate::RunnerError::Claimed). What this runner itself does is ruled by
-    /// [`Busy`](crate::Busy).
+    /// Refuses it with [`Claimed`](crate::RunnerError::Claimed). [`Busy`](crate::Busy) applies to work of
+    /// this runner.
     Refuse,
-    /// The session is taken from the other worker. Its next commit fails, and its run stops with
-    /// [`ClaimLost`](crate::RunnerError::ClaimLost); a call of it that must not run twice is answered as
-    /// one whose outcome is unknown.
+    /// Takes the session from the other worker. Its next commit fails, and its run stops with
+    /// [`ClaimLost`](crate::RunnerError::ClaimLost); a call in progress that must not run twice gets the
+    /// outcome "unknown".
     TakeOver,
 }
 
 impl Default for WhenClaimed {
-    /// Waits, for two minutes at most.
+    /// Waits, at most two minutes.
     fn default() -> Self {
         WhenClaimed::Wait { at_most: Duration::from_secs(120) }
     }
 }
 
-/// How sessions are claimed.
+/// The claim settings of a runner.
 #[derive(Clone, Debug)]
 pub(crate) struct Claims {
     pub(crate) worker: WorkerId,
-    /// Tells which other workers are dead.
+    /// Detects dead workers.
     pub(crate) is_dead: IsDead,
     pub(crate) duration: Duration,
     pub(crate) when_claimed: WhenClaimed,
-    /// What others have stored in the inbox is left to them.
+    /// Inbox entries of other workers are left to them.
     pub(crate) leaves_inbox: bool,
 }
 
 impl Claims {
-    /// The time between two heartbeats.
+    /// The interval of heartbeats.
     pub(crate) fn beat(&self) -> Duration {
         (self.duration / 3).max(Duration::from_millis(10))
     }
 
-    /// What an append asks for. The last one of a run gives the claim up, unless something waits.
+    /// The claim request of an append. The last append of a run releases the claim, unless messages wait.
     pub(crate) fn asked(&self, held: &Held, gives_up: bool) -> AppendClaim {
         let duration = self.duration;
         match held.token() {
@@ -77,7 +77,7 @@ impl Claims {
         session.claim.as_ref().filter(is_other)
     }
 
-    /// Who holds the claim that a session was read with.
+    /// The holder of the claim that a session was read with.
     pub(crate) fn holder(&self, stored: Option<&Claim>, held: &Held) -> Holder {
         match stored {
             Some(claim) if Some(claim.token) == held.token() => Holder::Us,
@@ -89,14 +89,14 @@ impl Claims {
     }
 }
 
-/// Who holds the claim on a session.
+/// The holder of the claim on a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// Nobody, or this worker before it was started anew.
+    /// No worker, or this worker before its restart.
     Nobody,
     /// This process.
     Us,
-    /// Another worker that is known to be dead, under this token.
+    /// Another worker that is known to be dead, with its token.
     Dead(u64),
     /// Another worker.
     Other,
@@ -104,7 +104,7 @@ pub(crate) enum Holder {
 
 type DynIsDead = dyn Fn(&WorkerId) -> bool + Send + Sync;
 
-/// Tells whether a worker is known to be dead.
+/// Detects whether a worker is dead.
 #[derive(Clone, Default)]
 pub(crate) struct IsDead(Option<Arc<DynIsDead>>);
 
@@ -124,12 +124,12 @@ impl fmt::Debug for IsDead {
     }
 }
 
-/// How long something has waited for another worker.
+/// The time waited for another worker.
 #[derive(Debug, Default)]
 pub(crate) struct Waited(Duration);
 
 impl Waited {
-    /// Waits a while; gives whether it did, or has waited as long as it may.
+    /// Waits for a pause; returns false if the maximum is reached.
     pub(crate) async fn a_while(&mut self, runner: &Inner) -> bool {
         let WhenClaimed::Wait { at_most } = runner.claims.when_claimed else { return false };
         if self.0 >= at_most {
@@ -142,11 +142,11 @@ impl Waited {
     }
 }
 
-/// The token of the claim that this process holds on a session, if it does.
+/// The token of the claim that this process holds on a session, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     token: Mutex<Option<u64>>,
-    /// Whether the store has no claims.
+    /// Whether the store does not support claims.
     is_needless: AtomicBool,
 }
 
@@ -155,7 +155,7 @@ impl Held {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store has no claims: none has to be held.
+    /// The store does not support claims: none has to be held.
     pub(crate) fn set_needless(&self) {
         self.is_needless.store(true, Ordering::SeqCst);
     }
@@ -172,18 +172,19 @@ impl Held {
         *self.inner() = claim.map(|claim| claim.token);
     }
 
-    /// The claim is given up by an append: it is not held meanwhile, and is again if the append fails or is dropped.
+    /// The claim is released by an append: it is not held meanwhile, and held again if the append fails or is
+    /// dropped.
     pub(crate) fn give_up(&self) -> GivingUp<'_> {
         GivingUp { held: self, token: self.take() }
     }
 
-    /// Gives the token to whoever gives the claim up.
+    /// Takes the token, for releasing the claim.
     pub(crate) fn take(&self) -> Option<u64> {
         self.inner().take()
     }
 }
 
-/// A claim that is being given up.
+/// A claim that is being released.
 #[derive(Debug)]
 pub(crate) struct GivingUp<'a> {
     held: &'a Held,
@@ -191,7 +192,7 @@ pub(crate) struct GivingUp<'a> {
 }
 
 impl GivingUp<'_> {
-    /// The store has taken it.
+    /// The store has released it.
     pub(crate) fn confirm(mut self) {
         self.token = None;
     }

@@ -1,4 +1,5 @@
-//! The orderly end of a runner: it begins nothing more, waits for what is at work, and stops what takes too long.
+//! Shutdown of a runner: starts nothing new, waits for running work, and stops work that exceeds the grace
+//! period.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +7,12 @@ use std::time::Duration;
 use stepfold_tools::CancellationToken;
 use tokio::sync::watch;
 
-/// Whether a runner begins anything more, and how many workers it has.
+/// Whether a runner is shut down, and its number of workers.
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
-    /// Nothing begins any more.
+    /// No new work starts.
     closed: CancellationToken,
-    /// What is at work stops where it is.
+    /// Running work stops immediately.
     stopped: CancellationToken,
     workers: Arc<watch::Sender<usize>>,
 }
@@ -21,12 +22,12 @@ impl Closing {
         self.closed.is_cancelled()
     }
 
-    /// Waits until nothing begins any more.
+    /// Waits until no new work starts.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    /// Does some work; none if it was stopped before it was done.
+    /// Does some work; `None` if it was stopped before completion.
     pub(crate) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -35,18 +36,18 @@ impl Closing {
         }
     }
 
-    /// Counts a worker for as long as what is given lives.
+    /// Counts a worker as long as the returned value lives.
     pub(crate) fn enter(&self) -> AtWork {
         self.workers.send_modify(|workers| *workers += 1);
         AtWork(Arc::clone(&self.workers))
     }
 
-    /// Begins nothing more, and waits until all workers are gone; after the grace period they are stopped. Gives
-    /// whether none had to be.
+    /// Starts nothing new, and waits until all workers are done; stops them after the grace period. Returns
+    /// whether none had to be stopped.
     pub(crate) async fn close(&self, grace: Duration) -> bool {
         self.closed.cancel();
         let mut workers = self.workers.subscribe();
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let mut gone = std::pin::pin!(async move { workers.wait_for(|workers| *workers == 0).await.is_ok() });
         if tokio::time::timeout(grace, &mut gone).await.is_ok() {
             return true;
@@ -57,7 +58,7 @@ impl Closing {
     }
 }
 
-/// A worker that is there.
+/// A counted worker.
 pub(crate) struct AtWork(Arc<watch::Sender<usize>>);
 
 impl Drop for AtWork {

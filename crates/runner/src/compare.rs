@@ -1,4 +1,4 @@
-//! Two sessions beside each other: what both have, what only one has, and where they first part.
+//! Compares two sessions: common events, different events, and the first difference.
 
 use std::fmt;
 
@@ -10,33 +10,32 @@ use crate::error::RunnerError;
 use crate::history::History;
 use crate::record::loop_event;
 
-/// What tells two sessions, or two forks of one, from each other. Made by
+/// The differences between two sessions, or two forks of one. Created by
 /// [`SessionHandle::compare`](crate::SessionHandle::compare) and [`compare`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Comparison {
-    /// The newest version that both have: up to it, all that counts in one counts in the other. 0 if they share no event.
+    /// The newest common version: up to it, both have the same visible events. 0 if they share no event.
     pub common: u64,
-    /// The events after it that only the left session has, in order; those that a rewind has hidden are left out.
+    /// The later events of the left session, in order, without those hidden by a rewind.
     pub left: Vec<CommittedEvent>,
-    /// Those that only the right one has.
+    /// The later events of the right session.
     pub right: Vec<CommittedEvent>,
-    /// Where they first part, if they do: the first of these events.
+    /// The first difference, if any: the first of these events.
     pub first: Option<FirstDifference>,
-    /// What has changed in the state from left to right, the conversation included.
+    /// The state changes from left to right, including the conversation.
     pub state: Diff,
 }
 
-/// Where two sessions part.
+/// The first difference between two sessions.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct FirstDifference {
-    /// The version and the kind of the event that the left session has there; none if it ends before.
+    /// The version and the kind of the left session's event; `None` if it ends before.
     pub left: Option<(u64, String)>,
-    /// The same of the right one.
+    /// The version and the kind of the right session's event.
     pub right: Option<(u64, String)>,
-    /// The first place at which they differ, if both are events of runs, and differ in more than what a run is called
-    /// and how long it took.
+    /// The first different field, if both are events of runs that differ in more than run ids and durations.
     pub difference: Option<Difference>,
 }
 
@@ -61,10 +60,10 @@ impl fmt::Display for FirstDifference {
     }
 }
 
-/// Compares two sessions that were read with all events and values, under one schema.
+/// Compares two sessions that were read with all events and values, with one schema.
 ///
 /// # Errors
-/// When the state of one does not fit the schema, or its record cannot be read.
+/// When a state does not match the schema, or a record is invalid.
 ///
 /// # Examples
 /// ```
@@ -105,18 +104,18 @@ pub fn compare(left: &Session, right: &Session, schema: &SessionSchema) -> Resul
     Ok(Comparison { common, left: only_left, right: only_right, first, state })
 }
 
-/// The events that count in a session, as far as the other one could have them still.
+/// The visible events of a session, as far as the other one may still have them.
 fn kept(session: &Session, other: &Session) -> Vec<CommittedEvent> {
     let oldest = session.oldest.max(other.oldest);
     session.visible_events().filter(|committed| committed.version > oldest).cloned().collect()
 }
 
-/// An event keeps its version and its id in forks.
+/// Forks keep the versions and ids of events.
 fn is_same(one: &CommittedEvent, other: &CommittedEvent) -> bool {
     one.version == other.version && one.event == other.event
 }
 
-/// The version that both have if no event tells: one was forked from the other, or both from a third.
+/// The common version if no event shows it: one was forked from the other, or both from a third.
 fn forked_at(left: &Session, right: &Session) -> u64 {
     let of_other = |session: &Session, other: &Session| {
         let parent = session.parent.as_ref().filter(|parent| parent.id == other.key.id)?;

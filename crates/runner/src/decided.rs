@@ -1,4 +1,4 @@
-//! Decisions that come twice: what the record of a session says about them.
+//! Repeated decisions: looks them up in the record of a session.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,18 +10,18 @@ use crate::error::RunnerError;
 use crate::record::loop_event;
 use crate::turn::Turn;
 
-/// How far back a decision is looked for, in events.
+/// The number of events that are searched for a decision.
 const LOOKED_THROUGH: usize = 4_096;
 
-/// That decisions are stored: what they are about, who made them, and where they stand in the record.
+/// The receipt of stored decisions: their requests, author, and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DecisionReceipt {
-    /// The version of the session that they made.
+    /// The version of the session with the decisions.
     pub version: u64,
     /// The ids of the requests.
     pub requests: Vec<String>,
-    /// Who decided, if that was said.
+    /// The author of the decisions, if known.
     pub by: Option<String>,
 }
 
@@ -33,18 +33,18 @@ pub struct RecordedDecision {
     pub request: String,
     /// The decision.
     pub decision: Decision,
-    /// Who decided, if that was said.
+    /// The author of the decision, if known.
     pub by: Option<String>,
-    /// The idempotency key, if there was one.
+    /// The idempotency key, if any.
     pub idempotency_key: Option<String>,
-    /// The version of the session that it made.
+    /// The version of the session with the decision.
     pub version: u64,
-    /// When it was stored.
+    /// The time of storage.
     pub at: Timestamp,
 }
 
-/// What an earlier decision means for new ones: it is the same, with its receipt, or stands in their way; none if it is
-/// about something else.
+/// Compares new decisions with a recorded event: the receipt if they are the same, an error if they conflict,
+/// `None` if they are unrelated.
 fn met(new: &Decisions, kind: &EventKind, version: u64) -> Option<Result<DecisionReceipt, DecisionError>> {
     let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { return None };
     if new.idempotency_key.is_some() && new.idempotency_key == *idempotency_key {
@@ -65,8 +65,8 @@ fn receipt(requests: impl Iterator<Item = String>, by: Option<String>, version: 
 }
 
 impl Turn {
-    /// Looks for decisions in the record: the receipt of the same ones, or the newest one that stands in their way; none
-    /// if they are new. A key is looked for as far back as [`LOOKED_THROUGH`], since any run may have used it.
+    /// Looks up decisions in the record: the receipt of the same ones, or the newest conflict; `None` if they
+    /// are new. A key is searched in the newest [`LOOKED_THROUGH`] events, since any run may have used it.
     pub(crate) async fn look_up(
         &self,
         decisions: &Decisions,
@@ -86,7 +86,7 @@ impl Turn {
             }
             let is_last = session.events.len() < events || events >= LOOKED_THROUGH;
             match refused {
-                // The same decisions may stand before those: then they came first, and are a repeat.
+                // The same decisions may precede those: then these are a repeat.
                 Some(_) if decisions.idempotency_key.is_some() && !is_last => {}
                 Some(refused) => return Ok(Some(Err(refused))),
                 None if is_last => return Ok(None),
@@ -96,7 +96,7 @@ impl Turn {
         }
     }
 
-    /// The decisions of the newest events, the newest first.
+    /// The decisions of the newest events, newest first.
     pub(crate) async fn recorded_decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
         let session = self.newest(LOOKED_THROUGH).await?;
         let mut recorded = Vec::new();
@@ -116,7 +116,7 @@ impl Turn {
         self.runner.store.get(get).await.map_err(|error| RunnerError::store(key, error))
     }
 
-    /// The events with decisions among those that were read, the newest first.
+    /// The events with decisions, newest first.
     fn decided(&self, session: &Session) -> Result<Vec<(EventKind, u64, Timestamp)>, RunnerError> {
         let events: Vec<_> = session.visible_events().collect();
         let events = events.into_iter().rev().filter(|it| it.event.kind.as_str() == "decided");
@@ -128,7 +128,7 @@ impl Turn {
     }
 }
 
-/// Gives the receipt to whoever decided.
+/// Sends the receipt to the caller that decided.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Receipts(Arc<Mutex<Told>>);
 
@@ -138,7 +138,7 @@ struct Told {
     receipt: Option<DecisionReceipt>,
 }
 
-/// Whoever decided, and waits for the receipt.
+/// The waiting caller.
 type Waiting = oneshot::Sender<Result<DecisionReceipt, RunnerError>>;
 
 impl Receipts {
@@ -147,19 +147,19 @@ impl Receipts {
         (Receipts(Arc::new(Mutex::new(Told { waiting: Some(sender), receipt: None }))), receiver)
     }
 
-    /// The first word counts.
+    /// Only the first result counts.
     pub(crate) fn tell(&self, receipt: Result<DecisionReceipt, RunnerError>) {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(receipt) = &receipt {
             told.receipt.get_or_insert_with(|| receipt.clone());
         }
         if let Some(sender) = told.waiting.take() {
-            // Nobody may wait for it any more.
+            // The caller may be gone.
             let _ = sender.send(receipt);
         }
     }
 
-    /// The receipt, once there is one.
+    /// The receipt, after storage.
     pub(crate) fn receipt(&self) -> Option<DecisionReceipt> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).receipt.clone()
     }

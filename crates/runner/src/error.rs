@@ -1,4 +1,4 @@
-//! What can go wrong when an agent runs in a session, and what to do.
+//! Errors of running an agent in a session, with advice.
 
 use std::sync::Arc;
 
@@ -6,25 +6,25 @@ use stepfold_agent_loop::{DecisionError, Divergence, FeedError, Outcome, RunErro
 use stepfold_session_scopes::{InvocationId, SessionError, SessionKey, Timestamp, WorkerId};
 use thiserror::Error;
 
-/// Why an invocation did not run, or did not end well. Whatever was committed is there.
+/// An error of an invocation. Everything that was committed is kept.
 ///
-/// Clones share what is inside: several may wait for one invocation.
+/// Clones share their contents: several callers may wait for one invocation.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum RunnerError {
-    /// The store refused or failed.
+    /// The store failed or rejected a request.
     #[error("the store failed in session {key}{}: {source}", lost(unrecorded))]
     Store {
         /// The session.
         key: Box<SessionKey>,
         /// The calls whose outcomes could not be stored: see [`unrecorded`](RunnerError::unrecorded).
         unrecorded: Vec<String>,
-        /// Why.
+        /// The cause.
         r#source: Arc<SessionError>,
     },
-    /// Another worker wrote to the session meanwhile. What this one had committed before is there.
+    /// Another worker wrote to the session. Earlier commits of this one are kept.
     #[error(
-        "another worker is writing to session {key}; wait for it, then resume or send again{}: {source}",
+        "session {key} was changed by another worker; wait for it, then resume or send again{}: {source}",
         lost(unrecorded)
     )]
     Conflict {
@@ -35,190 +35,192 @@ pub enum RunnerError {
         /// The versions.
         r#source: Arc<SessionError>,
     },
-    /// Another worker holds the claim on the session: it is at work there, or died less than the duration of a claim
-    /// ago.
+    /// Another worker holds the claim on the session: it is running, or died less than the duration of a
+    /// claim ago.
     #[error(
-        "worker {owner} is at work in session {key}, until {expires} at least; wait for it, or take the session over \
+        "session {key} is claimed by worker {owner} until at least {expires}; wait for it, or take the session over \
          with `when_claimed`{}",
-        if *is_accepted { "; the message is stored, and taken by whoever is at work next" } else { "" }
+        if *is_accepted { "; the message is stored, and the next worker takes it" } else { "" }
     )]
     Claimed {
         /// The session.
         key: Box<SessionKey>,
         /// The worker.
         owner: WorkerId,
-        /// When its claim expires, if it is not renewed.
+        /// The expiry of its claim, unless renewed.
         expires: Timestamp,
         /// Whether the message was stored.
         is_accepted: bool,
     },
-    /// Another worker took the session over. The run stopped here; what was committed before is there.
-    #[error("another worker took session {key} over, and goes on with the run{}: {source}", lost(unrecorded))]
+    /// Another worker took over the session. The run stopped here; earlier commits are kept.
+    #[error(
+        "claim on session {key} lost: another worker took over and continues the run{}: {source}",
+        lost(unrecorded)
+    )]
     ClaimLost {
         /// The session.
         key: Box<SessionKey>,
         /// The calls whose outcomes could not be stored: see [`unrecorded`](RunnerError::unrecorded).
         unrecorded: Vec<String>,
-        /// The store's reason.
+        /// The error of the store.
         r#source: Arc<SessionError>,
     },
-    /// The run before the message failed: one that was interrupted, or that of an earlier message. The message is stored.
+    /// The run before the message failed: an interrupted one, or that of an earlier message. The message is
+    /// stored.
     #[error(
-        "the run before the message in session {key} failed{}: {cause}; the message is stored, and taken after that run: \
-         resume it with `resume()` once the cause is mended, or give it up with `abandon()`; `withdraw()` takes the \
-         message back",
-        if *times > 1 { format!(" {times} times in the same way") } else { String::new() }
+        "earlier run in session {key} failed{}: {cause}; the message is stored and comes after that run: \
+         fix the cause and call `resume()`, or cancel the run with `abandon()`; `withdraw()` removes the \
+         message",
+        if *times > 1 { format!(" {times} times with the same error") } else { String::new() }
     )]
     EarlierRunFailed {
         /// The session.
         key: Box<SessionKey>,
-        /// The name of the message's own invocation, by which it can be [withdrawn](crate::SessionHandle::withdraw).
+        /// The id of the message's own invocation, for [`withdraw`](crate::SessionHandle::withdraw).
         message: InvocationId,
-        /// How many times in a row, without any progress between: in whatever process, as the record says.
+        /// The number of consecutive failures without progress, in any process, by the record.
         times: u32,
-        /// The cause, and what caused that.
+        /// The cause, with its own causes.
         cause: String,
-        /// The last failure, with the outcome as far as there is one.
+        /// The last failure, with the partial outcome if there is one.
         r#source: Arc<RunError>,
     },
-    /// An earlier message, which stands first in the inbox, cannot begin its run: nothing of it is stored. Nothing comes
-    /// after it until the cause is mended, or the message is taken out of the inbox.
+    /// An earlier message, the first in the inbox, cannot begin its run: nothing of it is stored. Later
+    /// messages wait until the cause is fixed, or the message is withdrawn.
     #[error(
-        "message `{earlier}` comes first in session {key}, and cannot begin: {source}; mend the cause, or take it out of \
+        "earlier message `{earlier}` in session {key} cannot begin: {source}; fix the cause, or remove it from \
          the inbox with `withdraw()`{}",
-        if *is_accepted { "; the new message is stored, and taken after it" } else { "" }
+        if *is_accepted { "; the new message is stored and comes after it" } else { "" }
     )]
     EarlierCannotBegin {
         /// The session.
         key: Box<SessionKey>,
-        /// The name of the earlier message's invocation, by which it can be
-        /// [withdrawn](crate::SessionHandle::withdraw).
+        /// The id of the earlier message's invocation, for [`withdraw`](crate::SessionHandle::withdraw).
         earlier: InvocationId,
         /// Whether there is a new message, and it was stored.
         is_accepted: bool,
-        /// Why it cannot begin.
+        /// The cause.
         r#source: Arc<RunnerError>,
     },
     /// The run failed; it can be resumed.
-    #[error("the run in session {key} failed: {source}")]
+    #[error("run in session {key} failed: {source}")]
     Run {
         /// The session.
         key: Box<SessionKey>,
-        /// Why, with the outcome as far as there is one.
+        /// The cause, with the partial outcome if there is one.
         r#source: Arc<RunError>,
     },
-    /// The input does not fit.
-    #[error("the input for session {key} does not fit: {source}")]
+    /// The input is invalid.
+    #[error("invalid input for session {key}: {source}")]
     Input {
         /// The session.
         key: Box<SessionKey>,
-        /// Why not.
+        /// The cause.
         r#source: Arc<StartError>,
     },
-    /// The session is busy, and the runner was told to refuse, or too many wait already.
+    /// The session is busy, and the runner is configured to refuse, or too many messages wait.
     #[error("session {key} is busy: {reason}")]
     Busy {
         /// The session.
         key: Box<SessionKey>,
-        /// Why that is in the way.
+        /// The reason.
         reason: &'static str,
     },
     /// The run waits for decisions about calls.
     #[error(
-        "session {key} waits for decisions about {}; decide with `resume()`, or give the run up with `abandon()`{}",
+        "session {key} waits for decisions about {}; decide with `resume()`, or cancel the run with `abandon()`{}",
         pending.join(", "),
-        if *is_accepted { "; the message is stored, and taken after that" } else { "" }
+        if *is_accepted { "; the message is stored and comes after that" } else { "" }
     )]
     Pending {
         /// The session.
         key: Box<SessionKey>,
         /// The ids of the requests.
         pending: Vec<String>,
-        /// Whether the message that met this was accepted before: it stands in the inbox, and is taken once all is
-        /// decided.
+        /// Whether the message was accepted before: it is in the inbox, and taken after the decisions.
         is_accepted: bool,
-        /// The outcome of the interrupted run that this invocation has gone on with, if there was one.
+        /// The outcome of the interrupted run that this invocation has continued, if any.
         outcome: Option<Arc<Outcome>>,
     },
     /// The input would have to wait for the session, and cannot be stored.
     #[error(
-        "session {key} is at work, and the input has a state of its own, which is not stored; send messages and values, or send it again when the session is idle"
+        "input for busy session {key} cannot wait: it has its own state, which is not stored; send messages and values, or send it again when the session is idle"
     )]
     CannotWait {
         /// The session.
         key: Box<SessionKey>,
     },
-    /// Decisions were refused. None of them was taken, and the run waits as before.
+    /// Decisions were rejected. None of them was applied, and the run still waits.
     #[error(
-        "the decision in session {key} was refused: {error}{}",
+        "invalid decision in session {key}: {error}{}",
         at.map(|at| format!(", at {at}")).unwrap_or_default()
     )]
     Decision {
         /// The session.
         key: Box<SessionKey>,
-        /// Why.
+        /// The reason.
         error: Box<DecisionError>,
-        /// When the earlier decision was stored, if one stands in the way and the record has it.
+        /// The time of the earlier conflicting decision, if recorded.
         at: Option<Timestamp>,
     },
-    /// The message is neither in the inbox nor in the record: it was withdrawn, its run could not begin, or a rewind or
-    /// retention took it since.
+    /// The message is neither in the inbox nor in the record: it was withdrawn, its run could not begin, or a
+    /// rewind or retention removed it.
     #[error(
-        "the message was taken out of session {key}: withdrawn, not able to begin, rewound or pruned; send it again, \
-         under another key if it had one"
+        "message removed from session {key}: it was withdrawn, could not begin, or was rewound or pruned; send it again, \
+         with another key if it had one"
     )]
     Withdrawn {
         /// The session.
         key: Box<SessionKey>,
     },
     /// No run of the session is interrupted or paused.
-    #[error("there is nothing to resume in session {key}: its last run has ended")]
+    #[error("nothing to resume in session {key}: its last run has ended")]
     NothingToResume {
         /// The session.
         key: Box<SessionKey>,
     },
     /// The agent has changed since the run was interrupted.
     #[error(
-        "the agent has changed since the run in session {key} was interrupted: {}; \
-         resume it all the same with `with_changed_agent()`, or give it up with `abandon()`",
+        "agent changed since the run in session {key} was interrupted: {}; \
+         force it with `with_changed_agent()`, or cancel the run with `abandon()`",
         changes.join("; ")
     )]
     AgentChanged {
         /// The session.
         key: Box<SessionKey>,
-        /// What changed.
+        /// The changes.
         changes: Vec<String>,
     },
-    /// The record of a run cannot be read.
-    #[error("the record of version {version} of session {key} cannot be read: {source}")]
+    /// The record of a run is invalid.
+    #[error("invalid record at version {version} of session {key}: {source}")]
     Record {
         /// The session.
         key: Box<SessionKey>,
         /// The version.
         version: u64,
-        /// Why not.
+        /// The cause.
         r#source: Arc<serde_json::Error>,
     },
-    /// The record of a run was written by a newer version.
-    #[error("version {version} of session {key} was written by a newer stepfold (format {found}); update")]
+    /// The record of a run has a newer format.
+    #[error(
+        "unsupported format {found} at version {version} of session {key}: written by a newer stepfold; update"
+    )]
     NewerRecord {
         /// The session.
         key: Box<SessionKey>,
         /// The version.
         version: u64,
-        /// The format that was found.
+        /// The format of the record.
         found: u64,
     },
     /// The interrupted run cannot be restored from its record.
-    #[error(
-        "the run that was interrupted in session {key} cannot be restored at version {version}: {source}"
-    )]
+    #[error("interrupted run in session {key} cannot be restored at version {version}: {source}")]
     Recover {
         /// The session.
         key: Box<SessionKey>,
-        /// The version of the event that does not fit.
+        /// The version of the conflicting event.
         version: u64,
-        /// Why not.
+        /// The cause.
         r#source: Arc<FeedError>,
     },
     /// A replay diverged from the record.
@@ -228,15 +230,15 @@ pub enum RunnerError {
         key: Box<SessionKey>,
         /// The invocation.
         invocation: String,
-        /// Where, and how.
+        /// The first difference.
         r#source: Arc<Divergence>,
     },
-    /// The runner was [shut down](crate::Runner::shutdown). What was committed is there, and another process can go on
-    /// at once.
+    /// The runner was [shut down](crate::Runner::shutdown). Commits are kept, and another process can
+    /// continue immediately.
     #[error(
-        "the runner is shut down, and does nothing more in session {key}; what was committed is there, go on in \
+        "runner is shut down: session {key} is not processed here any more; continue in \
          another process{}",
-        if *is_accepted { "; the message is stored, and taken by whoever is at work next" } else { "" }
+        if *is_accepted { "; the message is stored, and the next worker takes it" } else { "" }
     )]
     ShutDown {
         /// The session.
@@ -245,7 +247,7 @@ pub enum RunnerError {
         is_accepted: bool,
     },
     /// A hook, an observer or a model panicked.
-    #[error("the invocation in session {key} panicked; what was committed is there, resume it")]
+    #[error("invocation in session {key} panicked; commits are kept, so resume it")]
     Panicked {
         /// The session.
         key: Box<SessionKey>,
@@ -257,7 +259,7 @@ impl RunnerError {
         RunnerError::Decision { key: Box::new(key.clone()), error: Box::new(error), at: None }
     }
 
-    /// A refused decision, since another one was stored then.
+    /// A decision that conflicts with an earlier stored one.
     pub(crate) fn decided_before(key: &SessionKey, error: DecisionError, at: Timestamp) -> Self {
         RunnerError::Decision { key: Box::new(key.clone()), error: Box::new(error), at: Some(at) }
     }
@@ -266,7 +268,7 @@ impl RunnerError {
         RunnerError::not_stored(key, source, Vec::new())
     }
 
-    /// The store did not take an event of a run, and with it not the outcomes of these calls.
+    /// The store did not accept an event of a run, and so not the outcomes of these calls.
     pub(crate) fn not_stored(key: &SessionKey, source: SessionError, unrecorded: Vec<String>) -> Self {
         let (key, source) = (Box::new(key.clone()), Arc::new(source));
         match &*source {
@@ -281,9 +283,9 @@ impl RunnerError {
         }
     }
 
-    /// The ids of the calls, and of the branches of a graph, that came to an end which the store did not take. If it has
-    /// them after all, whoever resumes the run finds them there; otherwise calls that must not run twice have an
-    /// [unknown outcome](stepfold_agent_loop::Outcome::unknown_calls), and the others run again.
+    /// The ids of the completed calls, and of branches of a graph, that the store did not accept. If it did
+    /// store them, a resumed run finds them; otherwise calls that must not run twice get an [unknown
+    /// outcome](stepfold_agent_loop::Outcome::unknown_calls), and the others run again.
     pub fn unrecorded(&self) -> &[String] {
         match self {
             RunnerError::Store { unrecorded, .. }
@@ -293,7 +295,8 @@ impl RunnerError {
         }
     }
 
-    /// The outcome of the run that failed, as far as it came, or of the one that was recovered before the session waits.
+    /// The partial outcome of the failed run, or the outcome of the one that was recovered before the session
+    /// waits.
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {
             RunnerError::Pending { outcome, .. } => outcome.as_deref(),
@@ -306,10 +309,10 @@ impl RunnerError {
     }
 }
 
-/// What an error says of outcomes that are lost.
+/// The part of an error message about lost outcomes.
 fn lost(unrecorded: &[String]) -> String {
     match unrecorded {
         [] => String::new(),
-        ids => format!("; outcomes that are not recorded: `{}`", ids.join("`, `")),
+        ids => format!("; unrecorded outcomes: `{}`", ids.join("`, `")),
     }
 }

@@ -1,4 +1,4 @@
-//! A session, as an application holds it.
+//! A session handle, for applications.
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,18 +50,19 @@ impl SessionHandle {
         self.send(input).await?.outcome().await
     }
 
-    /// Accepts a message, and has the agent take it in a task of its own. It returns once the message is stored: for
-    /// an idle session that is the first event of its run, for one at work the inbox of the session, from where the
-    /// next run takes it, in this process or in another one. After an error the message was not accepted.
+    /// Accepts a message, and starts a task in which the agent processes it. Returns when the message is
+    /// stored: for an idle session as the first event of its run, for a busy one in the inbox of the session,
+    /// from which the next run takes it, in this process or another. After an error the message is not
+    /// accepted.
     ///
-    /// The messages of a session are taken in the order in which `send` returned. If the agent is at work in the
-    /// session, what happens is as the runner was [told](Busy); a message that joins that work gives the invocation
-    /// that it joined. A run that was interrupted, by a crash for instance, is brought to its end first.
+    /// The messages of a session are taken in the order in which `send` returned. If the agent is running in
+    /// the session, [`Busy`] decides; a message that joins that run returns the invocation that it joined. A
+    /// run that was interrupted, by a crash for example, is completed first.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] when the message is refused; [`RunnerError::Pending`] when somebody has to decide first;
-    /// [`RunnerError::CannotWait`] for an input with a state of its own that would have to wait; and when the store
-    /// fails.
+    /// [`RunnerError::Busy`] when the message is refused; [`RunnerError::Pending`] when decisions are
+    /// required first; [`RunnerError::CannotWait`] for an input with its own state that would have to wait;
+    /// and when the store fails.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -70,15 +71,16 @@ impl SessionHandle {
         self.send_as(id, input.into()).await
     }
 
-    /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again with the same
-    /// key and content, also from another process and after it was taken, it gives the same invocation, and nothing is
-    /// taken twice. The store remembers the keys of the last 1,000 messages.
+    /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again
+    /// with the same key and content, even from another process and after it was processed, it returns the
+    /// same invocation and is not processed again. The store remembers the keys of the last 1,000 messages.
     ///
-    /// It costs one commit more than `send`.
+    /// It costs one more commit than `send`.
     ///
     /// # Errors
-    /// As `send`; [`RunnerError::Store`] with [`OperationReused`](SessionError::OperationReused) when the key came with
-    /// another message, and with [`Unsupported`](SessionError::Unsupported) by a store without inboxes.
+    /// As `send`; [`RunnerError::Store`] with [`OperationReused`](SessionError::OperationReused) when the key
+    /// was used with another message, and with [`Unsupported`](SessionError::Unsupported) by a store without
+    /// inboxes.
     pub async fn send_once(
         &self,
         key: impl Into<Arc<str>>,
@@ -98,7 +100,7 @@ impl SessionHandle {
     async fn send_as(&self, id: InvocationId, input: Input) -> Result<Invocation, RunnerError> {
         self.check_open()?;
         let waiting = self.slot.is_busy().then(|| self.may_wait()).transpose()?;
-        // The place in the queue is taken here, and not by a task when it is first polled.
+        // The position in the queue is taken here, not when a task is first polled.
         let door = self.slot.door.enter().await;
         let ticket = Ticket::new(&self.slot.key, id.clone(), waiting);
         let invocation = ticket.current.invocation.clone();
@@ -107,7 +109,9 @@ impl SessionHandle {
         let Some(Job { order, mut ticket }) = self.start(Job { order, ticket }, IfWorked::GiveBack) else {
             return accepted.await.unwrap_or_else(|_| Err(invocation.panicked())).map(|()| invocation);
         };
-        let Order::Begin { input, acceptance: _door } = order else { unreachable!("it is the order above") };
+        let Order::Begin { input, acceptance: _door } = order else {
+            unreachable!("the order created above")
+        };
         if !ticket.waits() {
             ticket.set_waiting(self.may_wait()?);
         }
@@ -122,10 +126,10 @@ impl SessionHandle {
         Ok(invocation)
     }
 
-    /// A place among those that wait for a session that is at work.
+    /// Takes a position among the messages that wait for a busy session.
     fn may_wait(&self) -> Result<Waiting, RunnerError> {
         match self.runner.0.busy {
-            Busy::Refuse => return Err(self.busy("an invocation is at work")),
+            Busy::Refuse => return Err(self.busy("an invocation is running")),
             Busy::Interrupt => self.interrupt(),
             Busy::Wait | Busy::Steer => {}
         }
@@ -133,11 +137,11 @@ impl SessionHandle {
     }
 
     fn place_to_wait(&self) -> Result<Waiting, RunnerError> {
-        self.slot.wait(self.runner.0.max_waiting).ok_or_else(|| self.busy("too many messages wait already"))
+        self.slot.wait(self.runner.0.max_waiting).ok_or_else(|| self.busy("too many messages are waiting"))
     }
 
-    /// What becomes of an input that finds the session at work. What joins a run is what users say, and nothing else;
-    /// whoever cancelled it and then says something wants an answer, which it would not give any more.
+    /// Whether an input for a busy session joins the run or waits. Only user messages join; after a
+    /// cancellation they wait, since the cancelled run would not answer them.
     fn kind_of(&self, input: &Input) -> Kind {
         let is_cancelled = self.current().is_some_and(|current| current.cancellation.is_cancelled());
         match self.runner.0.busy {
@@ -146,7 +150,7 @@ impl SessionHandle {
         }
     }
 
-    /// Goes on with a run that waits for decisions, or that was cut off or failed. Awaiting the result does so.
+    /// Continues a run that waits for decisions, was interrupted or failed. Awaiting the result starts it.
     ///
     /// # Examples
     /// ```
@@ -177,8 +181,8 @@ impl SessionHandle {
         Resume::new(self.clone())
     }
 
-    /// Gives up a run that waits or was cut off: its open calls are answered as cancelled, and the session can
-    /// be used at once.
+    /// Cancels a run that waits or was interrupted: its open calls are answered as cancelled, and the session
+    /// is immediately usable.
     ///
     /// # Errors
     /// [`RunnerError::NothingToResume`], or when the store fails.
@@ -186,25 +190,25 @@ impl SessionHandle {
         self.order(Order::Abandon)?.outcome().await
     }
 
-    /// Cancels what is at work in the session in this process, if anything is.
+    /// Cancels the invocation that runs in this process, if any.
     pub fn cancel(&self) {
         if let Some(current) = self.current() {
             current.cancellation.cancel();
         }
     }
 
-    /// Cancels what runs in this process, and not what waits for another worker: that was accepted.
+    /// Cancels what runs in this process, but not messages that wait for another worker: those are accepted.
     fn interrupt(&self) {
         if let Some(current) = self.current() {
             current.interruption.cancel();
         }
     }
 
-    /// Cancels what is at work in the session, in this process or in another one, which hears of it with its next commit
-    /// or heartbeat. Gives whether anything was at work.
+    /// Cancels the run in the session, in this process or in another one, which is notified with its next
+    /// commit or heartbeat. Returns whether anything was running.
     ///
     /// # Errors
-    /// When the store fails, or has no inboxes and another worker is at work.
+    /// When the store fails, or has no inboxes and another worker is running.
     pub async fn cancel_everywhere(&self) -> Result<bool, RunnerError> {
         if let Some(current) = self.current() {
             current.cancellation.cancel();
@@ -220,23 +224,24 @@ impl SessionHandle {
         Ok(true)
     }
 
-    /// What is at work in the session in this process.
+    /// The invocation that runs in this process, if any.
     pub fn running(&self) -> Option<Invocation> {
         self.current().map(|current| current.invocation)
     }
 
-    /// The calls that somebody has to decide about. It reads as little as [`unfinished`](SessionHandle::unfinished).
+    /// The pending approval requests. It reads as little as [`unfinished`](SessionHandle::unfinished).
     ///
     /// # Errors
-    /// When the store fails, or what it has cannot be read.
+    /// When the store fails, or its records are invalid.
     pub async fn pending(&self) -> Result<Vec<ApprovalRequest>, RunnerError> {
         Ok(self.unfinished().await?.map(|run| run.pending()).unwrap_or_default())
     }
 
-    /// The last run, if it has not ended: to see what it waits for, or where it was interrupted.
+    /// The last run, if it has not ended: to inspect its requests, or where it was interrupted.
     ///
-    /// It reads the events of that run, and no values: in a process that has not worked on the session the run has neither
-    /// the conversation before it nor the state. [`last_run`](SessionHandle::last_run) has both.
+    /// It reads only the events of that run, without values: in a process that has not used the session, the
+    /// run has neither the conversation before it nor the state. [`last_run`](SessionHandle::last_run) has
+    /// both.
     ///
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
@@ -248,7 +253,7 @@ impl SessionHandle {
             return Ok(None);
         }
         let run = match self.run_of(&history, &session) {
-            // What came before it was needed.
+            // The events before it are needed.
             Err(RunnerError::Recover { .. } | RunnerError::Input { .. }) if !is_known => {
                 self.last_run().await?
             }
@@ -257,7 +262,7 @@ impl SessionHandle {
         Ok(run.filter(|run| run.exit().is_none()))
     }
 
-    /// The state as it is stored, with the conversation. What this process knows of it is not read again.
+    /// The stored state, with the conversation. Data that this process has cached is not read again.
     ///
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
@@ -266,7 +271,8 @@ impl SessionHandle {
         history.state(&session, &self.runner.0.schema)
     }
 
-    /// The decisions in the newest 4,096 events of the record, the newest first: about what, by whom and when.
+    /// The decisions in the newest 4,096 events of the record, newest first, with requests, authors and
+    /// times.
     ///
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
@@ -274,7 +280,7 @@ impl SessionHandle {
         self.turn().recorded_decisions().await
     }
 
-    /// The messages in the inbox, in the order in which they were accepted: they wait for a run that is at work, waits for
+    /// The messages in the inbox, in order of acceptance: they wait for a run that is running, waits for
     /// decisions, was interrupted or failed.
     ///
     /// # Errors
@@ -288,7 +294,7 @@ impl SessionHandle {
     /// use stepfold_runner::{Runner, RunnerError};
     /// use stepfold_session_scopes::MemoryStore;
     ///
-    /// // A model that has no reply: the run fails, and can be resumed.
+    /// // A model without a reply: the run fails, and can be resumed.
     /// let runner = Runner::builder(Agent::builder(Script::parse("")?).build()?, MemoryStore::new()).build();
     /// let session = runner.session("ada", "s1").await?;
     /// session.run("first").await.unwrap_err();
@@ -309,8 +315,8 @@ impl SessionHandle {
         messages.map(|entry| WaitingMessage::read(entry).map_err(|error| self.failed(error))).collect()
     }
 
-    /// Takes a message back that waits in the inbox, by the [id](Invocation::id) of its invocation. False if it does not
-    /// wait: it was taken, or withdrawn before.
+    /// Removes a waiting message from the inbox, by the [id](Invocation::id) of its invocation. Returns false
+    /// if it does not wait: it was taken, or withdrawn before.
     ///
     /// # Errors
     /// As [`inbox`](SessionHandle::inbox).
@@ -330,7 +336,7 @@ impl SessionHandle {
         Ok(!dropped.is_empty())
     }
 
-    /// The last run as it is stored, if the session had one; it may have ended. The first time in a process it reads the
+    /// The last stored run, if the session had one; it may have ended. The first call in a process reads the
     /// whole session.
     ///
     /// # Errors
@@ -345,7 +351,7 @@ impl SessionHandle {
         history.last_run(&self.runner.0.agent, state, &self.slot.key)
     }
 
-    /// The session as it is stored, with these of its events.
+    /// The stored session, with this range of its events.
     ///
     /// # Errors
     /// When the store fails.
@@ -354,11 +360,11 @@ impl SessionHandle {
         self.runner.0.store.get(get).await.map_err(|error| self.failed(error))
     }
 
-    /// Another session that shares the history of this one up to a version; the newest if none. What the agent
-    /// does there has effects of its own: no idempotency key is shared.
+    /// Forks the session at a version; at the newest one if `None`. The agent's effects in the fork are
+    /// separate: no idempotency key is shared.
     ///
     /// # Errors
-    /// When the id is in use, there is no such version, or the store fails.
+    /// When the id is in use, the version does not exist, or the store fails.
     pub async fn fork(&self, id: impl Into<Arc<str>>, version: Option<u64>) -> Result<Self, RunnerError> {
         let id = SessionId::new(id).map_err(|error| self.failed(error))?;
         let mut request = ForkSession::new(self.slot.key.clone(), self.runner.0.clock.now()).with_id(id);
@@ -367,16 +373,15 @@ impl SessionHandle {
         Ok(self.runner.handle(forked.key))
     }
 
-    /// Goes back to a version, by an event that says so: nothing is erased, and what was shared with other
-    /// sessions stays. While another worker is at work in the session, what happens is as the runner was
-    /// [told](WhenClaimed).
+    /// Rewinds to a version, by an appended event: nothing is deleted, and values shared with other sessions
+    /// stay. If another worker is running in the session, [`WhenClaimed`] decides.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] while the agent is at work here; [`RunnerError::Claimed`] while another worker is; when there
-    /// is no such version, another worker was faster, or the store fails.
+    /// [`RunnerError::Busy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
+    /// is; when the version does not exist, another worker was faster, or the store fails.
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
         let Ok(mut known) = self.slot.gate.try_lock() else {
-            return Err(self.busy("an invocation is at work"));
+            return Err(self.busy("an invocation is running"));
         };
         (known.history, known.stopped) = (None, None);
         let (session, take_over) = self.until_free().await?;
@@ -396,13 +401,13 @@ impl SessionHandle {
         Ok(self.runner.0.store.rewind(request).await.map_err(failed)?.version)
     }
 
-    /// Deletes the session, and the values of its user (`user:`) too if that is asked for. Forks of it stay whole. While
-    /// another worker is at work in the session, what happens is as the runner was [told](WhenClaimed); one that it is
-    /// taken from loses what it does.
+    /// Deletes the session, and the values of its user (`user:`) if requested. Forks are unaffected. If
+    /// another worker is running in the session, [`WhenClaimed`] decides; a worker that is taken over loses
+    /// its work.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] while the agent is at work here; [`RunnerError::Claimed`] while another worker is; when the
-    /// session is not there, or the store fails.
+    /// [`RunnerError::Busy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
+    /// is; when the session does not exist, or the store fails.
     ///
     /// # Examples
     /// ```
@@ -422,7 +427,7 @@ impl SessionHandle {
     /// ```
     pub async fn delete(&self, with_user_state: bool) -> Result<Deleted, RunnerError> {
         let Ok(mut known) = self.slot.gate.try_lock() else {
-            return Err(self.busy("an invocation is at work"));
+            return Err(self.busy("an invocation is running"));
         };
         let (_, take_over) = self.until_free().await?;
         let mut request = DeleteSession::new(self.slot.key.clone()).now(self.runner.0.clock.now());
@@ -434,8 +439,8 @@ impl SessionHandle {
         Ok(deleted)
     }
 
-    /// Waits until no other worker is at work in the session, for as long as the runner was told to. Gives the session,
-    /// and which claim is not in the way: one that is left of this worker or of a dead one, or any.
+    /// Waits until no other worker is running in the session, at most as long as configured. Returns the
+    /// session, and which claims may be taken over: one left by this worker or a dead one, or any.
     async fn until_free(&self) -> Result<(Session, TakeOver), RunnerError> {
         let (inner, mut waited) = (&self.runner.0, Waited::default());
         loop {
@@ -467,27 +472,27 @@ impl SessionHandle {
         self.runner.0.claims.holder(session.claim.as_ref(), &self.slot.held)
     }
 
-    /// Goes through every run of the session with another agent, asking neither its model nor its tools: where
-    /// would it have gone another way?
+    /// Replays every run of the session against another agent, without calling its model or its tools, and
+    /// finds the first divergence.
     ///
-    /// The runs are taken from where each of them began, with the session's own values as they were, and with what it
-    /// found under `app:` and `user:` keys, which is in its record. A run goes the same way if a live one would have made
-    /// the same events, given the recorded replies and outcomes, and would have offered the same tools. A toolset that is
-    /// asked for its tools at each step is asked for them; those of agents inside are not. Of a pruned session, the runs
-    /// are gone through whose beginning is still there; what they were shown of a conversation that is gone is taken from
-    /// the record. Gives the number of runs that go the same way: all of them.
+    /// Each run starts with the session's own values as they were, and with the values of `app:` and `user:`
+    /// keys in its record. A run matches if a live one would have the same events, given the recorded replies
+    /// and outcomes, and would have offered the same tools. A dynamic toolset is listed at each step; those
+    /// of inner agents are not. In a pruned session, the runs with an existing beginning are replayed; their
+    /// view of a pruned conversation is taken from the record. Returns the number of matching runs: all of
+    /// them.
     ///
     /// # Errors
-    /// [`RunnerError::Diverged`] for the first run that diverged.
+    /// [`RunnerError::Diverged`] for the first diverging run.
     pub async fn replay(&self, agent: &Agent) -> Result<usize, RunnerError> {
         crate::replay::replay(&self.turn(), agent).await
     }
 
-    /// Compares the session with another one, a fork of it for instance: which version both have, which events only one
-    /// has, where they first part, and what that has changed in the state. See [`Comparison`].
+    /// Compares the session with another one, such as a fork: the newest common version, the different
+    /// events, the first difference, and the state changes. See [`Comparison`].
     ///
     /// # Errors
-    /// When the store fails, or what it has cannot be read.
+    /// When the store fails, or its records are invalid.
     ///
     /// # Examples
     /// ```
@@ -528,7 +533,7 @@ impl SessionHandle {
         RunnerError::store(&self.slot.key, error)
     }
 
-    /// Refuses what comes after the runner was shut down.
+    /// Rejects requests after a shutdown.
     fn check_open(&self) -> Result<(), RunnerError> {
         let key = || Box::new(self.slot.key.clone());
         match self.runner.0.closing.is_closed() {
@@ -541,7 +546,7 @@ impl SessionHandle {
         RunnerError::Busy { key: Box::new(self.slot.key.clone()), reason }
     }
 
-    /// Has a worker begin with a job, if none is there. Else the job waits, or is given back.
+    /// Starts a worker with a job, if none is running. Otherwise the job waits, or is returned.
     fn start(&self, job: Job, otherwise: IfWorked) -> Option<Job> {
         let job = {
             let mut desk = self.slot.desk();
@@ -556,7 +561,7 @@ impl SessionHandle {
         None
     }
 
-    /// Starts what is not stored: it is asked for by somebody who is there.
+    /// Starts a job that is not stored: its caller is present.
     pub(crate) fn order(&self, order: Order) -> Result<Invocation, RunnerError> {
         self.check_open()?;
         let waiting = self.slot.is_busy().then(|| self.place_to_wait()).transpose()?;
@@ -571,7 +576,7 @@ impl SessionHandle {
     }
 }
 
-/// What becomes of a job while a worker is there.
+/// The handling of a job while a worker is running.
 #[derive(Clone, Copy)]
 enum IfWorked {
     GiveBack,

@@ -1,4 +1,4 @@
-//! What the events of a session add up to: the conversation, and the run that was cut off, if one was.
+//! The folded events of a session: the conversation, and the interrupted run, if there is one.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::record::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) version: u64,
-    /// The oldest version that the session had when it was read.
+    /// The oldest version of the session when it was read.
     oldest: u64,
-    /// The life of the session, to know it from one that took its place.
+    /// The session's life, to detect a new session with the same id.
     pub(crate) life: Option<LifeId>,
     pub(crate) transcript: Transcript,
-    /// What stands for the beginning of the conversation.
+    /// The summary of the beginning of the conversation.
     pub(crate) summary: Option<Summary>,
-    /// The last invocation, whole: it may not have ended.
+    /// All events of the last invocation, which may not have ended.
     pub(crate) last: Option<Invoked>,
-    /// The values of the session; none where they are in the session as it was read.
+    /// The values of the session; `None` if they are in the session that was read.
     pub(crate) kept: Option<Kept>,
 }
 
@@ -37,14 +37,14 @@ pub(crate) struct Invoked {
     pub(crate) invocation: InvocationId,
     /// The conversation before it.
     pub(crate) before: Transcript,
-    /// What stood for the beginning of it.
+    /// The summary of its beginning.
     pub(crate) summary: Option<Summary>,
     pub(crate) events: Vec<CommittedEvent>,
-    /// How it failed after the last of them, if it did.
+    /// The failure after the last event, if any.
     pub(crate) failed: Option<Failed>,
 }
 
-/// That a run failed, as often as it did in the same way without any progress between.
+/// A failure of a run, and the number of equal ones in a row without progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     pub(crate) cause: String,
@@ -52,7 +52,7 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
-    /// One more failure.
+    /// Adds a failure.
     pub(crate) fn again(before: Option<&Self>, cause: &str) -> Self {
         let before = before.filter(|before| before.cause == cause);
         Failed { cause: cause.to_owned(), times: before.map_or(0, |before| before.times) + 1 }
@@ -60,8 +60,8 @@ impl Failed {
 }
 
 impl History {
-    /// Folds in what was read of a session. Rewinds are taken into account by whoever reads: after one, the
-    /// session is read from its beginning.
+    /// Folds in newly read events. The caller handles rewinds: after one, the session is read from its
+    /// beginning.
     pub(crate) fn extend(&mut self, session: &Session) -> Result<(), RunnerError> {
         let mut opening = Opening::of(session, !self.transcript.is_empty());
         for committed in session.visible_events() {
@@ -73,15 +73,15 @@ impl History {
         Ok(())
     }
 
-    /// Whether a session is the one that was folded, at a later version of it. What retention has pruned since is gone for
-    /// this process as for others: they go on from the same conversation.
+    /// Whether a session is a later version of the folded one. Events that retention has pruned since are
+    /// gone for every process: all continue from the same conversation.
     pub(crate) fn is_of(&self, session: &Session) -> bool {
         let is_same = self.life.as_ref() == Some(&session.life) && self.oldest == session.oldest;
         is_same && self.version <= session.version
     }
 
-    /// The session as it was when the run that took a message ended, or as it is if that has not; none if no run took
-    /// it.
+    /// The session at the end of the run that took a message, or as it is if that has not ended; `None` if no
+    /// run took it.
     pub(crate) fn up_to_taker(session: &Session, id: &InvocationId) -> Result<Option<Self>, RunnerError> {
         let mut history =
             History { version: session.version, life: Some(session.life.clone()), ..History::default() };
@@ -107,7 +107,7 @@ impl History {
         last.is_some_and(|committed| ends(&committed.event))
     }
 
-    /// `skipped`: how many of its messages are of a turn whose beginning was pruned.
+    /// `skipped`: the number of its messages that belong to a turn whose beginning was pruned.
     fn push(
         &mut self,
         key: &SessionKey,
@@ -132,7 +132,7 @@ impl History {
             Some(last) if last.invocation == event.invocation && failure(event).is_some() => {
                 last.failed = failure(event).map(|cause| Failed::again(last.failed.as_ref(), cause));
             }
-            // Somebody else has said something, or its beginning is gone: what was cut off stays cut off.
+            // Messages were added since, or its beginning is gone: the interrupted run stays interrupted.
             last => *last = None,
         }
         if let Some(transcript) = rewrite(event) {
@@ -145,13 +145,13 @@ impl History {
             })?;
         }
         self.transcript.extend(event.messages.iter().skip(skipped).cloned());
-        // What it stands for may have been pruned since.
+        // Summarised messages may have been pruned since.
         let summary = summary(event).map(|summary| summary.of_end(self.transcript.len()));
         self.summary = summary.or_else(|| self.summary.take());
         Ok(())
     }
 
-    /// The state that a new invocation begins with.
+    /// The initial state of a new invocation.
     pub(crate) fn state(&self, session: &Session, schema: &SessionSchema) -> Result<State, RunnerError> {
         let mut state = match &self.kept {
             Some(kept) => kept.state(),
@@ -161,7 +161,7 @@ impl History {
         Ok(state)
     }
 
-    /// The last run, put together again on the values as they are now; none if there was none.
+    /// The last run, restored with the current values; `None` if there was none.
     pub(crate) fn last_run(
         &self,
         agent: &Agent,
@@ -171,8 +171,8 @@ impl History {
         let Some(last) = &self.last else { return Ok(None) };
         let mut state = state;
         state.replace_messages(last.before.clone());
-        // The record says what the run is called. Its keys are those of this session, and begin with what it is
-        // called until then.
+        // The record has the id of the run. Until it is read, the keys are those of this session, with the
+        // run's prefix.
         let id = run_prefix(key, self.life.as_ref(), &last.invocation);
         let mut run = Run::new(agent, Input::on(state).with_summary(last.summary.clone()), id)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
@@ -187,7 +187,7 @@ impl History {
         Ok(Some(run))
     }
 
-    /// What of the agent has changed since the last invocation began.
+    /// The changes of the agent since the last invocation began.
     pub(crate) fn changes(&self, agent: &Agent) -> Vec<String> {
         let began = self.last.as_ref().and_then(|last| last.events.first());
         let before = began.and_then(|committed| agent_of(&committed.event));
@@ -195,9 +195,9 @@ impl History {
     }
 }
 
-/// What the idempotency keys of an invocation begin with: another for each life of each session, so that a fork shares no
-/// effect with what it was forked from, nor with a session that had its id before. It is the id of the runs that begin
-/// there, too.
+/// The prefix of an invocation's idempotency keys: different for each life of each session, so that a fork
+/// shares no effect with its origin, nor with an earlier session of the same id. It is also the id of the
+/// runs that begin there.
 pub(crate) fn run_prefix(key: &SessionKey, life: Option<&LifeId>, invocation: &InvocationId) -> String {
     let life = life.map(LifeId::as_str).unwrap_or_default();
     let session = format!("{}@{life}", key.id);

@@ -1,4 +1,4 @@
-//! Several who watch one invocation, each at its own pace, and from where it left off.
+//! Broadcasts an invocation's events to subscribers, each at its own pace and from its own position.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,32 +7,32 @@ use futures_util::Stream;
 use stepfold_agent_loop::{Observer, ObserverError, RunEvent};
 use tokio::sync::watch;
 
-/// Events that are kept for those who come late.
+/// The number of events kept for late subscribers.
 const KEPT: usize = 4096;
 
-/// An event of an invocation, as a [subscriber](crate::Invocation::subscribe) gets it.
+/// An event of an invocation, as sent to [subscribers](crate::Invocation::subscribe).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Seen {
-    /// An event with its number, from 0, in the order in which they happened.
+    /// An event with its number, from 0, in order.
     Event {
         /// The number.
         number: u64,
         /// The event.
         event: RunEvent,
-        /// Whether it is of a run before the one of this invocation: an interrupted one that was recovered, or the run of
-        /// a message that was accepted earlier.
+        /// Whether it belongs to a run before the one of this invocation: a recovered interrupted run, or the
+        /// run of an earlier message.
         is_earlier: bool,
     },
-    /// These many events are not kept any more: the subscriber was too slow, or came too late. What was
-    /// committed can be read from the session.
+    /// These events are no longer kept: the subscriber was too slow or too late. Commits can be read from the
+    /// session.
     Missed {
-        /// How many.
+        /// The number of missed events.
         events: u64,
     },
 }
 
-/// Keeps the last events and tells everybody who watches. Nobody who watches slows the run down.
+/// Keeps the last events and notifies all subscribers. Subscribers never slow the run down.
 pub(crate) struct Hub {
     kept: Mutex<Kept>,
     next: watch::Sender<u64>,
@@ -40,9 +40,9 @@ pub(crate) struct Hub {
 
 #[derive(Default)]
 struct Kept {
-    /// The number of the first event that is kept.
+    /// The number of the first kept event.
     first: u64,
-    /// With whether they are of an earlier run.
+    /// Each with whether it belongs to an earlier run.
     events: VecDeque<(RunEvent, bool)>,
     has_ended: bool,
 }
@@ -68,10 +68,10 @@ impl Hub {
         self.next.send_replace(next);
     }
 
-    /// Nothing more comes.
+    /// No more events follow.
     pub(crate) fn end(&self) {
         self.kept().has_ended = true;
-        // Whoever waits looks again.
+        // Wakes the waiting subscribers.
         self.next.send_modify(|_| ());
     }
 
@@ -117,7 +117,7 @@ enum At {
     End,
 }
 
-/// What the run tells the hub.
+/// The observer that publishes a run's events to the hub.
 pub(crate) struct Publish {
     pub(crate) hub: Arc<Hub>,
     pub(crate) is_earlier: bool,

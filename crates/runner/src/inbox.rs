@@ -1,7 +1,7 @@
-//! What waits in the inbox of a session: messages that were accepted, in order.
+//! The inbox of a session: accepted messages that wait, in order.
 //!
-//! The store has it; here is what this process knows of it, which is always its beginning: an entry is added only once
-//! all before it are known.
+//! The store has the inbox; this is the part known to this process, always its beginning: an entry is added
+//! only when all earlier ones are known.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,12 +9,12 @@ use stepfold_agent_loop::Input;
 use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, SessionError, Timestamp};
 use stepfold_state_core::chat::Message;
 
-/// What becomes of a message.
+/// The handling of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// It begins a turn.
     Message,
-    /// It joins the run that is at work, or begins a turn with others of its kind.
+    /// It joins the current run, or begins a turn with others of its kind.
     Steer,
 }
 
@@ -31,13 +31,13 @@ impl Kind {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WaitingMessage {
-    /// The name of its invocation; the idempotency key, if it was sent with one.
+    /// The id of its invocation; the idempotency key, if it was sent with one.
     pub id: InvocationId,
     /// The message.
     pub input: Input,
-    /// Whether it joins the run that is at work, if one is.
+    /// Whether it joins the current run, if there is one.
     pub joins: bool,
-    /// When it was accepted.
+    /// The time of acceptance.
     pub at: Timestamp,
 }
 
@@ -49,12 +49,12 @@ impl WaitingMessage {
     }
 }
 
-/// A message that waits.
+/// A waiting message.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) position: u64,
     pub(crate) kind: Kind,
-    /// The name of the invocation that it begins, and its idempotency key.
+    /// The id of the invocation that it begins, and its idempotency key.
     pub(crate) id: InvocationId,
     pub(crate) input: Input,
 }
@@ -63,14 +63,14 @@ impl Entry {
     fn read(stored: InboxEntry, kind: Kind) -> Result<Self, SessionError> {
         let id = InvocationId::new(stored.idempotency_key.as_str())?;
         let input = Input::from_json(stored.body).map_err(|source| SessionError::Stored {
-            what: format!("entry {} of the inbox", stored.position),
+            what: format!("inbox entry {}", stored.position),
             source,
         })?;
         Ok(Entry { position: stored.position, kind, id, input })
     }
 }
 
-/// The entries of the inbox that are known in this process.
+/// The known entries of the inbox.
 #[derive(Default)]
 pub(crate) struct Mail(Mutex<Known>);
 
@@ -78,17 +78,17 @@ pub(crate) struct Mail(Mutex<Known>);
 struct Known {
     /// By position.
     entries: Vec<Entry>,
-    /// The positions of requests to cancel what is at work.
+    /// The positions of cancellation requests.
     cancels: Vec<u64>,
-    /// The run has read the entries up to this position. It takes them with the commit that has their messages.
+    /// The run has read the entries up to this position. It takes them with the commit of their messages.
     read_to: u64,
     /// Everything up to this position was taken.
     taken_to: u64,
     /// All entries up to this position are known.
     seen_to: u64,
-    /// The newest position that was heard of.
+    /// The newest reported position.
     newest: u64,
-    /// The store has no inboxes: this process alone has the entries.
+    /// The store has no inboxes: only this process has the entries.
     is_local: bool,
 }
 
@@ -97,7 +97,7 @@ impl Mail {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an entry, for a store that has no inboxes.
+    /// Adds an entry, for a store without inboxes.
     pub(crate) fn keep(&self, kind: Kind, id: InvocationId, input: Input) {
         let mut known = self.known();
         known.is_local = true;
@@ -107,7 +107,7 @@ impl Mail {
         known.entries.push(Entry { position, kind, id, input });
     }
 
-    /// An entry was stored by this process.
+    /// This process stored an entry.
     pub(crate) fn accepted(&self, entry: Entry) {
         let mut known = self.known();
         known.newest = known.newest.max(entry.position);
@@ -117,25 +117,25 @@ impl Mail {
         }
     }
 
-    /// The store said that this is the newest entry that waits.
+    /// The store reported the newest waiting entry.
     pub(crate) fn heard_of(&self, newest: u64) {
         let mut known = self.known();
         known.newest = known.newest.max(newest);
     }
 
-    /// Whether entries wait that are not known.
+    /// Whether unknown entries wait.
     pub(crate) fn is_stale(&self) -> bool {
         let known = self.known();
         known.newest > known.seen_to
     }
 
-    /// The mark for what is read of the store from now on.
+    /// A mark of the current knowledge, before reading the store.
     pub(crate) fn mark(&self) -> Mark {
         let known = self.known();
         Mark { seen_to: known.seen_to, newest: known.newest }
     }
 
-    /// Nothing waited in the store when it was read, after the mark.
+    /// The inbox was empty when it was read, after the mark.
     pub(crate) fn is_empty_up_to(&self, mark: Mark) {
         let mut known = self.known();
         if !known.is_local {
@@ -145,18 +145,18 @@ impl Mail {
         }
     }
 
-    /// All that waited in the store when it was read, after the mark.
+    /// All entries of the inbox when it was read, after the mark.
     pub(crate) fn replace(&self, stored: Vec<InboxEntry>, mark: Mark) -> Result<(), SessionError> {
         let mut known = self.known();
         if known.is_local {
             return Ok(());
         }
-        // What was accepted since the mark may be newer than what was read.
+        // Entries accepted since the mark may be newer than those that were read.
         let is_newer = |position: u64| position > mark.seen_to;
         let waits = |position: u64| stored.iter().any(|other| other.position == position);
         known.entries.retain(|entry| is_newer(entry.position) || waits(entry.position));
         known.cancels.clear();
-        // What was heard of before, and is not there, was taken by another worker.
+        // Entries that were reported before and are missing were taken by another worker.
         known.seen_to = known.seen_to.max(mark.newest);
         for entry in stored {
             let position = entry.position;
@@ -174,7 +174,7 @@ impl Mail {
         Ok(())
     }
 
-    /// What is known may be untrue: another worker has the session.
+    /// Discards the entries: another worker has the session.
     pub(crate) fn forget(&self) {
         let mut known = self.known();
         if !known.is_local {
@@ -182,25 +182,25 @@ impl Mail {
         }
     }
 
-    /// The entries that a turn begins with: a message by itself, or all that would have joined a run.
+    /// The entries that begin the next turn: a message alone, or all that would have joined a run.
     pub(crate) fn front(&self) -> Vec<Entry> {
         let known = self.known();
         let steered = known.entries.iter().take_while(|entry| entry.kind == Kind::Steer).count();
         known.entries.iter().take(steered.max(1)).cloned().collect()
     }
 
-    /// The entry of this invocation, if it waits as far as is known.
+    /// The entry of this invocation, if it is known to wait.
     pub(crate) fn entry(&self, id: &InvocationId) -> Option<Entry> {
         self.known().entries.iter().find(|entry| entry.id == *id).cloned()
     }
 
-    /// Whether nothing waits, as far as is known.
+    /// Whether no entry is known to wait.
     pub(crate) fn is_empty(&self) -> bool {
         let known = self.known();
         known.entries.is_empty() && known.newest <= known.seen_to
     }
 
-    /// Whether nothing waits but the first entries, so many of them.
+    /// Whether no entries wait except the first ones, this many.
     pub(crate) fn is_empty_but_for(&self, first: usize) -> bool {
         let known = self.known();
         known.entries.len() <= first && known.newest <= known.seen_to
@@ -219,8 +219,8 @@ impl Mail {
         self.known().read_to = 0;
     }
 
-    /// The messages that join a run, if some came that it has not read. One that begins a turn holds up those
-    /// that came after it.
+    /// The messages that join a run, if there are unread ones. A message that begins a turn delays those
+    /// after it.
     pub(crate) fn read(&self) -> Option<Vec<Message>> {
         let mut known = self.known();
         let read_to = known.read_to;
@@ -247,18 +247,18 @@ impl Mail {
         known.entries.retain(|entry| entry.position > position);
     }
 
-    /// An entry was dropped from the store: nobody takes it.
+    /// An entry was removed from the store without being taken.
     pub(crate) fn withdrawn(&self, position: u64) {
         self.known().entries.retain(|entry| entry.position != position);
     }
 
-    /// The requests to cancel what is at work; each is obeyed once.
+    /// The cancellation requests; each is executed once.
     pub(crate) fn take_cancels(&self) -> Vec<u64> {
         std::mem::take(&mut self.known().cancels)
     }
 }
 
-/// How much was known when a read of the store began.
+/// The state of knowledge at the beginning of a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     seen_to: u64,

@@ -1,4 +1,4 @@
-//! An invocation that is under way, in a task of its own.
+//! A running invocation, in its own task.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -15,12 +15,12 @@ use crate::decided::{DecisionReceipt, Receipts};
 use crate::error::RunnerError;
 use crate::hub::{Hub, Seen};
 
-/// What came of an invocation.
+/// The result of an invocation.
 pub type Ended = Result<Arc<Outcome>, RunnerError>;
 
-/// An invocation that is under way. It goes on also when nobody holds this: a disconnect is no cancellation.
+/// A running invocation. It continues when all handles are dropped: a disconnect is not a cancellation.
 ///
-/// Awaiting it waits for its outcome. Clones are of the same invocation.
+/// Awaiting it waits for its outcome. Clones refer to the same invocation.
 #[derive(Clone)]
 pub struct Invocation {
     id: InvocationId,
@@ -44,25 +44,25 @@ impl Invocation {
         Invocation { id, key, hub, ended, cancellation, recovered, receipts }
     }
 
-    /// The name of the invocation.
+    /// The id of the invocation.
     pub fn id(&self) -> &InvocationId {
         &self.id
     }
 
-    /// Cancels the invocation: its open calls are answered as cancelled, and the session can be used at once. While it
-    /// waits for another worker, its message is withdrawn; if that worker has taken it already, the wait ends with
-    /// [`Claimed`](RunnerError::Claimed).
+    /// Cancels the invocation: its open calls are answered as cancelled, and the session is immediately
+    /// usable. While it waits for another worker, its message is withdrawn; if that worker has taken the
+    /// message, the wait ends with [`Claimed`](RunnerError::Claimed).
     pub fn cancel(&self) {
         self.cancellation.cancel();
     }
 
-    /// The events from number `from` on, those that happened already first. Any number may subscribe, each at
-    /// its own pace; nobody slows the run down.
+    /// The events from number `from` on, past ones first. Any number of subscribers is supported, each at its
+    /// own pace; none slows the run down.
     pub fn subscribe(&self, from: u64) -> impl Stream<Item = Seen> + Send + Unpin + use<> {
         Box::pin(self.hub.subscribe(from))
     }
 
-    /// Waits for what comes of it.
+    /// Waits for the outcome.
     ///
     /// # Errors
     /// [`RunnerError`].
@@ -74,14 +74,14 @@ impl Invocation {
         }
     }
 
-    /// The outcomes of the interrupted runs that this invocation has finished, before its own run or in its place: they may
-    /// have calls whose outcome is [unknown](Outcome::unknown_calls). They are there also where the invocation fails; the
-    /// outcome of one that ends has [them](Outcome::recovered) too.
+    /// The outcomes of the interrupted runs that this invocation has completed, before its own run or instead
+    /// of it: they may contain calls with an [unknown outcome](Outcome::unknown_calls). Available even if the
+    /// invocation fails; the outcome of one that ends has [them](Outcome::recovered) too.
     pub fn recovered(&self) -> Vec<Arc<Outcome>> {
         self.recovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The receipt of the decisions that it was resumed with, once they are stored.
+    /// The receipt of the decisions that it was resumed with, after their storage.
     pub fn receipt(&self) -> Option<DecisionReceipt> {
         self.receipts.receipt()
     }

@@ -1,4 +1,4 @@
-//! The observer that stores: every commit of the loop is in the session before anything else happens.
+//! The observer that stores every commit of the loop in the session before anything else happens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::ports::WallClock;
 use crate::record::{Stamp, session_event, with_agent, with_exit, with_taken, with_worker};
 use crate::slot::Slot;
 
-/// How often an append is repeated when the store was busy or lost, and how long that takes in all.
+/// The number of retries of an append when the store is busy or unreachable, and their total time.
 const REPEATS: usize = 6;
 const LONGEST: Duration = Duration::from_secs(30);
 
@@ -32,27 +32,27 @@ pub(crate) struct Journal {
     pub(crate) invocation: InvocationId,
     /// The version of the session after the last append.
     pub(crate) version: u64,
-    /// The versions that the values of the run are of; none if they are not known, or somebody else has written.
+    /// The versions of the run's values; `None` if unknown, or after a write of another worker.
     pub(crate) seen: Option<Seen>,
-    /// The number of events of the invocation that are stored.
+    /// The number of stored events of the invocation.
     pub(crate) place: u64,
-    /// What tells the events of a resumed run from those of another worker that resumes it too.
+    /// Distinguishes the events of a resumed run from those of another worker that resumes it too.
     pub(crate) attempt: Option<String>,
-    /// The run as it is after what was stored.
+    /// The run after the stored events.
     pub(crate) ahead: Run,
-    /// The entries of the inbox that the run begins with.
+    /// The inbox entries that the run begins with.
     pub(crate) begins_with: Vec<Entry>,
     pub(crate) claims: Claims,
-    /// Who is told that decisions are stored.
+    /// Notified when decisions are stored.
     pub(crate) receipts: Receipts,
-    /// Who is told that the message with which the run begins is stored.
+    /// Notified when the message that begins the run is stored.
     pub(crate) acceptance: Option<Acceptance>,
 }
 
 impl Journal {
     async fn append(&mut self, event: &Event) -> Result<(), SessionError> {
         let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
-        // Whether the run ends here is said by the agent as it is today, and stored with what ends it.
+        // Whether the run ends here is determined by the current agent, and stored with the last event.
         let ended = self.ahead.commit(event.clone()).is_ok().then(|| self.ahead.exit()).flatten();
         let stamp = Stamp {
             invocation: &self.invocation,
@@ -79,7 +79,7 @@ impl Journal {
         let ids: Vec<InvocationId> = taken.iter().map(|entry| entry.id.clone()).collect();
         let claim = self.claims.asked(&self.slot.held, self.gives_up(&event.kind, &taken));
         let writes = Writes::of(&stored);
-        // The heartbeat must not take what is given up for lost.
+        // The heartbeat must not treat a released claim as lost.
         let slot = Arc::clone(&self.slot);
         let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| slot.held.give_up());
         let request =
@@ -110,13 +110,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether the claim goes with this event: the run has ended after it, or waits for decisions, and nothing waits
-    /// in the inbox that is not taken by it.
+    /// Whether this event releases the claim: the run has ended or waits for decisions, and no entries wait
+    /// in the inbox except those that it takes.
     fn gives_up(&self, kind: &EventKind, taken: &[Entry]) -> bool {
         let is_done = match self.ahead.decide() {
             Need::Nothing(_) => true,
-            // One call, or one branch of a graph, can wait while others still run. Where that may be, the claim is
-            // given up when the invocation is done.
+            // One call, or one branch of a graph, can wait while others still run. In that case the claim is
+            // released at the end of the invocation.
             Need::Approval => matches!(kind, EventKind::Asked { .. } | EventKind::Decided { .. }),
             _ => false,
         };
@@ -124,7 +124,7 @@ impl Journal {
     }
 }
 
-/// An append may be repeated: the store knows the event by its id.
+/// Appends can be retried: the store recognises the event by its id.
 pub(crate) fn pauses() -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(50))

@@ -1,10 +1,10 @@
-//! The values of a session that a worker keeps between turns, so that a turn reads the changed values only.
+//! The values of a session that a worker caches between turns, so that a turn reads only changed values.
 
 use stepfold_session_scopes::{Event, Receipt, Scope, Seen, Session, SessionError, SessionSchema};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Cell, State};
 
-/// The values of a session at a moment, and the versions of that moment. It has no conversation.
+/// The cached values of a session, and their versions. Without the conversation.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     state: State,
@@ -12,14 +12,14 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// The values of a session that was read whole.
+    /// The values of a session that was read completely.
     pub(crate) fn read(session: &Session, schema: &SessionSchema) -> Result<Self, SessionError> {
         Ok(Kept { state: without_messages(session.state(schema)?), seen: session.seen() })
     }
 
-    /// The values after a run: those that its events have stored. Nothing of `temp:` outlives a run.
+    /// The values after a run: those stored by its events, without `temp:`.
     ///
-    /// `seen` are the versions after the last event, as [`followed`] gives them.
+    /// `seen` are the versions after the last event, as returned by [`followed`].
     pub(crate) fn left_by(state: &State, seen: Seen) -> Option<Self> {
         let is_temp = |key: &&str| Scope::of(key) == Scope::Temp;
         let temp: Vec<(Box<str>, Option<Cell>)> =
@@ -29,13 +29,13 @@ impl Kept {
         Some(Kept { state, seen })
     }
 
-    /// The same with the values that changed since; `session` was read with
-    /// [`changed_since`](stepfold_session_scopes::GetSession::changed_since) the [versions](Kept::seen) of it.
+    /// Updates the values with those that changed since; `session` was read with
+    /// [`changed_since`](stepfold_session_scopes::GetSession::changed_since) its [versions](Kept::seen).
     pub(crate) fn updated(self, session: &Session, schema: &SessionSchema) -> Result<Self, SessionError> {
         Ok(Kept { state: session.update(self.state, schema)?, seen: session.seen() })
     }
 
-    /// The versions that the values are of.
+    /// The versions of the values.
     pub(crate) fn seen(&self) -> Seen {
         self.seen
     }
@@ -51,7 +51,7 @@ fn without_messages(mut state: State) -> State {
     state
 }
 
-/// The scopes shared with other sessions that an event writes: `app:` and `user:`.
+/// The shared scopes that an event writes: `app:` and `user:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writes {
     app: bool,
@@ -65,8 +65,8 @@ impl Writes {
     }
 }
 
-/// The versions after an event was appended, if nobody else has written in between: the store counts one for each event
-/// and scope.
+/// The versions after an append, if no other worker wrote in between: the store counts one for each event and
+/// scope.
 pub(crate) fn followed(before: Seen, writes: Writes, receipt: &Receipt) -> Option<Seen> {
     let mut after = before;
     after.version += 1;
@@ -96,7 +96,7 @@ mod tests {
         // Another session has written to the scope, or to the other one.
         assert_eq!(followed(BEFORE, user, &receipt(5, 2, 9)), None);
         assert_eq!(followed(BEFORE, user, &receipt(5, 3, 8)), None);
-        // A store that counts no writes.
+        // A store that does not count writes.
         assert_eq!(followed(BEFORE, user, &receipt(5, 2, 7)), None);
         assert_eq!(followed(BEFORE, Writes { app: false, user: false }, &receipt(5, 2, 8)), None);
     }

@@ -2,11 +2,11 @@
 //!
 //! # The tour
 //!
-//! A [`Runner`] is one [`Agent`](agent_loop::Agent) and one [store](session_scopes::SessionStore), for any
-//! number of sessions. [`Runner::session`] gives a [`SessionHandle`]; [`SessionHandle::run`] takes a turn in
-//! it, and [`SessionHandle::send`] starts one in a task of its own: an [`Invocation`], which can be awaited,
-//! cancelled, and watched by any number of subscribers, each from where it left off. Dropping it stops nothing:
-//! a disconnect is no cancellation.
+//! A [`Runner`] combines one [`Agent`](agent_loop::Agent) with one [store](session_scopes::SessionStore), for
+//! any number of sessions. [`Runner::session`] returns a [`SessionHandle`]; [`SessionHandle::run`] runs a
+//! turn in it, and [`SessionHandle::send`] starts one in its own task: an [`Invocation`], which can be
+//! awaited, cancelled, and observed by any number of subscribers, each from its own position. Dropping it
+//! stops nothing: a disconnect is not a cancellation.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -34,20 +34,20 @@
 //!         .approval(Approval::Always)
 //!         .build()?])
 //!     .build()?;
-//! let store = AnyStore::new(MemoryStore::new());    // or SQLite, PostgreSQL, one of your own
+//! let store = AnyStore::new(MemoryStore::new());    // or SQLite, PostgreSQL, a custom one
 //!
-//! // Each commit is stored before anything else happens; here the run waits for somebody.
+//! // Each commit is stored before anything else happens; here the run waits for an approval.
 //! let session = Runner::builder(agent.clone(), store.clone()).build().session("ada", "s1").await?;
 //! let outcome = session.run("pay the bill").await?;
 //! assert_eq!(outcome.exit(), &Exit::Paused(Pause::Approval));
 //!
-//! // Next week, in another process: nothing is needed but the store.
+//! // Next week, in another process: only the store is needed.
 //! let session = Runner::builder(agent, store).build().session("ada", "s1").await?;
 //! let request = &session.pending().await?[0];
 //! let outcome = session.resume().decide(&request.id, Decision::Approve).await?;
 //! assert_eq!(outcome.text(), "paid");
 //!
-//! // The next turn goes on with the conversation and the state; `user:` is shared by all sessions of Ada.
+//! // The next turn continues the conversation and the state; all sessions of Ada share `user:`.
 //! let outcome = session.run("how much was it?").await?;
 //! assert_eq!(outcome.state().get("user:spent").unwrap(), json!(5));
 //! assert_eq!(outcome.transcript().to_string(), r#"user:      pay the bill
@@ -61,35 +61,32 @@
 //! # }).unwrap();
 //! ```
 //!
-//! The rest in the order in which one needs it: [`Busy`] says what becomes of a message for a session that is at
-//! work; [`SessionHandle::resume`] goes on with what waits, was cut off or failed, and
-//! [`abandon`](SessionHandle::abandon) gives it up; [`fork`](SessionHandle::fork) and
-//! [`rewind`](SessionHandle::rewind) try something else; [`replay`](SessionHandle::replay) tells before a
-//! deployment where stored sessions would go another way.
+//! Further topics: [`Busy`] decides about a message for a busy session; [`SessionHandle::resume`] continues a
+//! run that waits, was interrupted or failed, and [`abandon`](SessionHandle::abandon) cancels it;
+//! [`fork`](SessionHandle::fork) and [`rewind`](SessionHandle::rewind) try alternatives;
+//! [`replay`](SessionHandle::replay) shows before a deployment where stored sessions would diverge.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - A commit is one event of the session: messages, writes in all scopes, version; all of it or nothing.
-//! - A process may die at any instant. The next one loses nothing that was acknowledged, and runs only what has no
-//!   outcome yet. What is promised for each kind of effect, store and moment, and by which test it is shown,
-//!   stands in [`guarantees`].
-//! - A call that must not run twice does not, also when several workers resume one run at the same moment.
-//! - A call has one idempotency key, however often it runs; no two calls share one, also not in a fork.
-//! - One invocation is at work in a session at a time: its worker holds the [claim](WhenClaimed) on it, and one that lost
-//!   it writes nothing. No message is lost: it is taken, or refused with an error.
-//! - A session that is kept open reads only what is new.
+//! - A commit is one atomic event of the session: messages, writes in all scopes, version.
+//! - A process may die at any instant. The next one loses nothing that was acknowledged, and runs only calls
+//!   without an outcome. [`guarantees`] lists the guarantee for each kind of effect, store and moment, with
+//!   its test.
+//! - A call that must not run twice does not, even if several workers resume one run at the same moment.
+//! - A call has one idempotency key, however often it runs; no two calls share a key, even in a fork.
+//! - One invocation runs in a session at a time: its worker holds the [claim](WhenClaimed) on it, and a
+//!   worker that lost the claim writes nothing. No message is lost: it is taken, or refused with an error.
+//! - A session that is kept open reads only new data.
 //!
 //! # What is absent
 //!
-//! The loop decides and the store stores; nothing of either is here. Nothing
-//! resumes by itself when a process starts: whoever starts it asks for the sessions and resumes them. `temp:`
-//! values are never stored.
+//! The loop decides and the store stores; this crate does neither. Nothing is resumed automatically when a
+//! process starts: the application lists the sessions and resumes them. `temp:` values are never stored.
 //!
-//! # Where this comes from
+//! # Prior art
 //!
-//! Scopes, sessions and the turn over them are those of spec/002 of the project (adk-rust); commits, effects
-//! and recovery are its design (`design.md`); where we differ stands in `docs/compare.md`, and why in
-//! `docs/decisions.md`.
+//! Scopes, sessions and their turns are those of adk-rust 2.3 ("State management"); commits, effects and
+//! recovery are stepfold's own. `docs/compare.md` lists the differences, `docs/decisions.md` the reasons.
 
 mod accept;
 mod attend;

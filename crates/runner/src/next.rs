@@ -1,40 +1,40 @@
-//! What a worker does next in a session: a pure function of what is wanted and of how the session is.
+//! Decides a worker's next action in a session: a pure function of the request and the session's status.
 
 use stepfold_session_scopes::TakeOver;
 
 use crate::claim::{Holder, WhenClaimed};
 use crate::inbox::Kind;
 
-/// What an invocation still wants.
+/// The remaining goal of an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wants {
     /// To begin with a message that is not stored yet.
     Begin,
-    /// To take its message from the inbox, after those that came before it.
+    /// To take its message from the inbox, after earlier ones.
     TakeInbox,
-    /// To take what stands first in the inbox, whose message that may be.
+    /// To take the first message of the inbox, whichever it is.
     TakeLeft,
-    /// To go on with the last run.
+    /// To continue the last run.
     Resume,
-    /// To give the last run up.
+    /// To cancel the last run.
     Abandon,
-    /// Nothing: it has had its run.
+    /// Nothing: its run is done.
     Nothing,
 }
 
 impl Wants {
-    /// Whether what it is about stands in the inbox.
+    /// Whether its message is in the inbox.
     pub(crate) fn is_in_inbox(self) -> bool {
         matches!(self, Wants::TakeInbox | Wants::TakeLeft)
     }
 }
 
-/// How the last run of a session is.
+/// The status of the last run of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
     /// There is none, or it has ended.
     Ended,
-    /// It did not end, and nobody has to decide about anything.
+    /// It has not ended, and does not wait for decisions.
     Interrupted,
     /// It waits for decisions about these requests.
     Waits(Vec<String>),
@@ -42,33 +42,33 @@ pub(crate) enum Last {
     Unreadable,
 }
 
-/// What is to be done.
+/// The next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Begin a turn with the message.
     Begin,
     /// Put the message into the inbox: something comes before it.
     Store,
-    /// Begin a turn with what stands first in the inbox.
+    /// Begin a turn with the first message of the inbox.
     Take,
     /// Claim the session, and look again.
     Claim {
-        /// Also if another worker holds the claim.
+        /// Whether to take over another worker's claim.
         take_over: TakeOver,
     },
     /// Wait for the worker that holds the claim, and look again.
     Wait,
-    /// Bring the interrupted run to its end, before anything new begins.
+    /// Complete the interrupted run, before anything new begins.
     Recover,
-    /// Go on with the last run, as was asked for.
+    /// Continue the last run, as requested.
     Resume,
     /// Cancel the last run.
     Abandon,
-    /// Repair the conversation that a run left which nobody can read.
+    /// Repair the conversation after a run whose record is unreadable.
     Repair,
-    /// Give the outcome of the run that took the message.
+    /// Return the outcome of the run that took the message.
     IsTaken,
-    /// Refuse: these requests have to be decided about first.
+    /// Refuse: these requests need decisions first.
     Refuse(Vec<String>),
     /// Refuse: another worker holds the claim.
     RefuseClaimed,
@@ -78,18 +78,18 @@ pub(crate) enum Next {
     End,
 }
 
-/// How the session is.
+/// The status of the session.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     /// The last run.
     pub(crate) last: Last,
-    /// The kind of what stands first in the inbox.
+    /// The kind of the first entry in the inbox.
     pub(crate) first: Option<Kind>,
-    /// Who holds the claim.
+    /// The holder of the claim.
     pub(crate) holder: Holder,
 }
 
-/// Decides what is next. The claim comes first, since who does not hold it must not touch the run of whoever does.
+/// Decides the next action. The claim comes first: only its holder may touch the run.
 pub(crate) fn next(wants: Wants, seen: Seen, when_claimed: WhenClaimed) -> Next {
     let next = match (wants, seen.holder, when_claimed) {
         (Wants::Nothing, ..) | (_, Holder::Nobody | Holder::Us, _) => of_run(wants, seen.last, seen.first),
@@ -100,7 +100,7 @@ pub(crate) fn next(wants: Wants, seen: Seen, when_claimed: WhenClaimed) -> Next 
         (_, Holder::Other, WhenClaimed::Wait { .. }) => Next::Wait,
     };
     match next {
-        // A turn that begins claims the session with its first commit; a run that goes on has made its own.
+        // A turn that begins claims the session with its first commit; a resumed run has earlier commits.
         Next::Recover | Next::Resume | Next::Abandon if seen.holder == Holder::Nobody => {
             Next::Claim { take_over: TakeOver::Never }
         }
@@ -108,10 +108,10 @@ pub(crate) fn next(wants: Wants, seen: Seen, when_claimed: WhenClaimed) -> Next 
     }
 }
 
-/// Decides what is next where no other worker is at work.
+/// Decides the next action when no other worker is running.
 fn of_run(wants: Wants, last: Last, first: Option<Kind>) -> Next {
     match (wants, last) {
-        // What was accepted before a process died waits for whoever comes.
+        // Messages that were accepted before a crash wait for the next worker.
         (Wants::Resume | Wants::TakeInbox | Wants::TakeLeft, Last::Ended) if first.is_some() => Next::Take,
         (Wants::Resume | Wants::Abandon, Last::Ended) => Next::NothingToResume,
         (Wants::Resume, _) => Next::Resume,
@@ -122,7 +122,7 @@ fn of_run(wants: Wants, last: Last, first: Option<Kind>) -> Next {
         (Wants::Begin, _) => Next::Store,
         (Wants::TakeInbox | Wants::TakeLeft, Last::Interrupted | Last::Unreadable) => Next::Recover,
         (Wants::TakeInbox, Last::Ended) => Next::IsTaken,
-        // What was to join the run, and came too late.
+        // A message that was to join the run, and came too late.
         (Wants::Nothing, Last::Ended) if first == Some(Kind::Steer) => Next::Take,
         (Wants::TakeLeft, Last::Ended) | (Wants::Nothing, _) => Next::End,
     }

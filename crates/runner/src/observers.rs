@@ -1,4 +1,4 @@
-//! Observers of all runs of a runner: one is made for each invocation.
+//! Observers of all runs of a runner: one is created for each invocation.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Observer, ObserverError, RunEvent};
 use stepfold_session_scopes::SessionKey;
 
-/// What makes them, in the order in which they are told.
+/// The factories of observers, in notification order.
 #[derive(Clone, Default)]
 pub(crate) struct Observers(Vec<Arc<Make>>);
 
@@ -20,13 +20,13 @@ impl Observers {
         self.0.push(Arc::new(move |key| Box::new(make(key))));
     }
 
-    /// Those of one invocation, as one.
+    /// The observers of one invocation, combined.
     pub(crate) fn of(&self, key: &SessionKey) -> Together {
         Together(self.0.iter().map(|make| make(key)).collect())
     }
 }
 
-/// Each in its turn; the first that fails is the last that is told.
+/// Notifies each in order; stops at the first failure.
 pub(crate) struct Together(Vec<Box<dyn DynObserver>>);
 
 impl Observer for Together {
@@ -38,8 +38,8 @@ impl Observer for Together {
     }
 }
 
-/// Tells an observer of a run from its first stored event on. A run of which nothing is stored did not begin: another worker
-/// was faster, and its run is the one that is seen.
+/// Notifies an observer of a run from its first stored event on. A run without stored events did not begin:
+/// another worker was faster, and its run is the observed one.
 pub(crate) struct OnceStored<O> {
     pub(crate) observer: O,
     pub(crate) is_stored: bool,
@@ -55,7 +55,7 @@ impl<O: Observer> Observer for OnceStored<O> {
     }
 }
 
-/// The erased twin of [`Observer`].
+/// The type-erased counterpart of [`Observer`].
 trait DynObserver: Send {
     fn observe_boxed<'a>(&'a mut self, event: &'a RunEvent) -> BoxFuture<'a, Result<(), ObserverError>>;
 }

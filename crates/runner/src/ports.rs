@@ -1,4 +1,4 @@
-//! What the runner reads of the world: what time it is, and names that no other invocation of a session has.
+//! The runner's ports: the time, and ids that are unique within a session.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,19 +6,20 @@ use futures_util::future::BoxFuture;
 use stepfold_agent_loop::Ids;
 use stepfold_session_scopes::Timestamp;
 
-/// Says what time it is, for the events and the claims of a session. Nothing is ordered by it, and a store with a clock
-/// of its own (PostgreSQL) decides by that one when a claim has expired.
+/// Provides the time, for the events and the claims of a session. Events are not ordered by it, and a store
+/// with its own clock (PostgreSQL) uses that one to expire claims.
 pub trait WallClock: Send + Sync {
-    /// The time.
+    /// The current time.
     fn now(&self) -> Timestamp;
 
-    /// Waits, between two heartbeats of a claim and for the claim of another worker. On tokio's timer by default.
+    /// Sleeps, between heartbeats of a claim and while waiting for another worker's claim. Uses tokio's timer
+    /// by default.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
 }
 
-/// The clock of the system.
+/// The system clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -29,11 +30,11 @@ impl WallClock for SystemClock {
     }
 }
 
-/// The digits of names: without those that people take for others.
+/// The digits of ids, without ambiguous letters.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// Random names of 16 letters and digits, which are 80 bits: enough for what has to be unique within a session, and
-/// short, since each event has its invocation's name several times.
+/// Random ids of 16 letters and digits, that is 80 bits: unique within a session, and short, since each event
+/// contains its invocation's id several times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShortIds;
 
@@ -41,7 +42,7 @@ impl Ids for ShortIds {
     #[expect(clippy::disallowed_methods, reason = "this is the port's own default")]
     fn next(&self) -> String {
         let bits = uuid::Uuid::new_v4().as_u128();
-        // Of the bits of a UUID the first 48 and the last 62 are random.
+        // The first 48 and the last 62 bits of a UUID are random.
         let random = (bits >> 80) << 32 | (bits & 0xffff_ffff);
         (0..16).map(|place| char::from(DIGITS[(random >> (place * 5)) as usize & 31])).collect()
     }

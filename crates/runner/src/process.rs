@@ -1,24 +1,24 @@
-//! Which process a worker is, so that others on the same host know at once when it is dead.
+//! Identifies the process of a worker, so that others on the same host detect immediately when it is dead.
 //!
-//! On Linux the name of a worker says where its process runs (the boot of the host, the PID namespace, the user), its id
-//! and when it started. Whoever runs in the same place can look it up in `/proc`. Of a process elsewhere, and on other
-//! systems, nothing is known: its claims have to expire.
+//! On Linux the name of a worker identifies where its process runs (the boot of the host, the PID namespace,
+//! the user), its id and its start time. A process in the same environment can look it up in `/proc`. Nothing
+//! is known about other processes and on other systems: there, claims have to expire.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, ErrorKind};
 
-/// A process that may be looked up.
+/// A process that can be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Process {
     id: u32,
-    /// When it started, in ticks since the host booted: ids are given again.
+    /// Its start time, in ticks since the host booted: process ids are reused.
     started: u64,
-    /// Where its id means something.
+    /// The environment in which its id is valid.
     place: u64,
 }
 
-/// The name of a worker of this process, which no other has: this part of it is different for each.
+/// The unique name of a worker of this process: `part` differs for each worker.
 pub(crate) fn worker_name(part: &str) -> String {
     match Process::this() {
         Some(process) => format!("{process}-{part}"),
@@ -26,7 +26,7 @@ pub(crate) fn worker_name(part: &str) -> String {
     }
 }
 
-/// Whether the process of a worker with this name is known to be dead.
+/// Whether the process of the worker with this name is known to be dead.
 pub(crate) fn is_dead(worker: &str) -> bool {
     let Some(process) = Process::named(worker) else { return false };
     Process::this().is_some_and(|this| this.place == process.place)
@@ -39,12 +39,12 @@ impl Process {
         let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
         let mut place = DefaultHasher::new();
-        // With `hidepid` nobody sees the processes of other users.
+        // With `hidepid` the processes of other users are invisible.
         (boot.trim(), namespace, user()?).hash(&mut place);
         Some(Process { id: std::process::id(), started: stat_of(&stat)?.1, place: place.finish() })
     }
 
-    /// The process of a worker with this name.
+    /// The process of the worker with this name.
     fn named(worker: &str) -> Option<Self> {
         let mut parts = worker.strip_prefix("process-")?.split('-');
         let id = parts.next()?.parse().ok()?;
@@ -53,11 +53,11 @@ impl Process {
         parts.next().map(|_| Process { id, started, place })
     }
 
-    /// Whether it is gone, by what `/proc` says of its id. What cannot be read says nothing.
+    /// Whether it is dead, by the `/proc` entry of its id. An unreadable entry is inconclusive.
     fn is_gone(&self, stat: &io::Result<String>) -> bool {
         match stat {
             Err(error) => error.kind() == ErrorKind::NotFound,
-            // A zombie waits for its parent only.
+            // A zombie only waits for its parent.
             Ok(stat) => stat_of(stat)
                 .is_some_and(|(state, started)| matches!(state, 'Z' | 'X') || started != self.started),
         }
@@ -81,12 +81,12 @@ fn user() -> Option<u32> {
     None
 }
 
-/// The state of a process and when it started. The name before them may have spaces and brackets.
+/// The state of a process and its start time. The name before them may contain spaces and brackets.
 fn stat_of(stat: &str) -> Option<(char, u64)> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();
     let state = fields.next()?.chars().next()?;
-    // The state is the third field, and the start the twenty-second.
+    // The state is the third field, the start time the twenty-second.
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 

@@ -1,7 +1,8 @@
-//! A commit of the loop as an event of a session, and back.
+//! Converts commits of the loop to session events, and back.
 //!
-//! Name, messages and writes are the session event's own, so that stores, lists and other programs see them; what
-//! only the machine needs rides along as a record. An event says nothing twice, and nothing of `temp:` is stored.
+//! Name, messages and writes are fields of the session event, visible to stores, lists and other programs;
+//! the data that only the machine needs is an additional record. An event contains nothing twice, and `temp:`
+//! is never stored.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,44 +19,45 @@ use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
 
-/// The format of the records of a run: version 1 of it is the [rest](agent_loop::Event::to_rest) of an event, whose
-/// [name](agent_loop::Event::name) is the kind of the session's event, and whose messages and writes are those of it.
+/// The format of a run's records: version 1 is the [rest](agent_loop::Event::to_rest) of an event, whose
+/// [name](agent_loop::Event::name) is the kind of the session's event, and whose messages and writes are
+/// those of it.
 pub const RECORD_FORMAT: &str = "stepfold.run";
 
-/// The metadata entry that has the fingerprint of the agent, at the beginning of an invocation.
+/// The metadata entry with the agent's fingerprint, at the beginning of an invocation.
 const AGENT: &str = "agent";
 
-/// The metadata entry that says why the run has ended, at its last event.
+/// The metadata entry with the exit reason of a run, at its last event.
 const EXIT: &str = "exit";
 
-/// The metadata entry that has the ids of the messages which an event took from the inbox, for their senders.
+/// The metadata entry with the ids of the messages that an event took from the inbox, for their senders.
 const TAKEN: &str = "taken";
 
-/// The metadata entry that names the worker which took a message from the inbox.
+/// The metadata entry with the worker that took a message from the inbox.
 const WORKER: &str = "worker";
 
-/// The metadata entry that has the `temp:` keys which an event has written: their values are not stored.
+/// The metadata entry with the `temp:` keys that an event has written: their values are not stored.
 const TEMP: &str = "temp";
 
-/// The kind of an event that says that a run failed, and the metadata entry of it that says why.
+/// The kind of an event for a failed run, and its metadata entry with the cause.
 const FAILED: &str = "failed";
 
-/// The characters of a cause that are stored.
+/// The maximum number of stored characters of a cause.
 const CAUSE: usize = 2_000;
 
-/// Where the conversation of a session begins: with the first message of a user or of the system. What stands before it in a
-/// session that retention has pruned is the rest of a turn, such as results of tools whose calls are gone.
+/// The beginning of a session's conversation: the first message of a user or of the system. In a pruned
+/// session, the messages before it are the rest of a turn, such as results of tools whose calls are gone.
 pub(crate) struct Opening {
     is_there: bool,
 }
 
 impl Opening {
-    /// `has_begun`: the conversation has, with events before those that were read.
+    /// `has_begun`: the conversation began before the events that were read.
     pub(crate) const fn of(session: &Session, has_begun: bool) -> Self {
         Opening { is_there: has_begun || session.oldest == 0 }
     }
 
-    /// How many messages of the next event stand before it.
+    /// The number of messages of the next event before the beginning.
     pub(crate) fn skipped(&mut self, event: &Event) -> usize {
         self.is_there |= rewrite(event).is_some();
         if self.is_there {
@@ -68,23 +70,23 @@ impl Opening {
     }
 }
 
-/// Whether a write is one that stores have.
+/// Whether a write is stored.
 pub(crate) fn is_stored(write: &Write) -> bool {
     Scope::of(write.key()) != Scope::Temp
 }
 
-/// Who and when.
+/// The identity and time of an event.
 pub(crate) struct Stamp<'a> {
     pub(crate) invocation: &'a InvocationId,
-    /// The place of the event in the invocation, from 0.
+    /// The index of the event in the invocation.
     pub(crate) place: u64,
-    /// A name of its own for whoever goes on with a run.
+    /// A unique id for each resumption of a run.
     pub(crate) attempt: Option<&'a str>,
     pub(crate) agent: &'a str,
     pub(crate) at: Timestamp,
 }
 
-/// The event of a session that stores a commit of the loop.
+/// The session event that stores a commit of the loop.
 pub(crate) fn session_event(
     mut event: agent_loop::Event,
     stamp: &Stamp<'_>,
@@ -100,7 +102,8 @@ pub(crate) fn session_event(
         "started" => SessionEventKind::STARTED,
         name => SessionEventKind::new(name),
     };
-    // The id tells a repeated append from a new one, also from that of another worker at the same place.
+    // The id distinguishes a retried append from a new one, even from that of another worker at the same
+    // index.
     let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
     let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
     let data =
@@ -126,7 +129,7 @@ pub(crate) fn temp_keys_of<'a>(events: impl IntoIterator<Item = &'a CommittedEve
     keys.flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The same with the fingerprint of the agent.
+/// Adds the agent's fingerprint.
 pub(crate) fn with_agent(event: Event, agent: &agent_loop::Agent) -> Event {
     match serde_json::to_value(agent.fingerprint()) {
         Ok(fingerprint) => event.with_metadata(AGENT, fingerprint),
@@ -134,7 +137,7 @@ pub(crate) fn with_agent(event: Event, agent: &agent_loop::Agent) -> Event {
     }
 }
 
-/// The same as the last one of a run, which ended for this reason.
+/// Marks the last event of a run with its exit reason.
 pub(crate) fn with_exit(event: Event, exit: &Exit) -> Event {
     match serde_json::to_value(exit) {
         Ok(exit) => event.with_metadata(EXIT, exit),
@@ -142,7 +145,7 @@ pub(crate) fn with_exit(event: Event, exit: &Exit) -> Event {
     }
 }
 
-/// The same with the ids of the messages that it took, but for the one that its invocation is called by.
+/// Adds the ids of the messages that it took, except that of its own invocation.
 pub(crate) fn with_taken(event: Event, taken: &[InvocationId]) -> Event {
     let others: Vec<&str> =
         (taken.iter()).filter(|id| **id != event.invocation).map(InvocationId::as_str).collect();
@@ -152,13 +155,13 @@ pub(crate) fn with_taken(event: Event, taken: &[InvocationId]) -> Event {
     }
 }
 
-/// The same as the beginning of a run with a message that stood in the inbox. Two workers that take one message at once make
-/// different events: of equal ones, the store would take the second for the first one repeated.
+/// Marks the beginning of a run with a message from the inbox. Two workers that take one message at once
+/// create different events: if they were equal, the store would treat the second as a retry of the first.
 pub(crate) fn with_worker(event: Event, worker: &WorkerId) -> Event {
     event.with_metadata(WORKER, Value::String(worker.as_str().to_owned()))
 }
 
-/// The event that says that a run failed, so that whoever comes next knows how often it did.
+/// The event for a failed run, so that later processes know the number of failures.
 pub(crate) fn failed_event(
     invocation: &InvocationId,
     version: u64,
@@ -172,7 +175,8 @@ pub(crate) fn failed_event(
     Ok(event.with_kind(SessionEventKind::new(FAILED)).with_metadata(FAILED, Value::String(cause)))
 }
 
-/// Why a run failed, if an event says that one did. It is in the middle of the run: a failed run can be resumed.
+/// The cause, if the event is that of a failed run. It is not the end of the run: a failed run can be
+/// resumed.
 pub fn failure(event: &Event) -> Option<&str> {
     let is_failure = event.kind.as_str() == FAILED && event.record.is_none();
     event.metadata.get(FAILED).filter(|_| is_failure)?.as_str()
@@ -185,18 +189,18 @@ pub(crate) fn takes(event: &Event, id: &InvocationId) -> bool {
         || others.is_some_and(|others| others.iter().any(|other| other.as_str() == Some(id.as_str())))
 }
 
-/// Whether a session is in the middle of a run when this event is its newest: the run waits for a decision, was
-/// interrupted, failed, or is at work. Told by what is stored, whatever the agent of today would make of it.
+/// Whether a session with this newest event is in the middle of a run: the run waits for a decision, was
+/// interrupted, failed, or is running. Determined by the record, independent of the current agent.
 pub fn is_unfinished(event: &Event) -> bool {
     (is_of_run(event) && !ends(event)) || failure(event).is_some()
 }
 
-/// Whether an event is the last one of a run, whatever the agent of today would make of it.
+/// Whether an event is the last one of a run, independent of the current agent.
 pub(crate) fn ends(event: &Event) -> bool {
     is_of_run(event) && event.metadata.contains_key(EXIT)
 }
 
-/// The commit of the loop that an event of a session stores; none if it is not one of a run.
+/// The commit of the loop that a session event stores; `None` if it does not belong to a run.
 pub(crate) fn loop_event(
     key: &SessionKey,
     committed: &CommittedEvent,
@@ -217,7 +221,7 @@ fn run_record(event: &Event) -> Option<&Record> {
     event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)
 }
 
-/// Whether an event is of a run at all.
+/// Whether an event belongs to a run.
 pub(crate) fn is_of_run(event: &Event) -> bool {
     run_record(event).is_some()
 }
@@ -227,17 +231,17 @@ pub(crate) fn begins(event: &Event) -> bool {
     is_of_run(event) && event.kind.as_str() == "began"
 }
 
-/// The conversation that an event puts in place of the one there was, if it does.
+/// The conversation that an event replaces the current one with, if any.
 pub(crate) fn rewrite(event: &Event) -> Option<&Value> {
     run_record(event)?.data.get("rewrite")
 }
 
-/// What the agent was when the invocation began.
+/// The agent's fingerprint at the beginning of the invocation.
 pub(crate) fn agent_of(event: &Event) -> Option<agent_loop::Fingerprint> {
     serde_json::from_value(event.metadata.get(AGENT)?.clone()).ok()
 }
 
-/// The summary that an event has made.
+/// The summary of an event, if any.
 pub(crate) fn summary(event: &Event) -> Option<Summary> {
     let record = run_record(event).filter(|_| event.kind.as_str() == "summarized")?;
     serde_json::from_value(record.data.get("summary")?.clone()).ok()

@@ -1,7 +1,7 @@
-//! A stored session goes through another agent: where would it have gone another way?
+//! Replays a stored session against another agent, and finds divergences.
 //!
-//! What would surprise a reader: nothing is asked of the present. What a run found in shared scopes is in its record, so
-//! that the session replays whatever others have written since.
+//! Current values are not used: the values that a run read from shared scopes are in its record, so that
+//! later writes of others do not matter.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::error::RunnerError;
 use crate::record::{Opening, agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
 use crate::turn::Turn;
 
-/// Gives the number of runs that were gone through.
+/// Returns the number of replayed runs.
 pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerError> {
     let failed = |error: SessionError| RunnerError::store(&turn.slot.key, error);
     let get = GetSession::new(turn.slot.key.clone()).events(EventRange::All).without_state();
     let session = turn.runner.store.get(get).await.map_err(failed)?;
     let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
-    // Values of another schema could not even be read.
+    // Values of another schema could not be read.
     if let Some(began) = events.iter().find(|committed| begins(&committed.event)) {
         check_schema(turn, agent, began)?;
     }
@@ -43,16 +43,16 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
 struct Replayed<'a> {
     turn: &'a Turn,
     agent: &'a Agent,
-    /// The session's own values, and those of shared scopes that its record has.
+    /// The session's own values, and those of shared scopes in its record.
     state: State,
     opening: Opening,
-    /// What stands for the beginning of the conversation.
+    /// The summary of the beginning of the conversation.
     summary: Option<Summary>,
     runs: usize,
 }
 
 impl Replayed<'_> {
-    /// A run whose beginning was pruned has happened, and cannot be gone through.
+    /// A run whose beginning was pruned cannot be replayed.
     async fn run(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
         let mut recorded = events
             .iter()
@@ -67,7 +67,7 @@ impl Replayed<'_> {
             event.messages.drain(..self.opening.skipped(&committed.event));
             event.restore_shared(&mut self.state);
             let invocation = &committed.event.invocation;
-            let what = || format!("what invocation {invocation} wrote");
+            let what = || format!("writes of invocation {invocation}");
             event.fold(&mut self.state).map_err(|source| self.unfolded(what(), source))?;
             let there = self.state.messages().len();
             let new = summary(&committed.event).map(|summary| summary.of_end(there));
@@ -82,9 +82,9 @@ impl Replayed<'_> {
     async fn go_through(&self, began: &CommittedEvent, recorded: &[Event]) -> Result<(), RunnerError> {
         let key = &self.turn.slot.key;
         let Some(first) = recorded.first() else { return Ok(()) };
-        // A fork has runs of the session that it was forked from, under the ids that they had there.
+        // A fork contains runs of its origin, with their ids there.
         let EventKind::Began { id, .. } = &first.kind else { return Ok(()) };
-        // What the user said and the inputs are in the first event.
+        // The user's message and the inputs are in the first event.
         let input = Input::recorded(self.state.clone(), first).with_summary(self.summary.clone());
         let run = Run::new(self.agent, input, id.as_str())
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
@@ -98,11 +98,11 @@ impl Replayed<'_> {
         })
     }
 
-    /// What other programs have written to the session is there for the runs after it.
+    /// Writes of other programs apply to later runs.
     fn written_by_others(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
         for committed in events {
             let event = &committed.event;
-            let what = || format!("what event {} wrote", event.id);
+            let what = || format!("writes of event {}", event.id);
             let applied = self.state.apply(&event.actions.delta);
             applied.map_err(|source| self.unfolded(what(), source))?;
             for message in event.messages.iter().skip(self.opening.skipped(event)) {
@@ -131,19 +131,19 @@ fn diverged(turn: &Turn, invocation: &InvocationId, divergence: Divergence) -> R
     }
 }
 
-/// The state without what it shares with other sessions.
+/// The state without values shared with other sessions.
 fn own_values(mut state: State) -> State {
     let is_shared = |key: &str| matches!(Scope::of(key), Scope::App | Scope::User);
     let shared: Vec<String> =
         state.iter().map(|(key, _)| key.to_owned()).filter(|key| is_shared(key)).collect();
     for key in shared {
-        // A key that has a value is one that the schema knows.
+        // A key with a value is known to the schema.
         let _ = state.remove(&key);
     }
     state
 }
 
-/// The schema of the agent, with the migrations of the runner if it is the runner's.
+/// The schema of the agent, with the migrations of the runner if it is the runner's agent.
 fn schema_of(turn: &Turn, agent: &Agent) -> SessionSchema {
     match agent.schema() == turn.runner.agent.schema() {
         true => turn.runner.schema.clone(),
@@ -151,8 +151,8 @@ fn schema_of(turn: &Turn, agent: &Agent) -> SessionSchema {
     }
 }
 
-/// The state that the record of the session begins with. The oldest version that is kept may be one that a rewind took back:
-/// the record begins with that rewind then.
+/// The initial state of the session's record. The oldest kept version may be one that a rewind hid: then the
+/// record begins with that rewind.
 async fn first_state(turn: &Turn, agent: &Agent, session: &Session) -> Result<State, RunnerError> {
     let begins_at = session.visible_events().next().map_or(session.version, |first| {
         match first.event.actions.rewound_to() {
@@ -166,10 +166,10 @@ async fn first_state(turn: &Turn, agent: &Agent, session: &Session) -> Result<St
     state.map_err(|error| RunnerError::store(&turn.slot.key, error))
 }
 
-/// The events by invocation, in order; those of runs apart from others.
+/// The events by invocation, in order; events of runs separate from others.
 fn invocations(events: Vec<CommittedEvent>) -> Vec<Vec<CommittedEvent>> {
     let mut invocations: Vec<Vec<CommittedEvent>> = Vec::new();
-    // That a run failed on the way is no step of it.
+    // The record of a failure is not a step of the run.
     for committed in events.into_iter().filter(|committed| failure(&committed.event).is_none()) {
         let is_same = |other: &CommittedEvent| {
             other.event.invocation == committed.event.invocation

@@ -1,4 +1,4 @@
-//! Going on with a run: after decisions, an interruption or a failure.
+//! Resumes a run: after decisions, an interruption or a failure.
 
 use std::future::IntoFuture;
 
@@ -11,7 +11,7 @@ use crate::handle::SessionHandle;
 use crate::invocation::{Ended, Invocation};
 use crate::turn::Order;
 
-/// Goes on with a run; awaiting it does so. See [`SessionHandle::resume`].
+/// Resumes a run when awaited. See [`SessionHandle::resume`].
 #[must_use = "nothing is resumed until it is awaited or started"]
 #[derive(Debug)]
 pub struct Resume {
@@ -25,55 +25,56 @@ impl Resume {
         Resume { session, decisions: Decisions::new(), with_changed_agent: false }
     }
 
-    /// With a decision about a pending call, by the id of the request. All decisions are one commit.
+    /// Adds a decision about a pending call, by the id of the request. All decisions are one commit.
     pub fn decide(mut self, id: impl Into<String>, decision: Decision) -> Self {
         self.decisions = self.decisions.decide(id, decision);
         self
     }
 
-    /// Records who decided.
+    /// Sets the author of the decisions, which is recorded.
     pub fn by(mut self, name: impl Into<String>) -> Self {
         self.decisions = self.decisions.by(name);
         self
     }
 
-    /// Takes the same decisions under the same key as a repeat, also from another process and after the run went on or
-    /// ended: it gives the first receipt, and changes nothing. Other decisions under the key are refused, in each later
-    /// run of the session too, as far as the newest 4,096 events tell. Who decided is not compared: a repeat by somebody
-    /// else gets the first receipt, which names who decided first. Without a key a second decision about a request is an
-    /// error that says who decided what, and when.
+    /// Makes the decisions idempotent: the same decisions with the same key are a repeat, even from another
+    /// process and after the run continued or ended; a repeat returns the first receipt and changes nothing.
+    /// Other decisions with the key are rejected, in later runs of the session too, as far as the newest
+    /// 4,096 events show. The author is not compared: the receipt of a repeat has the first author. Without a
+    /// key, a second decision about a request is an error with the first one's author, content and time.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.decisions = self.decisions.with_idempotency_key(key);
         self
     }
 
-    /// With decisions about pending calls.
+    /// Adds decisions about pending calls.
     pub fn decide_all(mut self, decisions: impl Into<Decisions>) -> Self {
         self.decisions = self.decisions.and(decisions);
         self
     }
 
-    /// Although the agent is another one than when the run began.
+    /// Forces the resumption with an agent that changed since the run began.
     pub fn with_changed_agent(mut self) -> Self {
         self.with_changed_agent = true;
         self
     }
 
-    /// Starts it in a task of its own.
+    /// Starts the resumption in its own task.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] when too many wait already.
+    /// [`RunnerError::Busy`] when too many messages wait.
     pub fn start(self) -> Result<Invocation, RunnerError> {
         let Resume { session, decisions, with_changed_agent } = self;
         session.order(Order::Resume { decisions, with_changed_agent, receipts: Receipts::default() })
     }
 
-    /// Has the decisions stored, and gives their receipt as soon as they are. The run goes on in a task of its own.
+    /// Submits the decisions, and returns their receipt after storage. The run continues in its own task.
     ///
     /// # Errors
-    /// [`RunnerError::Decision`] when they are refused: [`AlreadyDecided`](stepfold_agent_loop::DecisionError) for a
-    /// second decision about a request. [`RunnerError::NothingToResume`] without a decision. As
-    /// [`start`](Resume::start), and when the store fails.
+    /// [`RunnerError::Decision`] when they are rejected:
+    /// [`AlreadyDecided`](stepfold_agent_loop::DecisionError) for a second decision about a request.
+    /// [`RunnerError::NothingToResume`] without a decision. As [`start`](Resume::start), and when the store
+    /// fails.
     ///
     /// # Examples
     /// ```
@@ -93,7 +94,7 @@ impl Resume {
     /// session.run("pay the bill").await?;
     /// let id = session.pending().await?[0].id.clone();
     ///
-    /// // The answer to the first click was lost, so the browser sends it again.
+    /// // The response to the first click was lost, so the browser sends it again.
     /// let click = || session.resume().decide(&*id, Decision::Approve).by("ada").idempotency_key("click-1");
     /// let (receipt, invocation) = click().submit().await?;
     /// assert_eq!(invocation.await?.text(), "done");

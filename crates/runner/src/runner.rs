@@ -20,28 +20,29 @@ use crate::ports::{ShortIds, SystemClock, WallClock};
 use crate::process;
 use crate::slots::Slots;
 
-/// What happens to a message for a session whose agent is at work.
+/// The handling of a message for a busy session.
 ///
-/// It is never lost: it is refused with an error, or it is taken.
+/// A message is never lost: it is refused with an error, or taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Busy {
-    /// It is refused, if an invocation of this runner is at work. While another worker is, [`WhenClaimed`] decides.
+    /// Refuses it, if an invocation of this runner is running. [`WhenClaimed`] decides if another worker is.
     Refuse,
-    /// It waits until the work is done; at most [`max_waiting`](RunnerBuilder::max_waiting) do.
+    /// Queues it; at most [`max_waiting`](RunnerBuilder::max_waiting) messages wait.
     #[default]
     Wait,
-    /// The work is cancelled, and the message is next. A message that still waits for another worker is
+    /// Cancels the current run, and takes the message next. A message that still waits for another worker is
     /// [withdrawn](crate::Invocation::cancel).
     Interrupt,
-    /// It joins the work before the next request to the model. If the work is done by then, it is next.
+    /// Adds it to the current run, before the next request to the model. If the run has ended by then, the
+    /// message is next.
     Steer,
 }
 
 /// Runs an agent in the sessions of a store.
 ///
 /// Every commit of the loop is stored before anything else happens. So a process may die at any moment, and
-/// another one goes on where it stopped. Cloning is cheap.
+/// another one continues where it stopped. Cloning is cheap.
 ///
 /// # Examples
 /// ```
@@ -57,7 +58,7 @@ pub enum Busy {
 ///
 /// let session = runner.session("ada", "s1").await?;
 /// assert_eq!(session.run("which area has most stalls?").await?.text(), "area 3");
-/// // The next turn goes on with the conversation; so would one in another process.
+/// // The next turn continues the conversation, in this process or another.
 /// let outcome = session.run("and fewest?").await?;
 /// assert_eq!(outcome.transcript().to_string(), "\
 /// user:      which area has most stalls?
@@ -82,14 +83,14 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn WallClock>,
     pub(crate) observers: Observers,
     pub(crate) claims: Claims,
-    /// After so many equal failures a run is given up; never, if none.
+    /// The number of equal failures after which a run is abandoned; never if `None`.
     pub(crate) abandon_after: Option<u32>,
     pub(crate) closing: Closing,
-    /// The sessions that somebody holds, so that each is worked on by one invocation at a time.
+    /// The sessions in use, so that each has one running invocation at a time.
     slots: Mutex<Slots>,
 }
 
-/// Puts a [`Runner`] together.
+/// Builds a [`Runner`].
 #[must_use = "a builder does nothing until it is built"]
 pub struct RunnerBuilder {
     agent: Agent,
@@ -107,8 +108,8 @@ pub struct RunnerBuilder {
 }
 
 impl Runner {
-    /// Starts a runner of this agent, or graph, on this store. The application is called as the agent is, unless
-    /// [said](RunnerBuilder::app).
+    /// Creates a runner of this agent, or graph, with this store. The application has the agent's name by
+    /// [default](RunnerBuilder::app).
     pub fn builder(agent: impl Into<Agent>, store: impl SessionStore) -> RunnerBuilder {
         let agent = agent.into();
         let schema = SessionSchema::new(agent.schema().clone());
@@ -136,10 +137,10 @@ impl Runner {
         }
     }
 
-    /// The session of a user; it is made if there is none.
+    /// Opens the session of a user; creates it if it does not exist.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] for ids of a form that no store accepts, and when the store fails.
+    /// [`RunnerError::Store`] for invalid ids, and when the store fails.
     pub async fn session(
         &self,
         user: impl Into<Arc<str>>,
@@ -152,7 +153,7 @@ impl Runner {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let request = CreateSession::with_key(key.clone(), &self.0.schema, self.0.clock.now());
                 match self.0.store.create(request).await {
-                    // Another worker was as fast.
+                    // Another worker has created it meanwhile.
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
                     made => made.map(drop),
                 }
@@ -163,11 +164,10 @@ impl Runner {
         Ok(self.handle(key))
     }
 
-    /// A new session, with values to begin with: an object by key, of any scope.
+    /// Creates a session with initial values: an object by key, of any scope.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] when there is such a session, when a value does not fit, and when the store
-    /// fails.
+    /// [`RunnerError::Store`] when the session exists, when a value is invalid, and when the store fails.
     pub async fn create(
         &self,
         user: impl Into<Arc<str>>,
@@ -181,15 +181,15 @@ impl Runner {
         Ok(self.handle(key))
     }
 
-    /// Shuts the runner down, for all its clones and sessions: an orderly end of a process.
+    /// Shuts down the runner, with all its clones and sessions: the orderly end of a process.
     ///
-    /// From now on nothing begins: what is asked for is refused with [`ShutDown`](RunnerError::ShutDown), and messages
-    /// that wait in an inbox stay there. What is at work has the grace period to come to its end; then it is stopped
-    /// where it is, as a crash would, but its claim is released, so that another process can resume it at once. Gives
-    /// whether everything came to its end by itself. Whoever wants runs to be cancelled cancels them before.
+    /// Nothing new starts: requests are refused with [`ShutDown`](RunnerError::ShutDown), and messages in
+    /// inboxes stay there. Running work has the grace period to complete; then it is stopped immediately,
+    /// like in a crash, but its claim is released, so that another process can resume it at once. Returns
+    /// whether all work completed. To cancel runs, cancel them before.
     ///
-    /// Without it, a process that ends takes what its workers are doing with it, also what they have begun by themselves:
-    /// a message of another process that was waiting in the inbox.
+    /// Without it, a process that ends interrupts its workers, including those that it started by itself: for
+    /// a message of another process in the inbox.
     ///
     /// # Examples
     /// ```
@@ -214,13 +214,13 @@ impl Runner {
         self.0.closing.close(grace).await
     }
 
-    /// The store: for whatever the runner does not do, such as listing and forking sessions.
+    /// The store: for operations that the runner does not have, such as listing sessions.
     pub fn store(&self) -> &AnyStore {
         &self.0.store
     }
 
-    /// The claim of another worker that may be at work in a session: as the session was read, and unless the worker is
-    /// [known to be dead](RunnerBuilder::worker_is_dead).
+    /// The claim of another worker that may be running in a session: as the session was read, unless the
+    /// worker is [known to be dead](RunnerBuilder::worker_is_dead).
     pub fn other_worker<'a>(&self, session: &'a Session) -> Option<&'a Claim> {
         self.0.claims.of_other(session)
     }
@@ -230,7 +230,7 @@ impl Runner {
         &self.0.agent
     }
 
-    /// The schema that sessions are opened with.
+    /// The schema of the sessions.
     pub fn schema(&self) -> &SessionSchema {
         &self.0.schema
     }
@@ -238,7 +238,7 @@ impl Runner {
     /// The key of a session of the runner's application.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] for ids of a form that no store accepts.
+    /// [`RunnerError::Store`] for invalid ids.
     pub fn key(&self, user: impl Into<Arc<str>>, id: impl Into<Arc<str>>) -> Result<SessionKey, RunnerError> {
         let app = self.0.app.clone();
         let unknown = |app: &AppId| SessionKey {
@@ -265,7 +265,7 @@ impl Inner {
 }
 
 impl RunnerBuilder {
-    /// The name of the application: the first part of every session's key.
+    /// Sets the name of the application: the first part of every session's key.
     ///
     /// # Errors
     /// [`SessionError::InvalidId`].
@@ -274,35 +274,35 @@ impl RunnerBuilder {
         Ok(self)
     }
 
-    /// The schema that sessions are opened with, with migrations for values that were stored under an earlier
-    /// one; the agent's unless said. It has to be the agent's but for those.
+    /// Sets the schema of the sessions, with migrations for values stored with an earlier one; the agent's
+    /// schema by default. It must be the agent's schema except for migrations.
     pub fn schema(mut self, schema: SessionSchema) -> Self {
         self.schema = schema;
         self
     }
 
-    /// What happens to a message for a session that is busy.
+    /// Sets the handling of a message for a busy session.
     pub fn when_busy(mut self, busy: Busy) -> Self {
         self.busy = busy;
         self
     }
 
-    /// How many messages may wait for one session in this process; 16 by default. Messages that join a run that is at work
-    /// do not count; the store bounds its inbox.
+    /// Sets how many messages may wait for one session in this process; 16 by default. Messages that join a
+    /// run do not count; the store limits its inbox.
     pub fn max_waiting(mut self, messages: usize) -> Self {
         self.max_waiting = messages;
         self
     }
 
-    /// The name of this worker in the [claims](WhenClaimed) on sessions; a random one by default.
+    /// Sets the name of this worker in the [claims](WhenClaimed) on sessions; random by default.
     ///
-    /// A fixed name is for a worker of which there is exactly one, and that is started again under it, such as a member of
-    /// a stateful set: it goes on at once with the sessions that it left, without waiting until its claims have expired.
+    /// A fixed name is for a single worker that restarts under its name, such as a member of a stateful set:
+    /// it immediately continues the sessions it left, without waiting until its claims have expired.
     ///
-    /// **It must be unique among the processes that are alive.** Two with the same name count as one worker: each takes
-    /// over what the other one is doing, as if it had left that itself, so that calls in flight run again or have an
-    /// unknown outcome. The store cannot tell them apart. Several processes of one configuration need something that
-    /// differs in the name, such as the number of the replica; or the random name.
+    /// **It must be unique among running processes.** Two with the same name count as one worker: each takes
+    /// over the other's work as if it had left that itself, so calls in progress run again or get an unknown
+    /// outcome. The store cannot tell them apart. Several processes with one configuration need a different
+    /// part in the name, such as the number of the replica; or the random name.
     ///
     /// # Examples
     /// ```
@@ -324,11 +324,13 @@ impl RunnerBuilder {
         Ok(self)
     }
 
-    /// Names this worker after its process, and takes over at once what another process left that was killed, without
-    /// waiting until its claim has expired: where both run on the same host, for the same user and in the same PID
-    /// namespace, and named their workers so. Other systems than Linux cannot tell; there a claim has to expire.
+    /// Names this worker after its process, and immediately takes over sessions of a killed process, without
+    /// waiting until its claim has expired: if both run on the same host, for the same user and in the same
+    /// PID namespace, and name their workers this way. Only Linux supports this; elsewhere a claim has to
+    /// expire.
     ///
-    /// For programs that people start: one that is stopped (`SIGSTOP`) or blocked is alive, and waited for.
+    /// For programs that people start: a process that is stopped (`SIGSTOP`) or blocked is alive, and waited
+    /// for.
     ///
     /// # Examples
     /// ```
@@ -347,69 +349,67 @@ impl RunnerBuilder {
         self.worker_is_dead(|worker| process::is_dead(worker.as_str()))
     }
 
-    /// How to tell that another worker is dead, so that what it left is taken over at once; by default, nobody can. It
-    /// has to be sure: a worker that is alive loses what it does.
+    /// Sets a check whether another worker is dead, so that its sessions are taken over immediately; by
+    /// default, none is known to be. The check must be reliable: a worker that is alive loses its work.
     pub fn worker_is_dead(mut self, is_dead: impl Fn(&WorkerId) -> bool + Send + Sync + 'static) -> Self {
         self.claims.is_dead = IsDead::new(is_dead);
         self
     }
 
-    /// How long a claim on a session holds unless it is renewed; 30 seconds by default. While a run is at work,
-    /// a heartbeat renews it each third of this time. So it is the time after which others may take over what a
-    /// process left that died.
+    /// Sets the duration of a claim on a session; 30 seconds by default. During a run, a heartbeat renews it
+    /// each third of this time. So it is the time after which others may take over from a process that died.
     pub fn claim_for(mut self, duration: Duration) -> Self {
         self.claims.duration = duration;
         self
     }
 
-    /// What happens when another worker holds the claim on a session; by default, this one
-    /// [waits](WhenClaimed::default).
+    /// Sets the reaction to another worker's claim on a session; [waits](WhenClaimed::default) by default.
     pub fn when_claimed(mut self, when: WhenClaimed) -> Self {
         self.claims.when_claimed = when;
         self
     }
 
-    /// Leaves to other workers the messages that they have stored for a session meanwhile: after its own invocations a
-    /// worker of this runner gives the claim up. By default it goes on with what is in the inbox, whoever stored it.
+    /// Leaves messages of other workers in the inbox: after its own invocations a worker of this runner
+    /// releases the claim. By default it processes the whole inbox.
     ///
-    /// For processes that end after an invocation, or that have another model or other tools than the senders of those
-    /// messages. Messages that were stored before one of its own are taken in any case, for the order.
+    /// For processes that end after an invocation, or that have another model or other tools than the senders
+    /// of those messages. Messages before one of its own are processed in any case, to keep the order.
     pub fn leave_inbox(mut self) -> Self {
         self.claims.leaves_inbox = true;
         self
     }
 
-    /// How many sessions with a run that waits and has `temp:` values are kept in memory, beyond those that
-    /// somebody holds; 4,096 by default. When more wait, the oldest lose their `temp:` values, and nothing else;
-    /// whoever resumes one is told which: [`Outcome::missing_temp`](stepfold_agent_loop::Outcome::missing_temp).
+    /// Sets how many sessions with a waiting run and `temp:` values are kept in memory, in addition to those
+    /// in use; 4,096 by default. Beyond that, the oldest lose their `temp:` values, and nothing else; a
+    /// resumed run reports which: [`Outcome::missing_temp`](stepfold_agent_loop::Outcome::missing_temp).
     pub fn max_paused(mut self, sessions: usize) -> Self {
         self.max_paused = sessions;
         self
     }
 
-    /// Gives an interrupted run up by itself, when it has failed this many times in the same way and a message waits
-    /// for it; never by default. The record of the session counts: failures in a row without any progress between, in
-    /// whatever process.
+    /// Abandons an interrupted run automatically when it has failed this many times with the same error and a
+    /// message waits for it; never by default. The record of the session counts: consecutive failures without
+    /// progress, in any process.
     pub fn abandon_after(mut self, failures: u32) -> Self {
         self.abandon_after = Some(failures.max(1));
         self
     }
 
-    /// Where the names of invocations come from; random ones ([`ShortIds`]) unless said.
+    /// Sets the source of invocation ids; random ones ([`ShortIds`]) by default.
     pub fn ids(mut self, ids: impl Ids + 'static) -> Self {
         self.ids = Arc::new(ids);
         self
     }
 
-    /// What time it is; the system's unless said.
+    /// Sets the clock; the system clock by default.
     pub fn clock(mut self, clock: impl WallClock + 'static) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Has every invocation observed, after it was stored and published: `make` gives an observer for each, such as
-    /// [`Traces`](stepfold_agent_loop::Traces). Observers added before are told first. One that fails stops the run,
-    /// which can be resumed; nothing that was stored is lost.
+    /// Adds an observer of every invocation, notified after storage and publication: `make` creates one for
+    /// each, such as [`Traces`](stepfold_agent_loop::Traces). Observers are notified in the order in which
+    /// they were added. A failing one stops the run, which can be resumed; nothing stored is lost.
     ///
     /// # Examples
     /// ```
@@ -430,7 +430,7 @@ impl RunnerBuilder {
         self
     }
 
-    /// The runner.
+    /// Builds the runner.
     pub fn build(self) -> Runner {
         let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock, observers, .. } = self;
         let (claims, abandon_after) = (self.claims, self.abandon_after);

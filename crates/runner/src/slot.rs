@@ -1,4 +1,4 @@
-//! One session in this process: what is known of it, what is at work in it, and what waits for that.
+//! One session in this process: its cached data, its running invocation, and the queue.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,46 +20,46 @@ use crate::turn::Order;
 
 pub(crate) struct Slot {
     pub(crate) key: SessionKey,
-    /// Messages are accepted through it, one at a time: who came first is first.
+    /// Messages are accepted through it, one at a time, in order of arrival.
     pub(crate) door: Door,
-    /// Whoever holds it is at work.
+    /// Held by the worker that runs.
     pub(crate) gate: Arc<tokio::sync::Mutex<Known>>,
-    /// What is known of the session's inbox.
+    /// The known part of the session's inbox.
     pub(crate) mail: Mail,
     /// The claim of this process.
     pub(crate) held: Held,
-    /// Rings when something stands in the inbox that is not known.
+    /// Notified when the inbox has unknown entries.
     pub(crate) bell: Notify,
     desk: Mutex<Desk>,
     waiting: Arc<AtomicUsize>,
 }
 
-/// What is known of a session, so that a turn reads only what is new.
+/// The cached data of a session, so that a turn reads only new data.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// None until it was read, and after anything that makes it doubtful.
+    /// `None` before the first read, and after anything that may invalidate it.
     pub(crate) history: Option<Arc<History>>,
-    /// The last run as it stopped in this process: its values are newer than those of the history, and it has its `temp:`
-    /// values.
+    /// The last run when it stopped in this process: its values are newer than those of the history, and
+    /// include `temp:`.
     pub(crate) stopped: Option<Left>,
     /// Whether the session is kept in memory for the `temp:` values of its run.
     pub(crate) is_kept: bool,
 }
 
 impl Known {
-    /// The values as the last run of this process has left them.
+    /// The values after the last run of this process.
     pub(crate) fn left(&self) -> Option<Kept> {
         let stopped = self.stopped.as_ref()?;
         Kept::left_by(stopped.run.state(), stopped.seen?)
     }
 }
 
-/// A run as it stopped in this process, and the session as it left it.
+/// A run that stopped in this process, and the session after it.
 pub(crate) struct Left {
     pub(crate) run: Box<Run>,
     version: u64,
     life: Option<LifeId>,
-    /// The versions that the values of the run are of, if they are known.
+    /// The versions of the run's values, if known.
     pub(crate) seen: Option<Seen>,
 }
 
@@ -68,37 +68,37 @@ impl Left {
         Left { run: Box::new(run), version, life, seen }
     }
 
-    /// Whether the session is as the run has left it.
+    /// Whether the session is unchanged since the run.
     pub(crate) fn is_last_of(&self, history: &History) -> bool {
         self.version == history.version && self.life == history.life
     }
 }
 
-/// The invocation that is at work, and those that wait for it.
+/// The running invocation, and the queue.
 #[derive(Default)]
 pub(crate) struct Desk {
-    /// What is at work, for those who come meanwhile.
+    /// The running invocation, for messages that arrive meanwhile.
     pub(crate) current: Option<Current>,
-    /// Whether a worker is there. There is never a second one.
+    /// Whether a worker is running. There is never a second one.
     is_worked: bool,
-    /// Whether a message has joined what is at work since that was looked at.
+    /// Whether a message has joined the running invocation since the last check.
     has_joined: bool,
-    /// What was asked for in this process and is not stored: to resume, to abandon.
+    /// Jobs of this process that are not stored: to resume, to abandon.
     orders: VecDeque<Job>,
-    /// Messages of this process that stand in the inbox.
+    /// Messages of this process in the inbox.
     accepted: VecDeque<Ticket>,
 }
 
-/// An invocation that is at work.
+/// A running invocation.
 #[derive(Clone)]
 pub(crate) struct Current {
     pub(crate) invocation: Invocation,
     pub(crate) cancellation: CancellationToken,
-    /// Cancels its run and nothing else: a later message interrupts it. Its own message stays where it waits.
+    /// Cancels only its run: a later message interrupts it. Its own message stays in the inbox.
     pub(crate) interruption: CancellationToken,
 }
 
-/// An invocation from the side of the worker.
+/// An invocation, from the worker's side.
 pub(crate) struct Ticket {
     pub(crate) current: Current,
     pub(crate) hub: Arc<Hub>,
@@ -106,7 +106,7 @@ pub(crate) struct Ticket {
     waiting: Option<Waiting>,
 }
 
-/// What a worker does next, and for which invocation.
+/// A worker's next action, and its invocation.
 pub(crate) struct Job {
     pub(crate) order: Order,
     pub(crate) ticket: Ticket,
@@ -130,7 +130,7 @@ impl Slot {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place among those that wait; none if there are that many already.
+    /// Takes a position in the queue; `None` if it is full.
     pub(crate) fn wait(&self, limit: usize) -> Option<Waiting> {
         let waiting = self.waiting.fetch_add(1, Ordering::SeqCst);
         let entered = Waiting(Arc::clone(&self.waiting));
@@ -148,26 +148,26 @@ impl Desk {
         self.is_worked
     }
 
-    /// A worker begins with this job.
+    /// A worker begins this job.
     pub(crate) fn begin(&mut self, job: Job) -> Job {
         self.is_worked = true;
         self.current = Some(job.ticket.current.clone());
         job
     }
 
-    /// A job that is not stored waits for the worker.
+    /// Queues a job that is not stored.
     pub(crate) fn waits(&mut self, job: Job) -> Option<Job> {
         self.orders.push_back(job);
         None
     }
 
-    /// A message that stands in the inbox has an invocation of its own.
+    /// Queues the invocation of a message in the inbox.
     pub(crate) fn waits_in_inbox(&mut self, ticket: Ticket) -> Option<Job> {
         self.accepted.push_back(ticket);
         None
     }
 
-    /// The invocation that takes a message which joins whatever runs: the last one that waits, or what is at work.
+    /// The invocation for a message that joins a run: the last waiting one, or the running one.
     pub(crate) fn join(&mut self) -> Option<Invocation> {
         if let Some(last) = self.accepted.back() {
             return Some(last.current.invocation.clone());
@@ -177,8 +177,8 @@ impl Desk {
         Some(current.invocation.clone())
     }
 
-    /// Whether something joined since the last look. If nothing did, a message begins an invocation of its own from
-    /// here on.
+    /// Whether a message joined since the last check. If not, later messages begin an invocation of their
+    /// own.
     pub(crate) fn take_joined(&mut self) -> bool {
         let has_joined = std::mem::take(&mut self.has_joined);
         if !has_joined {
@@ -187,7 +187,7 @@ impl Desk {
         has_joined
     }
 
-    /// The next job; without one the worker goes.
+    /// The next job; the worker ends without one.
     pub(crate) fn next(&mut self, otherwise: impl FnOnce() -> Option<Job>) -> Option<Job> {
         let of_inbox = |ticket: Ticket| Job { order: Order::TakeInbox, ticket };
         let next = self.orders.pop_front().or_else(|| self.accepted.pop_front().map(of_inbox));
@@ -198,7 +198,7 @@ impl Desk {
         next
     }
 
-    /// Whether something waits for the worker in this process.
+    /// Whether a job waits in this process.
     pub(crate) fn has_next(&self) -> bool {
         !self.orders.is_empty() || !self.accepted.is_empty()
     }
@@ -226,12 +226,12 @@ impl Ticket {
         self.waiting = Some(waiting);
     }
 
-    /// It waits no more.
+    /// It no longer waits.
     pub(crate) fn begins(&mut self) {
         self.waiting = None;
     }
 
-    /// What came of it; nothing after a panic.
+    /// Sets the result; none after a panic.
     pub(crate) fn end(self, ended: Option<Ended>) {
         if ended.is_some() {
             self.ended.send_replace(ended);
@@ -239,14 +239,14 @@ impl Ticket {
     }
 }
 
-/// Tells the subscribers that nothing more comes.
+/// Tells the subscribers that no more events follow.
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.hub.end();
     }
 }
 
-/// Whoever waits counts.
+/// Counts a waiting message.
 pub(crate) struct Waiting(Arc<AtomicUsize>);
 
 impl Drop for Waiting {

@@ -1,5 +1,5 @@
-//! The sessions that this process knows: those that somebody holds, those that were asked for last, and those whose run
-//! waits and has `temp:` values, which are nowhere else.
+//! The sessions cached in this process: those in use, recently used ones, and those with a waiting run and
+//! `temp:` values, which exist only here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -8,19 +8,19 @@ use stepfold_session_scopes::SessionKey;
 
 use crate::slot::Slot;
 
-/// How many sessions are remembered that nobody holds.
+/// The number of cached sessions that are not in use.
 const REMEMBERED: usize = 256;
 
-/// Below this many it is not worth looking for those that are gone.
+/// Below this number, unused sessions are not searched.
 const FEW: usize = 1_024;
 
 pub(crate) struct Slots {
     held: HashMap<SessionKey, Weak<Slot>>,
-    /// When so many are held, those that are gone are looked for.
+    /// The number of slots that triggers a search for unused ones.
     sweep_at: usize,
-    /// Those that were asked for last: who asks again finds what was read.
+    /// Recently used sessions, so that their data is reused.
     last: Recent,
-    /// Those whose run waits and has `temp:` values.
+    /// Sessions with a waiting run and `temp:` values.
     paused: Recent,
 }
 
@@ -30,7 +30,7 @@ impl Slots {
         Slots { held: HashMap::new(), sweep_at: FEW, last, paused }
     }
 
-    /// The session's slot. The cost does not depend on how many there are.
+    /// The session's slot. The cost does not depend on the number of slots.
     pub(crate) fn get(&mut self, key: SessionKey) -> Arc<Slot> {
         let known = self.held.get(&key).and_then(Weak::upgrade);
         let slot = known.unwrap_or_else(|| {
@@ -46,18 +46,18 @@ impl Slots {
         slot
     }
 
-    /// Keeps a session until it is [let go](Slots::let_go), unless too many others come after it.
+    /// Keeps a session until it is [released](Slots::let_go), unless too many others follow.
     pub(crate) fn pause(&mut self, slot: &Arc<Slot>) {
         self.paused.touch(slot);
     }
 
-    /// The run of a session does not wait any more.
+    /// The run of a session no longer waits.
     pub(crate) fn let_go(&mut self, key: &SessionKey) {
         self.paused.remove(key);
     }
 }
 
-/// Those that were touched last, up to a number.
+/// The most recently touched slots, up to a number.
 struct Recent {
     limit: usize,
     next: u64,
@@ -110,7 +110,7 @@ mod tests {
         assert!(forgotten.upgrade().is_none());
         assert!(Arc::ptr_eq(&slots.get(key(0)), &waits.upgrade().unwrap()));
         assert!(slots.held.len() <= FEW);
-        // As many wait as may.
+        // The maximum number waits.
         for number in 1..3 {
             let slot = slots.get(key(number));
             slots.pause(&slot);

@@ -1,4 +1,4 @@
-//! The worker of a session: one invocation after the other, and what all of them do with the store.
+//! The worker of a session: runs invocations in sequence; and their common store operations.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::runner::Inner;
 use crate::slot::{Job, Slot, Ticket};
 use crate::work::Work;
 
-/// What an invocation is to do.
+/// The task of an invocation.
 pub(crate) enum Order {
     /// A new turn, with a message that is stored by its first event.
     Begin { input: Box<Input>, acceptance: Acceptance },
-    /// A new turn, with a message that stands in the inbox.
+    /// A new turn, with a message in the inbox.
     TakeInbox,
-    /// A new turn, with what was left in the inbox: nobody here waits for it.
+    /// A new turn, with a message left in the inbox: no caller here waits for it.
     TakeLeft,
-    /// Go on with the last run.
+    /// Resume the last run.
     Resume { decisions: Decisions, with_changed_agent: bool, receipts: Receipts },
     /// Cancel the last run.
     Abandon,
@@ -46,14 +46,14 @@ pub(crate) struct Turn {
     pub(crate) slot: Arc<Slot>,
 }
 
-/// What the events of a session add up to, and the session with its values.
+/// The folded events of a session, and the session with its values.
 pub(crate) type Read = (Arc<History>, Session);
 
 impl Turn {
-    /// One invocation after the other, until nothing waits any more in this process.
+    /// Runs invocations in sequence, until the queue of this process is empty.
     pub(crate) async fn work(self, first: Job, at_work: AtWork) {
         self.work_on(first).await;
-        // When it is gone, nothing here holds the store any more.
+        // After this drop, nothing here uses the store.
         drop(at_work);
     }
 
@@ -64,7 +64,7 @@ impl Turn {
             let taken =
                 AssertUnwindSafe(Box::pin(self.clone().take(order, &mut ticket))).catch_unwind().await;
             let ended = taken.ok();
-            // A panic came past what gives the claim up at the end.
+            // A panic skipped the release of the claim.
             if ended.is_none() && !self.slot.desk().has_next() {
                 self.release().await;
             }
@@ -74,8 +74,8 @@ impl Turn {
         }
     }
 
-    /// What waits in this process; and what was left in the inbox, unless the last invocation failed: who sends
-    /// next has it tried again.
+    /// The next job of this process; or messages left in the inbox, unless the last invocation failed: the
+    /// next sender retries that.
     fn next_job(&self, ended: Option<&Ended>) -> Option<Job> {
         let takes_more = ended.is_some_and(|ended| self.takes_more(ended));
         let left_in_inbox = || {
@@ -92,19 +92,19 @@ impl Turn {
         let turn = self.clone();
         let mut work = Work::new(self, known, ticket, order);
         let ended = Box::pin(turn.until_stopped(&mut work)).await;
-        // A message that was accepted stays so, whatever came of its run.
+        // A message that was accepted stays accepted, whatever the result of its run.
         work.accept(ended.as_ref().map(drop).map_err(Clone::clone));
         if let Err(error) = &ended {
             work.receipts.tell(Err(error.clone()));
         }
-        // The last event of a run gave the claim up, unless the run stopped before, or something waited.
+        // The last event of a run released the claim, unless the run stopped before, or messages waited.
         if !turn.goes_on(&ended) {
             turn.release().await;
         }
         ended
     }
 
-    /// Works until the invocation has ended, or the runner is stopped. Once that is shut down, nothing begins.
+    /// Works until the invocation has ended, or the runner is stopped. After a shutdown, nothing begins.
     async fn until_stopped(&self, work: &mut Work<'_>) -> Ended {
         let closing = &self.runner.closing;
         if !closing.is_closed()
@@ -115,18 +115,18 @@ impl Turn {
         Err(work.shut_down())
     }
 
-    /// Whether something is next for this worker.
+    /// Whether this worker continues with another job.
     fn goes_on(&self, ended: &Ended) -> bool {
         self.slot.desk().has_next() || self.takes_more(ended)
     }
 
-    /// Whether it takes what was left in the inbox, after an invocation that ended like this.
+    /// Whether it takes messages left in the inbox, after an invocation with this result.
     fn takes_more(&self, ended: &Ended) -> bool {
         let has_ended = matches!(ended, Ok(outcome) if !outcome.exit().is_resumable());
         has_ended && !self.runner.claims.leaves_inbox && !self.slot.mail.is_empty()
     }
 
-    /// Stores a message that has to wait. Without inboxes in the store, this process alone has it.
+    /// Stores a message that has to wait. Without inboxes in the store, only this process has it.
     pub(crate) async fn enqueue(
         &self,
         kind: Kind,
@@ -158,7 +158,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Takes a message out of the inbox; gives whether it stood there.
+    /// Removes a message from the inbox; returns whether it was there.
     pub(crate) async fn dequeue(&self, entry: &Entry) -> Result<bool, SessionError> {
         let mail = &self.slot.mail;
         if mail.stored(std::slice::from_ref(entry)).is_empty() {
@@ -171,7 +171,7 @@ impl Turn {
         Ok(!dropped.is_empty())
     }
 
-    /// Asks whoever is at work in the session to cancel it.
+    /// Requests the cancellation of the run in the session.
     pub(crate) async fn enqueue_cancel(&self) -> Result<(), RunnerError> {
         let id = self.runner.ids.next();
         self.put(InboxKind::Cancel, &id, serde_json::Value::Null).await.map(drop)
@@ -187,8 +187,8 @@ impl Turn {
         enqueued.map(|enqueued| enqueued.position).map_err(failed)
     }
 
-    /// The session with what is new since `known`, and the history with it. `left` are values newer than those of
-    /// the history.
+    /// The session with changes since `known`, and its history. `left` are values newer than those of the
+    /// history.
     pub(crate) async fn read_since(
         &self,
         known: Option<Arc<History>>,
@@ -202,14 +202,14 @@ impl Turn {
         let session = self.get(GetSession::new(self.slot.key.clone())).await?;
         let mut history = History::default();
         history.extend(&session)?;
-        // Values that do not fit the schema are an error of whoever needs them.
+        // Code that uses the values reports those that do not match the schema.
         history.kept = Kept::read(&session, &self.runner.schema).ok();
         Ok((Arc::new(history), session))
     }
 
-    /// The session with what is new since `known`; none if it has to be read from its beginning.
+    /// The session with changes since `known`; `None` if it has to be read from its beginning.
     async fn read_news(&self, known: Arc<History>, left: Option<Kept>) -> Result<Option<Read>, RunnerError> {
-        // Nobody else has it, but for one who looks at it just now.
+        // No other owner, except a concurrent reader.
         let mut history = Arc::unwrap_or_clone(known);
         let Some(kept) = left.or_else(|| history.kept.take()) else { return Ok(None) };
         let get = GetSession::new(self.slot.key.clone())
@@ -217,7 +217,7 @@ impl Turn {
             .changed_since(kept.seen())
             .incremental(&self.runner.schema);
         let session = self.get(get).await?;
-        // A rewind hides what was folded already.
+        // A rewind hides events that were folded.
         let is_rewound = session.events.iter().any(|event| event.event.actions.rewound_to().is_some());
         if is_rewound || !history.is_of(&session) {
             return Ok(None);
@@ -233,7 +233,7 @@ impl Turn {
         session.map_err(|error| RunnerError::store(&self.slot.key, error))
     }
 
-    /// The session: what is new if this process knows it, and nobody is at work in it; else anew.
+    /// The session: only changes if it is cached and no worker runs in it; otherwise all of it.
     pub(crate) async fn read(&self) -> Result<Read, RunnerError> {
         let Ok(mut known) = self.slot.gate.try_lock() else { return self.read_since(None, None).await };
         let (history, left) = (known.history.take(), known.left());
@@ -242,8 +242,8 @@ impl Turn {
         Ok(read)
     }
 
-    /// The end of the session, from where its last run began, or before. What was said before that is missing, and so are
-    /// all values.
+    /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all
+    /// values are missing.
     pub(crate) async fn read_end(&self) -> Result<Read, RunnerError> {
         let mut events = 64;
         loop {
@@ -265,7 +265,7 @@ impl Turn {
     }
 }
 
-/// Marks the worker of a session as gone when its runtime ends under it.
+/// Marks the worker of a session as gone when its runtime ends.
 struct Worker {
     slot: Arc<Slot>,
     is_at_work: bool,

@@ -1,5 +1,5 @@
-//! The work of one invocation: read what is new, bring to its end what was interrupted, run, and take what was said
-//! meanwhile. What comes next is decided in [`next`].
+//! The work of one invocation: read changes, complete an interrupted run, run, and take messages that arrived
+//! meanwhile. [`next`] decides the next action.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,29 +30,29 @@ use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
 
-/// An invocation at work.
+/// A working invocation.
 pub(crate) struct Work<'a> {
     turn: Turn,
     known: OwnedMutexGuard<Known>,
     ticket: &'a Ticket,
     wants: Wants,
-    /// The message that is not stored yet.
+    /// A message that is not stored yet.
     input: Option<Input>,
     acceptance: Option<Acceptance>,
-    /// Whether a message is what it is about.
+    /// Whether the invocation is about a message.
     has_message: bool,
     decisions: Decisions,
     pub(crate) receipts: Receipts,
     with_changed_agent: bool,
-    /// How long it waited for another worker.
+    /// The time waited for another worker.
     waited: Waited,
     /// The invocation of another worker that took the message, and whether it has ended.
     taker: Option<(InvocationId, bool)>,
-    /// Whether the message was seen in the inbox while another worker was at work.
+    /// Whether the message was seen in the inbox while another worker was running.
     own_seen: OwnSeen,
     /// Whether the last run has stored an event.
     has_stored: bool,
-    /// How the last run failed, if it did.
+    /// The failure of the last run, if any.
     failed: Option<Failed>,
 }
 
@@ -61,24 +61,24 @@ pub(crate) struct Work<'a> {
 enum OwnSeen {
     Never,
     There,
-    /// It was there, and was not at the last look.
+    /// It was there, and not at the last check.
     Missed,
 }
 
-/// The session as a worker has found it.
+/// The session as the worker found it.
 struct Found {
     read: Read,
     stopped: Option<Stopped>,
 }
 
-/// A run that has not ended, its invocation, and how many of its events are stored.
+/// A run that has not ended, its invocation, and the number of its stored events.
 struct Stopped {
     run: Run,
     invocation: InvocationId,
     place: u64,
-    /// The versions that the values of the run are of, if they are known.
+    /// The versions of the run's values, if known.
     seen: Option<SeenVersions>,
-    /// The `temp:` keys that it has written and whose values are gone.
+    /// The `temp:` keys that it has written and whose values are lost.
     missing_temp: BTreeSet<String>,
 }
 
@@ -118,9 +118,9 @@ impl<'a> Work<'a> {
         work
     }
 
-    /// The invocation, with the outcomes of the runs that it has recovered.
+    /// Runs the invocation; the result includes the outcomes of recovered runs.
     pub(crate) async fn run_to_end(&mut self) -> Ended {
-        // On the heap: it holds all that a run holds.
+        // On the heap: it holds all the state of a run.
         let ended = Box::pin(self.run_all()).await;
         let recovered = self.ticket.current.invocation.recovered();
         match ended {
@@ -146,7 +146,7 @@ impl<'a> Work<'a> {
                     self.wants = Wants::TakeInbox;
                     None
                 }
-                // Decisions do not lie in wait for what the next run asks.
+                // Decisions must not apply to requests of the next run.
                 (Next::Take | Next::NothingToResume, Some(found))
                     if wants == Wants::Resume && !self.decisions.is_empty() =>
                 {
@@ -185,7 +185,7 @@ impl<'a> Work<'a> {
                     Some(self.turn(found.read, Input::new(), &id, Vec::new()).await?)
                 }
                 (Next::IsTaken, Some(found)) => match self.outcome_of_taker(&found.read).await {
-                    // A message that has joined this one may still stand in the inbox.
+                    // A message that joined this invocation may still be in the inbox.
                     Err(RunnerError::NothingToResume { .. }) if self.turn.slot.desk().take_joined() => {
                         self.wants = Wants::TakeLeft;
                         None
@@ -203,7 +203,7 @@ impl<'a> Work<'a> {
                     let has_joined = self.turn.slot.desk().take_joined();
                     match (outcome, found) {
                         (Some(outcome), _) if !has_joined => return Ok(outcome),
-                        // What was left is taken by now, and so is what has joined it.
+                        // Left entries, and messages that joined them, are taken by now.
                         (None, Some(found)) if !has_joined => {
                             return self.outcome_of_last_run(&found.read).await;
                         }
@@ -214,12 +214,12 @@ impl<'a> Work<'a> {
                         (outcome, _) => outcome,
                     }
                 }
-                (next, None | Some(_)) => unreachable!("{next:?} needs the session as it was read"),
+                (next, None | Some(_)) => unreachable!("{next:?} needs the session"),
             };
         }
     }
 
-    /// How the session is. After a run of its own the invocation knows it without reading.
+    /// The status of the session. After its own run the invocation knows it without reading.
     async fn look(&mut self, outcome: Option<&Arc<Outcome>>) -> Result<(Option<Found>, Seen), RunnerError> {
         if let (Wants::Nothing, Some(outcome)) = (self.wants, outcome) {
             if self.turn.slot.mail.is_stale() {
@@ -231,7 +231,7 @@ impl<'a> Work<'a> {
         let read = self.catch_up().await?;
         let holder = self.holder(&read.1);
         let (stopped, last) = match holder {
-            // What another worker is doing is looked at by nobody else.
+            // Only this worker checks what another worker does.
             Holder::Other | Holder::Dead(_) => (None, Last::Ended),
             Holder::Nobody | Holder::Us => self.look_at_last_run(&read)?,
         };
@@ -241,8 +241,8 @@ impl<'a> Work<'a> {
     fn look_at_last_run(&self, read: &Read) -> Result<(Option<Stopped>, Last), RunnerError> {
         let with_changed_agent = self.with_changed_agent || self.wants == Wants::Abandon;
         match self.last_run(read, with_changed_agent) {
-            // This agent cannot read the record. A run that begins and is cancelled at once comes after it, and
-            // repairs what it has left open.
+            // This agent cannot read the record. A run that begins and is immediately cancelled follows, and
+            // repairs what it left open.
             Err(RunnerError::Recover { .. }) if self.wants == Wants::Abandon => Ok((None, Last::Unreadable)),
             Err(error) => Err(error),
             Ok(None) => Ok((None, Last::Ended)),
@@ -255,7 +255,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether the run that is driven comes before what this invocation is about.
+    /// Whether the current run comes before the one of this invocation.
     fn is_earlier(&self) -> bool {
         self.wants != Wants::Nothing
     }
@@ -264,20 +264,20 @@ impl<'a> Work<'a> {
         self.turn.slot.mail.front().first().map(|entry| entry.kind)
     }
 
-    /// Who holds the claim on the session as it was read.
+    /// The holder of the claim, as the session was read.
     fn holder(&self, session: &Session) -> Holder {
         let held = &self.turn.slot.held;
         let holder = self.turn.runner.claims.holder(session.claim.as_ref(), held);
         if holder != Holder::Us {
             held.take();
         }
-        // The store has no claims, so nobody else can hold one.
+        // Without claims in the store, no other worker can hold one.
         if held.is_needless() { Holder::Us } else { holder }
     }
 
     async fn claim(&mut self, take_over: TakeOver) -> Result<(), RunnerError> {
         match self.turn.claim(take_over).await {
-            // The next look sees who was faster.
+            // The next check shows who was faster.
             Ok(()) | Err(SessionError::Claimed { .. }) => Ok(()),
             Err(error) => Err(self.failed(error)),
         }
@@ -291,7 +291,7 @@ impl<'a> Work<'a> {
             biased;
             () = runner.closing.closed() => Err(self.shut_down()),
             () = cancellation.cancelled() => Err(self.end_of_wait(session).await),
-            // While it waits, only who withdraws a message takes it from what is known.
+            // While it waits, only a withdrawal removes a known message.
             () = self.turn.slot.bell.notified() => {
                 let was_there = self.own_seen == OwnSeen::There && self.taker.is_none();
                 match was_there && self.own_entry().is_none() {
@@ -306,8 +306,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What is said to whoever cancels while another worker is at work: the message is withdrawn, unless that worker has
-    /// taken it.
+    /// The error after a cancellation while another worker is running: the message is withdrawn, unless that
+    /// worker has taken it.
     async fn end_of_wait(&self, session: &Session) -> RunnerError {
         let dropped = match self.own_entry() {
             Some(own) => self.turn.dequeue(&own).await,
@@ -320,13 +320,13 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The message of this invocation, if it stands in the inbox.
+    /// The message of this invocation, if it is in the inbox.
     fn own_entry(&self) -> Option<Entry> {
         self.turn.slot.mail.entry(self.ticket.current.invocation.id())
     }
 
-    /// Whether somebody took the message out of the inbox: it stood there, and is in no run. It may be taken between the
-    /// reading of the session and that of the inbox; so two looks in a row have to miss it.
+    /// Whether the message was removed from the inbox: it was there, and is in no run. It may be taken
+    /// between the read of the session and that of the inbox; so it must be missing twice in a row.
     fn is_withdrawn(&mut self, wants: Wants) -> bool {
         if wants != Wants::TakeInbox || self.taker.is_some() {
             return false;
@@ -344,11 +344,11 @@ impl<'a> Work<'a> {
         RunnerError::Withdrawn { key: Box::new(self.turn.slot.key.clone()) }
     }
 
-    /// That the runner does nothing more.
+    /// The error after a shutdown.
     pub(crate) fn shut_down(&self) -> RunnerError {
         let is_stored = self.acceptance.as_ref().is_none_or(Acceptance::is_told);
         let key = Box::new(self.turn.slot.key.clone());
-        // What runs still is told to stop.
+        // Stops the current run.
         self.ticket.current.cancellation.cancel();
         RunnerError::ShutDown { key, is_accepted: self.has_message && is_stored }
     }
@@ -357,7 +357,7 @@ impl<'a> Work<'a> {
         InvocationId::new(self.turn.runner.ids.next()).map_err(|error| self.failed(error))
     }
 
-    /// Tells whoever sent the message, if that is not done.
+    /// Tells the sender of the message, if not done before.
     pub(crate) fn accept(&mut self, accepted: Result<(), RunnerError>) {
         if let Some(acceptance) = self.acceptance.take() {
             acceptance.tell(accepted);
@@ -381,7 +381,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// A turn that begins with the message; none if another worker was faster.
+    /// Runs a turn that begins with the message; `None` if another worker was faster.
     async fn begin(&mut self, read: Read) -> Result<Option<Arc<Outcome>>, RunnerError> {
         let input = self.input.clone().unwrap_or_default();
         let id = self.ticket.current.invocation.id().clone();
@@ -397,7 +397,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// A turn that begins with what stands first in the inbox; none if another worker was faster.
+    /// Runs a turn that begins with the first entry of the inbox; `None` if another worker was faster.
     async fn take(
         &mut self,
         found: Option<Found>,
@@ -409,7 +409,7 @@ impl<'a> Work<'a> {
         self.has_stored = false;
         match self.take_entries(found, entries.clone()).await {
             Err(error) if self.is_overtaken(&error, &entries).await => {
-                // What came too late to join a run was taken; the own message was before.
+                // A message that was too late to join a run was taken; its own message was taken before.
                 self.wants = if wants == Wants::Nothing { Wants::TakeInbox } else { wants };
                 Ok(None)
             }
@@ -423,13 +423,13 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// A message that cannot begin must not stand in the way of all that come after it. Its own sender is told, and it is
-    /// taken out of the inbox; whoever came for another one is told which message it is.
+    /// A message that cannot begin must not block later ones. Its own sender gets the error, and it is
+    /// removed from the inbox; other callers are told which message it is.
     async fn cannot_begin(&self, error: RunnerError, entries: &[Entry], wants: Wants) -> RunnerError {
         let own = entries.iter().find(|entry| entry.id == *self.ticket.current.invocation.id());
         match (own, entries.first()) {
             (Some(own), _) => {
-                // One that could not be taken out is met by whoever comes next, who is told.
+                // The next caller meets one that could not be removed, and gets the error.
                 let _ = self.turn.dequeue(own).await;
                 error
             }
@@ -443,13 +443,13 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether a turn did not begin because another worker was faster, with these entries of the inbox or with something
-    /// else. Then the session is looked at again.
+    /// Whether a turn did not begin because another worker was faster, with these entries of the inbox or
+    /// otherwise. Then the session is checked again.
     async fn is_overtaken(&mut self, error: &RunnerError, entries: &[Entry]) -> bool {
         match error {
             _ if self.has_stored => false,
             RunnerError::Claimed { .. } => true,
-            // It is still at work, or done.
+            // It is still running, or has ended.
             RunnerError::Conflict { .. } => match self.turn.claim(TakeOver::Never).await {
                 Ok(()) => self.turn.slot.held.token().is_some(),
                 Err(error) => matches!(error, SessionError::Claimed { .. }),
@@ -463,7 +463,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// A turn that begins with these entries of the inbox.
+    /// Runs a turn that begins with these entries of the inbox.
     async fn take_entries(&mut self, found: Option<Found>, entries: Vec<Entry>) -> Ended {
         let read = match found {
             Some(found) => found.read,
@@ -477,11 +477,11 @@ impl<'a> Work<'a> {
         self.turn(read, input, &id, entries).await
     }
 
-    /// A turn that begins with this, which stood in these entries of the inbox.
+    /// Runs a turn that begins with this input, which was in these entries of the inbox.
     async fn turn(&mut self, read: Read, input: Input, id: &InvocationId, entries: Vec<Entry>) -> Ended {
         let (history, session) = read;
         let state = history.state(&session, &self.turn.runner.schema)?;
-        // The run that has left the conversation as it is now, if it was one of this process.
+        // The run that left the conversation in its current state, if it was one of this process.
         let left_by = self.known.stopped.as_ref().map(|left| &*left.run);
         let input = input.on_state(state, left_by).with_summary(history.summary.clone());
         let key = &self.turn.slot.key;
@@ -493,8 +493,8 @@ impl<'a> Work<'a> {
         self.drive(Stopped { run, invocation, place: 0, seen, missing_temp }, entries, false).await
     }
 
-    /// Brings an interrupted run to its end, or gives it up once it has failed too often; none if it has to be looked
-    /// at again.
+    /// Completes an interrupted run, or abandons it after too many failures; `None` if the session has to be
+    /// checked again.
     async fn recover(&mut self, stopped: Stopped) -> Result<Option<Arc<Outcome>>, RunnerError> {
         let invocation = stopped.invocation.clone();
         let gives_up = self.has_failed_enough(&invocation);
@@ -517,7 +517,7 @@ impl<'a> Work<'a> {
         self.turn.runner.abandon_after.is_some_and(|limit| failed.any(|failed| failed.times >= limit))
     }
 
-    /// That a run failed which comes before the message.
+    /// The error for a failed run before the message.
     fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
         let message = self.ticket.current.invocation.id().clone();
         let Failed { cause, times } =
@@ -529,7 +529,7 @@ impl<'a> Work<'a> {
         RunnerError::NothingToResume { key: Box::new(self.turn.slot.key.clone()) }
     }
 
-    /// Checks the decisions before the run goes on. Those that it has already are not given to it again.
+    /// Validates the decisions before the run continues. Those that it already has are not applied again.
     async fn settle(&mut self, run: &Run) -> Result<(), RunnerError> {
         if self.decisions.is_empty() {
             return Ok(());
@@ -539,7 +539,7 @@ impl<'a> Work<'a> {
             // A key may have been used in any run of the session.
             Ok(()) => self.decisions.idempotency_key.is_some(),
             Err(DecisionError::InvalidArguments { .. } | DecisionError::Duplicate { .. }) => false,
-            // The record has the decision that stands in the way, and when it was made.
+            // The record has the conflicting decision and its time.
             Err(_) => true,
         };
         let met = if needs_record { self.turn.look_up(&self.decisions).await? } else { None };
@@ -554,7 +554,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The outcome of the last run for decisions that are stored already; nothing else is left to decide.
+    /// The outcome of the last run for decisions that are already stored, if no others are left.
     async fn outcome_of_decisions(&self, read: &Read) -> Ended {
         let met = self.turn.look_up(&self.decisions).await?.ok_or_else(|| self.nothing_to_resume())?;
         self.receipts.tell(Ok(met?));
@@ -574,7 +574,7 @@ impl<'a> Work<'a> {
                 let is_accepted = wants.is_in_inbox();
                 RunnerError::Claimed { key, owner: claim.owner, expires: claim.expires, is_accepted }
             }
-            None => RunnerError::Busy { key, reason: "another worker is at work" },
+            None => RunnerError::Busy { key, reason: "another worker is running" },
         }
     }
 
@@ -582,7 +582,7 @@ impl<'a> Work<'a> {
         RunnerError::store(&self.turn.slot.key, error)
     }
 
-    /// Reads what is new of the session and of its inbox.
+    /// Reads the changes of the session and of its inbox.
     async fn catch_up(&mut self) -> Result<Read, RunnerError> {
         let mail = &self.turn.slot.mail;
         let mark = mail.mark();
@@ -596,20 +596,20 @@ impl<'a> Work<'a> {
             0 => mail.is_empty_up_to(mark),
             newest => {
                 mail.heard_of(newest);
-                // Whoever holds the claim knows what is taken.
+                // The holder of the claim knows which entries are taken.
                 if mail.is_stale() || self.turn.slot.held.token().is_none() {
                     self.turn.read_inbox().await.map_err(|error| self.failed(error))?;
                 }
             }
         }
         self.look_for_taker(&session);
-        // Somebody else went on with it, or made it anew.
+        // Another worker continued it, or created it anew.
         self.known.stopped.take_if(|left| !left.is_last_of(&history));
         self.known.history = Some(Arc::clone(&history));
         Ok((history, session))
     }
 
-    /// Notes which run of another worker took the message of this invocation, and whether it has ended.
+    /// Records which run of another worker took the message of this invocation, and whether it has ended.
     fn look_for_taker(&mut self, session: &Session) {
         let id = self.ticket.current.invocation.id();
         for committed in session.visible_events() {
@@ -637,7 +637,7 @@ impl<'a> Work<'a> {
         self.outcome_of_last_run(&(Arc::new(history), session)).await
     }
 
-    /// The outcome of the last run as it is: nothing is run.
+    /// The current outcome of the last run: nothing is run.
     async fn outcome_of_last_run(&self, (history, session): &Read) -> Ended {
         let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
         let state = history.state(session, &self.turn.runner.schema)?;
@@ -645,7 +645,7 @@ impl<'a> Work<'a> {
         run.resume().await.map(Arc::new).map_err(|error| self.run_failed(error))
     }
 
-    /// The last run if it has not ended.
+    /// The last run, if it has not ended.
     fn last_run(
         &self,
         (history, session): &Read,
@@ -656,9 +656,9 @@ impl<'a> Work<'a> {
         if !changes.is_empty() && !with_changed_agent {
             return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
         }
-        // It stays known: whoever is refused now must not cost the next one its `temp:` values.
+        // It stays cached: a refused caller must not cost the next one its `temp:` values.
         let (run, seen, missing_temp) = if let Some(left) = &self.known.stopped {
-            // Others may have written since to what the session shares with theirs.
+            // Other sessions may have written to shared scopes since.
             let seen = left.seen.filter(|seen| history.kept.as_ref().map(Kept::seen) == Some(*seen));
             (Some((*left.run).clone()), seen, BTreeSet::new())
         } else {
@@ -671,23 +671,23 @@ impl<'a> Work<'a> {
         Ok(run.map(|run| Stopped { run, invocation, place, seen, missing_temp }))
     }
 
-    /// Runs, with every commit stored before anything else happens, for as long as the claim is held.
+    /// Runs, with every commit stored before anything else happens, as long as the claim is held.
     async fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
         let Stopped { run, invocation, place, seen, missing_temp } = from;
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
-        // How another run failed before is nothing to this one.
+        // Failures of another run do not count for this one.
         self.failed = None;
         slot.mail.read_again();
         let cancellation = self.ticket.current.interruption.child_token();
         if is_given_up {
             cancellation.cancel();
         }
-        // Nobody meant a run that begins only now.
+        // Cancellation requests do not apply to a run that begins only now.
         self.turn.obey_cancels((place > 0).then_some(&cancellation)).await;
         let history = self.known.history.as_ref();
         let (version, life) = history.map_or((0, None), |history| (history.version, history.life.clone()));
-        // Several workers may resume one invocation. If they made the same event, the store would take the
-        // second for the first one repeated, and both would believe that the call is theirs to start.
+        // Several workers may resume one invocation. If they created equal events, the store would treat the
+        // second as a retry of the first, and both would start the call.
         let attempt = (place > 0).then(|| inner.ids.next());
         let mut journal = Journal {
             store: inner.store.clone(),
@@ -732,9 +732,9 @@ impl<'a> Work<'a> {
                 Ok(Arc::new(outcome.with_missing_temp(missing_temp)))
             }
             Err(error) => {
-                // What runs still is told to stop.
+                // Stops the current run.
                 cancellation.cancel();
-                // After its end a run cannot fail any more; only an observer can, for which nothing is to be resumed.
+                // After its end a run cannot fail; only an observer can, and there is nothing to resume.
                 let can_fail = journal.place > 0 && journal.ahead.exit().is_none();
                 self.has_failed(&error, invocation, version, can_fail).await;
                 Err(error)
@@ -742,7 +742,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// A run that waits is kept in memory for its `temp:` values, which are nowhere else.
+    /// A waiting run is kept in memory for its `temp:` values, which exist only here.
     fn keep_while_it_waits(&mut self, outcome: &Outcome) {
         let slot = &self.turn.slot;
         let has_temp = || outcome.state().iter().any(|(key, _)| key.starts_with("temp:"));
@@ -778,7 +778,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Stores that a run failed, and why: then it is known in each process how often it did.
+    /// Stores a failure of a run with its cause, so that each process knows the number of failures.
     async fn record_failure(&mut self, invocation: InvocationId, version: u64, cause: &str) {
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
@@ -790,14 +790,14 @@ impl<'a> Work<'a> {
         };
         let request = AppendEvent::new(slot.key.clone(), version, event, &inner.schema)
             .with_claim(inner.claims.asked(&slot.held, false));
-        // One that could not be stored is not counted by others; what the run did is stored.
+        // A failure that could not be stored is not counted by others; the run's commits are stored.
         if let Ok(receipt) = inner.store.append(request).await {
             slot.held.set(receipt.claim.as_ref());
             slot.mail.heard_of(receipt.inbox);
         }
     }
 
-    /// What refuses a commit is the store.
+    /// A commit is rejected by the store.
     fn run_failed(&self, error: RunError) -> RunnerError {
         let key = &self.turn.slot.key;
         match error.fault() {
@@ -809,7 +809,7 @@ impl<'a> Work<'a> {
                         source.map_or_else(|source| SessionError::Store { what, source }, |source| *source);
                     RunnerError::not_stored(key, source, unrecorded)
                 }
-                fault => unreachable!("the fault is the one that was looked at, not {fault}"),
+                fault => unreachable!("unexpected fault {fault}"),
             },
             RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
             _ => {
@@ -820,7 +820,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// The next message of what was read, or of what is read then.
+/// The next message that was read, or that is read then.
 fn next_message(
     said: &mut std::vec::IntoIter<Message>,
     mut read: impl FnMut() -> Option<Vec<Message>>,
@@ -833,7 +833,7 @@ fn next_message(
     }
 }
 
-/// The input of a turn that begins with these entries: of one message, or of all that would have joined a run.
+/// The input of a turn with these entries: of one message, or of all that would have joined a run.
 fn joined(entries: &[Entry]) -> Input {
     let mut entries = entries.iter().map(|entry| entry.input.clone());
     let first = entries.next().unwrap_or_default();
@@ -841,9 +841,9 @@ fn joined(entries: &[Entry]) -> Input {
     others.fold(first, |input, message| input.with_message((*message).clone()))
 }
 
-/// Whether a message cannot begin a run, however often it is tried.
+/// Whether a message cannot begin a run, independent of retries.
 fn cannot_begin(error: &RunnerError) -> bool {
-    // A message that was sent again after the store had forgotten its key.
+    // A message that was sent again after the store had dropped its key.
     matches!(error, RunnerError::Run { .. } | RunnerError::Input { .. }) || is_event_reused(error)
 }
 
@@ -851,7 +851,7 @@ fn is_event_reused(error: &RunnerError) -> bool {
     matches!(error, RunnerError::Store { source, .. } if matches!(**source, SessionError::EventReused { .. }))
 }
 
-/// Whether an input is nothing but messages of users.
+/// Whether an input consists only of user messages.
 pub(crate) fn is_said_by_users(input: &Input) -> bool {
     let messages = input.only_messages().unwrap_or_default();
     !messages.is_empty() && messages.iter().all(|message| message.role() == Role::User)

@@ -1,4 +1,4 @@
-//! Writes meeting stored values: what every store does inside its transaction.
+//! Merges writes with stored values, inside a store's transaction.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use crate::session::Held;
 use crate::store::ScopeKey;
 use crate::time::Timestamp;
 
-/// Merges a write into what is stored of its key. None: the key is gone.
+/// Merges a write with the stored value of its key. Returns `None` if the key is removed.
 pub(crate) fn merge_write(
     schema: &SessionSchema,
     held: Option<&Held>,
@@ -23,7 +23,7 @@ pub(crate) fn merge_write(
         let converted;
         let current = match held {
             Some(held) if held.schema == *schema.text() => Some(&held.cell),
-            // What was there does not matter, so it need not fit either.
+            // The current value is replaced, so it need not match the schema.
             Some(_) if is_blind(write) => None,
             Some(held) => {
                 converted = adopted(schema, write.key(), held)?;
@@ -40,7 +40,7 @@ pub(crate) fn is_blind(write: &Write) -> bool {
     write.handler().is_none_or(|handler| *handler == Handler::replace_values())
 }
 
-/// The stored value as it is under the schema.
+/// The stored value, converted to the schema.
 fn adopted(schema: &SessionSchema, key: &str, held: &Held) -> Result<Option<Cell>, SessionError> {
     Ok(match schema.adopt(key, &held.cell, &held.schema)? {
         Adopted::Same => Some(held.cell.clone()),
@@ -49,12 +49,12 @@ fn adopted(schema: &SessionSchema, key: &str, held: &Held) -> Result<Option<Cell
     })
 }
 
-/// Runs what may call a custom handler or a migration. One that panics fails its own operation only.
+/// Runs code that may call a custom handler or a migration. A panic only fails its own operation.
 pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T, SessionError>) -> Result<T, SessionError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(SessionError::Panicked))
 }
 
-/// Whose writes they are, as an error says it.
+/// The origin of writes, for errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WritesOf<'a> {
     /// A new session.
@@ -67,9 +67,9 @@ pub(crate) enum WritesOf<'a> {
 impl fmt::Display for WritesOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WritesOf::NewSession => f.write_str("what a session begins with"),
-            WritesOf::Event(event) => write!(f, "the delta of event {event}"),
-            WritesOf::Scope(scope) => write!(f, "what is written to {scope}"),
+            WritesOf::NewSession => f.write_str("initial values of a session"),
+            WritesOf::Event(event) => write!(f, "delta of event {event}"),
+            WritesOf::Scope(scope) => write!(f, "writes to {scope}"),
         }
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn initial(
     schema.initial_writes(values).map_err(SessionError::state(WritesOf::NewSession))
 }
 
-/// The id of a session that was given none: readable, and unique as the store's number is.
+/// The id of a session without one: readable, and as unique as the store's number.
 pub(crate) fn made_id(at: Timestamp, number: i64) -> Result<SessionId, SessionError> {
     SessionId::new(format!("{:x}-{number:x}", at.as_micros() / 1000))
 }

@@ -1,4 +1,4 @@
-//! The rows of labels and of forks: each of them checked, and none missing.
+//! The rows of labels and of forks, verified for damage and completeness.
 
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
@@ -15,14 +15,14 @@ pub(crate) struct LabelRow {
 }
 
 impl LabelRow {
-    /// Refuses a row that is not what was written for the session of a number.
+    /// Rejects a row that differs from the one written for the session with this number.
     pub(crate) fn check(&self, number: i64) -> Result<(), SessionError> {
         let found = seal::of_label(number, &self.label, self.version);
         seal::compare(found, self.checksum, || format!("label \"{}\"", self.label))
     }
 }
 
-/// The row of a fork, with what the row of the session that it is says.
+/// The row of a fork, with data of the fork's own session row.
 pub(crate) struct ForkRow {
     pub(crate) number: i64,
     pub(crate) id: String,
@@ -69,7 +69,7 @@ pub(crate) fn forks(
     rows.into_iter().map(fork).collect()
 }
 
-/// Refuses rows that are not all, or not the newest, by what their checksums add up to.
+/// Rejects rows that are incomplete or outdated, by their combined checksums.
 fn check_all(
     checksums: impl Iterator<Item = i64>,
     all: i64,
@@ -78,5 +78,5 @@ fn check_all(
     if checksums.fold(0, |sum, checksum| sum ^ checksum) == all {
         return Ok(());
     }
-    Err(SessionError::damaged(what(), "one is missing, or is an older one"))
+    Err(SessionError::damaged(what(), "an entry is missing or outdated"))
 }

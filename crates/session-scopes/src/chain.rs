@@ -24,7 +24,7 @@ impl Chain {
         Chain { next: version, expected: digest, pending: None }
     }
 
-    /// Adds the event before those that were added, with the digest that its row tells.
+    /// Prepends the preceding event, with the digest in its row.
     pub(crate) fn add(&mut self, version: u64, content: Content, digest: Digest) -> Result<(), SessionError> {
         if version != self.next {
             return Err(gap(self.next));
@@ -50,13 +50,13 @@ impl Chain {
         if fits {
             return Ok(());
         }
-        Err(SessionError::damaged(format!("event of version {at}"), "its digest does not fit"))
+        Err(SessionError::damaged(format!("event of version {at}"), "digest mismatch"))
     }
 }
 
-/// That an event is not there which has to be.
+/// The error for a missing event.
 pub(crate) fn gap(version: u64) -> SessionError {
-    SessionError::damaged(format!("event of version {version}"), "it is missing")
+    SessionError::damaged(format!("event of version {version}"), "missing")
 }
 
 /// Which events are read of some ranges of versions, if at most `left` after a version are: pieces of the chain, newest
@@ -73,8 +73,8 @@ pub(crate) fn pieces(ranges: &[(u64, u64)], after: u64, mut left: u64) -> Vec<(u
     pieces
 }
 
-/// What is known of the row of an event: the digest of its content, and the one that it tells of its history; none if
-/// the row does not hold together.
+/// The data of an event's row: the digest of its content, and the stored digest of its history; `None` if the
+/// row is inconsistent.
 pub(crate) type Link = Option<(Content, Digest)>;
 
 /// Reports each event of a session that is missing or damaged, given the rows that were found by their versions.
@@ -90,18 +90,18 @@ pub(crate) fn check_links(
         let place = FaultPlace::Versions(key.clone(), version..=version);
         let link = found.get(&version);
         match link {
-            None => report.missing(place, "its event is not there"),
-            Some(None) => report.damaged(place, "the row of its event does not hold together"),
+            None => report.missing(place, "missing event"),
+            Some(None) => report.damaged(place, "inconsistent event row"),
             Some(Some((content, digest))) => {
                 if before.is_some_and(|before| content.after(before) != *digest) {
-                    report.damaged(place, "the digest of its event does not fit");
+                    report.damaged(place, "digest mismatch of its event");
                 }
             }
         }
         before = link.copied().flatten().map(|(_, digest)| digest);
     }
     if before.is_some_and(|digest| digest != record.state.head) {
-        report.damaged(FaultPlace::Session(key.clone()), "the digest of its newest event does not fit");
+        report.damaged(FaultPlace::Session(key.clone()), "digest mismatch of its newest event");
     }
 }
 
@@ -116,7 +116,7 @@ impl Verified {
     }
 }
 
-/// What an error says, with its cause.
+/// The text of an error, with its cause.
 pub(crate) fn told(error: &SessionError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
@@ -124,7 +124,7 @@ pub(crate) fn told(error: &SessionError) -> String {
     }
 }
 
-/// Where a fault of a shared scope is.
+/// The location of a fault in a shared scope.
 pub(crate) fn scope_place(app: &AppId, user: Option<&UserId>, key: Option<&str>) -> FaultPlace {
     FaultPlace::Scope {
         app: app.to_string(),

@@ -1,4 +1,4 @@
-//! What has changed in a session since it was read: so that a turn reads what is new, and nothing else.
+//! The changes of a session since an earlier read, so that a turn reads only new data.
 
 use stepfold_state_core::state::{Cell, State};
 
@@ -19,7 +19,7 @@ pub struct ScopeVersions {
     pub user: u64,
 }
 
-/// What a reader has seen of a session: its version, and those of the scopes that it shares.
+/// The versions known to a reader: of the session, and of its shared scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
     /// The session's own version.
@@ -29,19 +29,19 @@ pub struct Seen {
 }
 
 impl Session {
-    /// What whoever has read this has seen, for [`GetSession::changed_since`](crate::GetSession::changed_since).
+    /// The versions of this read, for [`GetSession::changed_since`](crate::GetSession::changed_since).
     pub fn seen(&self) -> Seen {
         Seen { version: self.version, scopes: self.scopes }
     }
 
-    /// A state that was made of this session earlier, with the values that were read now in place of those it
-    /// has. For sessions that were read with [`GetSession::changed_since`](crate::GetSession::changed_since) or
-    /// [`GetSession::keys`](crate::GetSession::keys), and for whole ones: what was not read stays as it is.
+    /// Updates an earlier state of this session with the values of this read. For sessions that were read
+    /// with [`GetSession::changed_since`](crate::GetSession::changed_since) or
+    /// [`GetSession::keys`](crate::GetSession::keys), and for complete ones: other values are unchanged.
     ///
-    /// The state has to be the one of the moment that was [`seen`](Session::seen), made under the same schema and
-    /// not written since. Its conversation stays as it is: what was said is in the events. While
-    /// [`Session::visible`] contains the version that was seen, all that was said then still counts, and what
-    /// [`Session::transcript`] has of newer events is to be added.
+    /// The state must be that of the [`seen`](Session::seen) versions, with the same schema and without later
+    /// writes. Its conversation is unchanged: new messages are in the events. While [`Session::visible`]
+    /// contains the seen version, all earlier messages are still valid, and the newer messages of
+    /// [`Session::transcript`] have to be appended.
     ///
     /// # Errors
     /// As [`Session::state`].
@@ -64,7 +64,7 @@ impl Session {
     /// let session = store.create(request).await?;
     /// let state = session.state(&schema)?;
     ///
-    /// // Another session of the user writes. What is read now is what it has written.
+    /// // Another session of the user writes. This read returns its writes.
     /// let delta = [schema.schema().write("user:name", "Ada L.")?].into_iter().collect();
     /// store.write_scope(WriteScope::new(ScopeKey::user("my_app", "alice")?, delta, &schema)).await?;
     /// let get = GetSession::new(session.key.clone()).changed_since(session.seen()).events(EventRange::None);
@@ -96,7 +96,7 @@ impl Session {
             let adopted = values.clone().adopted(schema)?;
             cells.extend(adopted.into_iter().map(|(key, cell)| ((*key).into(), Some(cell))));
         }
-        let what = format_args!("what has changed in session {}", self.key);
+        let what = format_args!("changes of session {}", self.key);
         state.replace_cells(cells).map_err(SessionError::state(what))?;
         Ok(state)
     }

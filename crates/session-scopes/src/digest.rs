@@ -1,8 +1,8 @@
-//! Digests: how damage to what is stored is noticed.
+//! Digests, which detect damage of stored data.
 //!
-//! The events of a session form a chain: the digest of each covers its content and the digest of the event before.
-//! So the digest of the newest one, the *head*, stands for the whole history. What surrounds events (values, the rows
-//! that address sessions) has checksums, which find damage and are not meant to withstand forgery.
+//! The events of a session form a chain: the digest of each covers its content and the digest of the previous
+//! event. So the digest of the newest one, the *head*, covers the whole history. Other rows (values, session
+//! rows) have checksums, which detect damage and do not protect against forgery.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,8 +18,8 @@ use crate::time::Timestamp;
 
 /// The digest of a session's history up to an event (BLAKE3, 32 bytes); in text, 64 hexadecimal digits.
 ///
-/// It covers the session's key and creation time, and of each event its version, id, time and content. The same
-/// history under the same key has the same digest in every store that keeps digests.
+/// It covers the session's key and creation time, and of each event its version, id, time and content. Equal
+/// histories with the same key have the same digest in every store that keeps digests.
 ///
 /// # Examples
 /// ```
@@ -115,7 +115,7 @@ impl Content {
     }
 }
 
-/// What fields are written to.
+/// A destination of fields.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) trait Sink {
     fn write(&mut self, bytes: &[u8]);
@@ -135,7 +135,7 @@ impl Sink for Xxh3 {
     }
 }
 
-/// Fields in order. Different fields never give the same input: each says what it is and how long.
+/// Ordered fields with unambiguous encoding: each has its type and length.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) struct Fields<S>(S);
 
@@ -145,7 +145,7 @@ pub(crate) type Check = Fields<Xxh3>;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl Check {
-    /// Begins with what it is of, so that a row of one table is none of another.
+    /// Begins with the kind of the row, so that rows of different tables differ.
     pub(crate) fn new(of: &str) -> Self {
         let mut check = Fields(Xxh3::new());
         check.text(of);
@@ -160,7 +160,7 @@ impl Check {
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl Fields<Hasher> {
-    /// Begins a digest with what it is of.
+    /// Begins a digest with its kind.
     fn digested(of: &str) -> Self {
         let mut fields = Fields(Hasher::new());
         fields.text(of);

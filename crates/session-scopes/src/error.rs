@@ -1,4 +1,4 @@
-//! What can go wrong with a session, said with the key, the versions and what to do.
+//! Errors of sessions, with the key, the versions and advice.
 
 use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::{Faults, HandlerError, StateError, is_invisible};
@@ -8,303 +8,307 @@ use crate::ids::{EventId, OperationId, SessionKey, WorkerId};
 use crate::store::MAX_INBOX;
 use crate::time::Timestamp;
 
-/// Why an operation on a session was refused or failed. Nothing was changed, with one exception: after an
-/// error of the kind [`Transient`](ErrorKind::Transient) an append may or may not have been made. Repeat it
-/// with the same event; it is made once.
+/// An error of an operation on a session. Nothing was changed, with one exception: after an error of the kind
+/// [`Transient`](ErrorKind::Transient) an append may or may not have been committed. Repeat it with the same event;
+/// it is committed once.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// An id has a form that no store accepts.
-    #[error("\"{}\" is not a valid {what} id: {reason}", shown(id))]
+    /// The form of an id is invalid.
+    #[error("invalid {what} id \"{}\": {reason}", shown(id))]
     InvalidId {
-        /// What the id is of: app, user, session, event, ...
+        /// The kind of id: app, user, session, event, ...
         what: &'static str,
-        /// The id as it was given.
+        /// The id.
         id: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
-    /// There is no such session.
-    #[error("there is no session {key}")]
+    /// The session does not exist.
+    #[error("session {key} not found")]
     NotFound {
-        /// The session that was asked for.
+        /// The session.
         key: Box<SessionKey>,
     },
     /// The id of a new session is in use.
-    #[error("there is a session {key} already")]
+    #[error("session {key} already exists")]
     AlreadyExists {
-        /// The session that was to be made.
+        /// The session.
         key: Box<SessionKey>,
     },
     /// Another writer was faster.
-    #[error("session {key} is at version {actual}, not {expected}; load it again and decide anew")]
+    #[error(
+        "version conflict in session {key}: expected version {expected}, found {actual}; load it again and retry"
+    )]
     Conflict {
-        /// The session that was written.
+        /// The session.
         key: Box<SessionKey>,
-        /// The version that the writer had seen.
+        /// The version that the writer expected.
         expected: u64,
-        /// The version that the session has.
+        /// The version of the session.
         actual: u64,
     },
     /// An event id is in use for another event of the session.
-    #[error("session {key} has another event with the id {event}; give each event an id of its own")]
+    #[error(
+        "duplicate event id {event} in session {key}: another event has it; use a unique id for each event"
+    )]
     EventReused {
-        /// The session that was written.
+        /// The session.
         key: Box<SessionKey>,
-        /// The id that was used twice.
+        /// The duplicate id.
         event: EventId,
     },
     /// The operation id of a write to a scope is in use for another write.
-    #[error("{scope} has another write with the operation id {operation}; give each write an id of its own")]
+    #[error(
+        "duplicate operation id {operation} in {scope}: another write has it; use a unique id for each write"
+    )]
     OperationReused {
-        /// The scope that was written.
+        /// The scope.
         scope: String,
-        /// The id that was used twice.
+        /// The duplicate id.
         operation: OperationId,
     },
     /// Another worker holds the claim on the session.
     #[error(
-        "cannot claim session {key}: worker {owner} holds it until {expires}; wait until it is released or has \
+        "session {key} is claimed by worker {owner} until {expires}; wait until the claim is released or \
          expired, or take it over"
     )]
     Claimed {
         /// The session.
         key: Box<SessionKey>,
-        /// The worker that holds it.
+        /// The worker that holds the claim.
         owner: WorkerId,
-        /// When its claim expires, by the store's time.
+        /// The expiry of its claim, by the store's time.
         expires: Timestamp,
     },
-    /// A token is not that of the session's current claim: it was taken over or released.
+    /// A token is outdated: the claim was taken over or released.
     #[error(
-        "lost the claim on session {key}: {} token {token}; stop working on it, and load it again",
-        owner.as_ref().map_or("nobody holds".to_owned(), |owner| format!("worker {owner} holds it now, not"))
+        "claim on session {key} lost: {} token {token}; stop the work, and load the session again",
+        owner.as_ref().map_or("no worker holds".to_owned(), |owner| format!("worker {owner} holds it now, not"))
     )]
     ClaimLost {
         /// The session.
         key: Box<SessionKey>,
-        /// The token that is no longer current.
+        /// The outdated token.
         token: u64,
-        /// The worker that holds the claim now.
+        /// The worker that now holds the claim.
         owner: Option<WorkerId>,
     },
-    /// An entry that was to be taken from the inbox does not wait there: it was taken or withdrawn.
-    #[error("no entry {position} waits in the inbox of session {key}; read the inbox again")]
+    /// An entry to be taken from the inbox was already taken or withdrawn.
+    #[error(
+        "inbox entry {position} of session {key} not found: it was taken or withdrawn; read the inbox again"
+    )]
     NotWaiting {
         /// The session.
         key: Box<SessionKey>,
         /// The position of the entry.
         position: u64,
     },
-    /// As many entries wait in the inbox as it holds.
-    #[error("the inbox of session {key} is full: {limit} entries wait; repeat it once some are taken")]
+    /// The inbox is full.
+    #[error("inbox of session {key} is full: {limit} entries wait; retry after some are taken")]
     InboxFull {
         /// The session.
         key: Box<SessionKey>,
-        /// How many entries an inbox holds.
+        /// The maximum number of entries.
         limit: usize,
     },
-    /// A session has as many labels as there may be.
-    #[error(
-        "cannot label a version of session {key}: it has {limit} labels, which is the most; take one away"
-    )]
+    /// A session has the maximum number of labels.
+    #[error("too many labels in session {key}: it has the maximum of {limit}; remove one")]
     TooManyLabels {
         /// The session.
         key: Box<SessionKey>,
-        /// How many labels a session has at most.
+        /// The maximum number of labels.
         limit: usize,
     },
-    /// The store does not have this.
-    #[error("the store does not support {what}")]
+    /// The store does not support the operation.
+    #[error("{what} not supported by the store")]
     Unsupported {
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
     },
-    /// The session never had the version, or has it no more.
-    #[error("session {key} has no version {version}; it can go back to {oldest} up to {newest}")]
+    /// The version never existed, or was pruned.
+    #[error("version {version} of session {key} not found; available: {oldest} to {newest}")]
     NoSuchVersion {
         /// The session.
         key: Box<SessionKey>,
-        /// The version that was asked for.
+        /// The requested version.
         version: u64,
-        /// The oldest version that can be had; retention moves it.
+        /// The oldest available version; retention moves it.
         oldest: u64,
         /// The current version.
         newest: u64,
     },
-    /// A write does not go where it was sent: `write_app` takes keys of `app:` only, for instance.
-    #[error("key \"{key}\" is not of the scope {scope}, which is the only one written here")]
+    /// A write has a key of another scope: `write_app` takes keys of `app:` only, for example.
+    #[error("invalid scope of key \"{key}\": expected a key of {scope}")]
     WrongScope {
         /// The key.
         key: String,
-        /// The scope that can be written.
+        /// The allowed scope.
         scope: &'static str,
     },
-    /// A delta, initial values or a schema do not fit.
-    #[error("{what} cannot be applied: {source}")]
+    /// A delta, initial values or a schema are invalid.
+    #[error("invalid {what}: {source}")]
     State {
-        /// What was to be applied.
+        /// The input.
         what: String,
-        /// Why not.
+        /// The cause.
         r#source: StateError,
     },
-    /// A stored value does not fit the schema that it is opened with.
+    /// A stored value does not match the schema of the opened session.
     #[error(
-        "key \"{key}\" was stored as {stored} and is opened as {opened}, which it does not fit: {faults}; \
-         register a migration for it"
+        "incompatible stored value of key \"{key}\": stored as {stored}, opened as {opened}: {faults}; \
+         register a migration"
     )]
     SchemaMismatch {
         /// The key.
         key: String,
-        /// The type under which it was stored, in words.
+        /// The stored type, in words.
         stored: String,
-        /// The type that the schema declares now, in words.
+        /// The type in the current schema, in words.
         opened: String,
-        /// Each place where the stored value does not fit.
+        /// Each fault of the stored value.
         faults: Faults,
     },
-    /// A state is not the one whose changes were read.
+    /// A state does not match the changes that were read.
     #[error(
-        "cannot append to the list \"{key}\" of a state: it has {found} items, expected at least {expected}; read the \
-         session whole"
+        "list \"{key}\" of the state cannot be updated: expected at least {expected} items, found {found}; read the \
+         whole session"
     )]
     OtherState {
         /// The key of the list.
         key: String,
         /// The length of the list in the state.
         found: usize,
-        /// The length that it has to have at least.
+        /// The minimum expected length.
         expected: usize,
     },
     /// A registered migration could not convert a stored value.
-    #[error("the migration of key \"{key}\" failed: {source}")]
+    #[error("migration of key \"{key}\" failed: {source}")]
     Migration {
         /// The key.
         key: String,
-        /// What the migration says.
+        /// The migration's error.
         r#source: HandlerError,
     },
-    /// An event is larger than a store takes.
-    #[error("{what} has {bytes} bytes, more than the {limit} that are stored")]
+    /// An event exceeds the size limit.
+    #[error("{what} too large: expected at most {limit} bytes, found {bytes}")]
     TooLarge {
-        /// What is too large.
+        /// The part that is too large.
         what: String,
         /// Its size.
         bytes: usize,
         /// The limit.
         limit: usize,
     },
-    /// A part of an event nests too deeply to be stored and read again.
-    #[error("{what} nests deeper than {} levels", stepfold_state_core::MAX_DEPTH)]
+    /// A part of an event is nested too deeply to be stored and read again.
+    #[error("{what} nested too deeply: expected at most {} levels", stepfold_state_core::MAX_DEPTH)]
     TooDeep {
         /// The part.
         what: String,
     },
-    /// A cursor was not made by this store for this list.
-    #[error("the cursor of a page cannot be read; use the one that the page before gave")]
+    /// A cursor is not one of this store and list.
+    #[error("invalid cursor: use the one of the previous page")]
     InvalidCursor,
-    /// What is stored cannot be read.
-    #[error("the stored {what} cannot be read: {source}")]
+    /// Stored data is invalid.
+    #[error("invalid stored {what}: {source}")]
     Stored {
-        /// What was being read.
+        /// The stored data.
         what: String,
-        /// Why not.
+        /// The cause.
         r#source: serde_json::Error,
     },
-    /// What is stored was written by a newer version of this crate.
+    /// Stored data has a newer format.
     #[error(
-        "the stored {what} has format {found}, and this version reads up to {supported}; update stepfold"
+        "unsupported format {found} of the stored {what}: this version reads up to {supported}; update stepfold"
     )]
     NewerFormat {
-        /// What was being read.
+        /// The stored data.
         what: &'static str,
-        /// The format that was found.
+        /// The format of the data.
         found: u64,
-        /// The newest format that is understood.
+        /// The newest supported format.
         supported: u64,
     },
-    /// What is stored has the number of a format, and not its form: an unreleased version of this crate wrote it.
+    /// Stored data has the number of a format, but not its layout: an unreleased version of this crate wrote it.
     #[error(
-        "the stored {what} are said to have format {format}, but have no {missing}: an unreleased stepfold made \
-         them; use another file, or read them with the version that made them"
+        "invalid stored {what}: declared format {format}, but {missing} is missing; an unreleased stepfold wrote \
+         them: use another file, or the version that wrote them"
     )]
     OtherLayout {
-        /// What was being read.
+        /// The stored data.
         what: &'static str,
-        /// The format that they are said to have.
+        /// The declared format.
         format: u64,
-        /// The first thing that is missing.
+        /// The first missing element.
         missing: String,
     },
-    /// The database has a table of our name that is not ours.
+    /// The database has a table with the name of a stepfold table, created by another program.
     #[error(
-        "the database has a table \"{table}\" that stepfold did not make; use another database, schema or \
+        "foreign table \"{table}\" in the database: not created by stepfold; use another database, schema or \
          file, or rename the table"
     )]
     ForeignTable {
         /// The table.
         table: String,
     },
-    /// The database was busy, unreachable, or lost in between. Repeat the operation.
-    #[error("the store could not {what} now: {}; repeat it with the same ids", ErrorChain(&**source))]
+    /// The database was busy or unreachable, or the connection was lost. Repeat the operation.
+    #[error("the store could not {what}: {}; retry with the same ids", ErrorChain(&**source))]
     Unavailable {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
-        /// What the database says.
+        /// The error of the database.
         r#source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The database failed.
     #[error("the store could not {what}: {}", ErrorChain(&**source))]
     Store {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
-        /// What the database says.
+        /// The error of the database.
         r#source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// What is stored is not what was written: a digest or a checksum does not fit, or a part is gone.
-    #[error(
-        "the stored {what} is damaged: {why}; restore it from a backup, and verify the rest of the store"
-    )]
+    /// Stored data is damaged: a digest or a checksum differs, or a part is missing.
+    #[error("stored {what} damaged: {why}; restore it from a backup, and verify the rest of the store")]
     Damaged {
-        /// What was being read.
+        /// The stored data.
         what: String,
-        /// What does not fit.
+        /// The fault.
         why: String,
     },
-    /// There is no store at the path, and none may be made.
-    #[error("there is no store of sessions at `{path}`: {why}; check the path")]
+    /// There is no store at the path, and none may be created.
+    #[error("session store `{path}` not found: {why}; check the path")]
     NoStore {
         /// The path.
         path: String,
-        /// What is there instead.
+        /// The reason.
         why: &'static str,
     },
-    /// The file of a store is empty. A store's file never is, so something has emptied it.
+    /// The file of a store is empty. A store's file never is, so another program has truncated it.
     #[error(
-        "the file `{path}` is empty: no store's file ever is; restore it from a backup, or remove it to begin a new store"
+        "store file `{path}` is empty: another program truncated it; restore it from a backup, or remove it to begin a new store"
     )]
     EmptyFile {
         /// The path.
         path: String,
     },
-    /// The process that had a SQLite file open was killed, and the log that it needs since then is gone.
+    /// The process that had a SQLite file open was killed, and the required log is missing.
     #[error(
-        "the write-ahead log `{path}-wal` is missing: the process that wrote `{path}` was killed, and what it \
-         committed last is in that log; put the log beside the file again, or restore a backup"
+        "write-ahead log `{path}-wal` is missing: the process that wrote `{path}` was killed, and its last \
+         commits are in that log; restore the log next to the file, or restore a backup"
     )]
     LogMissing {
         /// The path of the file.
         path: String,
     },
-    /// The store was opened for reading.
-    #[error("the store was opened for reading; open it for writing to change it")]
+    /// The store is read-only.
+    #[error("the store is read-only: open it for writing")]
     ReadOnly,
     /// A custom handler or migration panicked. Its transaction was rolled back.
     #[error("a custom handler or migration panicked")]
     Panicked,
 }
 
-/// An id as it was given, with what does not print made visible.
+/// An id with invisible characters escaped.
 fn shown(id: &str) -> String {
     let mut shown = String::new();
     for character in id.chars() {
@@ -316,15 +320,15 @@ fn shown(id: &str) -> String {
     shown
 }
 
-/// What a caller can do about an error, without looking at its text.
+/// The kind of a [`SessionError`], for callers to branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The request can never work as it is.
+    /// The request is invalid.
     Invalid,
-    /// There is no such session or version.
+    /// The session or version does not exist.
     NotFound,
-    /// The id is taken.
+    /// The id is in use.
     AlreadyExists,
     /// Another writer was faster: load again.
     Conflict,
@@ -332,20 +336,20 @@ pub enum ErrorKind {
     Claimed,
     /// The session's claim was lost: stop working on it.
     ClaimLost,
-    /// Something that is bounded is full: repeat it later, with the same ids.
+    /// A limit is reached: repeat it later, with the same ids.
     Full,
-    /// The store does not have this.
+    /// The store does not support the operation.
     Unsupported,
-    /// The stored data and the schema, or the stored data and this version, do not go together.
+    /// The stored data is incompatible with the schema or with this version.
     Incompatible,
     /// Repeat it, with the same ids.
     Transient,
-    /// The store is broken; a person has to look.
+    /// The store is broken and needs a person.
     Broken,
 }
 
 impl SessionError {
-    /// What a caller can do about it.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             SessionError::InvalidId { .. }
@@ -422,7 +426,7 @@ impl SessionError {
         SessionError::NoSuchVersion { key: Box::new(key.clone()), version, oldest, newest }
     }
 
-    /// For what was to be applied to a session.
+    /// Wraps an error of input for a session.
     pub(crate) fn state(what: impl std::fmt::Display) -> impl FnOnce(StateError) -> Self {
         move |source| SessionError::State { what: what.to_string(), source }
     }

@@ -1,4 +1,4 @@
-//! Who and what: ids with a checked form, and the key that addresses a session.
+//! Ids with a checked form, and the key that addresses a session.
 //!
 //! An id is opaque. It is bound as a parameter, compared byte by byte, and never part of a path or of a
 //! statement, so `../x` and `'; DROP TABLE` are names like any other.
@@ -18,13 +18,13 @@ pub const MAX_ID_BYTES: usize = 256;
 
 fn fault_of(id: &str) -> Option<&'static str> {
     if id.is_empty() {
-        Some("it is empty")
+        Some("must not be empty")
     } else if id.len() > MAX_ID_BYTES {
-        Some("it is longer than 256 bytes")
+        Some("longer than 256 bytes")
     } else if id.trim() != id {
-        Some("it begins or ends with white space")
+        Some("begins or ends with white space")
     } else if id.chars().any(|character| character.is_control() || is_invisible(character)) {
-        Some("it has characters that do not print")
+        Some("contains characters that do not print")
     } else {
         None
     }
@@ -121,7 +121,7 @@ ids! {
     UserId, "user";
     /// A session, unique within its app and user.
     SessionId, "session";
-    /// An event, unique within its session. It is also what makes a repeated append harmless.
+    /// An event's id, unique within its session. It makes repeated appends harmless.
     EventId, "event";
     /// One invocation of an agent: the events from a user's message to the reply.
     InvocationId, "invocation";
@@ -134,7 +134,7 @@ ids! {
     LifeId, "life";
     /// A worker: a process, or a part of one, that claims sessions to work on them.
     WorkerId, "worker";
-    /// A name that somebody gave a version of a session, unique within the session.
+    /// A name for a version of a session, unique within the session.
     Label, "label";
 }
 
@@ -155,8 +155,8 @@ impl LifeId {
     }
 }
 
-/// The whole address of a session. Every operation takes all of it, so nobody reaches another tenant's
-/// session by knowing an id.
+/// The complete address of a session. Every operation requires all of it, so an id alone never reaches
+/// another tenant's session.
 ///
 /// # Examples
 /// ```
@@ -216,7 +216,7 @@ mod tests {
         let long = "x".repeat(MAX_ID_BYTES + 1);
         for id in ["", " a", "a\n", "a\0b", "\u{202E}a", &long] {
             let error = SessionId::new(id).unwrap_err();
-            assert!(error.to_string().contains("is not a valid session id"), "{error}");
+            assert!(error.to_string().contains("invalid session id"), "{error}");
         }
     }
 
@@ -253,7 +253,7 @@ mod tests {
             let id = format!("a{character}b");
             let error = UserId::new(id.as_str()).unwrap_err();
             assert!(matches!(error, SessionError::InvalidId { .. }), "{id:?}");
-            // The error does not hide what it is about.
+            // The error escapes the invisible character.
             assert!(error.to_string().contains("\\u{"), "{error}");
         }
     }

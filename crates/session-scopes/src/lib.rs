@@ -2,12 +2,12 @@
 //!
 //! # The tour
 //!
-//! A [`Scope`] is told by the prefix of a key: `app:` for all users, `user:` for all sessions of one, `temp:`
-//! for one invocation and never stored, none for the session. A [`SessionKey`] addresses a session, always
-//! whole: app, user, id. An [`Event`] is what is committed at once: messages, a delta, what a runner records.
-//! A [`SessionStore`] keeps it all: [`MemoryStore`], `SqliteStore`, `PostgresStore`, or one of your own; an
-//! [`AnyStore`] is any of them. A [`Session`] is what reading gives, and [`Session::state`] makes a typed
-//! state of it, under a [`SessionSchema`].
+//! A [`Scope`] is determined by the prefix of a key: `app:` for all users, `user:` for all sessions of one,
+//! `temp:` for one invocation and never stored, no prefix for the session. A [`SessionKey`] addresses a
+//! session completely: app, user, id. An [`Event`] is one atomic commit: messages, a delta, a runner's
+//! record. A [`SessionStore`] stores everything: [`MemoryStore`], `SqliteStore`, `PostgresStore`, or a custom
+//! one; an [`AnyStore`] is any of them. Reading returns a [`Session`], and [`Session::state`] converts it to
+//! a typed state, with a [`SessionSchema`].
 //!
 //! ```
 //! # futures_util::FutureExt::now_or_never(async {
@@ -26,13 +26,13 @@
 //!     .key::<String>("temp:step")                              // this invocation
 //!     .build()?;
 //! let schema = SessionSchema::new(schema);
-//! let now = Timestamp::from_micros(1_700_000_000_000_000);    // the caller's clock: there is none here
+//! let now = Timestamp::from_micros(1_700_000_000_000_000);    // the caller's clock: this crate has none
 //! let store = MemoryStore::new();
 //!
 //! let request = CreateSession::new("my_app", "alice", &schema, now)?.values(json!({"user:name": "Ada"}))?;
 //! let session = store.create(request).await?;
 //!
-//! // One commit: what was said, and the writes in every scope. Handlers run on what is stored then.
+//! // One commit: messages, and writes in every scope. Handlers run on the stored values.
 //! let write = |key, value| schema.schema().write(key, value);
 //! let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, now)
 //!     .with_message(Message::user("which area has most stalls?"))
@@ -46,7 +46,7 @@
 //! assert_eq!(prompt.render(&state)?, r#"You help Ada. Found: ["map"]. Question 1."#);
 //! assert_eq!(state.messages().len(), 1);
 //!
-//! // Look back: a session as it was at any version.
+//! // Look back: the session at any version.
 //! let before = store.get(GetSession::new(session.key.clone()).at_version(0)).await?;
 //! assert!(before.get("documents").is_none() && before.events.is_empty());
 //!
@@ -60,16 +60,16 @@
 //!
 //! # Claims and inboxes
 //!
-//! A [`Claim`] keeps a session (thread) for one worker at a time. It has an owner, an expiry and a *fencing token*; an
-//! append that names a token which is no longer current is refused, in the transaction of the append, so a worker
-//! that was suspended for too long commits nothing. A worker takes its claim with the first event of a turn, holds it
-//! with each event in between and releases it with the last: [`AppendClaim`]. [`SessionStore::renew`] is the heartbeat of a
-//! worker that has nothing to commit for a while. Appends without a claim are possible too: the expected version
-//! decides then.
+//! A [`Claim`] keeps a session (thread) for one worker at a time. It has an owner, an expiry and a *fencing
+//! token*; an append with an outdated token is rejected, in the transaction of the append, so a worker that
+//! was suspended for too long commits nothing. A worker takes its claim with the first event of a turn, holds
+//! it with each event in between and releases it with the last: [`AppendClaim`]. [`SessionStore::renew`] is
+//! the heartbeat of a worker without commits. Appends without a claim are possible too: then only the
+//! expected version is checked.
 //!
-//! The inbox of a session is an ordered, stored list of inputs for whoever works on it: messages, steering, requests to
-//! cancel. Any process enqueues; the holder of the claim takes entries in the same transaction as the event that it
-//! makes of them. So an accepted input is neither lost nor taken twice.
+//! The inbox of a session is an ordered, stored list of inputs for its worker: messages, steering,
+//! cancellation requests. Any process can enqueue; the holder of the claim takes entries in the same
+//! transaction as the event with their content. So an accepted input is neither lost nor taken twice.
 //!
 //! ```
 //! # futures_util::FutureExt::now_or_never(async {
@@ -96,7 +96,7 @@
 //! };
 //! let accepted = store.enqueue(input.clone()).await?;
 //! assert!(store.enqueue(input).await?.is_repeat);
-//! assert_eq!(accepted.claim, None); // nobody works on the session
+//! assert_eq!(accepted.claim, None); // no worker holds a claim
 //!
 //! // A worker takes the session and the message, in one commit.
 //! let (owner, duration) = (WorkerId::new("worker-1")?, Duration::from_secs(30));
@@ -141,32 +141,32 @@
 //!
 //! # Stored under one schema, opened under another
 //!
-//! Every value remembers the schema that it was written under. Opened under another one, a value whose type
-//! has changed is looked at: it fits, or a migration registered with [`SessionSchema::migration`] converts it,
-//! or it is a [`SchemaMismatch`](SessionError::SchemaMismatch) with the key and both types. A key that is no
-//! longer declared stays in the store, out of sight.
+//! Every value keeps the schema that it was written with. If the type of its key has changed, the value
+//! either fits the new type, or a migration registered with [`SessionSchema::migration`] converts it, or it
+//! is a [`SchemaMismatch`](SessionError::SchemaMismatch) with the key and both types. The value of an
+//! undeclared key stays in the store, invisible.
 //!
 //! # What it costs
 //!
-//! An append costs what is written, whatever the number of events, sessions and keys. Lists grow by the items
-//! that are added; `union`, `upsert_by` and custom handlers read the list that they look through. Reading the
-//! last n events costs n. A fork copies the heads of the session's values and no event; a rewind looks at
-//! every key and writes those that have changed since. Over SQLite both, and reading a session
-//! [as it was](GetSession::at_version), look a value of the past up among those that its key had: that takes the
-//! logarithm of their number. What a rewind has hidden costs nothing where
-//! [only visible events](GetSession::visible) are read.
+//! The cost of an append depends on what is written, not on the number of events, sessions and keys. Lists
+//! grow by the added items; `union`, `upsert_by` and custom handlers read the whole list. Reading the last n
+//! events costs n. A fork copies the heads of the session's values and no events; a rewind examines every key
+//! and writes those that have changed since. In SQLite both, and reading an [earlier
+//! version](GetSession::at_version), search a key's past values: logarithmic in their number. Events hidden
+//! by a rewind cost nothing if [only visible events](GetSession::visible) are read.
 //!
-//! A claim that is held costs an append nothing until half of its duration is over. Taking, renewing and releasing one
-//! writes the session's row. Over PostgreSQL an append without writes is one round trip, also if it holds or releases a
-//! claim; one that takes or renews a claim, or takes entries of the inbox, is three, as one with writes is. An inbox has at most
-//! [`MAX_INBOX`] entries; [`REMEMBERED_INPUTS`] taken ones are remembered by their idempotency keys.
+//! Holding a claim costs an append nothing until half of its duration has passed. Taking, renewing and
+//! releasing one writes the session's row. In PostgreSQL an append without writes is one round trip, even if
+//! it holds or releases a claim; one that takes or renews a claim, takes entries of the inbox, or has writes
+//! is three. An inbox has at most [`MAX_INBOX`] entries; the idempotency keys of the last
+//! [`REMEMBERED_INPUTS`] taken ones are kept.
 //!
 //! # What is absent
 //!
-//! No model is called here and nothing is run: that is the runner's. There is no clock and no source of
-//! random ids: times come from the caller, ids from the caller or from the store's own numbers. The one exception of each:
-//! claims in PostgreSQL expire by the database's clock, and a session's life is random unless the caller gives
-//! one. Nothing is encrypted at rest.
+//! This crate calls no model and runs nothing: that is the runner's task. It has no clock and no source of
+//! random ids: times come from the caller, ids from the caller or from the store's own numbers. There is one
+//! exception each: claims in PostgreSQL expire by the database's clock, and a session's life is random unless
+//! the caller sets it. Nothing is encrypted at rest.
 //!
 //! # Features
 //!

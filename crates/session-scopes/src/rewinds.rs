@@ -1,7 +1,8 @@
 //! The rewinds of a session as databases keep them.
 //!
-//! A rewind that a later one went back behind does not count any more, and need not be read. So each row names the one
-//! that counts before it, and the seals of events the newest one: whoever reads follows them, and misses one that is gone.
+//! A rewind before the target of a later one is hidden, and need not be read. So each row has the version of
+//! the previous visible one, and the seals of events that of the newest: a reader follows them, and detects a
+//! missing row.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +18,9 @@ pub(crate) struct RewindRow {
     /// The session whose event it is.
     pub(crate) stream: i64,
     pub(crate) rewound: Rewound,
-    /// The version of the rewind before it; 0 if there is none.
+    /// The version of the previous rewind; 0 if there is none.
     pub(crate) previous: u64,
-    /// The version of the newest rewind up to the version that it went back to: the next one that counts. 0 if there is
+    /// The version of the newest rewind at or before this one's target: the next visible one. 0 if there is
     /// none.
     pub(crate) visible: u64,
     pub(crate) checksum: i64,
@@ -76,7 +77,7 @@ impl Rewinds {
             let row = self
                 .0
                 .remove(&next)
-                .ok_or_else(|| SessionError::damaged("history of a session", "a rewind is missing"))?;
+                .ok_or_else(|| SessionError::damaged("history of a session", "missing rewind"))?;
             compare(row.sum(), row.checksum, || "rewind of a session".to_owned())?;
             followed.push(row.rewound);
             next = follow(&row);
@@ -89,7 +90,7 @@ impl Rewinds {
 mod tests {
     use super::*;
 
-    /// Two rewinds, of which the second went back behind the first, and a third.
+    /// Two rewinds, the second to before the first, and a third.
     fn rows() -> [RewindRow; 3] {
         let rewound = |version, to| Rewound { version, to };
         [

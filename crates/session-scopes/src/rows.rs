@@ -1,9 +1,9 @@
-//! Values as rows: what a write changes in a table, decided without a database.
+//! Values as rows: computes a write's changes to a table, without a database.
 //!
-//! A value that is no list is one row. A list is a head (where its items are and how many count) and rows
-//! of items that are only ever added: appending writes the new items, and changing an item in the middle
-//! writes that item again, with a higher version. Whoever reads takes the highest version of each place.
-//! So an earlier head still describes an earlier value, which is what rewinding and forking live on.
+//! A value that is not a list is one row. A list is a head (the location and number of its items) and rows of
+//! items that are only added: appending writes the new items, and changing an item in the middle writes it
+//! again, with a higher version. Readers take the highest version of each index. So an earlier head still
+//! describes an earlier value, as rewinds and forks require.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::session::Held;
 use crate::store::InboxEntry;
 use crate::time::Timestamp;
 
-/// Where the items of a list are: their generation, the place of the first, and how many there are.
+/// The extent of a list: its generation, the index of the first item, and the number of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// Distinguishes the lists that a key has had.
@@ -29,7 +29,7 @@ pub(crate) struct Extent {
     pub(crate) length: u64,
 }
 
-/// What the row of a key holds.
+/// The content of a key's row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Head {
     Json(Value),
@@ -43,21 +43,22 @@ pub(crate) struct Found {
     pub(crate) schema: Arc<str>,
 }
 
-/// Items that come to stand from a place on.
+/// Items to be stored from an index on.
 pub(crate) type Chunk = (u64, Vec<Value>);
 
-/// What becomes of a key.
+/// The change of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
     Nothing,
     Remove,
     Json(Value),
-    /// A list: its new extent, and the rows to add. Another generation than before begins anew.
+    /// A list: its new extent, and the rows to add. A new generation replaces the list.
     List(Extent, Vec<Chunk>),
 }
 
 impl Change {
-    /// Whether the list that was there loses and gets items at its ends only: whoever has it needs the new ones.
+    /// Whether items are only removed from and added to the ends of the list: a reader of the old list needs
+    /// only the new items.
     pub(crate) fn only_appends(&self, before: Extent) -> bool {
         let Change::List(after, rows) = self else { return false };
         let end = before.start + before.length;
@@ -65,7 +66,7 @@ impl Change {
     }
 }
 
-/// What is to be done about a key.
+/// The plan for a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Plan {
     /// The items of the list have to be read first.
@@ -82,7 +83,8 @@ pub(crate) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Folds writes to one key into what its row holds. `items` are those of the list, once they were read.
+    /// Folds writes to one key into the content of its row. `items` are those of the list, once they were
+    /// read.
     pub(crate) fn plan(
         &self,
         found: Option<&Found>,
@@ -163,7 +165,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Rows for what is new in a list, or a new list when more has changed than has stayed.
+    /// The rows of new items of a list, or of a new list if more has changed than stayed.
     fn list_change(&self, before: &List<Arc<Value>>, extent: Extent, after: &List<Arc<Value>>) -> Change {
         if after.ptr_eq(before) {
             return Change::Nothing;
@@ -217,7 +219,7 @@ pub(crate) fn by_key<'w>(writes: &[&'w Write]) -> Vec<(&'w str, Vec<&'w Write>)>
 pub(crate) struct Assembly {
     extent: Extent,
     items: Vec<Option<Arc<Value>>>,
-    /// How many places have no item yet.
+    /// The number of indexes without an item.
     missing: usize,
 }
 
@@ -227,15 +229,15 @@ impl Assembly {
         Assembly { extent, items: vec![None; length], missing: length }
     }
 
-    /// Adds a stored chunk, which covers those that were added before.
+    /// Adds a stored chunk, overwritten by those added before.
     #[cfg(any(test, feature = "postgres"))]
     pub(crate) fn add(&mut self, place: u64, text: &str) -> Result<(), SessionError> {
-        let items: Vec<Value> = read_json("items of a list", text)?;
+        let items: Vec<Value> = read_json("list items", text)?;
         self.each(place, items, |slot, item| *slot = Some(item));
         Ok(())
     }
 
-    /// Adds a chunk that is covered by those that were added before.
+    /// Adds a chunk that is overwritten by those added before.
     #[cfg(any(test, feature = "sqlite"))]
     pub(crate) fn add_older(&mut self, place: u64, items: Vec<Value>) {
         self.each(place, items, |slot, item| {
@@ -253,7 +255,7 @@ impl Assembly {
         }
     }
 
-    /// Whether every place has an item, so that older chunks have nothing to add.
+    /// Whether every index has an item, so that older chunks are not needed.
     #[cfg(feature = "sqlite")]
     pub(crate) fn is_whole(&self) -> bool {
         self.missing == 0
@@ -265,7 +267,7 @@ impl Assembly {
             self.items.into_iter().collect::<Option<Vec<_>>>().map(|items| items.into_iter().collect());
         items.ok_or_else(|| SessionError::Stored {
             what: format!("list \"{key}\""),
-            source: serde::de::Error::custom("an item is missing"),
+            source: serde::de::Error::custom("missing item"),
         })
     }
 }
@@ -273,14 +275,14 @@ impl Assembly {
 /// The row of an item of a shared list.
 pub(crate) struct ItemRow<'a> {
     pub(crate) place: i64,
-    /// The version of the scope that the item came with.
+    /// The version of the scope in which the item was added.
     pub(crate) version: i64,
     pub(crate) checksum: i64,
     pub(crate) item: &'a str,
 }
 
-/// Collects the newest items of a shared list from their rows: from the last one back to the first one that was added after
-/// a version of the scope. Each row is checked, and none is left out.
+/// Collects the newest items of a shared list from their rows: from the last one back to the first one added
+/// after a version of the scope. Each row is verified, and gaps are detected.
 pub(crate) struct NewestItems<'a> {
     scope: i64,
     key: &'a str,
@@ -297,7 +299,7 @@ impl<'a> NewestItems<'a> {
         NewestItems { scope, key, extent, after: to_db(version), newest_first: Vec::new(), is_complete }
     }
 
-    /// Adds the row before those that were added; whether another one is needed.
+    /// Prepends a row; returns whether another one is needed.
     pub(crate) fn add(&mut self, row: &ItemRow<'_>) -> Result<bool, SessionError> {
         let ItemRow { place, version, checksum, item } = *row;
         let end = to_db(self.extent.start + self.extent.length);
@@ -307,7 +309,7 @@ impl<'a> NewestItems<'a> {
             return Err(self.damaged());
         }
         if version > self.after {
-            self.newest_first.push(Arc::new(read_json("item of a list", item)?));
+            self.newest_first.push(Arc::new(read_json("list item", item)?));
         }
         self.is_complete = version <= self.after || place == to_db(self.extent.start);
         Ok(!self.is_complete)
@@ -325,14 +327,14 @@ impl<'a> NewestItems<'a> {
     fn damaged(&self) -> SessionError {
         let missing = self.extent.length.saturating_sub(self.newest_first.len() as u64 + 1);
         let what = format!("list \"{}\"", self.key);
-        SessionError::damaged(what, format!("item {missing} is missing or damaged"))
+        SessionError::damaged(what, format!("missing or damaged item {missing}"))
     }
 }
 
 /// The largest event that is stored.
 pub(crate) const MAX_EVENT_BYTES: usize = 128 * 1024 * 1024;
 
-/// Refuses what no database would take.
+/// Rejects an event above the size limit of databases.
 pub(crate) fn check_size(body: String, event: &EventId) -> Result<String, SessionError> {
     let (bytes, limit) = (body.len(), MAX_EVENT_BYTES);
     if bytes > limit {
@@ -358,7 +360,7 @@ pub(crate) fn inbox_entry(
     body: &str,
     at: Timestamp,
 ) -> Result<InboxEntry, SessionError> {
-    let (idempotency_key, body) = (OperationId::new(key)?, read_json("entry of an inbox", body)?);
+    let (idempotency_key, body) = (OperationId::new(key)?, read_json("inbox entry", body)?);
     Ok(InboxEntry { position: from_db(position), kind: kind.parse()?, idempotency_key, body, at })
 }
 
@@ -372,7 +374,7 @@ pub(crate) fn from_db(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// A part of a session's history: the events behind `after` up to `upto`, kept with the session `stream`.
+/// A part of a session's history: the events after `after` up to `upto`, stored with the session `stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) stream: i64,
@@ -381,7 +383,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// The end of a history that goes on.
+    /// The end of an open history.
     pub(crate) const OPEN: u64 = i64::MAX as u64;
 
     pub(crate) fn contains(&self, version: u64) -> bool {
@@ -389,11 +391,11 @@ impl Segment {
     }
 }
 
-/// What a fork at a version shares of a lineage, and its own part: newest segment first.
+/// The lineage of a fork at a version: the shared segments and its own, newest first.
 pub(crate) fn forked(lineage: &[Segment], number: i64, version: u64) -> Vec<Segment> {
     let oldest = lineage.last().map(|segment| segment.stream);
     let own = Segment { stream: number, after: version, upto: Segment::OPEN };
-    // The oldest one has the initial state, even if none of its events.
+    // The oldest segment has the initial state, even if none of its events is shared.
     let shared = lineage.iter().filter(|part| part.after < version || Some(part.stream) == oldest);
     let shared = shared.map(|part| Segment { upto: part.upto.min(version), ..*part });
     let mut forked: Vec<Segment> = std::iter::once(own).chain(shared).collect();
@@ -404,7 +406,7 @@ pub(crate) fn forked(lineage: &[Segment], number: i64, version: u64) -> Vec<Segm
 /// Whether a history, given newest segment first, has the row of this stream and version.
 #[cfg(feature = "postgres")]
 pub(crate) fn in_lineage(lineage: &[Segment], stream: i64, version: u64) -> bool {
-    // A row of version 0 is of the initial state, which the oldest segment holds.
+    // A row of version 0 belongs to the initial state, in the oldest segment.
     let oldest = lineage.last();
     lineage.iter().any(|segment| segment.stream == stream && segment.contains(version))
         || version == 0 && oldest.is_some_and(|oldest| oldest.stream == stream)
@@ -480,7 +482,7 @@ mod tests {
     }
 
     proptest! {
-        /// Rows say what a merge in memory says, whatever is written.
+        /// Rows agree with a merge in memory, whatever is written.
         #[test]
         fn rows_hold_what_merging_gives(
             events in proptest::collection::vec(proptest::collection::vec((handler(), proptest::collection::vec(0..9u8, 0..4)), 1..4), 1..12),

@@ -1,8 +1,8 @@
-//! The schema that a session is opened with, and what becomes of values that were stored under another.
+//! The schema of an opened session, and the migration of values stored with another schema.
 //!
-//! A stored value is looked at only when its declared type changed; then it fits, or a migration that was
-//! registered for its key converts it, or it is an error that names the key and both types. A key that is
-//! no longer declared stays in the store, out of sight.
+//! A stored value is only examined when its declared type changed: it fits, or a registered migration
+//! converts it, or it is an error with the key and both types. The value of an undeclared key stays in the
+//! store, invisible.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +40,7 @@ struct Inner {
     schema: Schema,
     text: Arc<str>,
     migrations: BTreeMap<String, Arc<Convert>>,
-    /// The schemas that values were written under, read: the one that was asked for last comes first.
+    /// The parsed schemas of stored values, most recently used first.
     stored: Arc<Mutex<Vec<Stored>>>,
 }
 
@@ -73,8 +73,8 @@ impl SessionSchema {
         self.optional_migration(key, move |old| convert(old).map(Some))
     }
 
-    /// As [`migration`](Self::migration), for values that cannot always be converted: where `convert` gives none, the
-    /// key is as if it had never been written. The stored value stays until the key is written again.
+    /// As [`migration`](Self::migration), for values that cannot always be converted: if `convert` returns
+    /// `None`, the key is unset. The stored value stays until the key is written again.
     ///
     /// # Examples
     /// ```
@@ -82,7 +82,7 @@ impl SessionSchema {
     /// use stepfold_session_scopes::SessionSchema;
     /// use stepfold_state_core::state::Schema;
     ///
-    /// // `areas` was text once; text that is no number is forgotten.
+    /// // `areas` was text before; text that is not a number is dropped.
     /// let schema = Schema::builder().key::<u64>("areas").build()?;
     /// let schema = SessionSchema::new(schema)
     ///     .optional_migration("areas", |old| Ok(old.as_str().and_then(|text| text.parse::<u64>().ok()).map(|areas| json!(areas))));
@@ -102,12 +102,12 @@ impl SessionSchema {
         &self.0.schema
     }
 
-    /// The JSON of the schema, to be stored with what is written under it.
+    /// The JSON of the schema, stored with values written with it.
     pub fn text(&self) -> &Arc<str> {
         &self.0.text
     }
 
-    /// What a value that was written under the schema of `stored` (its JSON) is under this one.
+    /// Converts a value that was written with the schema `stored` (JSON) to this one.
     ///
     /// # Errors
     /// [`SessionError::SchemaMismatch`], or [`SessionError::Migration`].
@@ -138,8 +138,8 @@ impl SessionSchema {
         self.read_stored(stored)?.get("keys")?.get(key)?.get("type").cloned()
     }
 
-    /// The schema of this text. Those that were asked for last are not read again: the values of a session were mostly
-    /// written under few, in any order.
+    /// The parsed schema of this text, cached: the values of a session were mostly written with few schemas,
+    /// in any order.
     fn read_stored(&self, text: &str) -> Option<Arc<Value>> {
         let mut known = self.0.stored.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = known.iter().position(|stored| *stored.text == *text) {
@@ -152,7 +152,7 @@ impl SessionSchema {
         known.first().map(|stored| Arc::clone(&stored.schema))
     }
 
-    /// Whether a value that was written under the schema of `stored` fits without a look at it.
+    /// Whether a value written with the schema `stored` fits without examining it.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn has_type_of(&self, key: &str, stored: &str) -> bool {
         let declared = || self.schema().key(key).map(|declared| declared.json_schema().clone());
@@ -161,8 +161,8 @@ impl SessionSchema {
 
     /// The writes that a new session begins with: given values, and the defaults of the session's own keys.
     ///
-    /// Values of the session's own keys are taken as they are; those of `app:` and `user:` go through
-    /// their handlers, since there may be values already. Those of `temp:` are checked and dropped.
+    /// Values of the session's own keys are set directly; those of `app:` and `user:` are merged by their
+    /// handlers, since there may be values. Those of `temp:` are validated and dropped.
     ///
     /// # Errors
     /// As `State::set`, for the first value that does not fit.
@@ -205,14 +205,15 @@ impl fmt::Debug for SessionSchema {
     }
 }
 
-/// What a stored value is under another schema; see [`SessionSchema::adopt`].
+/// A stored value in another schema; see [`SessionSchema::adopt`].
 #[derive(Clone, Debug)]
 pub enum Adopted {
-    /// What it was.
+    /// Unchanged.
     Same,
-    /// What a migration made of it.
+    /// Converted by a migration.
     Converted(Cell),
-    /// Nothing: the schema does not know the key, or its migration gave none. The value stays where it is.
+    /// Hidden: the schema does not declare the key, or its migration returned nothing. The stored value is
+    /// unchanged.
     Hidden,
 }
 
@@ -223,7 +224,7 @@ fn mismatch(key: &str, value: &Value, stored: Option<&Value>, misfit: StateError
     };
     let stored = match stored.map(|schema| ValueType::of_schema(schema.clone())) {
         Some(Ok(stored)) => stored.to_string(),
-        // It was let in by an open schema: there is no type but that of the value.
+        // Accepted by an open schema: the only type is that of the value.
         _ => Kinds::of_value(value).to_string(),
     };
     SessionError::SchemaMismatch { key: key.to_owned(), stored, opened, faults }
@@ -247,7 +248,7 @@ mod tests {
     fn a_mismatch_names_the_key_and_both_types() {
         let text = opened(|| Schema::builder().key::<String>("n").build().unwrap());
         let error = text.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
-        expect![[r#"key "n" was stored as integer and is opened as string, which it does not fit: at $: expected string, found integer; register a migration for it"#]]
+        expect![[r#"incompatible stored value of key "n": stored as integer, opened as string: expected string, found integer at $; register a migration"#]]
             .assert_eq(&error.to_string());
     }
 

@@ -1,5 +1,4 @@
-//! Scopes: whose a key is, told by its prefix. The one function that splits a delta, the one that merges
-//! for reading, and the one place where `temp:` is dropped.
+//! Scopes, determined by key prefixes: splits deltas, merges scopes for reading, and drops `temp:`.
 
 use std::fmt;
 
@@ -68,18 +67,18 @@ impl fmt::Display for Scope {
 /// One value for each scope that is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ByScope<T> {
-    /// What is shared by all users.
+    /// Shared by all users.
     pub app: T,
-    /// What is shared by all sessions of the user.
+    /// Shared by all sessions of the user.
     pub user: T,
-    /// What is the session's own.
+    /// Owned by the session.
     pub session: T,
 }
 
 /// The writes of a delta by the scope that they go to, in order. Those to `temp:` go nowhere.
 ///
 /// # Errors
-/// [`StateError::InvalidKey`] for the first key of a form that no scope accepts, those of `temp:` included.
+/// [`StateError::InvalidKey`] for the first invalid key, including those of `temp:`.
 ///
 /// # Examples
 /// ```
@@ -100,7 +99,7 @@ pub fn split(delta: &Delta) -> Result<ByScope<Vec<&Write>>, StateError> {
     Ok(by_scope(delta))
 }
 
-/// Checks the form of every key, those of `temp:` included.
+/// Checks the form of every key, including those of `temp:`.
 pub(crate) fn check_keys(delta: &Delta) -> Result<(), StateError> {
     delta.iter().try_for_each(|write| check_key(write.key()))
 }
@@ -124,7 +123,7 @@ pub(crate) fn by_scope(delta: &Delta) -> ByScope<Vec<&Write>> {
     split
 }
 
-/// Leaves of a delta what is stored: everything but the writes to `temp:`.
+/// Drops the writes to `temp:`, which are not stored.
 pub(crate) fn drop_temp(delta: &mut Delta) {
     *delta = std::mem::take(delta).into_iter().filter(|write| !is_temp(write)).collect();
 }
@@ -138,7 +137,7 @@ fn is_temp(write: &Write) -> bool {
     Scope::of(write.key()) == Scope::Temp
 }
 
-/// All entries as one view: app, then user, then session, a later one in place of an earlier one.
+/// All entries as one view: app, then user, then session; later scopes take precedence.
 ///
 /// Keys of different scopes differ by their prefixes, so nothing ever hides anything in a store of ours.
 pub fn merged<K: Ord, V>(

@@ -1,9 +1,9 @@
-//! Seals: what rows say of themselves, so that damage to them is noticed, and to what surrounds them.
+//! Seals: checksums in rows that detect damage to them and missing rows.
 //!
-//! Each row has a checksum of its own. That finds what was changed, but not what is gone: a page that an index no
-//! longer leads to takes its rows with it. So rows tell of each other. The seal of an event has the digest of the
-//! history up to it, the combined checksums of the session's values, and the newest rewind; the seal of a
-//! session the same for the version of its row, and a checksum of its lineage.
+//! Each row has its own checksum. That detects changes, but not missing rows: a page lost from an index takes
+//! its rows with it. So rows refer to each other. The seal of an event has the digest of the history up to
+//! it, the combined checksums of the session's values, and the newest rewind; the seal of a session has the
+//! same for the version of its row, and a checksum of its lineage.
 
 use crate::changes::ScopeVersions;
 use crate::digest::{Check, Content, Digest};
@@ -19,12 +19,12 @@ const VERSION_BITS: u32 = 32;
 /// The highest version that a row's number has room for.
 pub(crate) const MAX_VERSION: u64 = (1 << VERSION_BITS) - 1;
 
-/// What is known of a session at a version, beside its number.
+/// The sealed state of a session at a version, in addition to its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     /// The digest of the history.
     pub(crate) head: Digest,
-    /// The checksums of the rows of all keys, those of removed ones included, each in exclusive or with the others.
+    /// The checksums of the rows of all keys, including removed ones, combined by exclusive or.
     pub(crate) cells: i64,
     /// The version of the newest rewind; 0 if there is none.
     pub(crate) rewound: u64,
@@ -51,7 +51,7 @@ impl State {
 /// The seal of an event's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventSeal {
-    /// What holds after the event.
+    /// The state after the event.
     pub(crate) state: State,
     checksum: i64,
 }
@@ -62,13 +62,13 @@ impl EventSeal {
         EventSeal { state, checksum: EventSeal::checksum(number, at, &state) }
     }
 
-    /// What it seals, if it is the one of this row.
+    /// Returns the sealed state, if the seal belongs to this row.
     pub(crate) fn open(self, number: i64, at: i64) -> Result<State, SessionError> {
         if EventSeal::checksum(number, at, &self.state) == self.checksum {
             return Ok(self.state);
         }
         let what = format!("event in row {number}");
-        Err(SessionError::damaged(what, "the checksum of its seal does not fit"))
+        Err(SessionError::damaged(what, "checksum mismatch of its seal"))
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
@@ -89,8 +89,8 @@ impl EventSeal {
     }
 }
 
-/// The combined checksums of the rows of a session's labels, and of those of its forks: so that one that is gone is
-/// missed.
+/// The combined checksums of the rows of a session's labels, and of those of its forks, to detect missing
+/// rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BranchSums {
     pub(crate) labels: i64,
@@ -100,20 +100,20 @@ pub(crate) struct BranchSums {
 /// The seal of a session's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionSeal {
-    /// What holds at the version of the row.
+    /// The state at the version of the row.
     pub(crate) state: State,
     /// The digest of the history up to the oldest version that the session can go back to.
     pub(crate) anchor: Digest,
     /// The checksum of the session's lineage.
     pub(crate) lineage: i64,
-    /// What its labels and its forks add up to.
+    /// The combined checksums of its labels and its forks.
     pub(crate) branches: BranchSums,
     /// The checksum of the row.
     pub(crate) checksum: i64,
 }
 
 impl SessionSeal {
-    /// Begins the checksum of a row with what it seals.
+    /// Begins the checksum of a row with the sealed fields.
     fn begin(&self) -> Check {
         let mut check = Check::new("stepfold_sessions");
         self.state.check(&mut check).bytes(self.anchor.as_bytes()).int(self.lineage);
@@ -142,7 +142,7 @@ impl SessionSeal {
     }
 }
 
-/// What a store knows of a session, claim and inbox aside: what the seal of its row covers.
+/// A session's row without claim and inbox: the sealed fields.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionRecord {
     pub(crate) number: i64,
@@ -152,13 +152,13 @@ pub(crate) struct SessionRecord {
     pub(crate) updated: Timestamp,
     pub(crate) parent: Option<(String, u64)>,
     pub(crate) life: String,
-    /// What holds at the version.
+    /// The state at the version.
     pub(crate) state: State,
     /// The digest of the history up to the oldest version.
     pub(crate) anchor: Digest,
     /// The checksum of the lineage.
     pub(crate) lineage: i64,
-    /// What its labels and its forks add up to.
+    /// The combined checksums of its labels and its forks.
     pub(crate) branches: BranchSums,
 }
 
@@ -204,7 +204,7 @@ impl SessionRecord {
         seal
     }
 
-    /// With what the seal of its row tells, if the row is what was sealed.
+    /// Adds the sealed data of its row, if the seal is valid.
     pub(crate) fn opened(self, seal: SessionSeal, key: &SessionKey) -> Result<Self, SessionError> {
         let SessionSeal { state, anchor, lineage, branches, checksum } = seal;
         let record = SessionRecord { state, anchor, lineage, branches, ..self };
@@ -212,14 +212,14 @@ impl SessionRecord {
         Ok(record)
     }
 
-    /// The columns of what the session was forked from.
+    /// The columns of the fork's origin.
     pub(crate) fn parent(&self) -> (Option<&str>, Option<i64>) {
         let parent = self.parent.as_ref();
         (parent.map(|(id, _)| id.as_str()), parent.map(|(_, version)| to_db(*version)))
     }
 
-    /// What holds after an event that is added with this digest: it changes the combined checksums of the values by
-    /// `cells`, and may be a rewind.
+    /// The state after an event with this digest: it changes the combined checksums of the values by `cells`,
+    /// and may be a rewind.
     pub(crate) fn state_after(&self, content: Content, cells: i64, is_rewind: bool) -> State {
         let State { head, cells: before, rewound } = self.state;
         let rewound = if is_rewind { self.version + 1 } else { rewound };
@@ -231,13 +231,13 @@ impl SessionRecord {
         SessionRecord { oldest, anchor, ..self }
     }
 
-    /// With labels whose rows change what all of them add up to by this.
+    /// Updates the combined checksum of labels.
     pub(crate) fn with_labels(mut self, changed: i64) -> Self {
         self.branches.labels ^= changed;
         self
     }
 
-    /// With forks whose rows change what all of them add up to by this.
+    /// Updates the combined checksum of forks.
     pub(crate) fn with_forks(mut self, changed: i64) -> Self {
         self.branches.forks ^= changed;
         self
@@ -323,13 +323,13 @@ pub(crate) fn of_shared(
     check.optional_int(list.map(|(start, _)| start)).optional_int(list.map(|(_, length)| length)).sum()
 }
 
-/// The checksum of the row of an item of a shared list, with its place and the version that it came with.
+/// The checksum of the row of a shared list's item, with its index and version.
 pub(crate) fn of_item(scope: i64, key: &str, (place, version): (i64, i64), item: &str) -> i64 {
     Check::new("stepfold_shared_items").int(scope).text(key).int(place).int(version).text(item).sum()
 }
 
-/// The number of an event's row, by which its seal knows it. A bound of a range may be higher than any version that
-/// there is.
+/// The number of an event's row, covered by its seal. The bound of a range may be higher than any existing
+/// version.
 pub(crate) fn row_number(stream: i64, version: u64) -> i64 {
     (stream << VERSION_BITS) | version.min(MAX_VERSION).cast_signed()
 }
@@ -359,7 +359,7 @@ pub(crate) fn of_label(number: i64, label: &str, version: i64) -> i64 {
     Check::new("stepfold_labels").int(number).text(label).int(version).sum()
 }
 
-/// The checksum of the row of a fork: with what the row of the fork itself says of where it begins.
+/// The checksum of the row of a fork, including the origin in the fork's own row.
 pub(crate) fn of_fork(parent: i64, number: i64, id: &str, version: i64, created: i64) -> i64 {
     let mut check = Check::new("stepfold_forks");
     check.int(parent).int(number).text(id).int(version).int(created).sum()
@@ -370,7 +370,7 @@ pub(crate) fn compare(found: i64, stored: i64, what: impl FnOnce() -> String) ->
     if found == stored {
         return Ok(());
     }
-    Err(SessionError::damaged(what(), "the checksum of its row does not fit"))
+    Err(SessionError::damaged(what(), "checksum mismatch of its row"))
 }
 
 /// The bytes of a blob, from its start on.

@@ -1,4 +1,4 @@
-//! A session as it was read: plain data of one version.
+//! A session that was read: plain data at one version.
 
 use std::collections::{BTreeMap, BTreeSet};
 #[cfg(feature = "postgres")]
@@ -21,47 +21,47 @@ use crate::scope::{ByScope, Scope, merged};
 use crate::store::Claim;
 use crate::time::Timestamp;
 
-/// A session at one version: what a store gives. State and events are there if they were asked for, and
+/// A session at one version, as returned by a store. State and events are present if they were requested, and
 /// belong to the same version.
 #[derive(Clone, Debug)]
 pub struct Session {
     /// Its address.
     pub key: SessionKey,
-    /// Its life: another one once it was deleted and made again. A fork has its own.
+    /// Its life: it changes when the session is deleted and created again. A fork has its own.
     pub life: LifeId,
     /// The version that was read: the number of events that were committed to it, by then.
     pub version: u64,
-    /// The number of events that were ever committed to it. It is another number than the version only if an
-    /// [earlier version](crate::GetSession::at_version) was asked for.
+    /// The number of events ever committed to it. It differs from the version only if an [earlier
+    /// version](crate::GetSession::at_version) was requested.
     pub newest: u64,
     /// When it was created.
     pub created: Timestamp,
     /// When it was written last; the time of the newest event.
     pub updated: Timestamp,
-    /// The claim on it, if a worker holds one; see [`GetSession::now`](crate::GetSession) for when it has expired.
+    /// The claim, if a worker holds one; see [`GetSession::now`](crate::GetSession) about its expiry.
     pub claim: Option<Claim>,
-    /// The position of the newest entry that waits in its inbox; 0 if none does.
+    /// The position of the newest waiting entry in its inbox; 0 if there is none.
     pub inbox: u64,
-    /// What it was forked from, if it was.
+    /// The origin, if it is a fork.
     pub parent: Option<Parent>,
     /// The oldest version that it can go back to. Events up to it were deleted by retention.
     pub oldest: u64,
     /// The versions that count in the one that was read: all of them, unless the session was rewound.
     pub visible: Visible,
-    /// The digest of the history up to the version, in stores that keep digests. Noted elsewhere, it shows any later
-    /// change to the events: forks share the digests of what they share, a rewind adds an event like any other, and
-    /// retention keeps the digest of the newest event that it takes.
+    /// The digest of the history up to the version, in stores that keep digests. Stored elsewhere, it reveals
+    /// any later change to the events: forks share the digests of shared events, a rewind adds an event like
+    /// any other, and retention keeps the digest of the newest event that it deletes.
     pub head: Option<Digest>,
     /// How often the scopes were written that it shares with other sessions.
     pub scopes: ScopeVersions,
-    /// The values of all scopes as they are stored, if they were asked for: all of them, or [those that were asked for](Values::is_whole).
+    /// The stored values of all scopes, if they were requested: all of them, or [some](Values::is_whole).
     pub values: Option<ByScope<Values>>,
-    /// The events that were asked for, in order; also those that a rewind has hidden, unless
-    /// [only visible ones](crate::GetSession::visible) were wanted.
+    /// The requested events, in order; including those hidden by a rewind, unless [only visible
+    /// ones](crate::GetSession::visible) were requested.
     pub events: Vec<CommittedEvent>,
 }
 
-/// Where a fork comes from.
+/// The origin of a fork.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parent {
     /// The session, of the same app and user. It may have been deleted since.
@@ -73,8 +73,8 @@ pub struct Parent {
 impl Session {
     /// The state under a schema: app, user and session values as one view, and the conversation.
     ///
-    /// The conversation is what is said in those visible events that were read; ask the store for all
-    /// events if it is to be whole. Nothing is under `temp:`, which begins empty in each invocation.
+    /// The conversation consists of the messages in the visible events that were read; request all events for
+    /// a complete one. `temp:` is empty: it begins empty in each invocation.
     ///
     /// # Errors
     /// [`SessionError::SchemaMismatch`] when a value was stored under another type, does not fit the one
@@ -107,10 +107,10 @@ impl Session {
             session: adopted(values.session)?,
         };
         State::from_cells(schema.schema(), merged(scopes), self.transcript())
-            .map_err(SessionError::state(format_args!("the state of session {}", self.key)))
+            .map_err(SessionError::state(format_args!("state of session {}", self.key)))
     }
 
-    /// What was said in the visible events that were read.
+    /// The messages of the visible events that were read.
     pub fn transcript(&self) -> Transcript {
         let mut transcript = Transcript::new();
         for committed in self.visible_events() {
@@ -121,12 +121,12 @@ impl Session {
         transcript
     }
 
-    /// The events that count today, of those that were read.
+    /// The visible events that were read.
     pub fn visible_events(&self) -> impl Iterator<Item = &CommittedEvent> {
         self.events.iter().filter(|committed| self.visible.contains(committed.version))
     }
 
-    /// A value of any scope, as it is stored, whatever the schema; none if the state was not read.
+    /// The stored value of a key in any scope, whatever the schema; `None` if the state was not read.
     pub fn get(&self, key: &str) -> Option<ValueRef<'_>> {
         let values = self.values.as_ref()?;
         match Scope::of(key) {
@@ -137,8 +137,7 @@ impl Session {
         }
     }
 
-    /// All values of all scopes as one JSON object, as they are stored: no schema is asked, so that values are seen
-    /// also where they fit none that is at hand.
+    /// All stored values of all scopes as one JSON object, independent of any schema.
     pub fn to_json(&self) -> Value {
         let values = self.values.clone().unwrap_or_default();
         let entries = |values: Values| {
@@ -157,17 +156,17 @@ impl Session {
     }
 }
 
-/// The values of one scope, by key, as they are stored: all of them, or those that were asked for.
+/// The stored values of one scope, by key: all of them, or some.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     held: BTreeMap<Arc<str>, Held>,
-    /// Where they are not all: the keys that were asked for and have no value.
+    /// If they are not all: the requested keys without a value.
     removed: Option<BTreeSet<Arc<str>>>,
     /// Lists of which only new items were read.
     appended: BTreeMap<Arc<str>, Appended>,
 }
 
-/// What a list has become by appending: see [`Values::appended`].
+/// The new items of a list that was only appended to: see [`Values::appended`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Appended {
     /// The length of the list. It may be shorter than before with the new items, if a merge handler (reducer) keeps the last
@@ -178,7 +177,7 @@ pub struct Appended {
 }
 
 impl Appended {
-    /// The list, given what it was before; none if that cannot have been so short.
+    /// Extends the earlier list; `None` if its length does not match.
     fn to(&self, before: &List<Arc<Value>>) -> Option<List<Arc<Value>>> {
         let kept = self.length.checked_sub(self.items.len()).filter(|kept| *kept <= before.len())?;
         let mut list = before.clone();
@@ -193,7 +192,7 @@ impl Appended {
 pub struct Held {
     /// The value.
     pub cell: Cell,
-    /// What [`SessionSchema::text`] was when it was written.
+    /// The [`SessionSchema::text`] when it was written.
     pub schema: Arc<str>,
 }
 
@@ -210,7 +209,7 @@ impl Values {
         Values { held, removed: Some(removed), appended: BTreeMap::new() }
     }
 
-    /// With the new items of a list, in place of the whole list.
+    /// Adds the new items of a list, instead of the whole list.
     #[must_use]
     pub fn with_appended(mut self, key: impl Into<Arc<str>>, appended: Appended) -> Self {
         self.appended.insert(key.into(), appended);
@@ -242,25 +241,25 @@ impl Values {
         self.held.is_empty()
     }
 
-    /// Whether these are all values of the scope. If not, they are those that have changed since, or those of
-    /// the keys that were asked for.
+    /// Whether these are all values of the scope. If not, they are the changed ones, or those of the
+    /// requested keys.
     pub fn is_whole(&self) -> bool {
         self.removed.is_none()
     }
 
-    /// The keys that were asked for, or have changed, and have no value; none where [all](Values::is_whole)
-    /// values were read.
+    /// The requested or changed keys without a value; empty if [all](Values::is_whole) values were read.
     pub fn removed(&self) -> impl Iterator<Item = &str> {
         self.removed.iter().flatten().map(|key| &**key)
     }
 
-    /// The lists that have only been appended to, by key, where an [incremental](crate::GetSession::incremental) read was
-    /// asked for. Their keys have no value here; [`Session::update`] appends the items to the lists of a state.
+    /// The lists that were only appended to, by key, if an [incremental](crate::GetSession::incremental) read
+    /// was requested. Their keys have no value here; [`Session::update`] appends the items to the lists of a
+    /// state.
     pub fn appended(&self) -> impl Iterator<Item = (&str, &Appended)> {
         self.appended.iter().map(|(key, appended)| (&**key, appended))
     }
 
-    /// The lists that have only been appended to, as they are, given those of a state, by key.
+    /// The complete lists that were only appended to, given those of a state, by key.
     pub(crate) fn appended_to(
         &self,
         state: &State,
@@ -283,7 +282,7 @@ impl Values {
         known.map(list).collect()
     }
 
-    /// Those of these keys, as if no others had been asked for.
+    /// The values of these keys only.
     #[cfg(feature = "postgres")]
     pub(crate) fn restricted_to(mut self, keys: BTreeSet<Arc<str>>) -> Self {
         let appended = mem::take(&mut self.appended);
@@ -301,7 +300,7 @@ impl Values {
         self.held.keys().chain(self.appended.keys()).map(|key| &**key)
     }
 
-    /// The values as they are under another schema.
+    /// The values, converted to another schema.
     pub(crate) fn adopted(self, schema: &SessionSchema) -> Result<Vec<(Arc<str>, Cell)>, SessionError> {
         let mut cells = Vec::with_capacity(self.held.len());
         for (key, held) in self.held {
@@ -315,7 +314,7 @@ impl Values {
     }
 }
 
-/// Whether the schema lets the key in. A scope holds what other agents wrote to it as well.
+/// Whether the schema accepts the key. A scope may contain writes of other agents.
 pub(crate) fn is_known(schema: &SessionSchema, key: &str) -> bool {
     schema.schema().is_open() || schema.schema().key(key).is_some()
 }
@@ -350,12 +349,12 @@ pub struct Rewound {
 }
 
 impl Visible {
-    /// What counts at a version, given all rewinds of the session in the order of their versions.
+    /// The visible versions at a version, given all rewinds of the session in order.
     pub fn at(version: u64, rewinds: &[Rewound]) -> Self {
         let mut ranges = Vec::new();
         let mut end = version;
         let mut left = rewinds;
-        // From the end backwards: a rewind counts if it lies in what is still visible.
+        // From the end backwards: a rewind counts if it is still visible.
         while let Some((last, earlier)) =
             left[..left.partition_point(|next| next.version <= end)].split_last()
         {
@@ -390,7 +389,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same, as one would say it: the list of events, cut at each rewind.
+    /// The reference implementation: the list of events, truncated at each rewind.
     fn simulated(rewinds: &[Rewound], version: u64) -> Vec<u64> {
         let mut at: Vec<Vec<u64>> = vec![vec![]];
         for next in 1..=version {

@@ -1,4 +1,4 @@
-//! What the rows of databases tell of claims and inboxes, each with a checksum.
+//! The claim and inbox data in database rows, each with a checksum.
 
 use crate::digest::Check;
 use crate::error::SessionError;
@@ -8,15 +8,15 @@ use crate::seal::compare;
 use crate::store::{Fence, InboxEntry, PreparedInput};
 use crate::time::Timestamp;
 
-/// What a session's row tells of its claim and its inbox.
+/// The claim and inbox data of a session's row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Work {
     pub(crate) fence: Fence,
-    /// The position of the newest entry that waits in the inbox; 0 if none does.
+    /// The position of the newest waiting entry in the inbox; 0 if there is none.
     pub(crate) inbox: u64,
     /// The newest position that was ever given.
     pub(crate) last: u64,
-    /// The checksums of the entries that wait, each in exclusive or with the others: one that is gone is missed.
+    /// The checksums of the waiting entries, combined by exclusive or, to detect missing ones.
     pub(crate) waiting: i64,
 }
 
@@ -34,7 +34,7 @@ impl Work {
         check.int(to_db(self.inbox)).int(to_db(self.last)).int(self.waiting).sum()
     }
 
-    /// Refuses what was not written so.
+    /// Rejects data that differs from what was written.
     pub(crate) fn check(&self, number: i64, stored: i64, key: &SessionKey) -> Result<(), SessionError> {
         compare(self.checksum(number), stored, || format!("claim or inbox of session {key}"))
     }
@@ -45,12 +45,12 @@ impl Work {
         (holder.map(|(owner, _)| owner.as_str()), holder.map(|(_, expires)| expires.as_micros()))
     }
 
-    /// Refuses entries that are not those that wait, by their combined checksums.
+    /// Rejects entries that differ from the waiting ones, by their combined checksums.
     pub(crate) fn check_waiting(&self, sum: i64) -> Result<(), SessionError> {
         if sum == self.waiting {
             return Ok(());
         }
-        let why = "what waits in it is not what was accepted: an entry is missing, or too many";
+        let why = "entries differ from the accepted ones: one is missing or surplus";
         Err(SessionError::damaged("inbox", why))
     }
 }
@@ -98,9 +98,9 @@ impl InputRow {
         check.int(number).int(*position).text(key).bytes(digest).text(kind).text(body).int(*at).sum()
     }
 
-    /// Refuses a row that is not what was written.
+    /// Rejects a row that differs from what was written.
     pub(crate) fn check(&self, number: i64) -> Result<(), SessionError> {
-        compare(self.sum(number), self.checksum, || format!("entry {} of an inbox", self.position))
+        compare(self.sum(number), self.checksum, || format!("inbox entry {}", self.position))
     }
 
     pub(crate) fn entry(&self) -> Result<InboxEntry, SessionError> {
@@ -108,7 +108,7 @@ impl InputRow {
         inbox_entry(self.position, &self.kind, &self.key, &self.body, at)
     }
 
-    /// What is kept of it once it is taken.
+    /// The data that is kept after it is taken.
     pub(crate) fn taken(&self, number: i64) -> TakenRow<'_> {
         let InputRow { position, key, digest, .. } = self;
         let (position, checksum) = (*position, of_taken(number, key, *position, digest));
@@ -125,10 +125,10 @@ pub(crate) struct TakenRow<'a> {
 }
 
 impl TakenRow<'_> {
-    /// Refuses a row that is not what was written.
+    /// Rejects a row that differs from what was written.
     pub(crate) fn check(&self, number: i64) -> Result<(), SessionError> {
         let sum = of_taken(number, self.key, self.position, self.digest);
-        compare(sum, self.checksum, || format!("entry {} that was taken from an inbox", self.position))
+        compare(sum, self.checksum, || format!("taken inbox entry {}", self.position))
     }
 }
 

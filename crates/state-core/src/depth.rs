@@ -1,13 +1,13 @@
-//! How deeply values may nest, so that whatever is stored can be read again.
+//! The nesting limit of values, so that everything stored can be read again.
 //!
-//! The reader of stored JSON gives up at 128 levels. A state, an event and a snapshot wrap values in
-//! a few levels of their own, hence the lower limit here.
+//! The JSON reader stops at 128 levels. States, events and snapshots wrap values in a few levels of their
+//! own, hence the lower limit here.
 
 use serde_json::Value;
 
-/// The deepest nesting of arrays and objects that a value in a state or a message may have.
+/// The maximum nesting of arrays and objects of a value in a state or a message.
 ///
-/// Deeper values could be written as JSON but not be read again, so they are refused when they come in.
+/// Deeper values could be written as JSON but not read again, so they are rejected on input.
 pub const MAX_DEPTH: usize = 100;
 
 /// Whether `value` nests more than `limit` levels of arrays and objects. Visits at most `limit` levels.

@@ -3,11 +3,11 @@
 use std::error::Error;
 use std::fmt;
 
-/// An error with its causes, in one line: `what failed: why: why that`.
+/// Formats an error with its causes, in one line: `what failed: why: cause`.
 ///
-/// The errors of stepfold show their causes by themselves: their `Display` goes down to the innermost one, and their
-/// `source()` is none, so that nothing is shown twice. This does the same for the errors of other libraries. A cause
-/// that is shown already is left out; with the innermost one, all are.
+/// The errors of stepfold print their causes themselves: their `Display` includes the innermost one, and
+/// their `source()` is `None`, so that nothing is printed twice. This does the same for errors of other
+/// libraries. Causes that the text already shows are skipped.
 ///
 /// # Examples
 /// ```
@@ -18,7 +18,7 @@ use std::fmt;
 /// struct NotRead(io::Error);
 /// impl fmt::Display for NotRead {
 ///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-///         f.write_str("the file cannot be read")
+///         f.write_str("file not readable")
 ///     }
 /// }
 /// impl std::error::Error for NotRead {
@@ -28,7 +28,7 @@ use std::fmt;
 /// }
 ///
 /// let error = NotRead(io::Error::other("no disk"));
-/// assert_eq!(ErrorChain(&error).to_string(), "the file cannot be read: no disk");
+/// assert_eq!(ErrorChain(&error).to_string(), "file not readable: no disk");
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorChain<'a>(pub &'a (dyn Error + 'static));
@@ -41,7 +41,7 @@ impl fmt::Display for ErrorChain<'_> {
     }
 }
 
-/// Adds `source` and its causes to a text that does not show them yet.
+/// Appends `source` and its causes to a text that does not show them yet.
 pub(crate) fn push_causes(text: &mut String, source: Option<&(dyn Error + 'static)>) {
     let causes = || std::iter::successors(source, |error| (*error).source());
     if causes().last().is_some_and(|innermost| shows(text, &innermost.to_string())) {
@@ -55,7 +55,7 @@ pub(crate) fn push_causes(text: &mut String, source: Option<&(dyn Error + 'stati
     }
 }
 
-/// Whether a text shows a cause: it is all of it, or stands after a colon.
+/// Whether a text shows a cause: it is the whole text, or follows a colon.
 fn shows(text: &str, cause: &str) -> bool {
     cause.is_empty() || text == cause || text.contains(&format!(": {cause}"))
 }

@@ -1,13 +1,13 @@
-//! Faults and names, as errors list them: all of them, of which the first ones are printed.
+//! Lists of faults and of names in errors; only the first ones are printed.
 
 use std::fmt;
 
-/// One place where something does not fit.
+/// A fault at one location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where: a JSON path such as `$[2].title` in a value, a key in a schema.
+    /// The location: a JSON path such as `$[2].title` in a value, a key in a schema.
     pub path: String,
-    /// What is wrong there. Never shows the value itself.
+    /// The message. It never shows the value.
     pub message: String,
 }
 
@@ -18,16 +18,16 @@ impl Fault {
     }
 }
 
-/// All places where something does not fit, at least one.
+/// All faults of a value or a declaration; least one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
 
-/// Faults and names beyond these are counted, not printed.
+/// The number of printed faults or names; the rest is counted.
 const PRINTED_FAULTS: usize = 8;
 const PRINTED_NAMES: usize = 30;
 
 impl Faults {
-    /// The faults, in the order in which they were found.
+    /// The faults, in the order of detection.
     pub fn iter(&self) -> std::slice::Iter<'_, Fault> {
         self.0.iter()
     }
@@ -44,7 +44,7 @@ impl Faults {
         self.0.is_empty()
     }
 
-    /// The same faults with the path of each changed.
+    /// Maps the path of each fault.
     pub(crate) fn map_paths(mut self, change: impl Fn(&str) -> String) -> Self {
         for fault in &mut self.0 {
             fault.path = change(&fault.path);
@@ -77,17 +77,22 @@ impl<'a> IntoIterator for &'a Faults {
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_some(f, &self.0, PRINTED_FAULTS, "; ", |f, fault| {
-            write!(f, "at {}: {}", fault.path, fault.message)
+            let Fault { path, message } = fault;
+            if path.starts_with('$') {
+                write!(f, "{message} at {path}")
+            } else {
+                write!(f, "{path}: {message}")
+            }
         })
     }
 }
 
-/// Names to choose from, as an error lists them.
+/// Available names, as listed in an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(Vec<String>);
 
 impl Names {
-    /// The names, in the order in which they were declared.
+    /// The names, in declaration order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
@@ -108,7 +113,7 @@ impl fmt::Display for Names {
     }
 }
 
-/// Writes up to `limit` items and says how many are left out.
+/// Writes up to `limit` items and the number of the rest.
 fn write_some<T>(
     f: &mut fmt::Formatter<'_>,
     items: &[T],

@@ -1,16 +1,16 @@
-//! Characters that hide, reorder or fake text, and text with them escaped.
+//! Detects and escapes characters that hide, reorder or fake text.
 //!
-//! Text of a model, a tool or a file may hold terminal escape sequences (`ESC[8m` conceals what follows), bidirectional
-//! controls that reorder a line, and characters without a glyph. Programs that show such text to an approver escape it
-//! first; what is stored stays as it is.
+//! Text of a model, a tool or a file may contain terminal escape sequences (`ESC[8m` conceals what follows),
+//! bidirectional controls that reorder a line, and characters without a glyph. Programs that show such text
+//! to an approver escape it first; stored text is unchanged.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a character has no glyph of its own: a control character (also line feed and tab), a bidirectional control,
-/// a zero-width or filler character, a variation selector, a tag.
+/// Whether a character has no visible glyph: a control character (including line feed and tab), a
+/// bidirectional control, a zero-width or filler character, a variation selector, a tag.
 ///
-/// Spaces have a width, and combining marks a form; they are visible.
+/// Spaces and combining marks count as visible.
 ///
 /// # Examples
 /// ```
@@ -23,18 +23,18 @@ pub fn is_invisible(character: char) -> bool {
     matches!(Unprinted::of(character), Some(Unprinted::Control | Unprinted::Joining | Unprinted::Hiding))
 }
 
-/// The kind of a character that prints nothing, or nothing of its own.
+/// The kinds of characters without a visible glyph.
 ///
-/// It is a table of Unicode 17: control characters, `DefaultIgnorableCodePoint`, general categories `Cf`, `Zl` and `Zp`,
-/// and what is blank by its glyph, with the planes' whole ranges that are reserved for such characters.
+/// A table of Unicode 17: control characters, `DefaultIgnorableCodePoint`, general categories `Cf`, `Zl` and
+/// `Zp`, characters with a blank glyph, and whole ranges reserved for such characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unprinted {
     Control,
-    /// What ordinary text of some scripts is written with, and emoji: joiners, variation selectors.
+    /// Used in ordinary text of some scripts and in emoji: joiners, variation selectors.
     Joining,
-    /// What ordinary text can do without.
+    /// Not needed in ordinary text.
     Hiding,
-    /// Format characters with a form that encloses what follows, as the Arabic number sign.
+    /// Format characters that enclose what follows, such as the Arabic number sign.
     Enclosing,
 }
 
@@ -64,11 +64,11 @@ impl Unprinted {
     }
 }
 
-/// Escapes the characters of a text that hide, reorder or fake text at a terminal, as JSON escapes them: `\u001b`.
+/// Escapes characters that hide, reorder or fake text at a terminal, as JSON does: `\u001b`.
 ///
-/// Line feeds and tabs stay, a carriage return before a line feed is left out, and so stay the joiners and variation
-/// selectors that Persian, Hindi and emoji are written with. JSON stays the same value.
-/// [`escape_all_invisible`] escapes these as well, for approvals.
+/// Keeps line feeds, tabs, and the joiners and variation selectors of Persian, Hindi and emoji; drops a
+/// carriage return before a line feed. JSON keeps its value. [`escape_all_invisible`] escapes these too, for
+/// approvals.
 ///
 /// # Examples
 /// ```
@@ -85,7 +85,8 @@ pub fn escape_invisible(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Escapes every invisible character of a text, line feeds and joiners too: one line, of which all can be seen.
+/// Escapes every invisible character, including line feeds and joiners, so that the text is one fully visible
+/// line.
 ///
 /// # Examples
 /// ```

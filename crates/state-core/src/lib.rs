@@ -1,16 +1,15 @@
-//! The nouns of stateful LLM agents: messages, transcripts, schema'd state, deltas.
+//! The data types of stateful LLM agents: messages, transcripts, state with a schema, deltas.
 //!
-//! This is the foot of stepfold, a runtime in which *an agent run is a fold over committed steps*. Here is what is folded: pure data that can be kept, compared, stored and
-//! read again. Take this crate alone to write a chat model (implement [`chat::ChatModel`]), a store, or a
-//! tool; take the facade `stepfold` for agents.
+//! This is the lowest layer of stepfold, a runtime in which *an agent run is a fold over committed steps*:
+//! pure data that is compared, stored and read again. Use this crate alone to write a chat model (implement
+//! [`chat::ChatModel`]), a store, or a tool; use the facade `stepfold` for agents.
 //!
 //! # The tour
 //!
-//! **State.** A [`Schema`](state::Schema) declares keys: the type of each and the
-//! [`Handler`](state::Handler) that merges writes to it. A [`State`](state::State) holds the values. A
-//! [`Delta`](state::Delta) is a list of writes as data; folding it over a state gives the next one. A
-//! clone of a state costs nothing and does not change with it. A [`Template`](state::Template) puts
-//! values into a prompt.
+//! **State.** A [`Schema`](state::Schema) declares keys: the type of each and the [`Handler`](state::Handler)
+//! (a *reducer*) that merges writes to it. A [`State`](state::State) holds the values. A
+//! [`Delta`](state::Delta) is a list of writes as data; folding it over a state gives the next state. A clone
+//! of a state is an O(1) snapshot. A [`Template`](state::Template) inserts values into a prompt.
 //!
 //! ```
 //! use serde_json::json;
@@ -21,21 +20,21 @@
 //! let schema = Schema::builder()
 //!     .key(DOCUMENTS)                                             // lists are appended to
 //!     .key::<String>("user:name")                                 // other values are replaced
-//!     .key::<u64>("visits").handler(Handler::sum()).default(0)    // unless you say otherwise
+//!     .key::<u64>("visits").handler(Handler::sum()).default(0)    // unless a handler is set
 //!     .build()?;
 //! let mut state = State::with_values(&schema, json!({"user:name": "Ada"}))?;
 //!
-//! // Writes are checked where they are made ...
+//! // Writes are checked immediately ...
 //! let mut delta = Delta::new();
 //! delta.push(schema.write(DOCUMENTS, vec!["first".to_owned(), "second".to_owned()])?);
 //! delta.push(schema.write("visits", 1)?);
 //! let refused = schema.write("visits", "many").unwrap_err();
 //! assert_eq!(
 //!     refused.to_string(),
-//!     r#"key "visits" holds integer, which this value is not: at $: expected integer, found string"#,
+//!     r#"invalid value for key "visits": expected integer, found string at $"#,
 //! );
 //!
-//! // ... and folded all at once or not at all. A snapshot stays what it was.
+//! // ... and applied atomically. A snapshot does not change.
 //! let before = state.clone();
 //! state.apply(&delta)?;
 //! assert_eq!(state.get(DOCUMENTS)?, Some(vec!["first".to_owned(), "second".to_owned()]));
@@ -47,9 +46,9 @@
 //! ```
 //!
 //! **Chat.** A [`Message`](chat::Message) has a role and parts. A [`Transcript`](chat::Transcript) is an
-//! append-only list of them that knows its turns and steps, [checks](chat::Transcript::check) that every
-//! call is answered and every answer has its call, and [repairs](chat::Transcript::repair) what an
-//! interruption left open. It has a text notation that parses what it prints:
+//! append-only list of messages. It knows its turns and steps, [checks](chat::Transcript::check) that calls
+//! and results match, and [repairs](chat::Transcript::repair) itself after an interruption. It has a text
+//! notation that parses what it prints:
 //!
 //! ```
 //! use stepfold_state_core::chat::Transcript;
@@ -69,20 +68,20 @@
 //!
 //! # What it costs
 //!
-//! A clone of a state, a snapshot or a transcript is O(1); so is appending a message, or an item to a list
-//! key, at any length and with snapshots held of every earlier version. See [`List`].
+//! Cloning a state, a snapshot or a transcript is O(1); so is appending a message, or an item to a list key,
+//! at any length and with snapshots of every earlier version. See [`List`].
 //!
 //! # What is absent
 //!
-//! Nothing here waits, reads a clock, draws a random number or touches I/O. There is no loop, no tool, no
-//! session and no provider: those are the layers above.
+//! Nothing here waits, reads a clock, draws a random number or does I/O. The loop, tools, sessions and
+//! providers are in the layers above.
 //!
 //! # Features
 //!
-//! - `validation`: check values against their whole JSON Schema, with a path for each fault. Without it a
-//!   declared type is still checked: by `serde` where the key was declared with a Rust type
-//!   ([`key`](state::SchemaBuilder::key)), by kind (string, integer, list, ...) for the rest.
-//! - `preserve_order`: keep the order in which the fields of JSON objects were written.
+//! - `validation`: checks values against their whole JSON Schema, with a path for each fault. Without it a
+//!   declared type is still checked: by `serde` for keys declared with a Rust type
+//!   ([`key`](state::SchemaBuilder::key)), otherwise by kind (string, integer, list, ...).
+//! - `preserve_order`: keeps the order of JSON object fields.
 
 pub mod chat;
 mod decode;

@@ -1,10 +1,9 @@
-//! A persistent, append-only list: a clone is O(1), and so is a push, however many clones are alive.
+//! A persistent, append-only list with O(1) clone and push.
 //!
-//! What would surprise a reader: clones *share* the free slots behind their last item. A push writes
-//! the next slot once, through a `OnceLock`; a clone keeps its own length and so never sees it. Only
-//! when two clones of one length both push does the second copy a chunk (at most 64 items). That is
-//! why a conversation or a state list costs the same to append to at any length, with a snapshot
-//! held of every earlier version.
+//! Clones *share* the free slots after their last item. A push writes the next slot once, through a
+//! `OnceLock`; a clone keeps its own length and so never sees it. Only when two clones of one length both
+//! push does the second copy a chunk (at most 64 items). So appending to a conversation or a state list costs
+//! the same at any length, with snapshots of every earlier version.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -20,12 +19,10 @@ const WIDTH: usize = 64;
 /// The capacity of the first chunk of a short list; it doubles up to [`WIDTH`].
 const FIRST_CAPACITY: usize = 4;
 
-/// A persistent list: [`clone`](Clone::clone) is O(1), [`push`](List::push) is O(1), and no clone ever
-/// sees what another one pushed.
+/// A persistent list: [`clone`](Clone::clone) and [`push`](List::push) are O(1), and clones are independent.
 ///
-/// Items are stored in chunks of 64, below nodes of 64 chunks. Reading by index takes constant time;
-/// iteration walks whole chunks. Two lists that grew from one share every chunk that they have in
-/// common.
+/// Items are stored in chunks of 64, below nodes of 64 chunks. Access by index takes constant time; iteration
+/// walks whole chunks. Lists with a common origin share their common chunks.
 ///
 /// # Examples
 /// ```
@@ -38,18 +35,19 @@ const FIRST_CAPACITY: usize = 4;
 /// assert_eq!(snapshot.iter().copied().collect::<Vec<_>>(), [0, 1, 2]);
 /// ```
 pub struct List<T> {
-    /// Every node but the last is full: it holds `WIDTH * WIDTH` items.
+    /// Every node but the last is full: it has `WIDTH * WIDTH` items.
     nodes: Arc<Vec<Arc<Node<T>>>>,
-    /// Items before this index were dropped by [`List::keep_last`]; they are still in the chunks.
+    /// Items before this index were dropped by [`List::keep_last`]; their chunks still hold them.
     start: usize,
-    /// One past the last item, counted from the first chunk. Slots behind it may be set by a clone.
+    /// The end of the items, exclusive, counted from the first chunk. Slots from there on may be set by a
+    /// clone.
     end: usize,
 }
 
-/// Up to [`WIDTH`] chunks. Appending a chunk fills the next free slot, as appending an item does.
+/// At most [`WIDTH`] chunks. Appending a chunk fills the next free slot, like appending an item.
 type Node<T> = Slots<Arc<Slots<T>>>;
 
-/// Slots that are written once each, in order.
+/// Write-once slots, filled in order.
 struct Slots<T>(Box<[OnceLock<T>]>);
 
 impl<T> Slots<T> {
@@ -61,13 +59,13 @@ impl<T> Slots<T> {
         self.0.len()
     }
 
-    /// The item at `index`, which the caller knows to be below some list's length.
+    /// The item at `index`, which must be below some list's length.
     #[expect(clippy::expect_used, reason = "slots below a list's length were set before it got that length")]
     fn at(&self, index: usize) -> &T {
         self.0[index].get().expect("a slot below the length is set")
     }
 
-    /// The first `length` items, copied into slots of the given capacity.
+    /// Copies the first `length` items into slots with the given capacity.
     fn copied(&self, length: usize, capacity: usize) -> Self
     where
         T: Clone,
@@ -81,7 +79,7 @@ impl<T> Slots<T> {
 }
 
 impl<T> List<T> {
-    /// An empty list. It allocates nothing of note until the first push.
+    /// An empty list. It allocates almost nothing before the first push.
     pub fn new() -> Self {
         List { nodes: Arc::new(Vec::new()), start: 0, end: 0 }
     }
@@ -91,12 +89,12 @@ impl<T> List<T> {
         self.end - self.start
     }
 
-    /// Whether there is no item.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The item at `index`, or none at or past the end.
+    /// The item at `index`; `None` at or after the end.
     pub fn get(&self, index: usize) -> Option<&T> {
         (index < self.len()).then(|| self.at(self.start + index))
     }
@@ -116,21 +114,20 @@ impl<T> List<T> {
         Iter { list: self, front: self.start, back: self.end, chunk: &[] }
     }
 
-    /// The items from `index` on; empty at or past the end. Skipping costs nothing.
+    /// The items from `index` on; empty at or after the end. Skipping costs nothing.
     pub fn iter_from(&self, index: usize) -> Iter<'_, T> {
         let front = self.start.saturating_add(index).min(self.end);
         Iter { list: self, front, back: self.end, chunk: &[] }
     }
 
-    /// Whether both lists are the same version of the same list, found without looking at items.
-    /// `false` says nothing: the items may still be equal.
+    /// Whether both are the same version of the same list, by pointer. `false` is inconclusive: the items may
+    /// still be equal.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.nodes, &other.nodes) && self.start == other.start && self.end == other.end
             || self.is_empty() && other.is_empty()
     }
 
-    /// Whether `self` begins with all of `earlier`, found without looking at items: they share chunks.
-    /// `false` says nothing.
+    /// Whether `self` begins with all of `earlier`, by shared chunks. `false` is inconclusive.
     pub(crate) fn grew_from(&self, earlier: &Self) -> bool {
         self.start == earlier.start
             && self.end >= earlier.end
@@ -138,8 +135,8 @@ impl<T> List<T> {
     }
 
     fn shares_chunks_with(&self, earlier: &Self) -> bool {
-        // The chunk that holds the last item of `earlier` is the newest that both can share; older
-        // chunks are only ever replaced together with it, by `set`, which rebuilds the path to it.
+        // The chunk of the last item of `earlier` is the newest that both can share; older chunks are only
+        // replaced together with it, by `set`, which rebuilds the path to it.
         let last = earlier.end - 1;
         self.nodes.iter().zip(earlier.nodes.iter()).all(|(mine, theirs)| Arc::ptr_eq(mine, theirs))
             || (0..=last / (WIDTH * WIDTH)).all(|node| {
@@ -161,7 +158,7 @@ impl<T> List<T> {
 }
 
 impl<T: Clone> List<T> {
-    /// Appends an item. O(1), whatever the length and however many clones are alive.
+    /// Appends an item. O(1), whatever the length and the number of clones.
     pub fn push(&mut self, item: T) {
         let position = self.end;
         let item = match self.free_slot(position) {
@@ -170,7 +167,7 @@ impl<T: Clone> List<T> {
                     self.end += 1;
                     return;
                 }
-                // A clone of the same length was faster: our history parts from its history here.
+                // A clone of the same length pushed first: the histories diverge here.
                 Err(item) => item,
             },
             None => item,
@@ -179,9 +176,9 @@ impl<T: Clone> List<T> {
         self.end += 1;
     }
 
-    /// Replaces the item at `index`. Copies one chunk and the path to it: O(64), at any length.
+    /// Replaces the item at `index`. Copies one chunk and its path: O(64), at any length.
     ///
-    /// Returns whether there was such an item.
+    /// Returns whether the item exists.
     pub fn set(&mut self, index: usize, item: T) -> bool {
         if index >= self.len() {
             return false;
@@ -199,9 +196,9 @@ impl<T: Clone> List<T> {
         true
     }
 
-    /// Drops all but the last `count` items. Amortised O(1) for each item ever pushed.
+    /// Drops all but the last `count` items. Amortised O(1) per pushed item.
     ///
-    /// Dropped items are freed once as many were dropped as are kept (and at least 64).
+    /// Dropped items are freed when they are as many as the kept ones (and at least 64).
     pub fn keep_last(&mut self, count: usize) {
         if self.len() <= count {
             return;
@@ -212,8 +209,8 @@ impl<T: Clone> List<T> {
         }
     }
 
-    /// Drops all but the first `count` items. Copies one chunk and the path to it: O(64), at any length. The
-    /// dropped items are released.
+    /// Drops all but the first `count` items, and frees the dropped ones. Copies one chunk and its path:
+    /// O(64), at any length.
     ///
     /// # Examples
     /// ```
@@ -246,15 +243,15 @@ impl<T: Clone> List<T> {
         self.nodes = Arc::new(nodes);
     }
 
-    /// The slot for `position`, if its chunk exists and is large enough. It may be set already.
+    /// The slot for `position`, if its chunk exists and is large enough. It may be set.
     fn free_slot(&self, position: usize) -> Option<&OnceLock<T>> {
         let node = self.nodes.get(position / (WIDTH * WIDTH))?;
         node.0.get(position / WIDTH % WIDTH)?.get()?.0.get(position % WIDTH)
     }
 
-    /// Puts the item into a chunk of our own: a new one, a larger copy, or a copy of one whose slot a clone
-    /// has taken. The item is in it before the chunk is: a clone on another thread may find the chunk at
-    /// once, and a free slot in it would be its to take.
+    /// Puts the item into an exclusive chunk: a new one, a larger copy, or a copy of one whose slot a clone
+    /// has taken. The item is inserted before the chunk is shared: a clone on another thread may then see the
+    /// chunk and take a free slot in it.
     fn push_in_own_chunk(&mut self, position: usize, item: T) {
         let offset = position % WIDTH;
         let capacity = capacity_for(offset, position < WIDTH);
@@ -266,7 +263,7 @@ impl<T: Clone> List<T> {
         self.put_chunk(position, Arc::new(chunk));
     }
 
-    /// Puts `chunk` where `position` lies: into the node's free slot, or onto a path of our own.
+    /// Puts `chunk` at `position`: into the node's free slot, or onto an exclusive path.
     fn put_chunk(&mut self, position: usize, chunk: Arc<Slots<T>>) {
         let (node_index, chunk_index) = (position / (WIDTH * WIDTH), position / WIDTH % WIDTH);
         let capacity = capacity_for(chunk_index, node_index == 0);
@@ -291,7 +288,7 @@ impl<T: Clone> List<T> {
     }
 }
 
-/// How many slots to allocate so that `index` fits: the first chunk and node grow, the others are full.
+/// The number of slots to allocate for `index`: the first chunk and node grow, the others are full.
 fn capacity_for(index: usize, is_first: bool) -> usize {
     if is_first { (index + 1).next_power_of_two().max(FIRST_CAPACITY) } else { WIDTH }
 }
@@ -388,9 +385,13 @@ impl<T> Index<usize> for List<T> {
     type Output = T;
 
     /// # Panics
-    /// At or past the end, as a slice does.
+    /// If `index` is at or after the end, as a slice does.
     fn index(&self, index: usize) -> &T {
-        assert!(index < self.len(), "index {index} is past the end of a list of {} items", self.len());
+        assert!(
+            index < self.len(),
+            "index out of range: the list has {} items, the index is {index}",
+            self.len()
+        );
         self.at(self.start + index)
     }
 }
@@ -455,7 +456,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a test does to one of a growing family of clones.
+    /// Operations of a test on a growing family of clones.
     #[derive(Clone, Debug)]
     enum Operation {
         Push(u16),
@@ -607,7 +608,7 @@ mod tests {
             branch.push(Arc::new(7));
             assert_eq!(branch.len(), count + 1);
             assert!(branch.iter().take(count).zip(&items).all(|(mine, item)| Arc::ptr_eq(mine, item)));
-            // Copied are the items of one chunk at most.
+            // At most the items of one chunk are copied.
             let copied = items.iter().filter(|item| Arc::strong_count(item) > 2).count();
             assert!((1..=WIDTH).contains(&copied), "{copied} were copied at {count}");
             assert!(items[count..].iter().all(|item| Arc::strong_count(item) == 2));

@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(State::from_json(&schema, &stored)?, state);
     println!("{stored}");
 
-    heading("A run that was cut off is repaired before a model sees it");
+    heading("An interrupted run is repaired before a model sees it");
     state.push_message(Message::from_parts(Role::Assistant, vec![ask("c3", "stalls by area")]));
     if let Err(faults) = state.messages().check() {
         println!("fault: {faults}");

@@ -26,7 +26,7 @@
 //! let agent = Agent::builder(model)
 //!     .instructions("You help {user:name?} with statistics.")
 //!     .schema(Schema::builder().key::<String>("user:name").build()?)
-//!     .tools([count_tool().build()?])
+//!     .tool(count_tool())
 //!     .build()?;
 //!
 //! // Every step is stored before anything else happens: whoever opens the session later goes on from there.
@@ -48,8 +48,10 @@
 //! | [`trim`] | which messages of a long conversation a model is shown |
 //! | [`session_scopes`] | sessions, scopes, events, the stores |
 //! | [`providers`] | models: real servers, scripted replies, cassettes, layers |
-//! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed; [graphs](agent_loop::graph) of agents and functions |
+//! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed |
+//! | [`graph`] | workflows of functions, agents and graphs over one state |
 //! | [`runner`] | an agent in a session |
+//! | `mcp` | tools of servers that speak the Model Context Protocol, by the feature of this name |
 //! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
 //!
 //! # Features
@@ -68,6 +70,7 @@
 //! | `anthropic` | | Anthropic's models |
 //! | `gemini` | | Google's Gemini models |
 //! | `postgres` | | sessions in PostgreSQL |
+//! | `mcp` | | tools of servers that speak the Model Context Protocol |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `contract` | | the exam of session stores, for tests |
 //! | `test-kit` | | the simulator of runs, for tests |
@@ -79,6 +82,11 @@
 
 #[doc(inline)]
 pub use stepfold_agent_loop as agent_loop;
+#[doc(inline)]
+pub use stepfold_graph as graph;
+#[cfg(feature = "mcp")]
+#[doc(inline)]
+pub use stepfold_mcp as mcp;
 #[cfg(feature = "otel")]
 #[doc(inline)]
 pub use stepfold_otel as otel;
@@ -98,11 +106,11 @@ pub use stepfold_trim as trim;
 
 /// The names that most programs use.
 pub mod prelude {
-    pub use stepfold_agent_loop::graph::Graph;
     pub use stepfold_agent_loop::{
         Agent, Decision, Decisions, Exit, HookAction, HookContext, Input, Outcome, Output, Pause, Run,
         RunEvent, RunLimits,
     };
+    pub use stepfold_graph::Graph;
     pub use stepfold_runner::{Busy, Runner, SessionHandle};
     pub use stepfold_state_core::chat::{ChatModel, Message, Transcript};
     pub use stepfold_state_core::state::{Handler, Key, Schema, State};
@@ -141,6 +149,9 @@ pub mod guide {
     pub mod durability {}
     #[doc = include_str!("../guide/claims.md")]
     pub mod claims {}
+    #[cfg(feature = "mcp")]
+    #[doc = include_str!("../guide/mcp.md")]
+    pub mod mcp {}
     #[cfg(feature = "otel")]
     #[doc = include_str!("../guide/traces.md")]
     pub mod traces {}

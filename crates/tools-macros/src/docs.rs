@@ -1,8 +1,8 @@
-//! The description of a tool, from the documentation of its function.
+//! Derives a tool's description from the documentation of its function.
 
 use syn::{Attribute, Expr, ExprLit, Lit, Meta};
 
-/// What the model reads of a doc comment: all before its first heading.
+/// Returns the part of a doc comment that the model reads: everything before the first heading.
 ///
 /// Sections such as `# Errors` or `# Examples` are for readers of the code.
 pub(crate) fn description(attributes: &[Attribute]) -> String {
@@ -20,7 +20,7 @@ pub(crate) fn description(attributes: &[Attribute]) -> String {
     shown.join("\n").trim().to_owned()
 }
 
-/// The documentation that only the compiler can read: `#[doc = include_str!("..")]`.
+/// Finds documentation that only the compiler can read: `#[doc = include_str!("..")]`.
 pub(crate) fn unreadable(attributes: &[Attribute]) -> Option<&Attribute> {
     attributes.iter().find(|attribute| match &attribute.meta {
         Meta::NameValue(pair) => pair.path.is_ident("doc") && line(attribute).is_none(),

@@ -1,7 +1,7 @@
-//! The expansion: the function as it was, and beside it one that starts the tool.
+//! Expands the macro: the unchanged function, and a function that starts the tool.
 //!
-//! All that is generated stands inside that second function, so no name but its own is added to the user's
-//! module, and the types of the parameters mean there what they mean in the signature.
+//! All generated code is inside that second function, so only its name is added to the user's module, and
+//! parameter types resolve as in the signature.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -30,14 +30,11 @@ pub(crate) fn tool(options: TokenStream, item: &TokenStream) -> TokenStream {
     if let (Some(_), Some(cpu)) =
         (function.sig.asyncness, options.as_ref().and_then(|options| options.cpu.as_ref()))
     {
-        faults.at(
-            cpu,
-            "an `async fn` runs in the run's own task; make it a plain `fn` to have it compute on a thread",
-        );
+        faults.at(cpu, "`cpu` needs a plain `fn`: an `async fn` runs in the run's own task, not on a thread");
     }
     let parameters = parameter::take(&mut function.sig.inputs, &mut faults);
     let description = description(&function, options.as_ref(), &mut faults);
-    // The function stays in any case, so that its callers do not fail too.
+    // The function is emitted in any case, so that its callers compile.
     match (faults.into_error(), options) {
         (None, Some(options)) => {
             let companion = Companion::new(&function, &options, &parameters, description).tokens();
@@ -62,7 +59,7 @@ fn parse_function(item: &TokenStream) -> syn::Result<ItemFn> {
     };
     match syn::parse2::<Item>(item.clone()) {
         Ok(item) => {
-            Err(syn::Error::new_spanned(item, "`#[tool]` makes a tool of a function, and this is none"))
+            Err(syn::Error::new_spanned(item, "expected a function: `#[tool]` turns a function into a tool"))
         }
         Err(_) => Err(error),
     }
@@ -70,32 +67,31 @@ fn parse_function(item: &TokenStream) -> syn::Result<ItemFn> {
 
 fn check_signature(signature: &Signature, faults: &mut Faults) {
     if !signature.generics.params.is_empty() {
-        faults
-            .at(&signature.generics, "a tool has one JSON Schema, so its function has no generic parameters");
+        faults.at(&signature.generics, "a tool function cannot be generic: a tool has one JSON Schema");
     }
     if let Safety::Unsafe(word) = &signature.safety {
-        faults.at(word, "a model decides when a tool is called, so it cannot be unsafe to call");
+        faults.at(word, "a tool function cannot be unsafe: a model decides when it is called");
     }
     if let Some(dots) = &signature.variadic {
-        faults.at(dots, "a tool has a fixed list of parameters");
+        faults.at(dots, "a tool function cannot be variadic: a tool has a fixed list of parameters");
     }
 }
 
-/// What the model reads of the tool.
+/// The tool's description for the model.
 fn description(function: &ItemFn, options: Option<&Options>, faults: &mut Faults) -> LitStr {
     let name = &function.sig.ident;
     if let Some(description) = options.and_then(|options| options.description.clone()) {
         return description;
     }
     if let Some(attribute) = docs::unreadable(&function.attrs) {
-        let message = "a macro cannot read this documentation; write it out, or give `description = \"..\"`";
+        let message = "the macro cannot read this documentation: write it as a doc comment, or set `description = \"..\"`";
         faults.at(attribute, message);
     }
     let text = docs::description(&function.attrs);
-    // Options that could not be read may have had one.
+    // Options that could not be parsed may contain a description.
     if text.is_empty() && options.is_some() {
-        let message = "a tool needs a description: write a doc comment that tells the model what the tool does and \
-            when to use it, or give `description = \"..\"`";
+        let message = "missing description: write a doc comment that tells the model what the tool does and \
+            when to use it, or set `description = \"..\"`";
         faults.at(name, message);
     }
     LitStr::new(&text, name.span())
@@ -155,7 +151,7 @@ impl<'a> Companion<'a> {
         })
     }
 
-    /// One line for each parameter, so that the compiler's error about a type points at that parameter.
+    /// One line for each parameter, so that a type error points at the parameter.
     fn assertions(&self) -> TokenStream {
         let private = self.private();
         let lines = self.parameters.iter().map(|parameter| match parameter {
@@ -170,7 +166,7 @@ impl<'a> Companion<'a> {
         quote!(#(#lines)*)
     }
 
-    /// The struct of the arguments, if there are any.
+    /// The struct of the arguments, if the function has arguments.
     fn arguments(&self) -> Option<TokenStream> {
         self.plain_arguments().next()?;
         let private = self.private();
@@ -191,11 +187,11 @@ impl<'a> Companion<'a> {
         })
     }
 
-    /// What the tool calls: a closure of extractors, which hands their parts to the function.
+    /// The closure that the tool calls: it takes extractors and passes their contents to the function.
     fn closure(&self) -> TokenStream {
         let Companion { function, host, .. } = self;
         let private = self.private();
-        // These names cannot meet those of the user.
+        // Hygienic names, which cannot collide with the user's.
         let arguments = Ident::new("arguments", Span::mixed_site());
         let extracted = |index: usize| format_ident!("extracted{index}", span = Span::mixed_site());
         let ty = arguments_name();
@@ -231,7 +227,7 @@ impl<'a> Companion<'a> {
         quote!(move |#(#parameters),*| { #future })
     }
 
-    /// What the function returned, as a `Result`; errors about its type point at the return type.
+    /// The function's return value as a `Result`; type errors point at the return type.
     fn outcome(&self, call: &TokenStream) -> TokenStream {
         let private = self.private();
         let span = match &self.function.sig.output {
@@ -259,7 +255,7 @@ impl<'a> Companion<'a> {
         })
     }
 
-    /// Where `stepfold-tools` keeps what only this macro uses.
+    /// The path of the items of `stepfold-tools` that only this macro uses.
     fn private(&self) -> Path {
         let mut path = self.host.clone();
         path.segments.push(Ident::new("__private", Span::call_site()).into());
@@ -291,7 +287,7 @@ fn default_function(argument: &Argument) -> Option<TokenStream> {
     Some(quote_spanned!(expression.span()=> fn #name() -> #ty { #expression }))
 }
 
-/// As a string without the spaces that tokens have between them.
+/// The tokens as a string without spaces between them.
 fn text(tokens: &TokenStream) -> String {
     tokens.to_token_stream().to_string().replace(' ', "")
 }

@@ -1,4 +1,4 @@
-//! Several compile errors at once: an author should not have to find them one build at a time.
+//! Collects several compile errors, so that an author sees all of them in one build.
 
 use quote::ToTokens;
 
@@ -12,12 +12,12 @@ impl Faults {
         self.push(syn::Error::new_spanned(culprit, message));
     }
 
-    /// The value of a result, or its error is added.
+    /// Returns the value of a result, or adds its error.
     pub(crate) fn keep<T>(&mut self, result: syn::Result<T>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }
 
-    /// All errors as one, if there are any.
+    /// All errors combined into one, if any.
     pub(crate) fn into_error(self) -> Option<syn::Error> {
         self.0
     }

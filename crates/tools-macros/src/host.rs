@@ -1,8 +1,8 @@
-//! Under which path the generated code finds `stepfold-tools`.
+//! Resolves the path under which generated code finds `stepfold-tools`.
 //!
 //! A procedural macro has no `$crate`. The user may depend on `stepfold-tools` or only on the facade
-//! `stepfold`, so the manifest of the crate that is being compiled is read for one of the two names. What
-//! this cannot see, such as a renamed dependency, is said with `#[tool(crate = "..")]`.
+//! `stepfold`, so the manifest of the compiled crate is searched for one of the two names. Other cases, such
+//! as a renamed dependency, are set with `#[tool(crate = "..")]`.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use syn::parse_quote;
 const TOOLS: &str = "stepfold-tools";
 const FACADE: &str = "stepfold";
 
-/// The path of `stepfold-tools` in the crate that is being compiled.
+/// The path of `stepfold-tools` in the compiled crate.
 #[expect(
     clippy::disallowed_methods,
-    reason = "Cargo tells a macro by the environment which crate it works for"
+    reason = "Cargo passes the compiled crate's directory to a macro in the environment"
 )]
 pub(crate) fn path() -> syn::Path {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
@@ -24,7 +24,7 @@ pub(crate) fn path() -> syn::Path {
     if has_only_facade(&manifest) { parse_quote!(::stepfold::tools) } else { parse_quote!(::stepfold_tools) }
 }
 
-/// Whether the facade is there and `stepfold-tools` is not, or only for tests.
+/// Whether the facade is a dependency and `stepfold-tools` is not, or only a development dependency.
 fn has_only_facade(manifest: &str) -> bool {
     let dependencies = dependencies(manifest);
     let has = |name: &str| dependencies.iter().any(|(known, _)| *known == name);
@@ -32,7 +32,7 @@ fn has_only_facade(manifest: &str) -> bool {
     !has_always(TOOLS) && (has_always(FACADE) || (has(FACADE) && !has(TOOLS)))
 }
 
-/// The names of all dependencies, each with whether it is one outside tests and build scripts too.
+/// The names of all dependencies, each with a flag: true outside development and build dependencies.
 fn dependencies(manifest: &str) -> Vec<(&str, bool)> {
     let mut found = Vec::new();
     let mut section = None;
@@ -40,7 +40,7 @@ fn dependencies(manifest: &str) -> Vec<(&str, bool)> {
         if let Some(header) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
             section = is_always_there(header);
             let last = header.rsplit('.').next().unwrap_or(header);
-            // `[dependencies.name]` is a dependency and not a list of them.
+            // `[dependencies.name]` is one dependency, not a list of them.
             if section.is_none()
                 && let Some((lists, _)) = header.rsplit_once('.')
                 && let Some(always) = is_always_there(lists)
@@ -54,7 +54,7 @@ fn dependencies(manifest: &str) -> Vec<(&str, bool)> {
     found
 }
 
-/// For the header of a list of dependencies, whether they are there outside tests and build scripts too.
+/// For the header of a dependency list: true outside development and build dependencies.
 fn is_always_there(header: &str) -> Option<bool> {
     match header.rsplit('.').next().map(str::trim) {
         Some("dependencies") => Some(!header.starts_with("workspace")),

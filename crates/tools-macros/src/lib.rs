@@ -1,11 +1,11 @@
-//! The attribute macro `#[tool]`: a documented function becomes a tool.
+//! The attribute macro `#[tool]`: turns a documented function into a tool.
 //!
-//! Use it through `stepfold-tools`, which re-exports it with its documentation and its examples. This crate
-//! only reads tokens and writes tokens: it has no opinion about tools that is not already in the builder of
-//! `stepfold-tools`, and what it writes could be written by hand.
+//! Use it through `stepfold-tools`, which re-exports it with documentation and examples. This crate only
+//! reads and writes tokens: every rule about tools is in the builder of `stepfold-tools`, and the expansion
+//! could be written by hand.
 //!
-//! In the order of reading: `expand` (the whole), `options` (what stands in `#[tool(..)]`), `parameter`
-//! (what each parameter is), `docs` (the description), `host` (under which path `stepfold-tools` is found).
+//! In the order of reading: `expand` (the expansion), `options` (the arguments of `#[tool(..)]`), `parameter`
+//! (the kinds of parameters), `docs` (the description), `host` (the path of `stepfold-tools`).
 
 mod docs;
 mod expand;
@@ -16,7 +16,7 @@ mod parameter;
 
 use proc_macro::TokenStream;
 
-/// Makes a tool of a documented function.
+/// Turns a documented function into a tool.
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
     expand::tool(options.into(), &item.into()).into()

@@ -1,4 +1,4 @@
-//! What stands in `#[tool(..)]`: a few words of the macro's own, and calls on the tool's builder.
+//! Parses the arguments of `#[tool(..)]`: a few options of the macro, and calls on the tool's builder.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
@@ -10,20 +10,20 @@ use syn::{Error, Expr, Ident, LitStr, Path, Result, Token, parenthesized, token}
 /// The options of one tool.
 #[derive(Default)]
 pub(crate) struct Options {
-    /// In place of the function's name.
+    /// Replaces the function's name.
     pub(crate) name: Option<LitStr>,
-    /// In place of the function's documentation.
+    /// Replaces the function's documentation.
     pub(crate) description: Option<LitStr>,
-    /// In place of the path that is looked up.
+    /// Replaces the resolved path of `stepfold-tools`.
     pub(crate) host: Option<Path>,
-    /// The function computes, and does not wait.
+    /// The function is CPU-bound and runs on a thread.
     pub(crate) cpu: Option<Ident>,
-    /// All else, in the order written.
+    /// Other options, in source order.
     pub(crate) calls: Vec<Call>,
 }
 
-/// A call on the builder: `option(arguments)` is `.option(arguments)`, and `option` alone is `.option()`. What the
-/// builder does not have, and what it does not take, the compiler says, and points here.
+/// A call on the builder: `option(arguments)` is `.option(arguments)`, and `option` alone is `.option()`. The
+/// compiler reports unknown methods and invalid arguments at this span.
 pub(crate) struct Call {
     method: Ident,
     arguments: Punctuated<Expr, Token![,]>,
@@ -61,18 +61,18 @@ impl Options {
 fn set<T>(slot: &mut Option<T>, key: &Ident, value: T) -> Result<()> {
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Error::new_spanned(key, format!("`{key}` is given twice"))),
+        Some(_) => Err(Error::new_spanned(key, format!("duplicate option `{key}`"))),
     }
 }
 
 /// `= "text"`.
 fn text(key: &Ident, input: ParseStream<'_>) -> Result<LitStr> {
-    let wanted = || Error::new_spanned(key, format!("write `{key} = \"..\"`"));
+    let wanted = || Error::new_spanned(key, format!("invalid option `{key}`: expected `{key} = \"..\"`"));
     input.parse::<Token![=]>().map_err(|_| wanted())?;
     input.parse().map_err(|_| wanted())
 }
 
-/// `(expression, expression)`, or nothing.
+/// `(expression, expression)`, or no arguments.
 fn arguments(key: &Ident, input: ParseStream<'_>) -> Result<Punctuated<Expr, Token![,]>> {
     if input.peek(token::Paren) {
         let content;
@@ -83,8 +83,8 @@ fn arguments(key: &Ident, input: ParseStream<'_>) -> Result<Punctuated<Expr, Tok
         return Ok(Punctuated::new());
     }
     let message = format!(
-        "write `{key}(..)`, which is `.{key}(..)` on the tool's builder; only `name`, `description` and `crate` are \
-         written with `=`"
+        "invalid option `{key}`: expected `{key}(..)`, which calls `.{key}(..)` on the tool's builder; only `name`, \
+         `description` and `crate` are written with `=`"
     );
     Err(Error::new_spanned(key, message))
 }

@@ -1,4 +1,4 @@
-//! What each parameter of a tool function is: an argument that the model sends, or an extractor.
+//! Classifies the parameters of a tool function: arguments, which the model sends, and extractors.
 
 use syn::ext::IdentExt;
 use syn::punctuated::Punctuated;
@@ -6,45 +6,45 @@ use syn::{Attribute, Error, Expr, FnArg, Ident, LitStr, Meta, Pat, PatType, Resu
 
 use crate::faults::Faults;
 
-/// The extractors of `stepfold-tools`, known by the last word of their path.
+/// The extractors of `stepfold-tools`, recognised by the last segment of their path.
 const EXTRACTORS: [&str; 6] = ["Args", "RawArgs", "FromState", "StateWriter", "Resource", "ToolContext"];
-/// Those that take all the arguments.
+/// The extractors that take all arguments.
 const WHOLE_ARGUMENTS: [&str; 2] = ["Args", "RawArgs"];
-/// What the function API takes at most.
+/// The function API's maximum.
 const MAX_EXTRACTORS: usize = 8;
 
-/// A parameter of the function, in the function's order.
+/// A parameter of the function, in source order.
 pub(crate) enum Parameter {
     Argument(Box<Argument>),
     Extractor(Extractor),
 }
 
-/// A parameter that is a field of the arguments.
+/// A parameter that becomes a field of the arguments.
 pub(crate) struct Argument {
     pub(crate) name: Ident,
     pub(crate) ty: Type,
-    /// Documentation, and what is meant for serde or schemars.
+    /// Documentation, and attributes for serde or schemars.
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) default: Option<DefaultValue>,
     pub(crate) feed: Option<Feed>,
 }
 
-/// What an argument is when the model leaves it out.
+/// The value of an argument that the model omits.
 pub(crate) enum DefaultValue {
     OfType,
     Expression(Expr),
 }
 
-/// A key of the state that an argument comes from.
+/// The state key that an argument is read from.
 pub(crate) struct Feed {
     pub(crate) key: LitStr,
-    /// Whether the model sees the argument too, and wins.
+    /// Whether the model sees the argument too; its value then takes precedence.
     pub(crate) is_visible: bool,
 }
 
-/// A parameter that is made from the context of the call.
+/// A parameter that is extracted from the call's context.
 pub(crate) struct Extractor {
-    /// Without the `&`.
+    /// The type without `&`.
     pub(crate) ty: Box<Type>,
     /// Whether the function borrows it.
     pub(crate) is_lent: bool,
@@ -57,17 +57,17 @@ struct Helpers {
     default: Option<DefaultValue>,
     feed: Option<Feed>,
     is_extractor: bool,
-    /// One that only an argument can have.
+    /// An attribute that only an argument may have.
     of_argument: Option<Attribute>,
 }
 
-/// Reads the parameters, and takes from them what only the macro understands.
+/// Parses the parameters, and removes the attributes that only the macro understands.
 pub(crate) fn take(inputs: &mut Punctuated<FnArg, Token![,]>, faults: &mut Faults) -> Vec<Parameter> {
     let mut parameters = Vec::new();
     for input in inputs.iter_mut() {
         match input {
             FnArg::Receiver(receiver) => {
-                faults.at(receiver, "a tool is a function, not a method; hand the value in as a `Resource`");
+                faults.at(receiver, "a tool function cannot be a method: pass the value as a `Resource`");
             }
             FnArg::Typed(input) => {
                 let helpers = Helpers::take(&mut input.attrs, faults);
@@ -87,13 +87,14 @@ fn check_together(parameters: &[(Parameter, PatType)], faults: &mut Faults) {
     for (parameter, input) in parameters {
         let Parameter::Extractor(extractor) = parameter else { continue };
         if has_arguments && is_one_of(&extractor.ty, &WHOLE_ARGUMENTS) {
-            let message = "this takes all the arguments, so that there is none left for the other parameters";
+            let message = "conflicting parameters: this extractor takes all arguments, so the function cannot have others";
             faults.at(input, message);
         }
         extractors += 1;
         if extractors > MAX_EXTRACTORS {
-            let message =
-                format!("a tool has up to {MAX_EXTRACTORS} extractors (all plain arguments count as one)");
+            let message = format!(
+                "too many extractors: expected at most {MAX_EXTRACTORS} (all plain arguments count as one)"
+            );
             faults.at(input, format!("{message}; combine some in an `Extract` of your own"));
         }
     }
@@ -109,7 +110,7 @@ impl Parameter {
             if let Some(attribute) = helpers.of_argument {
                 return Err(Error::new_spanned(
                     attribute,
-                    "this is only for arguments, and the parameter is an extractor",
+                    "invalid attribute: only an argument may have it, and this parameter is an extractor",
                 ));
             }
             return Ok(Parameter::Extractor(Extractor { ty: Box::new(ty.clone()), is_lent }));
@@ -131,8 +132,7 @@ fn argument_name(pattern: &Pat) -> Result<Ident> {
     match pattern {
         Pat::Ident(name) if name.by_ref.is_none() && name.subpat.is_none() => Ok(name.ident.clone()),
         other => {
-            let message =
-                "the model calls an argument by its name: use a name here, and take the value apart inside";
+            let message = "an argument needs a name, which the model uses: destructure the value in the body";
             Err(Error::new_spanned(other, message))
         }
     }
@@ -140,11 +140,9 @@ fn argument_name(pattern: &Pat) -> Result<Ident> {
 
 fn check_argument_type(ty: &Type) -> Result<()> {
     let message = match ty {
-        Type::ImplTrait(_) => {
-            "an argument has one type, from which its JSON Schema is made; `impl Trait` is any"
-        }
+        Type::ImplTrait(_) => "an argument cannot be `impl Trait`: its JSON Schema is derived from one type",
         Type::Reference(_) => {
-            "an argument is owned, such as `String` for `&str`; an extractor of your own is marked `#[extract]`"
+            "an argument must be owned, such as `String` instead of `&str`; a custom extractor is marked `#[extract]`"
         }
         _ => return Ok(()),
     };
@@ -166,7 +164,7 @@ impl Helpers {
         helpers
     }
 
-    /// Whether the attribute is one of ours.
+    /// Parses the attribute if it belongs to this macro.
     fn read(&mut self, attribute: &Attribute) -> Result<bool> {
         let Some(name) = attribute.path().get_ident().map(IdentExt::unraw) else { return Ok(false) };
         match name.to_string().as_str() {
@@ -201,7 +199,7 @@ impl Helpers {
 
 fn refuse_second(is_second: bool, attribute: &Attribute) -> Result<()> {
     if is_second {
-        Err(Error::new_spanned(attribute, "the parameter already has such an attribute"))
+        Err(Error::new_spanned(attribute, "duplicate attribute: the parameter already has one of this kind"))
     } else {
         Ok(())
     }
@@ -211,14 +209,19 @@ fn default_value(attribute: &Attribute) -> Result<DefaultValue> {
     match &attribute.meta {
         Meta::Path(_) => Ok(DefaultValue::OfType),
         Meta::List(list) => list.parse_args().map(DefaultValue::Expression),
-        Meta::NameValue(_) => {
-            Err(Error::new_spanned(attribute, "write `#[default]` or `#[default(expression)]`"))
-        }
+        Meta::NameValue(_) => Err(Error::new_spanned(
+            attribute,
+            "invalid attribute: expected `#[default]` or `#[default(expression)]`",
+        )),
     }
 }
 
 fn state_key(attribute: &Attribute, name: &Ident) -> Result<LitStr> {
-    let wanted =
-        |_| Error::new_spanned(attribute, format!("write `#[{name}(\"key\")]`, with a key of the state"));
+    let wanted = |_| {
+        Error::new_spanned(
+            attribute,
+            format!("invalid attribute: expected `#[{name}(\"key\")]` with a key of the state"),
+        )
+    };
     attribute.meta.require_list().map_err(wanted)?.parse_args().map_err(wanted)
 }

@@ -66,7 +66,7 @@ fn calculator_tool() -> Result<Tool, Box<dyn Error>> {
     Ok(tool.build()?)
 }
 
-/// "Search for Python tutorials", for whoever the state says the user is.
+/// "Search for Python tutorials", for the user in the state.
 async fn search_with_user_context() -> Result<(), Box<dyn Error>> {
     let tool = search_documents()?;
     assert!(tool.spec().parameters["properties"].get("user_context").is_none(), "the model does not see it");

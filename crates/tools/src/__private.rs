@@ -1,5 +1,5 @@
-//! What the expansion of `#[tool]` uses from here, so that a user's crate needs neither serde nor schemars
-//! as a dependency of its own. Not for any other use: it changes without notice.
+//! Items for the expansion of `#[tool]`, so that a user's crate does not need serde or schemars as a
+//! dependency. Not for any other use: it changes without notice.
 
 use ::schemars::JsonSchema;
 use ::serde::Serialize;
@@ -12,12 +12,12 @@ use crate::error::ToolError;
 use crate::extract::Extract;
 use crate::function::ToolReturn;
 
-/// What an argument of a `#[tool]` function can be.
+/// A type that can be an argument of a `#[tool]` function.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a tool",
     label = "cannot be read from the JSON that a model sends",
     note = "for a type of your own, derive `serde::Deserialize` and `schemars::JsonSchema`",
-    note = "an extractor of your own is marked `#[extract]`"
+    note = "mark a custom extractor with `#[extract]`"
 )]
 pub trait Argument {}
 
@@ -30,17 +30,17 @@ pub fn argument<T: Argument>() {}
 /// Asserts that a parameter can be extracted.
 pub fn extractor<T: Extract>() {}
 
-/// Asserts that an async function can run beside others.
+/// Asserts that an async function can run concurrently with others.
 pub fn future<F: Future + Send + 'static>(future: F) -> F {
     future
 }
 
-/// What a function returned: a `Result` under whatever name, or a plain value.
+/// The return value of a function: a `Result` under any name, or a plain value.
 ///
-/// A method of the type is found before one of a trait, and so the `Result` before the plain value.
+/// Inherent methods take precedence over trait methods, so a `Result` is recognised before a plain value.
 pub struct Returned<T>(pub T);
 
-/// The JSON of what was returned.
+/// The JSON of a return value.
 pub struct Finished(Result<Value, ToolError>);
 
 impl<T, E> Returned<Result<T, E>> {

@@ -1,23 +1,36 @@
-//! Bindings: which parameters are fed from the state, what of a result is written back, what text of it
-//! the model reads. Haystack's `inputs_from_state`, `outputs_to_state` and `outputs_to_string` (spec/000).
+//! Bindings: parameters read from the state, results written to the state, and the text that the model reads.
+//! Haystack 2.31's `inputs_from_state`, `outputs_to_state` and `outputs_to_string`.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Part, ToolContent};
-use stepfold_state_core::state::Handler;
+use stepfold_state_core::state::{Handler, ValueRef};
 
-/// A parameter that is filled from a key of the state.
+/// A parameter read from a key of the state.
 #[derive(Clone, Debug)]
 pub(crate) struct InputBinding {
     pub(crate) key: Arc<str>,
     pub(crate) parameter: String,
-    /// Whether the model sees the parameter too, and its argument wins.
+    /// Whether the model sees the parameter too; its argument then takes precedence.
     pub(crate) is_visible: bool,
 }
 
-/// A key of the state that is written from the result.
+/// A parameter that the state fills in a call; see [`Tool::inputs_on`](crate::Tool::inputs_on).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct InputFromState<'a> {
+    /// The parameter.
+    pub parameter: &'a str,
+    /// The key of the state.
+    pub key: &'a str,
+    /// The value of the key.
+    pub value: ValueRef<'a>,
+}
+
+/// A key of the state that the result is written to.
 #[derive(Clone, Debug)]
 pub(crate) struct OutputBinding {
     pub(crate) key: Arc<str>,
@@ -25,7 +38,7 @@ pub(crate) struct OutputBinding {
     pub(crate) handler: Option<Handler>,
 }
 
-/// What of a tool's result is meant: a field of it, or all of it.
+/// A field of a tool's result, or the whole result.
 ///
 /// # Examples
 /// ```
@@ -41,12 +54,12 @@ pub(crate) struct OutputBinding {
 pub enum Source {
     /// A field of the result, if the result is an object that has it.
     Field(String),
-    /// The result as it is, whatever its type.
+    /// The whole result, whatever its type.
     Whole,
 }
 
 impl Source {
-    /// What is meant, in a result that has it.
+    /// The selected part of a result, if it exists.
     pub fn of<'a>(&self, result: &'a Value) -> Option<&'a Value> {
         match self {
             Source::Field(name) => result.as_object()?.get(name),
@@ -75,15 +88,15 @@ impl From<String> for Source {
     }
 }
 
-type Formatter = dyn Fn(&Value) -> Result<String, String> + Send + Sync;
-type PartsFormatter = dyn Fn(&Value) -> Result<Vec<Part>, String> + Send + Sync;
+type BoxError = Box<dyn Error + Send + Sync>;
+type Formatter = dyn Fn(&Value) -> Result<String, BoxError> + Send + Sync;
+type ContentFormatter = dyn Fn(&Value) -> Result<ToolContent, BoxError> + Send + Sync;
 
-/// What the model reads of a result. By default all of it: a string as it is, everything else as compact
-/// JSON.
+/// The text of a result for the model. By default the whole result: a string unchanged, any other value as
+/// compact JSON.
 ///
-/// A field that the result lacks is null; of a result that is no object, all of it is meant. A formatter that
-/// fails costs nothing but the format: the model reads the default text of what it was given, and a warning is
-/// traced.
+/// A missing field is null; a result that is not an object is used whole. If a formatter fails, the model
+/// reads the default text and a warning is traced.
 ///
 /// # Examples
 /// ```
@@ -105,7 +118,7 @@ pub struct ResultText(Rule);
 enum Rule {
     One { source: Source, format: Option<Arc<Formatter>> },
     Several { texts: Vec<(String, ResultText)>, format: Option<Arc<Formatter>> },
-    Parts { source: Source, format: Arc<PartsFormatter> },
+    Content { source: Source, format: Arc<ContentFormatter> },
 }
 
 impl ResultText {
@@ -114,22 +127,22 @@ impl ResultText {
         ResultText(Rule::One { source: source.into(), format: None })
     }
 
-    /// The same, made by a formatter. It may refuse with a reason, which is traced. For
-    /// [several](ResultText::several) texts it is given the object of all of them.
+    /// Formats the text. The formatter may fail with any error, which is traced. For
+    /// [several](ResultText::several) texts its argument is the object of all of them.
     #[must_use]
     pub fn formatted<F>(self, format: F) -> Self
     where
-        F: Fn(&Value) -> Result<String, String> + Send + Sync + 'static,
+        F: Fn(&Value) -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
         let format: Option<Arc<Formatter>> = Some(Arc::new(format));
         ResultText(match self.0 {
-            Rule::One { source, .. } | Rule::Parts { source, .. } => Rule::One { source, format },
+            Rule::One { source, .. } | Rule::Content { source, .. } => Rule::One { source, format },
             Rule::Several { texts, .. } => Rule::Several { texts, format },
         })
     }
 
-    /// Several named texts, as one JSON object of strings. Of [parts](ResultText::parts) among them, the
-    /// model reads the default text.
+    /// Several named texts, as one JSON object of strings. [Parts](ResultText::parts) among them are replaced
+    /// by their default text.
     pub fn several<N: Into<String>>(texts: impl IntoIterator<Item = (N, ResultText)>) -> Self {
         let texts = texts.into_iter().map(|(name, text)| (name.into(), text)).collect();
         ResultText(Rule::Several { texts, format: None })
@@ -138,12 +151,36 @@ impl ResultText {
     /// Content parts, such as images, in place of text.
     pub fn parts<F>(source: impl Into<Source>, format: F) -> Self
     where
-        F: Fn(&Value) -> Result<Vec<Part>, String> + Send + Sync + 'static,
+        F: Fn(&Value) -> Result<Vec<Part>, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
-        ResultText(Rule::Parts { source: source.into(), format: Arc::new(format) })
+        ResultText::content(source, move |value| Ok(ToolContent::Parts(format(value)?)))
     }
 
-    /// The rule as JSON: of a formatter only that there is one.
+    /// Text or content parts, as the formatter decides: for tools that return media only sometimes.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::state_core::chat::{Content, Media, ToolContent};
+    /// use stepfold_tools::{ResultText, Source, Tool, ToolError};
+    ///
+    /// async fn fetch() -> Result<serde_json::Value, ToolError> {
+    ///     Ok(serde_json::json!({"image": "aGk="}))
+    /// }
+    /// let shown = ResultText::content(Source::Whole, |result| match result["image"].as_str() {
+    ///     Some(data) => Ok(ToolContent::Parts(vec![Content::Image(Media::base64(data, "image/png")).into()])),
+    ///     None => Ok(ToolContent::Value(result.clone())),
+    /// });
+    /// let fetch = Tool::new("fetch", "Fetches a page or an image.", fetch).output_to_string(shown).build()?;
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn content<F>(source: impl Into<Source>, format: F) -> Self
+    where
+        F: Fn(&Value) -> Result<ToolContent, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    {
+        ResultText(Rule::Content { source: source.into(), format: Arc::new(format) })
+    }
+
+    /// The rule as JSON; of a formatter only its presence.
     pub(crate) fn words(&self) -> Value {
         match &self.0 {
             Rule::One { source, format } => json!({"formatted": format.is_some(), "source": source.words()}),
@@ -152,37 +189,37 @@ impl ResultText {
                     texts.iter().map(|(name, text)| (name.clone(), text.words())).collect();
                 json!({"formatted": format.is_some(), "texts": texts})
             }
-            Rule::Parts { source, .. } => json!({"parts": source.words()}),
+            Rule::Content { source, .. } => json!({"parts": source.words()}),
         }
     }
 
-    /// What the model reads, or why not.
-    pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, String> {
+    /// The content for the model, or the formatter's error.
+    pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, BoxError> {
         match &self.0 {
-            Rule::Parts { source, format } => Ok(ToolContent::Parts(format(sourced(source, result))?)),
+            Rule::Content { source, format } => format(sourced(source, result)),
             Rule::One { source, format: None } => Ok(ToolContent::Value(sourced(source, result).clone())),
             _ => Ok(ToolContent::Value(Value::String(self.text(result)?))),
         }
     }
 
-    /// What the model reads when a formatter fails: what it was given, or of several texts the whole result.
+    /// The content when a formatter fails: its argument, or the whole result of several texts.
     pub(crate) fn unformatted(&self, result: &Value) -> Value {
         match &self.0 {
-            Rule::One { source, .. } | Rule::Parts { source, .. } => sourced(source, result).clone(),
+            Rule::One { source, .. } | Rule::Content { source, .. } => sourced(source, result).clone(),
             Rule::Several { .. } => result.clone(),
         }
     }
 
-    fn text(&self, result: &Value) -> Result<String, String> {
+    fn text(&self, result: &Value) -> Result<String, BoxError> {
         match &self.0 {
             Rule::One { source, format: Some(format) } => format(sourced(source, result)),
-            Rule::One { source, format: None } | Rule::Parts { source, .. } => {
+            Rule::One { source, format: None } | Rule::Content { source, .. } => {
                 Ok(default_text(sourced(source, result)))
             }
             Rule::Several { texts, format } => {
                 let texts =
                     texts.iter().map(|(name, text)| Ok((name.clone(), Value::String(text.text(result)?))));
-                let texts = Value::Object(texts.collect::<Result<_, String>>()?);
+                let texts = Value::Object(texts.collect::<Result<_, BoxError>>()?);
                 match format {
                     Some(format) => format(&texts),
                     None => Ok(texts.to_string()),
@@ -192,7 +229,7 @@ impl ResultText {
     }
 }
 
-/// What a text is made of: null where an object lacks the field, and all of what is no object.
+/// The value of a text: null if an object lacks the field, and the whole of a non-object.
 fn sourced<'a>(source: &Source, result: &'a Value) -> &'a Value {
     match source.of(result) {
         Some(value) => value,
@@ -201,7 +238,7 @@ fn sourced<'a>(source: &Source, result: &'a Value) -> &'a Value {
     }
 }
 
-/// Strings as they are, everything else as compact JSON.
+/// Strings unchanged, any other value as compact JSON.
 pub(crate) fn default_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -218,8 +255,8 @@ impl fmt::Debug for ResultText {
             Rule::Several { texts, .. } => {
                 f.debug_map().entries(texts.iter().map(|(name, text)| (name, text))).finish()
             }
-            Rule::Parts { source, .. } => {
-                f.debug_struct("Parts").field("source", source).finish_non_exhaustive()
+            Rule::Content { source, .. } => {
+                f.debug_struct("Content").field("source", source).finish_non_exhaustive()
             }
         }
     }
@@ -251,9 +288,9 @@ mod tests {
         check(&ResultText::of(Source::Whole), &json!([1, "x"]), r#"[1,"x"]"#);
         check(&ResultText::of("name"), &json!("no object"), "no object");
 
-        let loud = |value: &Value| Ok(format!("{value}!"));
+        let loud = |value: &Value| Ok::<_, BoxError>(format!("{value}!"));
         check(&ResultText::of("count").formatted(loud), &result, "2!");
-        check(&ResultText::of("count").formatted(|_| Err("bad day".to_owned())), &result, "refused: bad day");
+        check(&ResultText::of("count").formatted(|_| Err("bad day".into())), &result, "refused: bad day");
 
         let both = || {
             ResultText::several([

@@ -1,8 +1,8 @@
-//! What a tool sees of the run that calls it: a read snapshot, a buffer for writes, a key, a way to stop.
+//! The context of a call: a state snapshot, a write buffer, an idempotency key, a cancellation token.
 //!
-//! A context is owned and cheap to clone, so no signature needs a lifetime. Writes are only buffered: they
-//! are merged at the end of the step, in call order, by the handlers of the schema. That is why parallel
-//! tools cannot lose each other's updates.
+//! A context is owned and cheap to clone, so no signature needs a lifetime. Writes are buffered and merged at
+//! the end of the step, in call order, by the handlers of the schema. So parallel tools cannot lose each
+//! other's updates.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,7 +16,7 @@ use crate::options::InvokeOptions;
 use crate::progress::Progress;
 use crate::tool::Tool;
 
-/// The surroundings of one call, handed to the tool.
+/// The context of one call, passed to the tool.
 ///
 /// # Examples
 /// ```
@@ -24,7 +24,7 @@ use crate::tool::Tool;
 /// use stepfold_tools::{Tool, ToolContext, ToolError};
 ///
 /// async fn pay(context: ToolContext) -> Result<String, ToolError> {
-///     // Equal when the call runs again after a crash: the payment service knows it by this key.
+///     // Unchanged when the call runs again after a crash, so the payment service can detect repeats.
 ///     let key = context.idempotency_key();
 ///     context.report(json!({"percent": 50}));
 ///     Ok(format!("paid under {key}"))
@@ -37,31 +37,31 @@ pub struct ToolContext(Arc<Inner>);
 
 struct Inner {
     call: Arc<CallContext>,
-    /// Of this attempt alone. Made on demand: most tools do not use it.
+    /// Specific to this attempt. Created on demand: most tools do not use it.
     cancellation: OnceLock<CancellationToken>,
     idempotency_key: OnceLock<String>,
-    /// None once this attempt of the call has ended.
+    /// `None` after this attempt has ended.
     writes: Mutex<Option<Delta>>,
 }
 
-/// One call with all that it needs, the same for all its attempts.
+/// The context of a call, shared by all its attempts.
 pub(crate) struct CallContext {
     pub(crate) tool: Tool,
-    /// All calls of the reply: shared, since the arguments of one may be large.
+    /// All calls of the reply, shared because arguments may be large.
     pub(crate) calls: Arc<[ToolCall]>,
     pub(crate) index: usize,
-    /// The model's arguments and those fed from the state.
+    /// The model's arguments and those read from the state.
     pub(crate) arguments: Value,
-    /// Which of the tool's inputs were fed from the state.
+    /// The indexes of the tool's inputs that were read from the state.
     pub(crate) fed: Vec<usize>,
     pub(crate) state: State,
     pub(crate) invocation: Arc<InvocationContext>,
 }
 
-/// What all calls of a reply share.
+/// The context shared by all calls of a reply.
 pub(crate) struct InvocationContext {
     pub(crate) options: InvokeOptions,
-    /// Cancelled when the run is, and when the invocation is dropped.
+    /// Cancelled with the run, and when the invocation is dropped.
     pub(crate) cancellation: CancellationToken,
     pub(crate) progress: Progress,
 }
@@ -76,12 +76,12 @@ impl CallContext {
     }
 }
 
-/// The idempotency key of a call, under the scope of its step.
+/// The idempotency key of a call, in the scope of its step.
 ///
 /// # Examples
 /// ```
 /// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c1"), "session-7/1/c1");
-/// // A slash in an id must not make it look like one of several effects of another call.
+/// A slash in an id must not make the key look like one of several effects of another call.
 /// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c/1"), "session-7/1/c%2F1");
 /// ```
 pub fn key_of_call(scope: &str, call_id: &str) -> String {
@@ -89,7 +89,7 @@ pub fn key_of_call(scope: &str, call_id: &str) -> String {
 }
 
 impl ToolContext {
-    /// The context of one attempt of a call.
+    /// Creates the context of one attempt of a call.
     pub(crate) fn new(call: Arc<CallContext>) -> Self {
         ToolContext(Arc::new(Inner {
             call,
@@ -99,7 +99,7 @@ impl ToolContext {
         }))
     }
 
-    /// The name of the tool as the model called it.
+    /// The tool's name, as the model called it.
     pub fn tool_name(&self) -> &str {
         self.0.call.tool.name()
     }
@@ -109,41 +109,41 @@ impl ToolContext {
         &self.0.call.call().id
     }
 
-    /// The arguments, those fed from state included, as a JSON object.
+    /// The arguments, including those read from the state, as a JSON object.
     pub fn arguments(&self) -> &Value {
         &self.0.call.arguments
     }
 
-    /// The state as it was before the step, with the writes of those calls of the reply that this
-    /// call was ordered behind. It never changes.
+    /// The state before the step, with the writes of those calls of the reply that this call waited for. A
+    /// snapshot; it never changes.
     pub fn state(&self) -> &State {
         &self.0.call.state
     }
 
-    /// What the call writes to the state with. A function whose parameter is a [`StateWriter`] says by it that it writes.
+    /// Writes to the state. A function with a [`StateWriter`] parameter thereby declares that it writes.
     pub fn writer(&self) -> StateWriter {
         StateWriter(self.clone())
     }
 
-    /// A key for the effect of this call that stays the same when the step runs again after a crash, and
-    /// differs for every other call. Hand it to services that know idempotency keys.
+    /// An idempotency key for the effect of this call: it stays the same when the step runs again after a
+    /// crash, and differs from every other call's. Pass it to services that support idempotency keys.
     pub fn idempotency_key(&self) -> &str {
         self.0.idempotency_key.get_or_init(|| self.0.call.idempotency_key())
     }
 
-    /// The same for one of several effects of this call.
+    /// The idempotency key of one of several effects of this call.
     pub fn key_for(&self, label: &str) -> String {
         format!("{}/{label}", self.idempotency_key())
     }
 
-    /// Is cancelled when the run is, and when the call's time is out. An async tool is dropped then; a
-    /// blocking one should look here from time to time.
+    /// Cancelled with the run, and at the call's timeout. An async tool is then dropped; a blocking one
+    /// should check the token regularly.
     pub fn cancellation(&self) -> &CancellationToken {
         self.0.cancellation.get_or_init(|| self.0.call.invocation.cancellation.child_token())
     }
 
-    /// Reports progress to the observers of the run. Never waits: when they do not keep up, the report is
-    /// dropped.
+    /// Reports progress to the observers of the run. Never waits: if the observers are too slow, the report
+    /// is dropped.
     pub fn report(&self, progress: impl Into<Value>) {
         self.0.call.invocation.progress.push((self.0.call.index, progress.into()));
     }
@@ -153,7 +153,7 @@ impl ToolContext {
         self.0.call.invocation.options.resources.get()
     }
 
-    /// The writes buffered so far. No more are taken.
+    /// Takes the buffered writes. Later writes are rejected.
     pub(crate) fn end(&self) -> Delta {
         self.0.writes.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
@@ -189,8 +189,8 @@ impl StateWriter {
     /// [`writes`](crate::ToolBuilder::writes).
     ///
     /// # Errors
-    /// When the key was not declared, the value does not fit it, or the call has ended (of a blocking tool
-    /// whose time was out, for instance); nothing is buffered then.
+    /// When the key is not declared, the value is invalid, or the call has ended (after the timeout of a
+    /// blocking tool, for example). Nothing is buffered then.
     pub fn set<V, K: WriteKey<V>>(&self, key: K, value: V) -> Result<(), WriteError> {
         self.check_declared(key.name())?;
         let write = self.0.state().schema().write(key, value)?;
@@ -225,26 +225,25 @@ impl StateWriter {
     }
 }
 
-/// Why a write of a tool was not buffered.
+/// Errors of buffering a write.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The tool did not say that it writes the key, so calls could not be ordered by it.
-    #[error("tool '{tool}' does not declare that it writes key \"{key}\"; add `.writes([\"{key}\"])` to it")]
+    /// The tool does not declare the key, so calls could not be ordered by it.
+    #[error("undeclared write of tool '{tool}' to key \"{key}\": add `.writes([\"{key}\"])` to the tool")]
     Undeclared {
-        /// The tool.
+        /// The tool's name.
         tool: String,
         /// The key.
         key: String,
     },
-    /// The call has ended, and what it wrote is taken: the tool's time was out, or something that it left
-    /// behind goes on.
-    #[error("the call of tool '{tool}' has ended and writes nothing more")]
+    /// The call has ended, and its writes were taken: the tool timed out, or left a task running.
+    #[error("write of tool '{tool}' rejected: its call has ended")]
     Ended {
-        /// The tool.
+        /// The tool's name.
         tool: String,
     },
-    /// The schema refuses the write.
+    /// The schema rejects the write.
     #[error(transparent)]
     State(#[from] StateError),
 }

@@ -1,7 +1,7 @@
-//! Extractors: the parameters that a tool function may have, in any order.
+//! Extractors: the parameter types of tool functions, in any order.
 //!
-//! Each extractor also says what it needs, so that a tool whose needs cannot be met is refused when it is
-//! built and not when it is called.
+//! Each extractor declares its requirements, so that a tool with unmet requirements is rejected when it is
+//! built, not when it is called.
 
 use std::any::{TypeId, type_name};
 use std::sync::Arc;
@@ -16,12 +16,11 @@ use stepfold_state_core::state::{Fault, Key};
 use crate::context::{StateWriter, ToolContext};
 use crate::error::ToolError;
 
-/// A parameter of a tool function that is made from the [`ToolContext`].
+/// A parameter of a tool function, created from the [`ToolContext`].
 ///
 /// Implemented by [`Args`] (typed arguments), [`FromState`] (a typed read), [`StateWriter`] (buffered
-/// writes), [`Resource`] (something of the application's) and [`ToolContext`] itself. Implement it for
-/// your own types to combine these; the engine calls `needs` once, when the tool is built, and `extract`
-/// for each call.
+/// writes), [`Resource`] (an application's resource) and [`ToolContext`] itself. Implement it for your own
+/// types to combine these; `needs` is called once, when the tool is built, and `extract` for each call.
 ///
 /// # Examples
 /// ```
@@ -44,19 +43,19 @@ use crate::error::ToolError;
     note = "parameters are `Args<T>`, `FromState<K>`, `StateWriter`, `Resource<T>`, `ToolContext`, or your own `Extract`"
 )]
 pub trait Extract: Sized {
-    /// Adds what the parameter needs.
+    /// Adds the parameter's requirements.
     fn needs(needs: &mut Needs) {
         let _ = needs;
     }
 
-    /// Makes the parameter for one call.
+    /// Creates the parameter for one call.
     ///
     /// # Errors
-    /// What the model reads when it cannot be made.
+    /// The error that the model reads.
     fn extract(context: &ToolContext) -> Result<Self, ToolError>;
 }
 
-/// What the parameters of a tool function need, collected when the tool is built.
+/// The requirements of a tool function's parameters, collected when the tool is built.
 #[derive(Debug, Default)]
 pub struct Needs {
     pub(crate) arguments: Option<Value>,
@@ -68,29 +67,32 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// The function takes typed arguments with this JSON Schema. It can do so once.
+    /// Requires typed arguments with this JSON Schema; at most once.
     pub fn arguments(&mut self, schema: Value) {
         if self.arguments.replace(schema).is_some() {
-            self.faults.push(Fault::new("arguments", "two parameters take the arguments; use one struct"));
+            self.faults.push(Fault::new(
+                "arguments",
+                "two parameters take the arguments: combine them in one struct",
+            ));
         }
     }
 
-    /// The function takes its arguments as JSON, whatever their schema.
+    /// Requires the arguments as JSON, whatever their schema.
     pub fn raw_arguments(&mut self) {
         self.takes_raw_arguments = true;
     }
 
-    /// The function reads a key of the state.
+    /// Declares a read of a state key.
     pub fn reads(&mut self, key: impl Into<String>) {
         self.reads.push(key.into());
     }
 
-    /// The function writes to the state.
+    /// Declares writes to the state.
     pub fn writes_state(&mut self) {
         self.writes_state = true;
     }
 
-    /// The function uses a resource of the application.
+    /// Requires a resource of the application.
     pub fn resource<T: 'static>(&mut self) {
         self.resources.push((TypeId::of::<T>(), type_name::<T>()));
     }
@@ -102,7 +104,7 @@ impl Extract for ToolContext {
     }
 }
 
-/// The arguments of the call as a `T`. The tool's JSON Schema is made from `T`.
+/// The typed arguments of the call. The tool's JSON Schema is derived from `T`.
 ///
 /// # Examples
 /// ```
@@ -112,7 +114,7 @@ impl Extract for ToolContext {
 ///
 /// #[derive(Deserialize, JsonSchema)]
 /// struct Expression {
-///     /// What to work out, such as `15 + 27`.
+///     /// The expression, such as `15 + 27`.
 ///     expression: String,
 /// }
 ///
@@ -133,8 +135,7 @@ impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
             .iter()
             .any(|rule| schema.get(rule).is_some())
         {
-            let message =
-                "`Args` of a type that may be anything has no schema; take `RawArgs` and give `parameters`";
+            let message = "`Args` of an unconstrained type has no schema: use `RawArgs` and `parameters`";
             needs.faults.push(Fault::new("arguments", message));
         }
         needs.arguments(schema);
@@ -146,7 +147,7 @@ impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
     }
 }
 
-/// The arguments as a JSON object, for a tool with a schema of its own.
+/// The arguments as a JSON object, for a tool with an explicit schema.
 ///
 /// # Examples
 /// ```
@@ -154,7 +155,7 @@ impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
 /// use stepfold_tools::{RawArgs, Tool, ToolError};
 ///
 /// let echo = |RawArgs(arguments): RawArgs| async move { Ok::<_, ToolError>(arguments) };
-/// let tool = Tool::new("echo", "Gives back its arguments.", echo)
+/// let tool = Tool::new("echo", "Returns its arguments.", echo)
 ///     .parameters(json!({"type": "object", "properties": {"x": {"type": "integer"}}}))
 ///     .build()?;
 /// # Ok::<(), stepfold_tools::BuildError>(())
@@ -172,27 +173,27 @@ impl Extract for RawArgs {
     }
 }
 
-/// Names a key of the state with the type of its values, for [`FromState`]. See [`state_key!`](crate::state_key).
+/// A typed state key, for [`FromState`]. See [`state_key!`](crate::state_key).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a key of the state",
     label = "not a state key",
     note = "declare it with `state_key!`"
 )]
 pub trait StateKey: 'static {
-    /// What the key holds.
+    /// The type of the key's values.
     type Value: DeserializeOwned;
     /// The key.
     const KEY: Key<Self::Value>;
 }
 
-/// Declares a type that names a state key.
+/// Declares a type for a state key.
 ///
 /// # Examples
 /// ```
 /// use stepfold_tools::{FromState, Tool, ToolError, state_key};
 ///
 /// state_key! {
-///     /// How the user wants to be called.
+///     /// The user's preferred name.
 ///     pub UserName: String = "user_name";
 /// }
 ///
@@ -216,9 +217,9 @@ macro_rules! state_key {
     )+};
 }
 
-/// A typed read of a state key: its value, or none if it is unset.
+/// A typed read of a state key: its value, or `None` if it is unset.
 ///
-/// A call that reads a key runs after the other calls of the same reply that write it.
+/// A call that reads a key runs after the other calls of the reply that write it.
 #[derive(Clone, Debug)]
 pub struct FromState<K: StateKey>(pub Option<K::Value>);
 
@@ -230,9 +231,9 @@ impl<K: StateKey> Extract for FromState<K> {
     fn extract(context: &ToolContext) -> Result<Self, ToolError> {
         match context.state().get(K::KEY) {
             Ok(value) => Ok(FromState(value)),
-            // The source may show the value, and values of the state are not for the model.
+            // The decoding error may show the value, and values of the state are not for the model.
             Err(_) => Err(ToolError::fatal(format!(
-                "state key \"{}\" is not of the type that the tool reads",
+                "state key \"{}\" does not have the type that the tool reads",
                 K::KEY.name()
             ))),
         }
@@ -249,7 +250,7 @@ impl Extract for StateWriter {
     }
 }
 
-/// Something of the application's own, by type; see [`Resources`](crate::Resources).
+/// A resource of the application, by type; see [`Resources`](crate::Resources).
 #[derive(Clone, Debug)]
 pub struct Resource<T>(pub Arc<T>);
 
@@ -260,7 +261,10 @@ impl<T: Send + Sync + 'static> Extract for Resource<T> {
 
     fn extract(context: &ToolContext) -> Result<Self, ToolError> {
         context.resource().map(Resource).ok_or_else(|| {
-            ToolError::fatal(format!("no resource of type {} was given to the run", type_name::<T>()))
+            ToolError::fatal(format!(
+                "missing resource of type {}: add it to the run's resources",
+                type_name::<T>()
+            ))
         })
     }
 }

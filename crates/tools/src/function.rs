@@ -1,7 +1,7 @@
-//! Authors write typed functions; the engine holds erased ones.
+//! Erases the types of tool functions: authors write typed functions, the engine stores erased ones.
 //!
-//! What a function must be is split over several small traits, so that the compiler's error names the part
-//! that does not fit: the parameter, the result, or what is held across an `.await`.
+//! The requirements are split over several small traits, so that the compiler's error names the offending
+//! part: the parameter, the result, or a value held across an `.await`.
 
 use std::any::Any;
 use std::future::Future;
@@ -17,37 +17,36 @@ use crate::context::ToolContext;
 use crate::error::ToolError;
 use crate::extract::{Extract, Needs};
 
-/// A tool's function without its types.
+/// A tool's function, type-erased.
 #[derive(Clone)]
 pub(crate) enum Function {
     /// Runs in the run's own task.
     Async(Arc<dyn Fn(ToolContext) -> BoxFuture<'static, Result<Value, ToolError>> + Send + Sync>),
     /// Runs on a thread.
     Thread(Work, Arc<ThreadCall>),
-    /// Is no function: the host knows what to do.
+    /// Has no function: the host runs it.
     Hosted(Arc<dyn Any + Send + Sync>),
 }
 
-/// What a function does on its thread, by which that is chosen.
+/// How a function uses its thread, which determines the pool.
 #[derive(Clone, Copy)]
 pub(crate) enum Work {
     Waits,
     Computes,
 }
 
-/// A function that is not async, without its types.
+/// A non-async function, type-erased.
 pub(crate) type ThreadCall = dyn Fn(ToolContext) -> Result<Value, ToolError> + Send + Sync;
 
 /// A function of up to eight parameters, async or not.
 ///
-/// Implemented for all such functions and closures; `P` is the tuple of their parameters and is always
-/// inferred.
+/// Implemented for all such functions and closures; `P` is the inferred tuple of their parameters.
 #[diagnostic::on_unimplemented(
     message = "this is not a function that can be a tool",
-    label = "expected a function or closure of up to eight parameters, which is `Send`, `Sync` and `'static`"
+    label = "expected a function or closure of up to eight parameters that is `Send`, `Sync` and `'static`"
 )]
 pub trait ToolFunction<P>: Send + Sync + 'static {
-    /// What the function returns; for an async one, its future.
+    /// The return type; of an async function, its future.
     type Output;
 
     #[doc(hidden)]
@@ -68,13 +67,13 @@ pub trait Parameters: Sized {
     fn extract(context: &ToolContext) -> Result<Self, ToolError>;
 }
 
-/// What a tool function returns: a `Result` of what serialises, with an error that turns into a
+/// The return type of a tool function: a `Result` of a serialisable value, with an error that converts into a
 /// [`ToolError`].
 #[diagnostic::on_unimplemented(
     message = "a tool function cannot return `{Self}`",
     label = "this function does not return a `Result`",
-    note = "return `Result<T, ToolError>`, where `T` serialises; a value that cannot fail goes into `Ok`",
-    note = "an async function goes into `Tool::new`, one that waits into `Tool::blocking`, one that computes into `Tool::cpu`"
+    note = "return `Result<T, ToolError>` with a serialisable `T`; wrap an infallible value in `Ok`",
+    note = "use `Tool::new` for an async function, `Tool::blocking` for a blocking one, `Tool::cpu` for a CPU-bound one"
 )]
 pub trait ToolReturn {
     #[doc(hidden)]
@@ -84,25 +83,25 @@ pub trait ToolReturn {
 impl<T: Serialize, E: Into<ToolError>> ToolReturn for Result<T, E> {
     fn into_value(self) -> Result<Value, ToolError> {
         let value = self.map_err(Into::into)?;
-        let no_form = |error| ToolError::permanent(format!("the result has no JSON form: {error}"));
-        // Turning what nests without end into a value would end the process: the stack is all it takes.
+        let no_form = |error| ToolError::permanent(format!("result cannot be serialised as JSON: {error}"));
+        // Endlessly nested values would overflow the stack and abort the process.
         let mut probe = serde_json::Serializer::with_formatter(std::io::sink(), DepthProbe(0));
         value.serialize(&mut probe).map_err(no_form)?;
         serde_json::to_value(value).map_err(no_form)
     }
 }
 
-/// The deepest nesting of a result. What is deeper than `stepfold_state_core::MAX_DEPTH` is kept as text.
+/// The maximum nesting of a result. Values deeper than `stepfold_state_core::MAX_DEPTH` are kept as text.
 const MAX_RESULT_DEPTH: usize = 500;
 
-/// Writes nothing, and refuses what nests too deep.
+/// Writes nothing, and rejects deep nesting.
 struct DepthProbe(usize);
 
 impl DepthProbe {
     fn enter(&mut self) -> io::Result<()> {
         self.0 += 1;
         if self.0 > MAX_RESULT_DEPTH {
-            return Err(io::Error::other(format!("it nests deeper than {MAX_RESULT_DEPTH} levels")));
+            return Err(io::Error::other(format!("nested deeper than {MAX_RESULT_DEPTH} levels")));
         }
         Ok(())
     }

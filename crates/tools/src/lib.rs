@@ -1,16 +1,16 @@
-//! What a model may do: typed tools, bound to shared state, run safely in parallel.
+//! Typed tools for models, bound to shared state, run safely in parallel.
 //!
 //! # The tour
 //!
-//! A [`Tool`] is a typed function with a name and a description. Its parameters are
-//! [extractors](Extract): [`Args`] for the arguments (the JSON Schema is made from their type),
-//! [`FromState`] for a typed read of the state, [`StateWriter`] for writes, [`Resource`] for things of the
-//! application, [`ToolContext`] for the rest. Bindings connect it with the state instead: a parameter fed
-//! from a key, a field of the result written to a key.
+//! A [`Tool`] is a typed function with a name and a description. Its parameters are [extractors](Extract):
+//! [`Args`] for the arguments (the JSON Schema is derived from their type), [`FromState`] for a typed read of
+//! the state, [`StateWriter`] for writes, [`Resource`] for the application's resources, [`ToolContext`] for
+//! the rest. Bindings connect a tool with the state instead: a parameter read from a key, a field of the
+//! result written to a key.
 //!
-//! [`Tools`] are what a model may use at one step; a [`Toolset`] is where they come from. An
-//! [`Invocation`] runs the calls of a reply; each has one [`Outcome`]; [`settle`] folds their writes into
-//! the state, in call order.
+//! [`Tools`] are the tools that a model may use at one step; a [`Toolset`] supplies them. An [`Invocation`]
+//! runs the calls of a reply; each has one [`Outcome`]; [`settle`] folds their writes into the state, in call
+//! order.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -23,7 +23,7 @@
 //!
 //! #[derive(Deserialize, JsonSchema)]
 //! struct Search {
-//!     /// What to look for.
+//!     /// The search query.
 //!     query: String,
 //!     user_context: Option<String>,
 //! }
@@ -33,14 +33,14 @@
 //!     Ok(json!({"results": [format!("{} for {user}", search.query)]}))
 //! }
 //!
-//! // The model sees `query`; `user_context` comes from the state, and only from there.
+//! // The model sees `query`; `user_context` comes from the state only.
 //! let tool = Tool::new("search", "Searches the documents.", search)
 //!     .effect(Effect::Pure)
 //!     .input_from_state("user_name", "user_context")
 //!     .output_to_state("search_results", "results")
 //!     .build()?;
 //!
-//! // A binding to a key that the schema lacks is refused here, not in production.
+//! // A binding to an undeclared key is rejected here, not in production.
 //! let schema = Schema::builder().key::<String>("user_name").key::<Vec<String>>("search_results").build()?;
 //! tool.check(&schema, &Resources::new())?;
 //!
@@ -57,28 +57,28 @@
 //! # }).unwrap();
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! - Every call has exactly one outcome, in call order, whatever the tool does: return, fail, panic, hang.
-//! - The same outcomes give the same state, in whatever order the tools finished. Writes are merged by the
-//!   schema's handlers at the end of the step, so parallel tools lose no update.
-//! - Arguments are checked before the function runs, and all their faults told at once. No error text shows
-//!   what came from the state.
-//! - A call that reads what another call of the reply writes runs after it; calls that replace one value
-//!   keep their order; all others run together, within [`Limits`].
-//! - Nothing starts before it was [announced](CallEvent::Starting), so that a record can be kept of it.
+//! - The same outcomes give the same state, in whatever order the tools finished. The schema's handlers merge
+//!   writes at the end of the step, so parallel tools lose no update.
+//! - Arguments are validated before the function runs, and all faults are reported together. Error texts
+//!   contain no values from the state.
+//! - A call that reads a key that another call of the reply writes runs after it; calls that replace one
+//!   value keep their order; all others run concurrently, within [`Limits`].
+//! - Calls are [announced](CallEvent::Starting) before they start, so that a record can be written first.
 //!
 //! # What is absent
 //!
-//! There is no loop and no model here, and a tool never sees a session. Who approves a call is asked by the
-//! loop; this crate carries the [rule](Approval).
+//! There is no loop and no model here, and a tool never sees a session. The loop requests approvals; this
+//! crate only defines the [rule](Approval).
 //!
 //! # Features
 //!
 //! - `macros` (default): the attribute `#[tool]`.
-//! - `validation`: check arguments against their whole JSON Schema. Without it typed arguments are still read
-//!   by `serde`; those of a tool with a schema of its own are only known to be an object.
-//! - `search`: a toolset that offers a search over hundreds of tools.
+//! - `validation`: checks arguments against their whole JSON Schema. Without it typed arguments are still
+//!   checked by `serde`; those of a tool with an explicit schema are only known to be an object.
+//! - `search`: a toolset with a search over hundreds of tools.
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]
@@ -100,18 +100,19 @@ mod toolset;
 pub use stepfold_state_core as state_core;
 pub use tokio_util::sync::CancellationToken;
 
-pub use crate::binding::{ResultText, Source};
+pub use crate::binding::{InputFromState, ResultText, Source};
 pub use crate::context::{StateWriter, ToolContext, WriteError, key_of_call};
 pub use crate::error::{BuildError, ToolError, ToolsetError};
 pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, StateKey};
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};
 pub use crate::invoke::{
-    CallEvent, Failure, FatalError, Invocation, MAX_BLOCKING_THREADS, Outcome, Outcomes, Status, settle,
+    CallEvent, Failure, FatalError, Invocation, MAX_BLOCKING_THREADS, Outcome, Outcomes, Status,
+    panic_message, settle,
 };
 pub use crate::options::{InvokeOptions, Limits, Offload, Overflow};
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
 pub use crate::resources::Resources;
-pub use crate::tool::{Tool, ToolBuilder};
+pub use crate::tool::{IntoTool, Tool, ToolBuilder};
 #[cfg(feature = "search")]
 pub use crate::toolset::{FOUND_TOOLS, SearchableToolset};
 pub use crate::toolset::{ToolSource, Tools, Toolset};

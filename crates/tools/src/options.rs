@@ -1,5 +1,6 @@
-//! How the calls of a reply are run: bounds, what becomes of long results, what the application gives.
+//! Options of an invocation: limits, long results, resources.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::resources::Resources;
 
-/// Bounds on what the calls of one reply may take.
+/// Limits on the calls of one reply.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
@@ -25,22 +26,22 @@ impl Default for Limits {
     }
 }
 
-/// How the calls of a reply are run.
+/// Options of an invocation.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct InvokeOptions {
-    /// Bounds.
+    /// The limits.
     pub limits: Limits,
-    /// What happens to results that are too long.
+    /// The handling of results above the limit.
     pub overflow: Overflow,
-    /// Stops what can be stopped.
+    /// Cancels the calls.
     pub cancellation: CancellationToken,
-    /// What the application gives to its tools.
+    /// The resources of the application.
     pub resources: Resources,
-    /// What the idempotency keys of the calls begin with: the session, invocation and step, so that the key
-    /// of a call is the same when the step runs again, and no other call has it.
+    /// The prefix of the calls' idempotency keys: the session, invocation and step, so that the key of a call
+    /// is the same when the step runs again, and unique otherwise.
     pub key_scope: String,
-    /// Whether a failed call ends the run. By default the model reads the failure and goes on.
+    /// Whether a failed call ends the run. By default the model reads the failure and the run continues.
     pub raise_on_failure: bool,
     /// Whether the caller runs [hosted](crate::Tool::hosted) tools and [completes](crate::Invocation::complete) their calls.
     /// By default these fail.
@@ -48,21 +49,21 @@ pub struct InvokeOptions {
 }
 
 impl Limits {
-    /// The same with another number of calls that run at the same time.
+    /// Sets the maximum number of concurrent calls.
     #[must_use]
     pub fn with_concurrency(mut self, calls: usize) -> Self {
         self.concurrency = calls;
         self
     }
 
-    /// The same with another timeout of one attempt of a call.
+    /// Sets the timeout of one attempt of a call.
     #[must_use]
     pub fn with_time_out(mut self, time_out: Duration) -> Self {
         self.time_out = time_out;
         self
     }
 
-    /// The same with another bound on the bytes of a result.
+    /// Sets the maximum bytes of a result.
     #[must_use]
     pub fn with_output_bytes(mut self, bytes: usize) -> Self {
         self.output_bytes = bytes;
@@ -71,8 +72,8 @@ impl Limits {
 }
 
 impl InvokeOptions {
-    /// Options for calls whose idempotency keys begin with `key_scope`; see
-    /// [`key_scope`](InvokeOptions::key_scope). The default has an empty one, for calls without effects.
+    /// Options with the prefix `key_scope` for idempotency keys; see [`key_scope`](InvokeOptions::key_scope).
+    /// The default is empty, for calls without effects.
     ///
     /// # Examples
     /// ```
@@ -87,42 +88,42 @@ impl InvokeOptions {
         InvokeOptions { key_scope: key_scope.into(), ..InvokeOptions::default() }
     }
 
-    /// The same with other bounds.
+    /// Sets the limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The same with another fate of results that are too long.
+    /// Sets the handling of results above the limit.
     #[must_use]
     pub fn with_overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// The same, stopped by this token.
+    /// Sets the cancellation token.
     #[must_use]
     pub fn with_cancellation(mut self, cancellation: CancellationToken) -> Self {
         self.cancellation = cancellation;
         self
     }
 
-    /// The same with what the application gives to its tools.
+    /// Sets the resources of the application.
     #[must_use]
     pub fn with_resources(mut self, resources: Resources) -> Self {
         self.resources = resources;
         self
     }
 
-    /// The same, where a failed call ends the run.
+    /// Makes a failed call end the run.
     #[must_use]
     pub fn raising_on_failure(mut self) -> Self {
         self.raise_on_failure = true;
         self
     }
 
-    /// The same, where the caller [completes](crate::Invocation::complete) the calls of [hosted](crate::Tool::hosted)
+    /// Makes the caller [complete](crate::Invocation::complete) the calls of [hosted](crate::Tool::hosted)
     /// tools.
     #[must_use]
     pub fn hosting_calls(mut self) -> Self {
@@ -131,14 +132,14 @@ impl InvokeOptions {
     }
 }
 
-/// What happens to a result that is longer than the limit of output bytes.
+/// The handling of a result above the limit of output bytes.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// The model reads the beginning, and a note of how much there was.
+    /// Truncates: the model reads the beginning, and a note of the full size.
     #[default]
     Cut,
-    /// The whole is kept elsewhere; the model reads the beginning and where the rest is.
+    /// Stores the full text elsewhere: the model reads the beginning and the location of the full text.
     Offload(Arc<dyn Offload>),
 }
 
@@ -151,12 +152,12 @@ impl std::fmt::Debug for Overflow {
     }
 }
 
-/// Keeps results that are too long for a model: in a file, a bucket, a table. Implemented by the
-/// application; called by the engine once for each such result, while the step runs.
+/// Stores results that are too long for a model: in a file, a bucket, a table. Implemented by the
+/// application; called once for each such result, while the step runs.
 pub trait Offload: Send + Sync {
-    /// Keeps `text` and says where, in words that a tool of yours can follow.
+    /// Stores `text` and returns its location, in words that one of your tools can follow.
     ///
     /// # Errors
-    /// Why it cannot be kept. The model then reads the beginning only.
-    fn keep(&self, call_id: &str, text: &str) -> Result<String, String>;
+    /// Any error. It is traced, and the model reads the beginning only.
+    fn keep(&self, call_id: &str, text: &str) -> Result<String, Box<dyn Error + Send + Sync>>;
 }

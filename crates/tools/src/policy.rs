@@ -1,4 +1,4 @@
-//! What a tool says about its calls: their effect on the world, retries, and who has to agree.
+//! Policies of a tool's calls: their effect, retries, and approval.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What a call may do to the world, and so what may be done about an interrupted one.
+/// The effect of a call outside the process, which determines how an interrupted call is resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// Nothing: it can run again at will.
+    /// None: it can run again at any time.
     Pure,
-    /// The same whether it runs once or several times under one idempotency key.
+    /// Repeatable: running several times with one idempotency key has the effect of one run.
     Idempotent,
-    /// Something that must not be repeated. An interrupted call is not run again.
+    /// Not repeatable. An interrupted call does not run again.
     #[default]
     AtMostOnce,
 }
 
-/// How often, and after what pauses, a call that failed or timed out is tried again.
+/// The number of retries of a failed or timed-out call, and the pauses between attempts.
 ///
-/// Pauses double, from the first one up to a minute. There is no jitter: the calls of one run do not need
-/// it, and a run stays reproducible.
+/// Pauses double, from the first one up to a minute. There is no jitter: the calls of one run do not need it,
+/// and a run stays reproducible.
 ///
 /// # Examples
 /// ```
@@ -41,24 +41,24 @@ pub struct Retry {
     first_pause: Duration,
 }
 
-/// No call is tried more often than this.
+/// The maximum number of attempts of a call.
 const MAX_TIMES: usize = 16;
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 impl Retry {
-    /// Up to this many more attempts after the first, at most 16.
+    /// Retries up to this many times after the first attempt, at most 16.
     pub fn times(times: usize) -> Self {
         Retry { times: times.min(MAX_TIMES), first_pause: Duration::from_millis(200) }
     }
 
-    /// The pause before the second attempt; 200 ms by default.
+    /// Sets the pause before the second attempt; 200 ms by default.
     #[must_use]
     pub fn after(mut self, pause: Duration) -> Self {
         self.first_pause = pause;
         self
     }
 
-    /// The pauses before each further attempt.
+    /// The pauses before the further attempts.
     pub fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
         ExponentialBuilder::new()
             .with_factor(2.0)
@@ -69,26 +69,26 @@ impl Retry {
     }
 }
 
-/// Who has to agree before a call runs. The loop asks; this crate only carries the answer's rule.
+/// The approval rule of a call. The loop requests the approval; this crate only defines the rule.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Approval {
-    /// Nobody.
+    /// No approval.
     #[default]
     Never,
-    /// A human, for every call.
+    /// Approval by a person, for every call.
     Always,
-    /// A human, once in a run for the same arguments. Never carried to another run or user.
+    /// Approval by a person, once in a run for the same arguments. It does not apply to other runs or users.
     Once,
-    /// A human, for calls whose arguments the predicate picks.
+    /// Approval by a person, for calls whose arguments match the predicate.
     When(Arc<ApprovalPredicate>),
 }
 
-/// Picks the calls that need approval, by their arguments.
+/// Selects the calls that need approval, by their arguments.
 pub type ApprovalPredicate = dyn Fn(&Map<String, Value>) -> bool + Send + Sync;
 
 impl Approval {
-    /// A human, for calls whose arguments `predicate` picks.
+    /// Requires approval for calls whose arguments match `predicate`.
     pub fn when(predicate: impl Fn(&Map<String, Value>) -> bool + Send + Sync + 'static) -> Self {
         Approval::When(Arc::new(predicate))
     }

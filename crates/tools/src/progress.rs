@@ -1,7 +1,7 @@
-//! Progress reports of tools on their way to observers: a bounded queue that never makes a tool wait.
+//! Progress reports of tools to observers: a bounded queue that never blocks a tool.
 //!
-//! A channel would do, but for its size: it sets a block of memory aside for each invocation, and most
-//! invocations never report anything.
+//! A channel would allocate a block of memory for each invocation, and most invocations never report
+//! anything.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-/// Progress, with the place of its call in the reply.
+/// A report, with the index of its call in the reply.
 pub(crate) type Report = (usize, Value);
 
-/// Reports that wait to be read. More are dropped: progress is no record.
+/// The maximum number of unread reports. Further ones are dropped: progress is not recorded.
 pub(crate) const PROGRESS_QUEUE: usize = 256;
 
 /// The reports of one invocation.
@@ -23,7 +23,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Adds a report, unless too many wait.
+    /// Adds a report, unless the queue is full.
     pub(crate) fn push(&self, report: Report) {
         let mut reports = self.reports();
         if reports.len() < PROGRESS_QUEUE {
@@ -32,7 +32,7 @@ impl Progress {
         }
     }
 
-    /// The next report that is there.
+    /// The next report, if there is one.
     pub(crate) fn pop(&self) -> Option<Report> {
         self.reports().pop_front()
     }
@@ -40,9 +40,9 @@ impl Progress {
     /// Waits for the next report. Cancel-safe.
     pub(crate) async fn next(&self) -> Report {
         loop {
-            // A tool that reports without a pause must not keep the other tasks of the thread waiting.
+            // A tool that reports continuously must not starve the other tasks of the thread.
             tokio::task::coop::consume_budget().await;
-            // A report that comes between the look and the wait leaves a permit.
+            // A report that arrives between the check and the wait leaves a permit.
             if let Some(report) = self.pop() {
                 return report;
             }

@@ -1,11 +1,11 @@
-//! What the application gives to its tools, by type.
+//! Resources of the application for its tools, by type.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The application's own things that tools ask for by type.
+/// Resources of the application that tools request by type.
 ///
 /// # Examples
 /// ```
@@ -29,7 +29,7 @@ impl Resources {
         Resources::default()
     }
 
-    /// These and `resource`, in place of one of the same type.
+    /// Adds a resource; replaces one of the same type.
     #[must_use]
     pub fn with<T: Send + Sync + 'static>(mut self, resource: T) -> Self {
         Arc::make_mut(&mut self.0).insert(TypeId::of::<T>(), (type_name::<T>(), Arc::new(resource)));

@@ -1,7 +1,7 @@
-//! A tool: what the model sees of it, the function behind it, and how the two meet the state.
+//! A tool: its specification for the model, its function, and its bindings to the state.
 //!
-//! Everything that can be known to be wrong is refused by [`ToolBuilder::build`] or, where the state schema
-//! is needed to know it, by [`Tool::check`]: a typo fails there, not in production.
+//! Errors are detected by [`ToolBuilder::build`] or, if the state schema is needed, by [`Tool::check`]: a
+//! typo fails there, not in production.
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeSet;
@@ -12,23 +12,24 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Extras, ToolSpec};
 use stepfold_state_core::json_schema::ValueType;
-use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, check_key};
+use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, State, check_key};
 
-use crate::binding::{InputBinding, OutputBinding, ResultText, Source};
+use crate::binding::{InputBinding, InputFromState, OutputBinding, ResultText, Source};
 use crate::error::BuildError;
 use crate::extract::Needs;
 use crate::function::{Function, Parameters, ToolFunction, ToolReturn, Work};
+use crate::invoke;
 use crate::policy::{Approval, Effect, Retry};
 use crate::resources::Resources;
 use crate::schema::{self, drop_stand_in_nulls};
 
-/// The longest tool name, in bytes: what providers accept.
+/// The maximum length of a tool name in bytes, by providers' limits.
 const MAX_NAME_BYTES: usize = 64;
 
-/// Something that a model may do. Immutable and cheap to clone.
+/// A tool for a model. Immutable and cheap to clone.
 ///
 /// # Examples
-/// spec/000, "calculator":
+/// The calculator of Haystack 2.31, "State":
 /// ```
 /// use schemars::JsonSchema;
 /// use serde::Deserialize;
@@ -60,7 +61,7 @@ pub(crate) struct Inner {
     pub(crate) name: Arc<str>,
     pub(crate) spec: ToolSpec,
     pub(crate) function: Function,
-    /// Checks what the model sends. The schema is the plain one, also when the model sees the strict one.
+    /// Checks the model's arguments. The schema is the plain one, even if the model sees the strict one.
     pub(crate) arguments: Arc<ValueType>,
     pub(crate) inputs: Arc<[InputBinding]>,
     pub(crate) outputs: Arc<[OutputBinding]>,
@@ -73,11 +74,11 @@ pub(crate) struct Inner {
     pub(crate) approval: Approval,
 }
 
-/// What a tool reads of the state and writes to it, by which calls of one reply are ordered.
+/// The keys that a tool reads and writes, which determine the order of the calls of one reply.
 #[derive(Debug, Default)]
 pub(crate) struct Access {
     pub(crate) reads: BTreeSet<Arc<str>>,
-    /// With the handler, where a binding overrides the key's own.
+    /// With the handler, if a binding overrides the key's own.
     pub(crate) writes: Vec<(Arc<str>, Option<Handler>)>,
 }
 
@@ -88,8 +89,8 @@ impl Access {
 }
 
 impl Tool {
-    /// Starts a tool from an async function or closure of [extractors](crate::Extract).
-    #[expect(clippy::new_ret_no_self, reason = "a tool starts as its builder, and reads so")]
+    /// Creates a tool from an async function or closure of [extractors](crate::Extract).
+    #[expect(clippy::new_ret_no_self, reason = "returns the builder, for a short call chain")]
     pub fn new<P, F>(name: impl Into<String>, description: impl Into<String>, function: F) -> ToolBuilder
     where
         P: Parameters,
@@ -100,9 +101,10 @@ impl Tool {
         ToolBuilder::new(name.into(), description.into(), Function::of_async(function), needs)
     }
 
-    /// Starts a tool from a function that waits: for a file, a database, a program. It runs on a thread of its own,
-    /// never on those that drive the run; [`MAX_BLOCKING_THREADS`](crate::MAX_BLOCKING_THREADS) run at a time in a
-    /// process, and further calls wait for their turn. One that computes is better a [`cpu`](Tool::cpu) tool.
+    /// Creates a tool from a blocking function: one that waits for a file, a database, a program. It runs on
+    /// a thread of its own, never on the threads of the run; at most
+    /// [`MAX_BLOCKING_THREADS`](crate::MAX_BLOCKING_THREADS) run at a time in a process, and further calls
+    /// wait. Use [`cpu`](Tool::cpu) for CPU-bound functions.
     ///
     /// # Examples
     /// ```
@@ -124,8 +126,8 @@ impl Tool {
         ToolBuilder::new(name.into(), description.into(), Function::on_thread(Work::Waits, function), needs)
     }
 
-    /// Starts a tool from a function that computes: it runs on a pool of as many threads as there are cores, never
-    /// on those that drive the run. One that waits would keep a core from the others: see
+    /// Creates a tool from a CPU-bound function: it runs on a pool of as many threads as there are cores,
+    /// never on the threads of the run. A function that waits would block a core for the others: use
     /// [`blocking`](Tool::blocking).
     ///
     /// # Examples
@@ -151,9 +153,9 @@ impl Tool {
         )
     }
 
-    /// Starts a tool that has no function: a host that [runs such tools](crate::InvokeOptions::hosts_calls) knows what
-    /// to do by what it finds with [`hosted_as`](Tool::hosted_as). So does the agent loop with agents as tools. Arguments,
-    /// approval, order and the form of the result are those of any tool.
+    /// Creates a tool without a function: a host that [runs such tools](crate::InvokeOptions::hosts_calls)
+    /// identifies it with [`hosted_as`](Tool::hosted_as). The agent loop does so for agents as tools.
+    /// Arguments, approval, order and the form of the result are those of any tool.
     ///
     /// # Examples
     /// ```
@@ -177,7 +179,7 @@ impl Tool {
         ToolBuilder::new(name.into(), description.into(), function, Needs::default())
     }
 
-    /// What the host of a [hosted](Tool::hosted) tool knows it by, if it is a `T`.
+    /// The value that identifies a [hosted](Tool::hosted) tool to its host, if it is a `T`.
     pub fn hosted_as<T: Any>(&self) -> Option<&T> {
         match &self.0.function {
             Function::Hosted(work) => work.downcast_ref(),
@@ -185,32 +187,32 @@ impl Tool {
         }
     }
 
-    /// Whether the tool has no function, because its [host](Tool::hosted) runs it.
+    /// Whether the tool has no function, because a [host](Tool::hosted) runs it.
     pub fn is_hosted(&self) -> bool {
         matches!(self.0.function, Function::Hosted(_))
     }
 
-    /// What the model calls the tool by.
+    /// The tool's name for the model.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What the model sees.
+    /// The tool's specification for the model.
     pub fn spec(&self) -> &ToolSpec {
         &self.0.spec
     }
 
-    /// What a call may do to the world.
+    /// The effect of a call outside the process.
     pub fn effect(&self) -> Effect {
         self.0.effect
     }
 
-    /// Who has to agree before a call runs.
+    /// The approval rule of a call.
     pub fn approval(&self) -> &Approval {
         &self.0.approval
     }
 
-    /// The timeout of one attempt of a call, if the tool has one of its own.
+    /// The timeout of one attempt of a call, if the tool sets one.
     pub fn time_out(&self) -> Option<Duration> {
         self.0.time_out
     }
@@ -237,8 +239,67 @@ impl Tool {
         self.0.access.writes.iter().map(|(key, _)| &**key)
     }
 
-    /// The bindings of the tool to the state, and what of a result the model reads, as JSON, to compare them with recorded
-    /// ones. Of functions that format a result it has only that they are there.
+    /// The state keys that are bound to parameters.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::{RawArgs, Tool, ToolError};
+    ///
+    /// async fn show(RawArgs(arguments): RawArgs) -> Result<serde_json::Value, ToolError> {
+    ///     Ok(arguments)
+    /// }
+    /// let parameters = json!({"type": "object", "properties": {"limit": {"type": "integer"}}});
+    /// let show = Tool::new("show", "Shows the limit.", show).parameters(parameters).input_from_state("max", "limit");
+    /// assert_eq!(show.build()?.input_keys().collect::<Vec<_>>(), ["max"]);
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn input_keys(&self) -> impl Iterator<Item = &str> {
+        self.0.inputs.iter().map(|input| &*input.key)
+    }
+
+    /// The parameters that the state fills in a call with these arguments, with their values: the arguments are as the
+    /// model sent them. Empty if they do not fit the tool, since such a call does not run.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::state::{Schema, State};
+    /// use stepfold_tools::{RawArgs, Tool, ToolError};
+    ///
+    /// async fn show(RawArgs(arguments): RawArgs) -> Result<serde_json::Value, ToolError> {
+    ///     Ok(arguments)
+    /// }
+    /// let parameters = json!({"type": "object", "properties": {"limit": {"type": "integer"}}});
+    /// let show = Tool::new("show", "Shows the limit.", show).parameters(parameters);
+    /// let show = show.default_from_state("max", "limit").build()?;
+    ///
+    /// let mut state = State::new(&Schema::builder().key::<u64>("max").build()?);
+    /// state.set("max", 10)?;
+    /// let empty = serde_json::Map::new();
+    /// let inputs = show.inputs_on(&empty, &state);
+    /// assert_eq!((inputs[0].parameter, inputs[0].key, inputs[0].value.to_json()), ("limit", "max", json!(10)));
+    ///
+    /// let given = json!({"limit": 3});
+    /// assert!(show.inputs_on(given.as_object().unwrap(), &state).is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn inputs_on<'a>(&'a self, sent: &Map<String, Value>, state: &'a State) -> Vec<InputFromState<'a>> {
+        if self.0.inputs.is_empty() {
+            return Vec::new();
+        }
+        let Ok(arguments) = self.accept(sent) else { return Vec::new() };
+        let inputs = invoke::inputs_on(self, &arguments, state);
+        let shown = |(_, input, value): (usize, &'a InputBinding, _)| InputFromState {
+            parameter: &input.parameter,
+            key: &input.key,
+            value,
+        };
+        inputs.map(shown).collect()
+    }
+
+    /// The bindings of the tool to the state, and the rule of its result text, as JSON, to compare them with
+    /// recorded ones. Of formatters it only contains their presence.
     ///
     /// # Examples
     /// ```
@@ -273,20 +334,16 @@ impl Tool {
         bindings
     }
 
-    /// Checks the tool against the schema of the state that it will be used with and the resources that the
-    /// run will have.
+    /// Checks the tool against the state schema and the run's resources.
     ///
     /// # Errors
-    /// [`BuildError::InvalidTool`] with all faults: a key that the schema does not declare, a handler that it
-    /// does not know or that cannot give the key's type, a resource that is missing.
+    /// [`BuildError::InvalidTool`] with all faults: an undeclared key, a handler that the schema does not
+    /// know or that cannot return the key's type, a missing resource.
     pub fn check(&self, schema: &Schema, resources: &Resources) -> Result<(), BuildError> {
         let mut faults = Vec::new();
         for key in &self.0.access.reads {
             if schema.key(key).is_none() && !schema.is_open() {
-                faults.push(Fault::new(
-                    format!("state key \"{key}\""),
-                    "is read, but the schema does not declare it",
-                ));
+                faults.push(Fault::new(format!("state key \"{key}\""), "not declared by the schema"));
             }
         }
         for (key, handler) in &self.0.access.writes {
@@ -296,14 +353,14 @@ impl Tool {
         }
         for (id, name) in &*self.0.resources {
             if !resources.has(*id) {
-                faults.push(Fault::new(format!("resource {name}"), "is not among the resources of the run"));
+                faults.push(Fault::new(format!("resource {name}"), "missing from the resources of the run"));
             }
         }
         self.fail_with(faults)
     }
 
-    /// The JSON Schema that arguments are checked against: without the parameters that only the state sets. Not the strict
-    /// form, which a model may be shown.
+    /// The JSON Schema for validating arguments: without the parameters that only the state sets. Not the
+    /// strict form, which a model may be shown.
     ///
     /// # Examples
     /// ```
@@ -322,7 +379,7 @@ impl Tool {
         self.0.arguments.schema()
     }
 
-    /// Checks arguments against the schema that the model sees, as a call does before it runs.
+    /// Validates arguments against the schema that the model sees, as a call does before it runs.
     ///
     /// # Errors
     /// All faults, with their JSON paths.
@@ -330,7 +387,7 @@ impl Tool {
         self.accept(arguments).map(drop)
     }
 
-    /// The arguments that the model may set, if they fit; what only the state sets is ignored.
+    /// The model's arguments, if valid; parameters that only the state sets are ignored.
     pub(crate) fn accept(&self, sent: &Map<String, Value>) -> Result<Value, Faults> {
         let mut arguments = sent.clone();
         for input in self.0.inputs.iter().filter(|input| !input.is_visible) {
@@ -345,8 +402,8 @@ impl Tool {
         Ok(arguments)
     }
 
-    /// In strict mode a model has no other way to leave a parameter out than null, also where null is a value
-    /// of it. What the state can fill counts as left out then.
+    /// In strict mode null is a model's only way to omit a parameter, even if null is a valid value. A
+    /// parameter that the state can fill then counts as omitted.
     fn drop_fed_nulls(&self, arguments: &mut Value) {
         let Value::Object(arguments) = arguments else { return };
         for input in self.0.inputs.iter() {
@@ -363,10 +420,10 @@ impl Tool {
         Err(BuildError::InvalidTool { tool: self.name().to_owned(), faults: faults.into_iter().collect() })
     }
 
-    /// The same tool under another name.
+    /// Renames the tool.
     ///
     /// # Errors
-    /// [`BuildError::InvalidTool`] when the name is not one that models can use.
+    /// [`BuildError::InvalidTool`] when models cannot use the name.
     pub fn renamed(&self, name: impl Into<String>) -> Result<Tool, BuildError> {
         let name = name.into();
         if let Some(fault) = fault_of_name(&name) {
@@ -394,7 +451,46 @@ impl fmt::Debug for Tool {
     }
 }
 
-/// Puts a [`Tool`] together; nothing is checked before [`build`](ToolBuilder::build).
+/// A tool or a builder of one, for lists of tools.
+///
+/// An error of a builder is kept and reported when the agent is built, together with all other faults.
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::state_core::state::Schema;
+/// use stepfold_tools::{Resources, Tool, ToolError, Toolset};
+///
+/// let ping = Tool::new("ping", "", async || Ok::<_, ToolError>("pong"));
+/// let error = Toolset::from([ping]).check(&Schema::default(), &Resources::new()).unwrap_err();
+/// assert!(error.to_string().starts_with("invalid tools: ping: description: must not be empty"));
+/// ```
+pub trait IntoTool {
+    /// The tool.
+    ///
+    /// # Errors
+    /// [`BuildError`] with all faults of the tool.
+    fn into_tool(self) -> Result<Tool, BuildError>;
+}
+
+impl IntoTool for Tool {
+    fn into_tool(self) -> Result<Tool, BuildError> {
+        Ok(self)
+    }
+}
+
+impl IntoTool for ToolBuilder {
+    fn into_tool(self) -> Result<Tool, BuildError> {
+        self.build()
+    }
+}
+
+impl IntoTool for Result<Tool, BuildError> {
+    fn into_tool(self) -> Result<Tool, BuildError> {
+        self
+    }
+}
+
+/// Builds a [`Tool`]; nothing is validated before [`build`](ToolBuilder::build).
 #[must_use = "a builder does nothing until it is built"]
 pub struct ToolBuilder {
     name: String,
@@ -437,8 +533,8 @@ impl ToolBuilder {
         }
     }
 
-    /// The JSON Schema of the arguments, for a function that takes [`RawArgs`](crate::RawArgs), or in place
-    /// of the one made from [`Args`](crate::Args).
+    /// Sets the JSON Schema of the arguments, for a function that takes [`RawArgs`](crate::RawArgs), or in
+    /// place of the one derived from [`Args`](crate::Args).
     pub fn parameters(mut self, schema: Value) -> Self {
         self.parameters = Some(schema);
         self
@@ -470,14 +566,14 @@ impl ToolBuilder {
         self
     }
 
-    /// Feeds a parameter from a key of the state: the model neither sees nor sets it. A stored null is fed;
-    /// an unset key leaves the parameter out.
+    /// Reads a parameter from a key of the state: the model neither sees nor sets it. A stored null is
+    /// passed; an unset key omits the parameter.
     pub fn input_from_state(self, key: impl Into<Arc<str>>, parameter: impl Into<String>) -> Self {
         self.input(key, parameter, false)
     }
 
-    /// Fills a parameter from a key of the state when the model left it out. The model sees it, and its
-    /// argument wins.
+    /// Reads a parameter from a key of the state if the model omits it. The model sees the parameter, and its
+    /// argument takes precedence.
     pub fn default_from_state(self, key: impl Into<Arc<str>>, parameter: impl Into<String>) -> Self {
         self.input(key, parameter, true)
     }
@@ -487,14 +583,14 @@ impl ToolBuilder {
         self
     }
 
-    /// Writes a field of the result, or [all of it](Source::Whole), to a key of the state, by the key's own
-    /// handler. A result without the field writes nothing.
+    /// Writes a field of the result, or [the whole result](Source::Whole), to a key of the state, with the
+    /// key's own handler. A result without the field writes nothing.
     pub fn output_to_state(mut self, key: impl Into<Arc<str>>, source: impl Into<Source>) -> Self {
         self.outputs.push(OutputBinding { key: key.into(), source: source.into(), handler: None });
         self
     }
 
-    /// The same with another handler.
+    /// As [`output_to_state`](ToolBuilder::output_to_state), with another handler.
     pub fn output_to_state_with(
         mut self,
         key: impl Into<Arc<str>>,
@@ -505,26 +601,27 @@ impl ToolBuilder {
         self
     }
 
-    /// What the model reads of the result.
+    /// Sets the text of the result for the model.
     pub fn output_to_string(mut self, text: ResultText) -> Self {
         self.result_text = Some(text);
         self
     }
 
-    /// Keys that the function reads through its [`ToolContext`](crate::ToolContext). A call runs after the
-    /// other calls of the same reply that write one of them.
+    /// Declares keys that the function reads through its [`ToolContext`](crate::ToolContext). A call runs
+    /// after the other calls of the reply that write one of them.
     pub fn reads<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.reads.extend(keys.into_iter().map(Into::into));
         self
     }
 
-    /// Keys that the function writes through its [`StateWriter`](crate::StateWriter). Others it may not write.
+    /// Declares keys that the function writes through its [`StateWriter`](crate::StateWriter). Writes to
+    /// other keys fail.
     pub fn writes<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.writes.extend(keys.into_iter().map(Into::into));
         self
     }
 
-    /// What a call may do to the world; undeclared, it counts as [`Effect::AtMostOnce`].
+    /// Sets the effect of a call outside the process; [`Effect::AtMostOnce`] by default.
     pub fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
         self
@@ -536,24 +633,24 @@ impl ToolBuilder {
         self
     }
 
-    /// Retries a failed or timed-out call. Only for tools that say they are pure or idempotent.
+    /// Retries a failed or timed-out call. Only for pure or idempotent tools.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
     }
 
-    /// Who has to agree before a call runs.
+    /// Sets the approval rule of a call.
     pub fn approval(mut self, approval: Approval) -> Self {
         self.approval = approval;
         self
     }
 
-    /// Checks all that can be checked without the state's schema, and builds the tool.
+    /// Validates everything that does not need the state's schema, and builds the tool.
     ///
     /// # Errors
-    /// [`BuildError::InvalidTool`] with all faults: a name or description that models cannot use, a schema
-    /// that is none, a binding to an unknown parameter or an invalid key or `messages`, two bindings of one
-    /// parameter, a retry of a tool that may have its effect only once, writes that are not declared.
+    /// [`BuildError::InvalidTool`] with all faults: a name or description that models cannot use, an invalid
+    /// schema, a binding to an unknown parameter, an invalid key or `messages`, two bindings of one
+    /// parameter, retries of a tool that is not repeatable, undeclared writes.
     pub fn build(self) -> Result<Tool, BuildError> {
         let mut faults = self.faults();
         let parameters = self.model_parameters().unwrap_or_else(|message| {
@@ -564,8 +661,8 @@ impl ToolBuilder {
         let visible = Value::Object(self.visible(parameters));
         let arguments = match ValueType::of_schema(visible.clone()) {
             Ok(arguments) => Arc::new(arguments),
-            Err(message) => {
-                faults.push(Fault::new("parameters", message));
+            Err(error) => {
+                faults.push(Fault::new("parameters", error.to_string()));
                 Arc::new(ValueType::anything())
             }
         };
@@ -596,20 +693,21 @@ impl ToolBuilder {
         if self.description.trim().is_empty() {
             faults.push(Fault::new(
                 "description",
-                "is empty; say for the model what the tool does and when to use it",
+                "must not be empty: describe for the model what the tool does and when to use it",
             ));
         }
         if self.time_out.is_some_and(|time_out| time_out.is_zero()) {
-            faults.push(Fault::new("time_out", "is zero; no call could ever finish"));
+            faults.push(Fault::new("time_out", "must be positive: no call could finish"));
         }
         if self.retry.is_some() && self.effect == Effect::AtMostOnce {
-            let message = "is only for tools that are pure or idempotent; declare the effect, or leave the retry to the model";
+            let message =
+                "requires a pure or idempotent tool: declare the effect, or leave retries to the model";
             faults.push(Fault::new("retry", message));
         }
         if self.needs.writes_state && self.writes.is_empty() {
             faults.push(Fault::new(
                 "writes",
-                "the function takes a StateWriter; declare the keys that it writes",
+                "missing: the function takes a StateWriter, so declare the keys that it writes",
             ));
         }
         let keys = self.inputs.iter().map(|input| (&*input.key, false));
@@ -617,7 +715,7 @@ impl ToolBuilder {
         let keys = keys.chain(self.writes.iter().map(|key| (key.as_str(), true)));
         for (key, is_written) in keys {
             if is_written && key == MESSAGES {
-                faults.push(Fault::new("messages", "is the conversation and takes no writes from tools"));
+                faults.push(Fault::new("messages", "must not be written by tools: it is the conversation"));
             } else if let Err(error) = check_key(key) {
                 faults.push(Fault::new(format!("state key \"{}\"", key.escape_debug()), error.to_string()));
             }
@@ -625,12 +723,13 @@ impl ToolBuilder {
         faults
     }
 
-    /// The whole JSON Schema of the arguments, state-fed ones included.
+    /// The whole JSON Schema of the arguments, including those read from the state.
     fn model_parameters(&self) -> Result<Map<String, Value>, String> {
         match self.parameters.as_ref().or(self.needs.arguments.as_ref()) {
             Some(parameters) => schema::for_model(parameters.clone()),
             None if self.needs.takes_raw_arguments => {
-                Err("the function takes raw arguments; give their JSON Schema with `parameters`".to_owned())
+                Err("missing JSON Schema: set it with `parameters`, since the function takes raw arguments"
+                    .to_owned())
             }
             None => schema::for_model(serde_json::json!({"type": "object"})),
         }
@@ -645,14 +744,12 @@ impl ToolBuilder {
         for (index, input) in self.inputs.iter().enumerate() {
             let path = format!("parameter \"{}\"", input.parameter);
             if !known.contains(&input.parameter.as_str()) {
-                let message = format!(
-                    "is fed from state, but the tool has no such parameter; it has: {}",
-                    known.join(", ")
-                );
+                let message =
+                    format!("unknown parameter, read from the state; available: {}", known.join(", "));
                 faults.push(Fault::new(&path, message));
             }
             if self.inputs[..index].iter().any(|earlier| earlier.parameter == input.parameter) {
-                faults.push(Fault::new(&path, "is fed from two keys of the state"));
+                faults.push(Fault::new(&path, "read from two keys of the state"));
             }
         }
         faults
@@ -664,7 +761,7 @@ impl ToolBuilder {
             if !input.is_visible
                 && let Some(Value::Object(properties)) = parameters.get_mut("properties")
             {
-                // Not `remove`, which may change the order of the others, and their order reaches the model.
+                // Not `remove`, which may change the order of the others, which the model sees.
                 properties.retain(|name, _| *name != input.parameter);
             }
             if let Some(Value::Array(required)) = parameters.get_mut("required") {
@@ -696,12 +793,10 @@ impl fmt::Debug for ToolBuilder {
     }
 }
 
-/// Providers accept letters, digits, `_` and `-`, up to 64 of them.
+/// Providers accept names of up to 64 letters, digits, `_` and `-`.
 fn fault_of_name(name: &str) -> Option<Fault> {
     let is_plain =
         name.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, '_' | '-'));
     let is_valid = is_plain && !name.is_empty() && name.len() <= MAX_NAME_BYTES;
-    (!is_valid).then(|| {
-        Fault::new("name", "is not of 1 to 64 letters, digits, '_' or '-', which is what models can call")
-    })
+    (!is_valid).then(|| Fault::new("name", "expected 1 to 64 letters, digits, '_' or '-'"))
 }

@@ -1,4 +1,4 @@
-//! What it costs to decide what a model is shown: `cargo bench -p stepfold-trim --bench trim`.
+//! The cost of trimming: `cargo bench -p stepfold-trim --bench trim`.
 //!
 //! Histories are turns of ten messages: a question, four steps of a call and its result, a reply. The figures
 //! are per call, once a turn; `within_a_turn` is per step.
@@ -56,7 +56,7 @@ fn keep_last_half(bencher: Bencher<'_, '_>, length: usize) {
     bench(bencher, length, &Trim::keep_last(length / 2));
 }
 
-/// The worst case: nothing older is pinned, so that all of it is looked at.
+/// The worst case: no older message is pinned, so all of them are examined.
 #[divan::bench(args = LENGTHS)]
 fn keep_last_50_with_pins_nowhere(bencher: Bencher<'_, '_>, length: usize) {
     let pins = Pins::up_to(50).results_of(["generate_sql"]).without_users();
@@ -78,7 +78,7 @@ fn keep_last_100_then_cap_tokens_2000(bencher: Bencher<'_, '_>, length: usize) {
     bench(bencher, length, &Trim::keep_last(100).then(Trim::cap_tokens(2_000)));
 }
 
-/// One turn that is everything, cut inside.
+/// One turn that is the whole log, cut inside.
 #[divan::bench(args = LENGTHS)]
 fn cap_inside_one_turn(bencher: Bencher<'_, '_>, length: usize) {
     let steps =
@@ -89,7 +89,7 @@ fn cap_inside_one_turn(bencher: Bencher<'_, '_>, length: usize) {
     bencher.bench_local(|| trim.view(black_box(&log)));
 }
 
-/// A step more while everything fits: what is counted and appended is the step.
+/// One more step while everything fits: only the step is counted and appended.
 #[divan::bench(args = LENGTHS)]
 fn within_a_turn(bencher: Bencher<'_, '_>, length: usize) {
     let log = history(length);

@@ -1,7 +1,7 @@
-//! An approximate token counter that needs no vocabulary of a model.
+//! An approximate token counter that needs no model's vocabulary.
 //!
-//! It looks at runs of letters, digits, blanks and signs, as the splitting rules of byte-pair encoders do, and
-//! charges each run what such runs cost on average.
+//! It splits text into runs of letters, digits, blanks and signs, as the pre-tokenizers of byte-pair encoders
+//! do, and charges the average cost of each run.
 
 use std::io;
 
@@ -10,22 +10,22 @@ use stepfold_state_core::chat::{Content, Message, Part, ToolContent};
 
 use crate::TokenCounter;
 
-/// Roughly how many tokens a message has, without the vocabulary of any model.
+/// Estimates the tokens of a message without a model's vocabulary.
 ///
-/// One pass over the bytes, nothing allocated. Each text, call and result is counted as it stands, plus
-/// [`PER_MESSAGE`](ApproximateTokens::PER_MESSAGE) and, for a call, [`PER_CALL`](ApproximateTokens::PER_CALL).
-/// An image or a file costs [`PER_MEDIA`](ApproximateTokens::PER_MEDIA), whatever its size. Extras are not
-/// counted.
+/// One pass over the bytes, without allocation. Each text, call and result is counted, plus
+/// [`PER_MESSAGE`](ApproximateTokens::PER_MESSAGE) and, for a call,
+/// [`PER_CALL`](ApproximateTokens::PER_CALL). An image or a file costs
+/// [`PER_MEDIA`](ApproximateTokens::PER_MEDIA), whatever its size. Extras are not counted.
 ///
-/// # How far off
+/// # Accuracy
 ///
-/// Against the encoders `o200k_base` and `cl100k_base` of OpenAI, on pieces of 1,500 characters: the error
-/// over all pieces, and the range that nine in ten pieces are in. Above zero is too many.
+/// Relative error against OpenAI's encoders `o200k_base` and `cl100k_base`, on pieces of 1,500 characters:
+/// over all pieces, and the range of 90 % of the pieces. Positive values are overestimates.
 ///
 #[doc = include_str!("tokens.md")]
 ///
-/// Other encoders differ from these by as much as these do from each other. So leave a margin of a tenth,
-/// more for scripts further down; or bring the encoder of your model as a [`TokenCounter`].
+/// Other encoders differ from these by as much as these do from each other. Leave a margin of a tenth, more
+/// for scripts further down; or implement [`TokenCounter`] with your model's encoder.
 ///
 /// # Examples
 /// ```
@@ -39,18 +39,19 @@ use crate::TokenCounter;
 pub struct ApproximateTokens;
 
 impl ApproximateTokens {
-    /// The name in a printed policy.
+    /// The counter's name in a printed policy.
     pub const NAME: &'static str = "approximate";
-    /// What a wire format spends on a message beside what it says.
+    /// The overhead of a message in a wire format, in tokens.
     pub const PER_MESSAGE: usize = 4;
-    /// What a wire format spends on a tool call beside its name and arguments.
+    /// The overhead of a tool call in a wire format, in tokens.
     pub const PER_CALL: usize = 8;
-    /// What an image or a file is counted as. A picture of a megapixel costs some 800 to 1,400 tokens and a
+    /// The tokens charged for an image or a file. A picture of a megapixel costs some 800 to 1,400 tokens and
+    /// a
     /// screenshot of 1920 x 1080 some 1,100 to 2,700 (GPT-4o, Gemini, Claude), by the formulas that the
     /// providers publish.
     pub const PER_MEDIA: usize = 1_500;
 
-    /// Roughly how many tokens a text has.
+    /// Estimates the tokens of a text.
     ///
     /// # Examples
     /// ```
@@ -77,10 +78,10 @@ impl TokenCounter for ApproximateTokens {
     }
 }
 
-/// What a byte of UTF-8 belongs to. Only the first byte of a character counts.
+/// The class of a UTF-8 byte. Only the first byte of a character counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// A later byte of a character.
+    /// A continuation byte.
     Inside,
     Lower,
     Upper,
@@ -89,7 +90,7 @@ enum Class {
     Digit,
     Blank,
     Break,
-    /// An ASCII sign.
+    /// ASCII punctuation.
     Sign,
     /// A character of three bytes from an alphabet: Indic scripts, Thai, Georgian.
     Syllable,
@@ -124,12 +125,12 @@ const CLASSES: [Class; 256] = {
     classes
 };
 
-/// Characters that are encoded together.
+/// A run of characters that is encoded together.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Run {
     #[default]
     None,
-    /// Capitals, then small letters; a capital behind small letters begins another word.
+    /// Capitals, then small letters; a capital after small letters begins another word.
     Word {
         has_small: bool,
     },
@@ -139,7 +140,7 @@ enum Run {
     Signs,
 }
 
-/// Adds up what the runs of a text cost, in hundredths of a token.
+/// Adds up the costs of a text's runs, in hundredths of a token.
 ///
 /// The prices are least-squares fits, rounded, to the two encoders named at [`ApproximateTokens`].
 #[derive(Default)]
@@ -178,14 +179,14 @@ impl Scanner {
                 ToolContent::Parts(parts) => self.parts(parts),
             },
             Content::Unknown(part) => self.json(part.fields()),
-            // An image, a file, and whatever else is not text.
+            // Images, files and other content without text.
             _ => self.add(ApproximateTokens::PER_MEDIA),
         }
     }
 
     /// Counts the text of a JSON value without building it.
     fn json(&mut self, value: &impl Serialize) {
-        // Writing to a counter cannot fail, and neither can what is written: maps of strings to values.
+        // Writing to a counter cannot fail, nor can serialising maps of strings to values.
         let _ = serde_json::to_writer(&mut *self, value);
     }
 
@@ -225,7 +226,7 @@ impl Scanner {
         self.capitals += 1;
     }
 
-    /// One more character of a run of this kind.
+    /// Adds a character to a run of this kind.
     fn extend(&mut self, run: Run) {
         if self.run != run {
             self.close();
@@ -234,13 +235,13 @@ impl Scanner {
         self.length += 1;
     }
 
-    /// A character that is in no run.
+    /// Adds a character that belongs to no run.
     fn alone(&mut self, price: u64) {
         self.close();
         self.hundredths += price;
     }
 
-    /// Charges for the run that ends here.
+    /// Charges the run that ends here.
     fn close(&mut self) {
         let length = self.length;
         self.hundredths += match self.run {
@@ -250,7 +251,7 @@ impl Scanner {
                 100 + 12 * (length.saturating_sub(6) + length.saturating_sub(10)) + 20 * capitals
             }
             Run::Digits => 140 * length.div_ceil(3),
-            // One blank belongs to the word behind it.
+            // A single blank belongs to the next word.
             Run::Blanks if length == 1 => 0,
             Run::Blanks => 80,
             Run::Breaks => 50,
@@ -265,7 +266,7 @@ impl Scanner {
         self.hundredths += 100 * tokens as u64;
     }
 
-    /// The whole, rounded up.
+    /// The total, rounded up.
     fn tokens(mut self) -> usize {
         self.close();
         usize::try_from(self.hundredths.div_ceil(100)).unwrap_or(usize::MAX)

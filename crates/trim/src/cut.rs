@@ -1,9 +1,9 @@
-//! Where to cut: the rules of all policies as functions of a conversation.
+//! The rules of all policies, as functions of a conversation.
 //!
-//! What moves is always a *block*: a message that is no tool message, and the tool messages right behind
-//! it. In a well-formed conversation that is a step, a user message or a system message. In a broken one,
-//! results without a call stay behind the message that they are behind, so that leaving blocks out never
-//! gives a result to the wrong call and never makes a fault that was not there.
+//! The unit of trimming is a *block*: a message that is not a tool message, and the tool messages directly
+//! after it. In a well-formed conversation that is a step, a user message or a system message. In a malformed
+//! one, results without a call stay with the message they follow, so that dropping blocks never assigns a
+//! result to the wrong call and never introduces a new fault.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use stepfold_state_core::chat::{Message, Role, Transcript};
 use crate::view::leading_systems;
 use crate::{Kept, Pins, TokenCounter, Why};
 
-/// What one policy would keep of what is shown: less than all of it.
+/// The part of a view that one policy would keep: less than all of it.
 pub(crate) struct Cut {
     pub(crate) kept: Kept,
     pub(crate) why: Why,
 }
 
-/// What a conversation is measured in.
+/// The unit in which a conversation is measured.
 #[derive(Clone, Copy)]
 pub(crate) enum Measure<'a> {
     Messages,
@@ -38,13 +38,13 @@ impl Measure<'_> {
     }
 }
 
-/// A conversation that is to be cut.
+/// The conversation to trim.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a> {
     transcript: &'a Transcript,
-    /// What stands for earlier messages, and counts, but is not in the transcript.
+    /// The summary of earlier messages: it counts, but is not in the transcript.
     summary: Option<&'a Message>,
-    /// How many system messages it opens with. They stay.
+    /// The number of leading system messages. They are kept.
     lead: usize,
 }
 
@@ -53,13 +53,13 @@ impl<'a> Shown<'a> {
         Shown { transcript, summary: None, lead: leading_systems(transcript) }
     }
 
-    /// With a summary behind the first `lead` messages: a system message behind it does not lead.
+    /// With a summary after the first `lead` messages: system messages after it are not leading.
     pub(crate) fn behind(transcript: &'a Transcript, lead: usize, summary: &'a Message) -> Self {
         Shown { transcript, summary: Some(summary), lead }
     }
 
-    /// The last `count` messages behind the leading system messages, made to begin where a turn does; and
-    /// what is pinned of what is older.
+    /// Keeps the last `count` messages after the leading system messages, extended or cut to begin at a turn,
+    /// and the pinned older ones.
     pub(crate) fn keep_last(self, count: usize, pins: Option<&Pins>) -> Option<Cut> {
         if self.len() - self.lead <= count {
             return None;
@@ -77,8 +77,8 @@ impl<'a> Shown<'a> {
         self.cut(pinned.into_iter().rev(), window, why)
     }
 
-    /// As many of the last turns as fit into `limit`, the last one in any case: whole, or, with `is_hard`,
-    /// its user message and as many of its last blocks as fit.
+    /// Keeps as many of the last turns as fit into `limit`, always including the last one: whole, or, with
+    /// `is_hard`, its user message and as many of its last blocks as fit.
     pub(crate) fn at_most(self, limit: usize, measure: Measure<'_>, is_hard: bool) -> Option<Cut> {
         let fits_by_count =
             matches!(measure, Measure::Messages) && self.len() + usize::from(self.summary.is_some()) <= limit;
@@ -101,8 +101,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Where the last turns begin that fit into `room`; none if not even the last one does. What comes
-    /// before the first turn fits only if everything does.
+    /// The start of the last turns that fit into `room`; `None` if not even the last one fits. Messages
+    /// before the first turn fit only if everything does.
     fn last_turns(self, room: usize, measure: Measure<'_>) -> Option<usize> {
         let (mut used, mut start) = (0_usize, None);
         for (index, message) in (self.lead..self.len()).zip(self.transcript.iter_from(self.lead)).rev() {
@@ -117,13 +117,13 @@ impl<'a> Shown<'a> {
         start
     }
 
-    /// Where the last blocks begin that fit into `room`; the last one does in any case.
+    /// The start of the last blocks that fit into `room`, including the last one in any case.
     fn last_blocks(self, room: usize, measure: Measure<'_>) -> usize {
         let last = self.block_start(self.len(), self.lead);
         self.fitting_blocks(self.lead, room, measure).min(last)
     }
 
-    /// Where the last blocks at or behind `floor` begin that fit into `room`; the end if none does.
+    /// The start of the last blocks at or after `floor` that fit into `room`; the end if none fits.
     fn fitting_blocks(self, floor: usize, room: usize, measure: Measure<'_>) -> usize {
         let (mut used, mut start) = (0_usize, self.len());
         while start > floor {
@@ -137,8 +137,8 @@ impl<'a> Shown<'a> {
         start
     }
 
-    /// The last blocks before `window` that are pinned and together are few enough, the last one first; made to
-    /// begin with a user message, if there is one at all.
+    /// The last pinned blocks before `window`, within the pins' limit, the last one first; they begin with a
+    /// user message, if there is one.
     fn pinned(self, window: usize, pins: &Pins) -> Vec<Range<usize>> {
         let (mut pinned, mut end, mut room) = (Vec::new(), window, pins.messages);
         while end > self.lead && room > 0 {
@@ -160,8 +160,8 @@ impl<'a> Shown<'a> {
         pinned
     }
 
-    /// Puts before the oldest of these blocks the user message that opens its turn, if there is one and room
-    /// for it, and takes the block away if not: until they begin with a user message, or are none.
+    /// Prepends the user message that opens the oldest block's turn, if it exists and fits; removes the block
+    /// otherwise. Repeats until the blocks begin with a user message or none is left.
     fn open_with_user(self, pinned: &mut Vec<Range<usize>>, mut room: usize) {
         while let Some(oldest) = pinned.last().cloned() {
             match self.transcript.turn_start(oldest.start) {
@@ -178,7 +178,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Where the block begins that ends at `end`, but not before `floor`.
+    /// The start of the block that ends at `end`, not before `floor`.
     fn block_start(self, end: usize, floor: usize) -> usize {
         let is_head =
             |index: &usize| self.transcript.get(*index).is_some_and(|message| message.role() != Role::Tool);
@@ -198,7 +198,7 @@ impl<'a> Shown<'a> {
         self.transcript.len()
     }
 
-    /// The leading system messages, these ranges, and all from `start` on, unless that is everything.
+    /// The leading system messages, these ranges, and all messages from `start`, unless that is everything.
     fn cut(self, ranges: impl IntoIterator<Item = Range<usize>>, start: usize, why: Why) -> Option<Cut> {
         let mut kept = Kept::first(self.lead);
         for range in ranges {

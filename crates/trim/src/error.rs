@@ -1,8 +1,8 @@
-//! Errors of trimming: invalid stored ranges, and blank summaries. A conversation is never one.
+//! Errors of trimming: invalid stored ranges, and blank summaries. Trimming a conversation never fails.
 
 use thiserror::Error;
 
-/// Why stored ranges or a summary were refused.
+/// Errors of stored ranges and of summaries.
 ///
 /// # Examples
 /// ```
@@ -15,17 +15,19 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum TrimError {
     /// Stored ranges are empty or out of order.
-    #[error("the range {start}..{end} is empty, or begins before the one ahead of it has ended")]
+    #[error(
+        "invalid range {start}..{end}: must not be empty, and must begin after the end of the previous range"
+    )]
     Ranges {
-        /// Where the range begins.
+        /// The start of the range.
         start: usize,
-        /// One past its end.
+        /// The end of the range, exclusive.
         end: usize,
     },
-    /// A model answered the request for a summary with nothing.
-    #[error("the summary of {messages} messages is blank")]
+    /// The model's reply to the summary request is blank.
+    #[error("invalid summary of {messages} messages: the reply is blank; call the model again")]
     BlankSummary {
-        /// How many messages it should have replaced.
+        /// The number of messages the summary should have replaced.
         messages: usize,
     },
 }

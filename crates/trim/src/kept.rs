@@ -1,5 +1,5 @@
-//! Which messages of a conversation are shown, as ranges. Small however long the conversation is, so
-//! that a run can store it instead of the messages.
+//! The messages of a conversation that are shown, as ranges. The size does not depend on the length of the
+//! conversation, so a run can store it instead of the messages.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use crate::TrimError;
 
 /// Ranges of message indexes in a log: in order, none empty, none touching the next.
 ///
-/// JSON is an array of pairs, `[[0, 1], [18, 120]]`, each a start and one past the end; it is refused
-/// unless it is as above.
+/// JSON is an array of pairs, `[[0, 1], [18, 120]]`, each a start and an exclusive end; other input is
+/// rejected.
 ///
 /// # Examples
 /// ```
@@ -63,7 +63,7 @@ impl Kept {
         behind.checked_sub(1).is_some_and(|before| self.0[before].contains(&index))
     }
 
-    /// Appends a range that begins at or behind the end of the last one; an empty one is nothing.
+    /// Appends a range that begins at or after the end of the last one; an empty range is ignored.
     pub(crate) fn push(&mut self, range: Range<usize>) {
         match self.0.last_mut() {
             _ if range.is_empty() => {}
@@ -72,12 +72,12 @@ impl Kept {
         }
     }
 
-    /// Without what is at or past `length`.
+    /// Removes the indexes from `length` on.
     pub(crate) fn cut_to(&self, length: usize) -> Self {
         self.0.iter().map(|range| range.start.min(length)..range.end.min(length)).collect()
     }
 
-    /// The same ranges of a log whose first `count` messages were pruned.
+    /// The same ranges of a log after its first `count` messages were pruned.
     pub fn without_first(&self, count: usize) -> Self {
         let place = |index: usize| index.saturating_sub(count);
         self.0.iter().map(|range| place(range.start)..place(range.end)).collect()
@@ -88,7 +88,7 @@ impl Kept {
         *self == Kept::first(length)
     }
 
-    /// What `inner` keeps of what this keeps: its indexes count the messages that are kept here.
+    /// Applies `inner`, whose indexes count the messages kept here.
     pub(crate) fn compose(&self, inner: &Kept) -> Self {
         let mut composed = Kept::default();
         let mut outer = self.0.iter();
@@ -113,7 +113,7 @@ impl Kept {
         composed
     }
 
-    /// What is kept here and not in `other`, which keeps some of the same.
+    /// The indexes kept here and not in `other`, which is a subset.
     pub(crate) fn without(&self, other: &Kept) -> Self {
         let mut left = Kept::default();
         let mut others = other.0.iter().peekable();
@@ -128,7 +128,7 @@ impl Kept {
         left
     }
 
-    /// The messages of `log` that are kept; all of them are `log` itself, shared.
+    /// The kept messages of `log`; shares `log` if all are kept.
     pub(crate) fn of(&self, log: &Transcript) -> Transcript {
         if self.is_first(log.len()) {
             return log.clone();
@@ -142,8 +142,8 @@ impl Kept {
 }
 
 impl FromIterator<Range<usize>> for Kept {
-    /// Of ranges in order; one that touches or overlaps the one before it is joined to it. What is out of
-    /// order is left out.
+    /// Collects ranges in order; a range that touches or overlaps the previous one is joined to it. Ranges
+    /// out of order are skipped.
     fn from_iter<I: IntoIterator<Item = Range<usize>>>(ranges: I) -> Self {
         let mut kept = Kept::default();
         for range in ranges {

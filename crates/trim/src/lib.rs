@@ -1,32 +1,35 @@
-//! What a model is shown of a conversation that has grown long.
+//! Trims the view that a model has of a long conversation.
 //!
 //! Trimming is a *view*: the log keeps every message, the model is shown some of them. Compacting the log
-//! itself is another thing, and not done here. Everything here is a pure function of a
-//! [`Transcript`](stepfold_state_core::chat::Transcript); nothing waits, stores or asks a model.
+//! itself is out of scope. Everything here is a pure function of a
+//! [`Transcript`](stepfold_state_core::chat::Transcript); nothing waits, stores or calls a model.
 //!
-//! # Which to take
+//! # Choosing a policy
 //!
-//! | you want | take |
+//! | need | use |
 //! |---|---|
 //! | everything, because conversations are short | [`Trim::none()`] |
 //! | a sound default | [`Trim::keep_last(100)`](Trim::keep_last) |
-//! | a short window that still knows what was asked and what certain tools found | [`Trim::keep_last(20)`](Trim::keep_last) [`.with_pins(...)`](Trim::with_pins) |
+//! | a short window that keeps user messages and the results of certain tools |
+//! [`Trim::keep_last(20)`](Trim::keep_last) [`.with_pins(...)`](Trim::with_pins) |
 //! | to fit a model's window, or a budget, by whole turns | [`Trim::max_tokens(n)`](Trim::max_tokens) |
-//! | a bound that one huge turn cannot break either | `.then(`[`Trim::cap_tokens(n)`](Trim::cap_tokens)`)` or [`cap_messages`](Trim::cap_messages) |
+//! | a hard bound, even for one huge turn | `.then(`[`Trim::cap_tokens(n)`](Trim::cap_tokens)`)` or
+//! [`cap_messages`](Trim::cap_messages) |
 //! | old messages condensed instead of left out | [`Summarize::beyond(trim)`](Summarize::beyond) |
-//! | a turn of a hundred steps that does not overflow the model | [`Window::new(limit)`](Window::new), besides any of these |
+//! | a turn of a hundred steps that does not overflow the model | [`Window::new(limit)`](Window::new), with
+//! any of these |
 //! | exact tokens of your model | [`counted_by(...)`](Trim::counted_by) with your [`TokenCounter`] |
 //!
-//! How much to keep: a window of ten messages loses the question that the last SQL statement answers, a
-//! window of one breaks every tool chain (spec/003 of the project tells the story). Fifty to a hundred
-//! messages, or a smaller window with pins, are safe.
+//! How much to keep: a window of ten messages can lose the question that the last SQL statement answers, and
+//! a window of one breaks every tool chain. Fifty to a hundred messages, or a smaller window with pins, are
+//! safe.
 //!
 //! # When
 //!
-//! A [`Trim`] is applied once, *before* a turn begins: what comes in during a turn belongs to it, and a
-//! trim in the middle could take the user's request away. Within the turn a [`Window`] takes over: it shows
-//! the same prefix at every step, so that prompt caches hit, and shrinks only when the model's own
-//! window would overflow, then by a good deal at once.
+//! A [`Trim`] is applied once, *before* a turn begins: messages that arrive during a turn belong to it, and a
+//! trim inside a turn could remove the user's request. Within the turn a [`Window`] applies: it shows the
+//! same prefix at every step, for prompt caching, and shrinks only when the model's context window would
+//! overflow, then by a large share at once.
 //!
 //! ```
 //! use stepfold_trim::{Trim, Window};
@@ -44,22 +47,20 @@
 //! assert_eq!(turn.transcript().len(), 3);
 //! ```
 //!
-//! # What never happens
+//! # Guarantees
 //!
-//! A step is never torn: an assistant message is shown with the results of all its calls, or not at all. So
-//! what is shown of a well-formed conversation is
-//! [well-formed](stepfold_state_core::chat::Transcript::check). Leading system messages are never left
-//! out, and neither is the last user message. A conversation that is not well-formed gets no worse and
-//! nothing panics, but [repair](stepfold_state_core::chat::Transcript::repair) it first.
+//! A step is never split: an assistant message is shown with the results of all its calls, or not at all. So
+//! the view of a well-formed conversation is [well-formed](stepfold_state_core::chat::Transcript::check).
+//! Leading system messages and the last user message are never dropped. A malformed conversation gets no new
+//! faults and nothing panics, but [repair](stepfold_state_core::chat::Transcript::repair) it first.
 //!
-//! # Where this comes from
+//! # Prior art
 //!
-//! [`Trim::keep_last`] is `trim_messages_simple` of the document on trimming an agent's messages (spec/003 of
-//! the project), pins are its `smart_trim_for_sql_workflow`, and the rule to trim before the turn is
-//! its as well. What it left open is decided in `docs/decisions.md`, and where we differ stands in
-//! `docs/compare.md`. That steps move whole answers a fault that other trimmers have had:
-//! <https://github.com/langchain-ai/langchain/issues/33245>, <https://github.com/cline/cline/pull/7225>. That a
-//! prompt cache needs an equal prefix: <https://developers.openai.com/api/docs/guides/prompt-caching>.
+//! [`Trim::keep_last`] corresponds to `trim_messages` of LangGraph's ReAct agents (LangChain 1.x), with pins
+//! for selected tools, and runs before the turn. `docs/decisions.md` explains the choices, `docs/compare.md`
+//! the differences. Steps are moved whole because of faults in other trimmers:
+//! <https://github.com/langchain-ai/langchain/issues/33245>, <https://github.com/cline/cline/pull/7225>.
+//! Prompt caches need an equal prefix: <https://developers.openai.com/api/docs/guides/prompt-caching>.
 
 mod policy;
 mod view;

@@ -1,4 +1,4 @@
-//! Policies: what to leave out before a turn begins. They are data, and they compose.
+//! Policies, which select messages before a turn begins. They are data, and they compose.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,27 +9,26 @@ use crate::cut::{Cut, Measure, Shown};
 use crate::view::leading_kept;
 use crate::{ApproximateTokens, Reason, TokenCounter, View};
 
-/// What a model is shown of a conversation when a turn begins; see the [crate](crate) for which to take.
+/// A trimming policy, applied when a turn begins; see the [crate](crate) for a table.
 ///
-/// A trim is a list of policies. [`then`](Trim::then) joins two lists: each policy sees what the one before
-/// it left, and the list is gone through until none of them leaves anything more out. So whatever is
-/// shown satisfies *every* policy, and a trim of a trim is a trim.
+/// A trim is a list of policies. [`then`](Trim::then) joins two lists: each policy sees the result of the
+/// previous one, and the list is repeated until no policy drops anything more. So the view satisfies *every*
+/// policy, and trimming is idempotent.
 ///
-/// It is cheap to clone, and prints itself.
+/// Cloning is cheap; `Display` prints the policies.
 ///
 /// # Guarantees
-/// For any history that passes [`check`](Transcript::check), what is shown passes it too; contains the
-/// leading system messages and the last user message; is part of the log, in its order; and is shared with
-/// the log if nothing is left out. For a history that does not pass, nothing panics and no fault is added:
-/// what is shown has some of the faults of the log and no others.
-/// [Repair](Transcript::repair) it first.
+/// For a history that passes [`check`](Transcript::check), the view passes it too; contains the leading
+/// system messages and the last user message; is a part of the log, in its order; and is shared with the log
+/// if nothing is dropped. For a malformed history nothing panics and no fault is added: the view has a subset
+/// of the log's faults. [Repair](Transcript::repair) it first.
 ///
 /// # Examples
 /// ```
 /// use stepfold_trim::{Pins, Trim};
 ///
-/// // The last 20 messages, and up to 80 older ones: questions, and what two tools found; in any case no
-/// // more than 30,000 tokens.
+/// // The last 20 messages, and up to 80 older ones: questions, and the results of two tools; at most
+/// // 30,000 tokens in total.
 /// let trim = Trim::keep_last(20)
 ///     .with_pins(Pins::up_to(80).results_of(["generate_sql", "run_sql"]))
 ///     .then(Trim::cap_tokens(30_000));
@@ -56,13 +55,12 @@ impl Trim {
         Trim::default()
     }
 
-    /// Shows the last `messages` messages, from the beginning of a turn on.
+    /// Shows the last `messages` messages, from the start of a turn.
     ///
-    /// Up to that many are shown as they are. Else the window is the last `messages`. If it opens with a
-    /// user message, that is it; if not, it is extended back to the nearest earlier user message, and so
-    /// shows more. If there is none, it begins at the first user message inside it; if there is none at
-    /// all, it is the last whole steps, at least one. System messages that the log opens with are shown
-    /// in any case and not counted.
+    /// A log of at most that many messages is shown whole. Otherwise the window is the last `messages`. If it
+    /// does not open with a user message, it is extended back to the nearest earlier one, and so shows more.
+    /// If there is none, it begins at the first user message inside it; without any user message, it is the
+    /// last whole steps, at least one. Leading system messages are always shown and not counted.
     ///
     /// # Examples
     /// ```
@@ -81,11 +79,11 @@ impl Trim {
         Policy::KeepLast { messages, pins: None }.into()
     }
 
-    /// Shows the last turns that fit into `tokens`, leading system messages included; the last turn in any
-    /// case, and whole. Add [`cap_tokens`](Trim::cap_tokens) to bound that one too.
+    /// Shows the last turns that fit into `tokens`, leading system messages included; the last turn always,
+    /// and whole. Add [`cap_tokens`](Trim::cap_tokens) to bound that turn too.
     ///
-    /// Counts by [`ApproximateTokens`], or by what [`counted_by`](Trim::counted_by) says. Looks at what it
-    /// shows, and at one turn more.
+    /// Counts with [`ApproximateTokens`], or with the counter set by [`counted_by`](Trim::counted_by).
+    /// Examines the shown turns and one more.
     ///
     /// # Examples
     /// ```
@@ -101,11 +99,11 @@ impl Trim {
         Policy::MaxTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
     }
 
-    /// Never shows more than `messages`: the last turns that fit, and if not even the last one does, its
-    /// user message and as many of its last steps as fit.
+    /// Shows at most `messages` messages: the last turns that fit, or, if the last turn alone does not fit,
+    /// its user message and as many of its last steps as fit.
     ///
-    /// Leading system messages and that user message are shown whatever they come to, and without any
-    /// user message the last step is.
+    /// Leading system messages and that user message are shown whatever their size; without any user message,
+    /// the last step is.
     ///
     /// # Examples
     /// ```
@@ -133,7 +131,7 @@ impl Trim {
         Policy::CapMessages { messages }.into()
     }
 
-    /// Never shows more than `tokens`; else as [`cap_messages`](Trim::cap_messages).
+    /// Shows at most `tokens` tokens; otherwise as [`cap_messages`](Trim::cap_messages).
     ///
     /// # Examples
     /// ```
@@ -150,8 +148,8 @@ impl Trim {
         Policy::CapTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
     }
 
-    /// Makes each [`keep_last`](Trim::keep_last) of this trim show, of what is older than its window, what
-    /// is pinned. Other policies stay as they are.
+    /// Makes each [`keep_last`](Trim::keep_last) of this trim also show the pinned messages older than its
+    /// window. Other policies are unchanged.
     ///
     /// # Examples
     /// ```
@@ -181,7 +179,7 @@ impl Trim {
         self
     }
 
-    /// Makes each policy of this trim that goes by tokens count with `counter`.
+    /// Makes each token policy of this trim count with `counter`.
     ///
     /// # Examples
     /// ```
@@ -202,7 +200,7 @@ impl Trim {
         self
     }
 
-    /// This trim, and then `next` on what it shows; again, until neither leaves anything more out. So the
+    /// Applies this trim, then `next` to the result, and repeats until neither drops anything more. So the
     /// view satisfies both. [`Trim::none`] on either side changes nothing.
     ///
     /// # Examples
@@ -220,13 +218,13 @@ impl Trim {
         Trim(self.0.iter().chain(next.0.iter()).cloned().collect())
     }
 
-    /// Whether this trim shows everything, because it has no policy.
+    /// Whether this trim has no policy and so shows everything.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What to show of `log`. Meant to be called once, before a turn begins; within a turn the
-    /// [`Window`](crate::Window) takes over.
+    /// Returns the view of `log`. Call it once, before a turn begins; within a turn the
+    /// [`Window`](crate::Window) applies.
     ///
     /// # Examples
     /// ```
@@ -243,8 +241,8 @@ impl Trim {
         self.narrow(&View::whole(log), log)
     }
 
-    /// What to show of what `view` shows of `log`, [grown](View::grown) if the log has. A summary that is
-    /// shown stays, and counts in tokens and in [`cap_messages`](Trim::cap_messages).
+    /// Applies this trim to an existing view of `log`, [extended](View::grown) if the log has grown. A
+    /// summary in the view stays, and counts in tokens and in [`cap_messages`](Trim::cap_messages).
     ///
     /// # Examples
     /// ```
@@ -261,8 +259,8 @@ impl Trim {
         let mut kept = view.kept().clone();
         let mut shown = kept.of(log);
         let mut reasons = Vec::new();
-        // How many policies in a row had nothing to leave out. Each round leaves out one message at least,
-        // so that there is an end.
+        // The number of policies in a row that dropped nothing. Each other round drops at least one message,
+        // so the loop ends.
         let mut satisfied = 0;
         for policy in self.0.iter().cycle() {
             if satisfied == self.0.len() {
@@ -280,7 +278,7 @@ impl Trim {
             reasons.push(Reason { policy: policy.to_string().into(), dropped, why: cut.why });
             kept = kept.compose(&cut.kept);
             shown = kept.of(log);
-            // A policy has nothing to leave out of what it has just left.
+            // A policy is idempotent on its own result.
             satisfied = 1;
         }
         if reasons.is_empty() { view } else { view.narrowed(shown, log, kept, reasons) }
@@ -322,7 +320,7 @@ pub(crate) enum Policy {
 }
 
 impl Policy {
-    /// What it would keep; none if that is everything.
+    /// The part that the policy would keep; `None` if that is everything.
     fn cut(&self, shown: Shown<'_>) -> Option<Cut> {
         match self {
             Policy::KeepLast { messages, pins } => shown.keep_last(*messages, pins.as_ref()),
@@ -357,16 +355,15 @@ fn write_budget(
     }
 }
 
-/// What [`Trim::with_pins`] shows of what is older than the window: the last user messages, and the last
-/// steps in which a tool of these names answered, whole: with the call, and with the results of the other
-/// calls of the same reply.
+/// Older messages that [`Trim::with_pins`] shows: the last user messages, and the last steps in which a tool
+/// of these names answered. A step is whole: the calls, and the results of all calls of that reply.
 ///
-/// What is pinned begins with a user message, since models refuse a conversation that begins with a call: the
-/// one that opens the oldest pinned step's turn is shown too, and counts. If there is no room for it, or no such
-/// message, that step is not shown.
+/// Pinned messages begin with a user message, since models reject a conversation that begins with a call: the
+/// user message that opens the oldest pinned step's turn is shown too, and counts. If it does not fit or does
+/// not exist, that step is dropped.
 ///
-/// Pinned user messages may come to stand in a row. That is well-formed, and the hosted models take it;
-/// some chat templates of local ones want a reply between any two.
+/// Pinned user messages may be adjacent. That is well-formed, and hosted models accept it; some chat
+/// templates of local models require a reply between any two.
 ///
 /// # Examples
 /// ```
@@ -383,20 +380,20 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// User messages, as long as they come to no more than `messages`. Older ones are not shown; a step
-    /// that would be too much ends the row, so that what is pinned is always the newest of its kind.
+    /// Pins user messages, at most `messages` of them. The first step that does not fit ends the selection,
+    /// so pins are always the newest of their kind.
     pub const fn up_to(messages: usize) -> Self {
         Pins { messages, users: true, tools: Vec::new() }
     }
 
-    /// And steps in which one of these tools answered, within the same number of messages.
+    /// Also pins steps in which one of these tools answered, within the same limit.
     #[must_use]
     pub fn results_of<T: Into<String>>(mut self, tools: impl IntoIterator<Item = T>) -> Self {
         self.tools.extend(tools.into_iter().map(Into::into));
         self
     }
 
-    /// But no user messages, save the one that the oldest pinned step needs before it.
+    /// Pins no user messages, except the one that the oldest pinned step needs.
     #[must_use]
     pub const fn without_users(mut self) -> Self {
         self.users = false;

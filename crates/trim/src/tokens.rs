@@ -1,16 +1,15 @@
-//! Counting tokens: the port.
+//! Token counting: the port.
 
 use std::fmt;
 use std::sync::Arc;
 
 use stepfold_state_core::chat::Message;
 
-/// Counts the tokens of a message, as the model will that reads it.
+/// Counts the tokens of a message as a model's tokenizer does.
 ///
-/// Implemented by whoever has the tokenizer of a model, or made of a closure by [`token_counter`]; called
-/// by the policies that go by tokens, once for each message that they look at. It has to be pure: the same
-/// message, the same count. What a conversation costs is the sum over its messages, so a counter adds what
-/// the wire format spends on each of them.
+/// Implement it with a model's tokenizer, or use a closure with [`token_counter`]; token policies call it
+/// once for each message they examine. It must be pure: the same message, the same count. The cost of a
+/// conversation is the sum over its messages, so a counter includes the wire format's overhead per message.
 ///
 /// # Examples
 /// ```
@@ -34,7 +33,7 @@ use stepfold_state_core::chat::Message;
 /// assert_eq!(shared.count(&Message::user("which area has most stalls?")), 5);
 /// ```
 pub trait TokenCounter: Send + Sync {
-    /// The name of the counter in printed policies. `approximate` is that of
+    /// The name of the counter in printed policies. `approximate` is the name of
     /// [`ApproximateTokens`](crate::ApproximateTokens).
     fn name(&self) -> &str;
 

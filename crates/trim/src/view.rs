@@ -1,4 +1,4 @@
-//! What a model is shown of a conversation, and why. The conversation itself is never touched.
+//! The messages of a conversation that a model is shown, and why. The conversation itself is unchanged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,9 @@ use crate::Kept;
 
 /// The part of a log that a model is shown.
 ///
-/// [`transcript`](View::transcript) is what goes into the request. [`kept`](View::kept) says where its
-/// messages are in the log, and is all that has to be stored to have the view again: [`View::of`]. If
-/// nothing was left out, the transcript is the log's own, shared
-/// ([`ptr_eq`](Transcript::ptr_eq)).
+/// [`transcript`](View::transcript) goes into the request. [`kept`](View::kept) has the indexes of its
+/// messages in the log, and is all that has to be stored to restore the view with [`View::of`]. If nothing is
+/// dropped, the transcript is the log's own, shared ([`ptr_eq`](Transcript::ptr_eq)).
 ///
 /// # Examples
 /// ```
@@ -44,9 +43,9 @@ use crate::Kept;
 pub struct View {
     transcript: Transcript,
     kept: Kept,
-    /// The length of the log when it was last looked at.
+    /// The length of the log when it was last examined.
     log_length: usize,
-    /// What stands for messages that are left out, behind the leading system messages.
+    /// The summary of dropped messages, after the leading system messages.
     summary: Option<Arc<Message>>,
     reasons: Vec<Reason>,
 }
@@ -57,14 +56,14 @@ impl View {
         View::assemble(log, Kept::first(log.len()), None, Vec::new())
     }
 
-    /// The messages of `log` that an earlier view kept, so far as they exist. It has no
+    /// The messages of `log` that an earlier view kept, as far as they exist. It has no
     /// [reasons](View::reasons): those are not stored.
     pub fn of(log: &Transcript, kept: Kept) -> Self {
         View::assemble(log, kept, None, Vec::new())
     }
 
-    /// The messages of `log` that `kept` keeps, with a summary's message for those that it replaces, and the reasons
-    /// why others are left out. For a host that stored these parts of a view.
+    /// The messages of `log` in `kept`, with the summary of those that it replaces, and the reasons why
+    /// others are dropped. For a host that stored these parts of a view.
     pub fn assemble(
         log: &Transcript,
         kept: Kept,
@@ -77,7 +76,7 @@ impl View {
         View::showing(shown, log, kept, summary, reasons)
     }
 
-    /// The view of `shown`, which is what `kept` keeps of `log`.
+    /// The view of `shown`, which are the messages of `log` in `kept`.
     fn showing(
         shown: Transcript,
         log: &Transcript,
@@ -96,46 +95,46 @@ impl View {
         View { transcript, kept, log_length: log.len(), summary, reasons }
     }
 
-    /// What the model is shown.
+    /// The messages that the model is shown.
     pub const fn transcript(&self) -> &Transcript {
         &self.transcript
     }
 
-    /// What the model is shown.
+    /// The messages that the model is shown.
     pub fn into_transcript(self) -> Transcript {
         self.transcript
     }
 
-    /// Where the messages are in the log. A summary is in none of these ranges.
+    /// The indexes of the messages in the log. A summary is not among them.
     pub const fn kept(&self) -> &Kept {
         &self.kept
     }
 
-    /// How many messages of the log are left out.
+    /// The number of dropped messages.
     pub fn dropped(&self) -> usize {
         self.log_length - self.kept.len()
     }
 
-    /// Whether nothing is left out.
+    /// Whether nothing is dropped.
     pub fn is_whole(&self) -> bool {
         self.kept.is_first(self.log_length)
     }
 
-    /// The message that stands for messages left out, if a [`Summary`](crate::Summary) is shown.
+    /// The message of the [`Summary`](crate::Summary), if one is shown.
     pub const fn summary(&self) -> Option<&Arc<Message>> {
         self.summary.as_ref()
     }
 
-    /// Which policies left something out, and by which of their rules; in the order in which they did.
+    /// The policies that dropped something, and their rules, in order.
     pub fn reasons(&self) -> &[Reason] {
         &self.reasons
     }
 
-    /// The same view with what the log has gained since: the transcript begins with what it was before,
-    /// byte for byte. O(what is new).
+    /// Extends the view by the log's new messages: the transcript keeps its prefix, byte for byte. O(new
+    /// messages).
     ///
-    /// If the log is shorter than it was, it is not the same log any more: the view then shows what it
-    /// kept of it, so far as that exists.
+    /// If the log is shorter than before, it is a different log: the view then shows the kept messages that
+    /// still exist.
     ///
     /// # Examples
     /// ```
@@ -163,12 +162,12 @@ impl View {
         self
     }
 
-    /// The length of the log when it was last looked at.
+    /// The length of the log when it was last examined.
     pub(crate) const fn log_length(&self) -> usize {
         self.log_length
     }
 
-    /// Less of the same: `shown`, which is what `kept` keeps of the log, for one more reason or several.
+    /// A smaller view: `shown`, which are the messages of the log in `kept`, with additional reasons.
     pub(crate) fn narrowed(
         &self,
         shown: Transcript,
@@ -179,7 +178,7 @@ impl View {
         let mut reasons = self.reasons.clone();
         for reason in more {
             match reasons.last_mut() {
-                // A long turn shrinks again and again for one reason.
+                // A long turn shrinks repeatedly for one reason.
                 Some(last) if last.why == reason.why && last.policy == reason.policy => {
                     last.dropped += reason.dropped;
                 }
@@ -190,12 +189,12 @@ impl View {
     }
 }
 
-/// How many system messages a conversation opens with.
+/// The number of leading system messages.
 pub(crate) fn leading_systems(transcript: &Transcript) -> usize {
     transcript.iter().take_while(|message| message.role() == Role::System).count()
 }
 
-/// How many of the system messages that the log opens with are kept.
+/// The number of kept leading system messages.
 pub(crate) fn leading_kept(log: &Transcript, kept: &Kept) -> usize {
     let lead = leading_systems(log);
     kept.indexes().take_while(|index| *index < lead).count()
@@ -211,7 +210,7 @@ impl fmt::Display for View {
     }
 }
 
-/// What one policy left out, and why.
+/// What one policy dropped, and why.
 ///
 /// # Examples
 /// ```
@@ -228,11 +227,11 @@ impl fmt::Display for View {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reason {
-    /// The policy, as it prints itself.
+    /// The policy, in its printed form.
     pub policy: Arc<str>,
-    /// How many messages it left out.
+    /// The number of messages it dropped.
     pub dropped: usize,
-    /// By which of its rules.
+    /// The rule that applied.
     pub why: Why,
 }
 
@@ -242,25 +241,25 @@ impl fmt::Display for Reason {
     }
 }
 
-/// By which rule a view was cut.
+/// The rule by which a view was trimmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
     /// The last n messages open with a user message.
     OpensWithUser,
-    /// They do not; the window was extended back to the user message that opens the turn.
+    /// The last n messages do not; the window is extended back to the user message that opens the turn.
     BackToUser,
-    /// There is no user message before them; the window begins at the first one in it.
+    /// No user message precedes the last n messages; the window begins at the first one among them.
     ForwardToUser,
-    /// There is no user message at all; the window is whole steps.
+    /// There is no user message; the window is the last whole steps.
     WholeSteps,
     /// As many whole turns as fit.
     WholeTurns,
-    /// Not even the last turn fits; it is shown whole all the same.
+    /// The last turn alone does not fit; it is shown whole.
     LastTurn,
-    /// Not even the last turn fits; it is cut to its user message and its last steps.
+    /// The last turn alone does not fit; it is cut to its user message and its last steps.
     InsideTurn,
-    /// The window of the model would have overflowed within a turn.
+    /// The model's context window would have overflowed within a turn.
     Overflow,
 }
 
@@ -268,13 +267,13 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::OpensWithUser => "the window opens with a user message",
-            Why::BackToUser => "the window goes back to the user message that opens its turn",
-            Why::ForwardToUser => "no user message before the window, which begins at the first one in it",
-            Why::WholeSteps => "no user message at all, so the window is the last whole steps",
+            Why::BackToUser => "the window is extended back to the user message that opens its turn",
+            Why::ForwardToUser => "no user message precedes the window, so it begins at the first one in it",
+            Why::WholeSteps => "without a user message, the window is the last whole steps",
             Why::WholeTurns => "the last turns that fit are shown",
             Why::LastTurn => "the last turn does not fit and is shown whole",
             Why::InsideTurn => "the last turn does not fit, so its user message and its last steps are shown",
-            Why::Overflow => "the window of the model would have overflowed within the turn",
+            Why::Overflow => "the model's context window would have overflowed within the turn",
         })
     }
 }

@@ -1,9 +1,10 @@
-//! Within a turn: nothing leaves the view until the model's window would overflow, and then enough at once.
+//! Bounds the view within a turn: it only grows until the model's context window would overflow, then shrinks
+//! by a large share.
 //!
-//! Providers keep what they computed for a prompt and charge a tenth for a prefix that they have seen; the
-//! prefix has to be the same to the byte. A trim at every step would give every request another prefix. So
-//! the view only grows from step to step, and when it has to shrink, it shrinks well below the limit, so
-//! that the next requests share a prefix again.
+//! Providers cache the computation of a prompt and charge about a tenth for a cached prefix, which must match
+//! byte for byte. A trim at every step would change the prefix of every request. So the view only grows from
+//! step to step, and when it shrinks, it shrinks well below the limit, so that the next requests share a
+//! prefix again.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,11 +16,10 @@ use crate::cut::Measure;
 use crate::view::leading_systems;
 use crate::{ApproximateTokens, Kept, Reason, TokenCounter, View, Why};
 
-/// How many tokens a conversation may have within a turn, and how far it shrinks when it has more.
+/// The token limit of a conversation within a turn, and the target size after an overflow.
 ///
-/// The limit is the model's context window less what else is in a request or comes of it: the
-/// tools, the instructions if they are not in the transcript, and the longest reply. Take a margin that
-/// suits the counter.
+/// The limit is the model's context window minus the rest of the request and the reply: tools, instructions
+/// that are not in the transcript, and the longest reply. Leave a margin that suits the counter.
 ///
 /// # Examples
 /// ```
@@ -30,15 +30,15 @@ use crate::{ApproximateTokens, Kept, Reason, TokenCounter, View, Why};
 /// let window = Window::new(60).shrink_to_percent(70).counted_by(ten_each);
 /// let mut log: Transcript = "user: hello\nassistant: hi\nuser: count the stalls".parse()?;
 ///
-/// // When a turn begins, the trim says what is shown ...
+/// // When a turn begins, the trim selects the messages ...
 /// let mut turn = window.begin(Trim::keep_last(100).view(&log), &log);
-/// // ... and before each further request the view grows by what was said,
+/// // ... and before each further request the view grows by the new messages,
 /// let step: Transcript = "assistant: > c1 count(area=1)\ntool c1: 3".parse()?;
 /// log.extend(step.iter().cloned());
 /// turn = turn.grown(&log);
 /// assert_eq!((turn.tokens(), turn.view().is_whole()), (50, true));
 ///
-/// // until it would be too long: then it shrinks to 70 percent or less, old turns first.
+/// // until it would exceed the limit: then it shrinks to 70 percent or less, old turns first.
 /// let step: Transcript = "assistant: > c2 count(area=2)\ntool c2: 4".parse()?;
 /// log.extend(step.iter().cloned());
 /// turn = turn.grown(&log);
@@ -58,27 +58,28 @@ pub struct Window {
 }
 
 impl Window {
-    /// Up to `limit` tokens by [`ApproximateTokens`]; beyond, the view shrinks to 70 percent of them.
+    /// Limits the view to `limit` tokens, counted by [`ApproximateTokens`]; on overflow it shrinks to 70
+    /// percent of them.
     pub fn new(limit: usize) -> Self {
         Window { limit, percent: 70, counter: Arc::new(ApproximateTokens) }
     }
 
-    /// Shrinks to this share of the limit instead; 100 if it is more. A small share shrinks seldom and
-    /// forgets much at once.
+    /// Sets the share of the limit that the view shrinks to; values above 100 count as 100. A small share
+    /// shrinks rarely and drops much at once.
     #[must_use]
     pub fn shrink_to_percent(mut self, percent: u8) -> Self {
         self.percent = percent.min(100);
         self
     }
 
-    /// Counts with `counter` instead.
+    /// Counts tokens with `counter`.
     #[must_use]
     pub fn counted_by(mut self, counter: impl TokenCounter + 'static) -> Self {
         self.counter = Arc::new(counter);
         self
     }
 
-    /// The tokens that a conversation may have.
+    /// The token limit of a conversation.
     pub const fn limit(&self) -> usize {
         self.limit
     }
@@ -89,16 +90,16 @@ impl Window {
         self.limit / 100 * percent + self.limit % 100 * percent / 100
     }
 
-    /// A turn that the last user message of `log` opens, of which `view` is shown; shrunk at once if that is
-    /// too long.
+    /// Begins a turn at the last user message of `log` with this `view`; shrinks it at once if it exceeds the
+    /// limit.
     pub fn begin(&self, view: View, log: &Transcript) -> TurnView {
         self.resume(view, log, log.len())
     }
 
-    /// A turn that was interrupted, or that another user message has joined: its own user message is at
-    /// `turn_start` of the log, and what users said from there on stays.
+    /// Resumes a turn that was interrupted, or that another user message has joined: its user message is at
+    /// `turn_start` of the log, and user messages from there on stay.
     ///
-    /// From the [kept](View::kept) ranges of the last view, the turn goes on as if it had not been
+    /// With the [kept](View::kept) ranges of the last view, the turn continues as if it had not been
     /// interrupted.
     ///
     /// # Examples
@@ -134,12 +135,12 @@ impl fmt::Display for Window {
     }
 }
 
-/// What is shown within a turn: it grows with the log, and shrinks when the [`Window`] would overflow.
+/// The view within a turn: it grows with the log, and shrinks when the [`Window`] would overflow.
 ///
-/// When it shrinks, older turns leave first, whole and the oldest first; then the oldest steps of this
-/// turn, whole. What stays: the leading system messages, a summary, the user message that opened the turn
-/// and any that came in meanwhile, and the last step, without which the model would ask for the same
-/// again. If that alone is too long, [`fits`](TurnView::fits) says so.
+/// Older turns are dropped first, whole and the oldest first; then the oldest steps of this turn, whole. The
+/// leading system messages, a summary, the user messages of this turn and its last step always stay; without
+/// that step the model would repeat its request. If these alone exceed the limit, [`fits`](TurnView::fits) is
+/// false.
 ///
 /// # Examples
 /// ```
@@ -158,33 +159,33 @@ pub struct TurnView {
     window: Window,
     view: View,
     tokens: usize,
-    /// Where the turn begins in the log.
+    /// The index in the log where the turn begins.
     turn_start: usize,
 }
 
 impl TurnView {
-    /// The view as it is now.
+    /// The current view.
     pub const fn view(&self) -> &View {
         &self.view
     }
 
-    /// What the model is shown now.
+    /// The messages that the model is shown.
     pub const fn transcript(&self) -> &Transcript {
         self.view.transcript()
     }
 
-    /// The tokens of what is shown.
+    /// The tokens of the view.
     pub const fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Whether what is shown is within the limit. If not, nothing more can leave it.
+    /// Whether the view is within the limit. If not, nothing more can be dropped.
     pub const fn fits(&self) -> bool {
         self.tokens <= self.window.limit
     }
 
-    /// With what the log has gained since. Unless it had to shrink, the transcript begins with what it was
-    /// before; and that costs what is new, not what is there.
+    /// Extends the view by the log's new messages. Unless it has to shrink, the transcript keeps its prefix,
+    /// and the cost is that of the new messages.
     #[must_use]
     pub fn grown(mut self, log: &Transcript) -> Self {
         let seen = self.view.log_length();
@@ -198,7 +199,7 @@ impl TurnView {
         self.fitted(log)
     }
 
-    /// Shrunk if it is too long.
+    /// Shrinks the view if it exceeds the limit.
     fn fitted(mut self, log: &Transcript) -> Self {
         if self.fits() {
             return self;
@@ -215,8 +216,7 @@ impl TurnView {
         self
     }
 
-    /// The oldest messages that can leave, as many as have to for the rest to be within the target; and the
-    /// tokens of the rest.
+    /// The oldest droppable messages, as many as needed to reach the target; and the tokens of the rest.
     fn leaving(&self, log: &Transcript) -> (Kept, usize) {
         let (target, measure) = (self.window.target(), self.window.measure());
         let mut leaving = Kept::default();
@@ -232,11 +232,11 @@ impl TurnView {
         (leaving, tokens)
     }
 
-    /// The blocks that can leave, oldest first.
+    /// The droppable blocks, oldest first.
     fn droppable(&self, log: &Transcript) -> Vec<Block> {
         let lead = leading_systems(log);
         let mut blocks = blocks(self.view.kept(), log);
-        // The last step stays, and so does what may have come behind it.
+        // The last step stays, and so do messages after it.
         let starts = blocks.iter().map(|block| block.range.start);
         let last_step = starts.rev().find(|start| role(log, *start) == Some(Role::Assistant));
         blocks.pop();
@@ -245,7 +245,7 @@ impl TurnView {
             let is_of_this_turn = start >= self.turn_start;
             let is_user = role(log, start) == Some(Role::User);
             let is_last_step = Some(start) == last_step;
-            // What is of an earlier turn leaves with its user message, not by itself.
+            // Messages of an earlier turn are dropped with its user message, not alone.
             block.opens = is_of_this_turn || is_user;
             start >= lead && !(is_of_this_turn && (is_user || is_last_step))
         });
@@ -256,14 +256,14 @@ impl TurnView {
     }
 }
 
-/// A message and the tool messages right behind it.
+/// A message and the tool messages directly after it.
 struct Block {
     range: Range<usize>,
-    /// Whether what is before it can leave without it.
+    /// Whether the messages before it can be dropped without it.
     opens: bool,
 }
 
-/// The blocks of what is kept.
+/// The blocks of the kept messages.
 fn blocks(kept: &Kept, log: &Transcript) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for index in kept.indexes() {

@@ -249,7 +249,7 @@ mod tests {
         expect_violations(
             facade.clone(),
             &expect![[r#"
-                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-trim, stepfold-session-scopes, stepfold-agent-loop, stepfold-runner, stepfold-providers, stepfold-otel
+                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-trim, stepfold-session-scopes, stepfold-agent-loop, stepfold-graph, stepfold-runner, stepfold-providers, stepfold-mcp, stepfold-otel
             "#]],
         );
         facade.edges[0].optional = true;
@@ -283,7 +283,7 @@ mod tests {
         expect_violations(
             krate("stepfold-state-core", &[], &[&["jsonschema", "reqwest", "tokio"]]),
             &expect![[r#"
-                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: the foot never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-runner, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: the foot never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-graph, stepfold-mcp, stepfold-runner, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
         expect_clean(krate("stepfold-tools", &[], &[&["tokio"], &["rayon"]]));
@@ -294,7 +294,7 @@ mod tests {
         expect_violations(
             krate("stepfold-runner", &[], &[&["reqwest"]]),
             &expect![[r#"
-                `stepfold-runner` has `reqwest` by way of reqwest: only providers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-runner` has `reqwest` by way of reqwest: only providers, clients of MCP servers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
         expect_clean(krate("stepfold-providers", &[], &[&["async-openai"], &["async-openai", "reqwest"]]));
@@ -317,7 +317,7 @@ mod tests {
         expect_violations(
             krate("stepfold-agent-loop", &[], &[&["stepfold-providers", "reqwest"]]),
             &expect![[r#"
-                `stepfold-agent-loop` has `reqwest` by way of stepfold-providers -> reqwest: only providers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-agent-loop` has `reqwest` by way of stepfold-providers -> reqwest: only providers, clients of MCP servers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
     }

@@ -11,7 +11,9 @@ const SESSION_SCOPES: &str = "stepfold-session-scopes";
 const PROVIDERS: &str = "stepfold-providers";
 const AGENT_LOOP: &str = "stepfold-agent-loop";
 const TRIM: &str = "stepfold-trim";
+const MCP: &str = "stepfold-mcp";
 const OTEL: &str = "stepfold-otel";
+const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
 const FACADE: &str = "stepfold";
 const CLI: &str = "stepfold-cli";
@@ -77,6 +79,20 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: MCP,
+        folder: "crates/mcp",
+        floor: Floor::Loop,
+        may_use: &[STATE_CORE, TOOLS],
+        by_feature: &[],
+    },
+    Layer {
+        package: GRAPH,
+        folder: "crates/graph",
+        floor: Floor::Workflows,
+        may_use: &[STATE_CORE, TOOLS, AGENT_LOOP],
+        by_feature: &[],
+    },
+    Layer {
         package: RUNNER,
         folder: "crates/runner",
         floor: Floor::Keystone,
@@ -87,8 +103,8 @@ pub const LAYERS: &[Layer] = &[
         package: FACADE,
         folder: "crates/stepfold",
         floor: Floor::Facade,
-        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, RUNNER],
-        by_feature: &[PROVIDERS, OTEL],
+        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
+        by_feature: &[PROVIDERS, MCP, OTEL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
     Layer { package: EXAMPLES, folder: "examples", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -100,14 +116,32 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["tokio", "async-std", "smol", "async-executor", "rayon"],
         reach: Reach::Tree,
-        allowed: &[TOOLS, SESSION_SCOPES, PROVIDERS, OTEL, AGENT_LOOP, RUNNER, FACADE, CLI, EXAMPLES],
+        allowed: &[
+            TOOLS,
+            SESSION_SCOPES,
+            PROVIDERS,
+            OTEL,
+            AGENT_LOOP,
+            GRAPH,
+            MCP,
+            RUNNER,
+            FACADE,
+            CLI,
+            EXAMPLES,
+        ],
         reason: "the foot never waits and starts no threads",
     },
     Fence {
         libraries: &["reqwest", "hyper", "ureq", "isahc", "curl", "attohttpc", "async-openai"],
         reach: Reach::Tree,
-        allowed: &[PROVIDERS, OTEL, FACADE, CLI, EXAMPLES],
-        reason: "only providers and exporters of spans talk to the network",
+        allowed: &[PROVIDERS, OTEL, MCP, FACADE, CLI, EXAMPLES],
+        reason: "only providers, clients of MCP servers and exporters of spans talk to the network",
+    },
+    Fence {
+        libraries: &["rmcp"],
+        reach: Reach::Tree,
+        allowed: &[MCP, FACADE, CLI, EXAMPLES],
+        reason: "the Model Context Protocol is spoken in one place",
     },
     Fence {
         libraries: &[
@@ -161,6 +195,8 @@ pub enum Floor {
     Wings,
     /// Uses tools, knows no sessions.
     Loop,
+    /// Plans for the loop.
+    Workflows,
     /// Where the loop and sessions meet.
     Keystone,
     /// Re-exports.

@@ -6,6 +6,7 @@
 mod documents;
 mod rust;
 mod text;
+mod words;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -60,6 +61,7 @@ impl fmt::Display for Problem {
 /// Everything untidy about one file.
 pub fn check(file: &File, facts: &Facts) -> Vec<Problem> {
     let mut problems = text::check(file);
+    problems.extend(words::check(file));
     if file.has_extension("rs") {
         problems.extend(rust::check(file));
     }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-use super::{File, Problem};
+use super::{File, Problem, words};
 
 /// Macros that stand for work left undone.
 const UNFINISHED: &[&str] = &["todo", "unimplemented", "dbg"];
@@ -16,9 +16,10 @@ const SLEEPS: &[&str] = &["sleep", "sleep_ms", "sleep_until"];
 const SLEEP_ALLOWED: &str = "// tidy: allow sleep, because ";
 /// Where clocks, random ids and the environment may be asked, beside tests, benches and examples.
 /// A macro works inside the compiler, and is told by the environment for which crate. The loop's ports have
-/// defaults in one file, and tests replace them.
+/// defaults in one file, and tests replace them. A program that is a server of tools is found by `PATH`.
 const WORLDLY: &[&str] = &[
     "crates/agent-loop/src/ports.rs",
+    "crates/mcp/src/process.rs",
     "crates/runner/",
     "crates/providers/",
     "crates/cli/",
@@ -37,6 +38,7 @@ pub(super) fn check(file: &File) -> Vec<Problem> {
             let is_test = is_in("tests", &file.path) || is_in("benches", &file.path);
             walk(tokens, is_test, &mut |place| {
                 problems.extend(check_place(file, place));
+                problems.extend(words::check_literal(file, place.token, place.is_test || is_doc(place)));
             });
         }
         Err(error) => {
@@ -45,6 +47,11 @@ pub(super) fn check(file: &File) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Whether this is the text of a documentation comment, which is checked as prose.
+fn is_doc(place: &Place<'_>) -> bool {
+    matches!(place.before, [TokenTree::Ident(name), sign] if *name == "doc" && is_sign(sign, '='))
 }
 
 fn first_line(file: &File) -> Option<Problem> {

@@ -1,20 +1,22 @@
-//! Putting an agent together. Whatever can be known to fail is refused here, all of it at once.
+//! Builds agents. All detectable faults are reported together.
 
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use stepfold_state_core::chat::{ChatModel, ModelParams};
 use stepfold_state_core::state::{Fault, KeySchema, Schema, Template};
-use stepfold_tools::{Approval, BuildError, Limits, Overflow, Resources, Tools, Toolset};
+use stepfold_tools::{Approval, BuildError, IntoTool, Limits, Overflow, Resources, Tools, Toolset};
 
 use super::hooks::{HookContext, HookPoint, HookResult, Hooks};
 use super::limits::{RepeatGuard, RunLimits};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
+use super::planner::Planner;
 use super::{Agent, Built, Config, Offer, OutputSpec};
 use crate::error::AgentError;
-use crate::run::Planner;
 use stepfold_trim::{Summarize, Trim, Window};
 
 /// Puts an [`Agent`] together; nothing is checked before [`build`](AgentBuilder::build).
@@ -41,7 +43,7 @@ impl AgentBuilder {
                 params: ModelParams::default(),
                 instructions: None,
                 schema: Schema::default(),
-                toolset: Toolset::new("tools", []),
+                toolset: Toolset::default(),
                 resources: Resources::new(),
                 tool_limits: Limits::default(),
                 overflow: Overflow::default(),
@@ -58,7 +60,7 @@ impl AgentBuilder {
                 window: None,
                 summarize: None,
                 output: None,
-                graph: None,
+                planner: None,
             },
             known_exits: Vec::new(),
             graph_schema: None,
@@ -70,13 +72,28 @@ impl AgentBuilder {
         AgentBuilder { config, known_exits: Vec::new(), graph_schema: None, is_rebuild: true }
     }
 
-    /// For one run, which may leave out tools that the agent's exit conditions name.
-    pub(crate) fn for_one_run(mut self) -> Self {
+    /// For one run, which may leave out tools that the agent's exit conditions name, though [`build`](AgentBuilder::build)
+    /// refuses that otherwise.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::Agent;
+    ///
+    /// # async fn submit() -> Result<(), ToolError> { Ok(()) }
+    /// # let submit = Tool::new("submit", "Submits.", submit).build()?;
+    /// let agent = Agent::builder(Script::parse("")?).tools([submit]).exit_on(["submit"]).build()?;
+    /// assert!(agent.to_builder().tools([]).build().is_err());
+    /// assert!(agent.to_builder().for_one_run().tools([]).build().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_one_run(mut self) -> Self {
         self.known_exits.clone_from(&self.config.exit_tools);
         self
     }
 
-    /// What the agent is called, in records and traces.
+    /// Sets the agent's name, for records and traces.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.config.name = name.into();
         self
@@ -88,7 +105,7 @@ impl AgentBuilder {
         self
     }
 
-    /// Asks another model of the same provider than the one that is asked by default.
+    /// Sets another model of the same provider.
     pub fn model_name(mut self, name: impl Into<String>) -> Self {
         self.config.model_name = Some(name.into());
         self
@@ -100,9 +117,9 @@ impl AgentBuilder {
         self
     }
 
-    /// What the model is told first: a [`Template`] over the state, rendered when a run begins. The caller's
-    /// own system messages come after it. Every placeholder names a key of the schema, also one that may be absent;
-    /// see [`graph_schema`](AgentBuilder::graph_schema) for those of a graph.
+    /// Sets the system prompt: a [`Template`] over the state, rendered when a run begins. The caller's own
+    /// system messages follow it. Every placeholder must name a key of the schema, even an optional one; see
+    /// [`graph_schema`](AgentBuilder::graph_schema) for those of a graph.
     pub fn instructions(mut self, template: impl Into<String>) -> Self {
         self.config.instructions = Some(Template::parse(template));
         self
@@ -114,9 +131,9 @@ impl AgentBuilder {
         self
     }
 
-    /// The schema of the graph that the agent is a node of: keys that the instructions and the bindings of the tools
-    /// name, and the agent's own schema does not declare, are declared as they are there. A graph does this itself
-    /// with a builder that it is given as a node.
+    /// Sets the schema of the graph that the agent is a node of: keys that the instructions and the bindings
+    /// of tools name, and the agent's own schema does not declare, are declared as in the graph. A graph does
+    /// this itself for a builder that is its node.
     ///
     /// # Examples
     /// ```
@@ -135,19 +152,38 @@ impl AgentBuilder {
         self
     }
 
-    /// What the model may do: tools, or a [`Toolset`] that may be asked anew at each step.
+    /// Adds a tool, built or not; a tool that cannot be built is a fault of the agent.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// # let model = Script::parse("assistant: done")?;
+    /// let ping = Tool::new("ping", "Answers.", async || Ok::<_, ToolError>("pong"));
+    /// let agent = Agent::builder(model).tool(ping).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tool(mut self, tool: impl IntoTool) -> Self {
+        self.config.toolset = self.config.toolset.with_tool(tool);
+        self
+    }
+
+    /// Sets the tools: a list of tools, built or not, or a [`Toolset`], which may offer other tools at each step.
+    /// Replaces those that were set before; [`tool`](AgentBuilder::tool) adds one.
     pub fn tools(mut self, tools: impl Into<Toolset>) -> Self {
         self.config.toolset = tools.into();
         self
     }
 
-    /// Of the tools, only those of these names.
+    /// Keeps only the tools with these names.
     pub fn only_tools<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.config.toolset = self.config.toolset.only(names);
         self
     }
 
-    /// What the application gives to its tools.
+    /// Sets the application's resources for its tools.
     pub fn resources(mut self, resources: Resources) -> Self {
         self.config.resources = resources;
         self
@@ -159,21 +195,21 @@ impl AgentBuilder {
         self
     }
 
-    /// What happens to results that are too long.
+    /// Sets the handling of results above the limit.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.config.overflow = overflow;
         self
     }
 
     /// Makes the first failed call of a step the error of the run. By default the model reads the failure and
-    /// goes on.
+    /// the run continues.
     pub fn raise_on_failure(mut self) -> Self {
         self.config.raise_on_failure = true;
         self
     }
 
     /// Ends the run after a step in which one of these tools was called and none of them failed. Text without
-    /// a call ends it in any case.
+    /// a call always ends it.
     pub fn exit_on<N: Into<String>>(mut self, tools: impl IntoIterator<Item = N>) -> Self {
         self.config.exit_tools.extend(tools.into_iter().map(Into::into));
         self
@@ -197,39 +233,38 @@ impl AgentBuilder {
         self
     }
 
-    /// At a limit, asks the model once more, without tools, for the best answer it can give. The exit still
-    /// names the limit.
+    /// At a limit, requests a final answer without tools. The exit still names the limit.
     pub fn final_answer(mut self) -> Self {
         self.config.final_answer = true;
         self
     }
 
-    /// What happens when the model makes the same calls again and again; none for nothing.
+    /// Sets the handling of repeated equal calls; `None` disables it.
     pub fn repeat_guard(mut self, guard: impl Into<Option<RepeatGuard>>) -> Self {
         self.config.repeat_guard = guard.into();
         self
     }
 
-    /// Takes a reply that is nothing but a tool call written as JSON for the call that it was meant to be.
+    /// Treats a reply that consists of tool calls as JSON text as the calls it was meant to be.
     pub fn recover_leaked_calls(mut self) -> Self {
         self.config.recover_leaked_calls = true;
         self
     }
 
-    /// Who has to agree before a call runs, whatever its tool says. The stricter of both holds.
+    /// Sets the approval rule of calls, whatever the tool's own rule. The stricter one applies.
     pub fn approval(mut self, approval: Approval) -> Self {
         self.config.approval = approval;
         self
     }
 
-    /// Puts calls that must not run twice and had started before a crash to a human. By default the model
-    /// is told that their outcome is unknown.
+    /// Requests a decision about calls that must not run twice and had started before a crash. By default the
+    /// model is told that their outcome is unknown.
     pub fn ask_when_uncertain(mut self) -> Self {
         self.config.ask_when_uncertain = true;
         self
     }
 
-    /// What the model is shown of the conversation when a run begins.
+    /// Sets the trimming of the conversation when a run begins.
     pub fn trim(mut self, trim: Trim) -> Self {
         self.config.trim = trim;
         self
@@ -241,21 +276,38 @@ impl AgentBuilder {
         self
     }
 
-    /// Has a model condense what the model is not shown any more, before a run begins. If that fails, the
+    /// Summarises messages that are no longer shown, before a run begins. If that fails, the
     /// [trim](AgentBuilder::trim) decides.
     pub fn summarize(mut self, summarize: Summarize) -> Self {
         self.config.summarize = Some(summarize);
         self
     }
 
-    /// The model that writes summaries; the agent's own unless said.
+    /// Sets the model that writes summaries; the agent's own by default.
     pub fn summary_model(mut self, model: impl ChatModel + 'static) -> Self {
         self.config.summary_model = Some(Arc::new(model));
         self
     }
 
-    /// The output that a run has to end with.
-    pub fn output(mut self, output: Output) -> Self {
+    /// Ends each run with a `T`, by its JSON Schema; see [`Output`] for the handling of an invalid one, and
+    /// [`output_with`](AgentBuilder::output_with) for other options.
+    pub fn output<T: JsonSchema + DeserializeOwned>(self) -> Self {
+        self.output_with(Output::of::<T>())
+    }
+
+    /// Ends each run with an output.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Output, OutputMode};
+    ///
+    /// # let model = Script::parse("assistant: 12")?;
+    /// let stalls = Output::of::<u32>().mode(OutputMode::Prompt).repairs(1);
+    /// let agent = Agent::builder(model).output_with(stalls).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn output_with(mut self, output: Output) -> Self {
         self.config.output = Some(output);
         self
     }
@@ -325,24 +377,23 @@ impl AgentBuilder {
         self.hook(HookPoint::AfterRun, hook)
     }
 
-    /// With these parameters, and the agent's own where they say nothing.
-    pub(crate) fn params_over_own(mut self, params: ModelParams) -> Self {
+    /// Sets these parameters; the agent's own apply to unset ones: see [`ModelParams::or`].
+    pub fn params_over_own(mut self, params: ModelParams) -> Self {
         self.config.params = params.or(&self.config.params);
         self
     }
 
-    /// Goes through what a planner plans, in place of the replies of a model.
-    pub(crate) fn plan(mut self, planner: Arc<dyn Planner>) -> Self {
-        self.config.graph = Some(planner);
+    /// Plans the steps with this [planner](crate::plan), instead of a model.
+    pub fn planner(mut self, planner: Arc<impl Planner + 'static>) -> Self {
+        self.config.planner = Some(planner);
         self
     }
 
     /// Checks all that can be checked, and builds the agent.
     ///
     /// # Errors
-    /// [`AgentError`] with all faults: tools with faults or bindings that the schema does not have, an exit
-    /// condition that names no tool, a limit of zero, instructions that name a key that no state can have, an
-    /// output whose schema is none.
+    /// [`AgentError`] with all faults: invalid tools or bindings, an unknown tool in an exit condition, a
+    /// limit of zero, an invalid key in the instructions, an invalid output schema.
     ///
     /// An agent without tools is built, and a warning is traced (`tracing`, level WARN) when it is built for the first
     /// time.
@@ -355,7 +406,7 @@ impl AgentBuilder {
         faults.extend(faults_of_name(&config.name));
         faults.extend(config.repeat_guard.and_then(RepeatGuard::fault));
         faults.extend(faults_of_instructions(&config));
-        if let Some(planner) = &config.graph {
+        if let Some(planner) = &config.planner {
             faults.extend(planner.faults(&config.schema));
         }
         if let Err(error) = config.toolset.check(&config.schema, &config.resources) {
@@ -369,19 +420,21 @@ impl AgentBuilder {
         if let Some(tools) = &tools {
             faults.extend(faults_of_exits(&config, tools, &known_exits));
             if config.recover_leaked_calls && tools.is_empty() {
-                faults.push(Fault::new("recover_leaked_calls", "there is no tool whose call could leak"));
+                faults.push(Fault::new("recover_leaked_calls", "requires a tool"));
             }
             if output.as_ref().is_some_and(|output| output.mode() == OutputMode::Tool)
                 && tools.get(OUTPUT_TOOL).is_some()
             {
-                faults
-                    .push(Fault::new(OUTPUT_TOOL, "is the tool that takes the output; rename the other one"));
+                faults.push(Fault::new(
+                    OUTPUT_TOOL,
+                    "duplicate name: the output uses this tool; rename the other one",
+                ));
             }
         }
         if !faults.is_empty() {
             return Err(AgentError { agent: config.name, faults: faults.into_iter().collect() });
         }
-        if !is_rebuild && graph_schema.is_none() && config.graph.is_none() {
+        if !is_rebuild && graph_schema.is_none() && config.planner.is_none() {
             warn_without_tools(&config, tools.as_ref());
         }
         let offer = tools.map(|tools| Offer::new(tools, output.as_ref()));
@@ -389,8 +442,8 @@ impl AgentBuilder {
     }
 }
 
-/// Without tools there is nothing to loop over (spec/001). A dynamic toolset may offer some later; a node of a graph, or
-/// an agent whose output is asked for, need none.
+/// Without tools the run is a single request (as in Haystack). A dynamic toolset may offer some later; a node
+/// of a graph, or an agent with an output, needs none.
 fn warn_without_tools(config: &Config, tools: Option<&Tools>) {
     if config.output.is_none() && tools.is_some_and(Tools::is_empty) {
         tracing::warn!(agent = config.name, "the agent has no tools: each run is one request to the model");
@@ -398,7 +451,7 @@ fn warn_without_tools(config: &Config, tools: Option<&Tools>) {
 }
 
 fn faults_of_name(name: &str) -> Option<Fault> {
-    name.trim().is_empty().then(|| Fault::new("name", "is empty; records and traces need one"))
+    name.trim().is_empty().then(|| Fault::new("name", "must not be empty: records and traces use it"))
 }
 
 /// The agent's schema with the keys of a graph's that its templates and bindings name. Of tools that are not known
@@ -430,7 +483,7 @@ fn faults_of_instructions(config: &Config) -> Vec<Fault> {
         .filter(|(name, _)| !roots(name).any(declares))
         .map(|(name, _)| {
             let words = format!(
-                "name \"{name}\", which no schema declares; declare it in the agent's, or in that of the graph \
+                "unknown state key \"{name}\": declare it in the agent's schema, or in that of the graph \
                  around it, or double the braces if it is text"
             );
             Fault::new("instructions", words)
@@ -457,8 +510,8 @@ fn faults_of_exits(config: &Config, tools: &Tools, known: &[String]) -> Vec<Faul
     unknown
         .map(|name| {
             let words = match available.as_str() {
-                "" => "names no tool; the agent has none".to_owned(),
-                available => format!("names no tool; available: {available}"),
+                "" => "unknown tool: the agent has none".to_owned(),
+                available => format!("unknown tool; available: {available}"),
             };
             Fault::new(format!("exit condition '{name}'"), words)
         })

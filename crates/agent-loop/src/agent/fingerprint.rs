@@ -8,9 +8,8 @@ use serde_json::Value;
 use stepfold_state_core::chat::MAX_REPLY_BYTES;
 use stepfold_tools::Tool;
 
-use super::{Agent, Config, Offer, RepeatGuard, RunLimits};
+use super::{Agent, AgentCall, Config, Offer, RepeatGuard, RunLimits};
 use crate::digest;
-use crate::run::Hosted;
 
 /// What a run depends on, part by part, each as a digest or in words.
 ///
@@ -58,9 +57,9 @@ impl Fingerprint {
             let words = (key.json_schema(), key.handler().to_string(), key.default());
             add(&format!("state key {}", key.name()), digest_of(&words));
         }
-        if let Some(shape) = &config.graph {
-            for (part, words) in shape.parts() {
-                add(&part, words);
+        if let Some(planner) = &config.planner {
+            for (part, value) in planner.parts() {
+                add(&part, digest_of(&value));
             }
         }
         match agent.static_offer() {
@@ -69,7 +68,7 @@ impl Fingerprint {
                 for tool in &offer.tools {
                     let words = (tool.spec(), tool.effect(), format!("{:?}", tool.approval()));
                     // An agent that is a tool goes on inside of the run, so that what it depends on, the run does.
-                    let inside = tool.hosted_as::<Hosted>().map(|hosted| hosted.0.agent().fingerprint());
+                    let inside = tool.hosted_as::<AgentCall>().map(|call| call.agent.fingerprint());
                     let digest = match inside {
                         Some(inside) => digest_of(&(words, inside)),
                         None => digest_of(&words),

@@ -1,7 +1,8 @@
 //! Hooks: the application's own word at six points of a run.
 //!
-//! A hook sees a snapshot and says what is to happen; it changes nothing by itself. What all hooks of a point
-//! said is committed as one event, so a resumed run does not ask them again and a replay does not need them.
+//! A hook reads a snapshot and returns an action; it changes nothing by itself. The actions of all hooks of a
+//! point are committed as one event, so a resumed run does not call them again and a replay does not need
+//! them.
 
 use std::error::Error;
 use std::fmt;
@@ -14,7 +15,7 @@ use stepfold_state_core::chat::{Message, ToolCall, ToolContent, Transcript, Usag
 use stepfold_state_core::state::{Delta, State, WriteKey};
 use stepfold_tools::Outcome;
 
-use crate::run::{Exit, HookVerdict};
+use crate::exit::Exit;
 
 /// Where a hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -35,17 +36,17 @@ pub enum HookPoint {
     /// that redacts never lets anything through to the model, but the record may hold what it would have redacted: to
     /// keep a secret out of the record as well, redact in the tool itself.
     AfterTool,
-    /// When the run is about to end. It may be told to go on instead.
+    /// When the run is about to end. A hook can make it continue instead.
     OnExit,
     /// Once, at the end.
     AfterRun,
 }
 
-/// What a hook sees.
+/// The input of a hook.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookContext {
-    /// Where the run is.
+    /// The current point of the run.
     pub point: HookPoint,
     /// The state and the conversation. It never changes.
     pub state: State,
@@ -57,11 +58,11 @@ pub struct HookContext {
     pub call: Option<ToolCall>,
     /// Its outcome, after a tool.
     pub outcome: Option<Outcome>,
-    /// Why the run ends, on exit and after the run.
+    /// The exit, for hooks on exit and after the run.
     pub exit: Option<Exit>,
 }
 
-/// What a hook wants.
+/// The action that a hook returns.
 ///
 /// # Examples
 /// ```
@@ -109,14 +110,13 @@ impl HookAction {
         HookAction { verdict: HookVerdict::Stop(reason.into()), ..HookAction::default() }
     }
 
-    /// On exit only: the run does not end but asks the model again. A limit or a cancellation cannot be
-    /// overruled.
+    /// On exit only: the run continues with another request. A limit or a cancellation cannot be overruled.
     pub fn go_on() -> Self {
         HookAction { verdict: HookVerdict::GoOn, ..HookAction::default() }
     }
 
-    /// And writes a value by the key's own handler. Before and after a tool, the write is folded with those of
-    /// the call, at the end of the step; elsewhere at once.
+    /// Adds a write with the key's own handler. Before and after a tool, the write is folded with those of
+    /// the call, at the end of the step; elsewhere immediately.
     ///
     /// # Errors
     /// When the value does not fit the schema.
@@ -142,8 +142,8 @@ impl HookAction {
         self
     }
 
-    /// And puts another conversation in place of the log. It is repaired if it has to be. Not before or
-    /// after a tool, where the step is open.
+    /// Replaces the conversation, and repairs it if necessary. Not allowed before or after a tool, where the
+    /// step is open.
     pub fn with_rewrite(mut self, transcript: Transcript) -> Self {
         self.rewrite = Some(transcript);
         self
@@ -162,7 +162,28 @@ impl HookAction {
     }
 }
 
-/// Why a hook failed: any error. It ends the run, which stays resumable.
+/// The combined decision of the hooks of a point.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HookVerdict {
+    /// All goes its way.
+    #[default]
+    Proceed,
+    /// The run ends, for this reason.
+    Stop(String),
+    /// The run continues with another request. Only on exit, and not at a limit.
+    GoOn,
+}
+
+impl HookVerdict {
+    /// Whether all goes its way.
+    pub const fn is_proceed(&self) -> bool {
+        matches!(self, HookVerdict::Proceed)
+    }
+}
+
+/// An error of a hook: any error. It ends the run, which stays resumable.
 pub struct HookError(Box<dyn Error + Send + Sync>);
 
 impl HookError {
@@ -194,7 +215,7 @@ impl fmt::Display for HookError {
     }
 }
 
-/// What a hook gives back.
+/// The result of a hook.
 pub type HookResult = Result<HookAction, HookError>;
 
 type Hook = Arc<dyn Fn(HookContext) -> BoxFuture<'static, HookResult> + Send + Sync>;

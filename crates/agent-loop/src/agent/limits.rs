@@ -5,8 +5,8 @@ use std::time::Duration;
 use stepfold_state_core::chat::MAX_REPLY_BYTES;
 use stepfold_state_core::state::Fault;
 
-/// How much a run may take. Each limit but [`reply_bytes`](RunLimits::reply_bytes) ends the run with an exit of its
-/// own, never with an error.
+/// Limits of a run. Each limit except [`reply_bytes`](RunLimits::reply_bytes) ends the run with its own exit,
+/// never with an error.
 ///
 /// # Examples
 /// ```
@@ -19,9 +19,9 @@ use stepfold_state_core::state::Fault;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunLimits {
-    /// Steps: model calls, or in a graph supersteps; 100 unless said.
+    /// Steps: model calls, or in a graph supersteps; 100 by default.
     pub steps: u64,
-    /// Calls of one reply; 64 unless said. Calls beyond it are answered, not run.
+    /// Calls of one reply; 64 by default. Further calls are answered, not run.
     pub calls_per_reply: usize,
     /// Tool calls in all. Calls beyond it are answered, not run.
     pub tool_calls: Option<u64>,
@@ -29,10 +29,10 @@ pub struct RunLimits {
     pub tokens: Option<u64>,
     /// Time, pauses left out. Model and tools are stopped when it is up.
     pub time: Option<Duration>,
-    /// [Bytes](stepfold_state_core::chat::ReplyBuilder::bytes) of one reply;
-    /// [32 MiB](stepfold_state_core::chat::MAX_REPLY_BYTES) by default. Nothing more is read of a longer one. It is
-    /// the one limit that fails the run, since a reply that was cut is no answer: with a model error of kind
-    /// [`ReplyTooLarge`](stepfold_state_core::chat::ModelErrorKind::ReplyTooLarge), which has what had come.
+    /// [Bytes](stepfold_state_core::chat::ReplyBuilder::bytes) of one reply; [32
+    /// MiB](stepfold_state_core::chat::MAX_REPLY_BYTES) by default. Nothing beyond is read. This limit fails
+    /// the run, since a truncated reply is not an answer: with a model error of kind
+    /// [`ReplyTooLarge`](stepfold_state_core::chat::ModelErrorKind::ReplyTooLarge) and the partial reply.
     pub reply_bytes: usize,
 }
 
@@ -50,42 +50,42 @@ impl Default for RunLimits {
 }
 
 impl RunLimits {
-    /// The same with another number of steps.
+    /// Sets the number of steps.
     #[must_use]
     pub const fn with_steps(mut self, steps: u64) -> Self {
         self.steps = steps;
         self
     }
 
-    /// The same with another number of calls of one reply.
+    /// Sets the number of calls of one reply.
     #[must_use]
     pub const fn with_calls_per_reply(mut self, calls: usize) -> Self {
         self.calls_per_reply = calls;
         self
     }
 
-    /// The same with this number of tool calls in all.
+    /// Sets the total number of tool calls.
     #[must_use]
     pub const fn with_tool_calls(mut self, calls: u64) -> Self {
         self.tool_calls = Some(calls);
         self
     }
 
-    /// The same with this number of tokens.
+    /// Sets the number of tokens.
     #[must_use]
     pub const fn with_tokens(mut self, tokens: u64) -> Self {
         self.tokens = Some(tokens);
         self
     }
 
-    /// The same with this time.
+    /// Sets the time.
     #[must_use]
     pub const fn with_time(mut self, time: Duration) -> Self {
         self.time = Some(time);
         self
     }
 
-    /// The same with another number of bytes of one reply.
+    /// Sets the number of bytes of one reply.
     #[must_use]
     pub const fn with_reply_bytes(mut self, bytes: usize) -> Self {
         self.reply_bytes = bytes;
@@ -110,19 +110,19 @@ impl RunLimits {
 
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let zero = [
-            ("steps", self.steps == 0, "the model could never be asked"),
-            ("calls_per_reply", self.calls_per_reply == 0, "no call could ever run"),
-            ("tool_calls", self.tool_calls == Some(0), "no call could ever run; leave the tools out instead"),
-            ("tokens", self.tokens == Some(0), "the model could never be asked"),
-            ("reply_bytes", self.reply_bytes == 0, "no reply could ever be read"),
-            ("time", self.time == Some(Duration::ZERO), "nothing could ever happen"),
+            ("steps", self.steps == 0, "the model could not be called"),
+            ("calls_per_reply", self.calls_per_reply == 0, "no call could run"),
+            ("tool_calls", self.tool_calls == Some(0), "no call could run; remove the tools instead"),
+            ("tokens", self.tokens == Some(0), "the model could not be called"),
+            ("reply_bytes", self.reply_bytes == 0, "no reply could be read"),
+            ("time", self.time == Some(Duration::ZERO), "nothing could run"),
         ];
-        let fault = |(name, _, why)| Fault::new(format!("limits.{name}"), format!("is zero: {why}"));
+        let fault = |(name, _, why)| Fault::new(format!("limits.{name}"), format!("must be positive: {why}"));
         zero.into_iter().filter(|(_, is_zero, _)| *is_zero).map(fault).collect()
     }
 }
 
-/// What happens when the model makes the same calls again and again.
+/// The handling of repeated equal calls.
 ///
 /// Steps in a row count whose calls have the same tools and arguments, in the same order, *and* the same
 /// results: a tool that is polled until something changes is not stopped while it changes.
@@ -138,9 +138,9 @@ impl RunLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepeatGuard {
-    /// From this many times in a row on, the results tell the model so; 4 unless said.
+    /// The number of repetitions from which the results warn the model; 4 by default.
     pub warn: u32,
-    /// At this many times in a row the run ends; 8 unless said.
+    /// The number of repetitions that ends the run; 8 by default.
     pub stop: u32,
 }
 
@@ -151,14 +151,14 @@ impl Default for RepeatGuard {
 }
 
 impl RepeatGuard {
-    /// The same, telling the model from this many times on.
+    /// Sets the number of repetitions of the warning.
     #[must_use]
     pub const fn warn_at(mut self, times: u32) -> Self {
         self.warn = times;
         self
     }
 
-    /// The same, ending the run at this many times.
+    /// Sets the number of repetitions that ends the run.
     #[must_use]
     pub const fn stop_at(mut self, times: u32) -> Self {
         self.stop = times;
@@ -166,8 +166,7 @@ impl RepeatGuard {
     }
 
     pub(crate) fn fault(self) -> Option<Fault> {
-        (self.warn < 2 || self.stop < 2).then(|| {
-            Fault::new("repeat_guard", "counts from 2: a call that was made once has not been repeated")
-        })
+        (self.warn < 2 || self.stop < 2)
+            .then(|| Fault::new("repeat_guard", "must be at least 2: a single call is not a repetition"))
     }
 }

@@ -1,11 +1,14 @@
 //! An agent: everything that stays the same from run to run.
 
+mod as_tool;
 mod builder;
 mod fingerprint;
 mod hooks;
 mod leaked;
 mod limits;
 mod output;
+mod planner;
+mod shared_keys;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,18 +18,20 @@ use stepfold_state_core::chat::{ChatModel, ModelParams, ToolSpec};
 use stepfold_state_core::state::{Schema, Template};
 use stepfold_tools::{Approval, Limits, Overflow, Resources, Tool, Tools, Toolset};
 
+pub use self::as_tool::AgentTool;
 pub use self::builder::AgentBuilder;
 pub use self::fingerprint::Fingerprint;
-pub use self::hooks::{HookAction, HookContext, HookError, HookPoint, HookResult};
+pub use self::hooks::{HookAction, HookContext, HookError, HookPoint, HookResult, HookVerdict};
 pub use self::limits::{RepeatGuard, RunLimits};
 pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
+pub use self::planner::{BranchAgent, BranchEnd, Emitter, EndedAgent, NodeFunctions, NotBegun, Planner};
 
+pub(crate) use self::as_tool::{AgentCall, result_of_call};
 pub(crate) use self::fingerprint::of_offer as digest_of_offer;
 pub(crate) use self::hooks::Hooks;
 pub(crate) use self::leaked::recovered;
 pub(crate) use self::output::OutputSpec;
-use crate::driver::RunBuilder;
-use crate::run::{Input, Planner};
+pub(crate) use self::planner::last_words;
 use stepfold_trim::{Summarize, Trim, Window};
 
 /// A model with tools, instructions, a state schema and rules for when to stop. Immutable, cheap to clone,
@@ -90,7 +95,7 @@ impl Built {
     }
 }
 
-/// What an agent is made of. Every field is as the builder was told.
+/// The configuration of an agent.
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(crate) struct Config {
@@ -118,11 +123,11 @@ pub(crate) struct Config {
     pub(crate) window: Option<Window>,
     pub(crate) summarize: Option<Summarize>,
     pub(crate) output: Option<Output>,
-    /// What plans the steps in place of a model's replies.
-    pub(crate) graph: Option<Arc<dyn Planner>>,
+    /// Plans the steps instead of a model.
+    pub(crate) planner: Option<Arc<dyn Planner>>,
 }
 
-/// The tools of a step, and what the model sees of them.
+/// The tools of a step, and their specifications for the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Offer {
     pub(crate) tools: Tools,
@@ -140,23 +145,18 @@ impl Offer {
 }
 
 impl Agent {
-    /// Starts an agent that asks this model. Everything else has a default: no tools, no instructions, no
-    /// state but the conversation, 100 steps.
+    /// Starts an agent with this model. Everything else has a default: no tools, no instructions, no state
+    /// but the conversation, 100 steps.
     pub fn builder(model: impl ChatModel + 'static) -> AgentBuilder {
         AgentBuilder::new(Arc::new(model))
     }
 
-    /// A builder that is told the same, to change something: for one run, or for a relative of this agent.
+    /// A builder with the same configuration, for changes: for one run, or for a variant of this agent.
     pub fn to_builder(&self) -> AgentBuilder {
         AgentBuilder::of(self.config().clone())
     }
 
-    /// Prepares a run; awaiting it runs the agent. See [`RunBuilder`] for what can be said about a run.
-    pub fn run(&self, input: impl Into<Input>) -> RunBuilder<'_> {
-        RunBuilder::new(self, input.into())
-    }
-
-    /// What the agent is called, in records and traces; "agent" unless said.
+    /// The agent's name, in records and traces; "agent" by default.
     pub fn name(&self) -> &str {
         &self.config().name
     }
@@ -171,18 +171,17 @@ impl Agent {
         &self.config().limits
     }
 
-    /// The model that is asked.
+    /// The model.
     pub fn model(&self) -> &dyn ChatModel {
         &*self.config().model
     }
 
-    /// What a run depends on, part by part: by this a stored run knows a changed agent.
+    /// The parts that a run depends on: used to detect a changed agent when a stored run is loaded.
     pub fn fingerprint(&self) -> &Fingerprint {
         self.0.fingerprint.get_or_init(|| Fingerprint::of(self))
     }
 
-    /// A digest of what the model is offered to call, and of the bindings of these tools; none if they are asked for at
-    /// each step.
+    /// A digest of the offered tools and their bindings; `None` if they are listed at each step.
     pub(crate) fn tools_digest(&self) -> Option<&str> {
         let offer = self.static_offer()?;
         Some(self.0.tools_digest.get_or_init(|| fingerprint::of_offer(offer)))
@@ -190,7 +189,7 @@ impl Agent {
 
     /// The keys of shared scopes that a run records when it begins.
     pub(crate) fn shared_keys(&self) -> &BTreeSet<String> {
-        self.0.shared_keys.get_or_init(|| crate::run::shared_keys(self))
+        self.0.shared_keys.get_or_init(|| shared_keys::shared_keys(self))
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -201,7 +200,7 @@ impl Agent {
         self.0.offer.as_ref()
     }
 
-    /// A tool that is there at every step, also beside others that are asked for anew.
+    /// A tool that is offered at every step, even next to dynamic toolsets.
     pub(crate) fn static_tool(&self, name: &str) -> Option<&Tool> {
         match self.static_offer() {
             Some(offer) => offer.tools.get(name),

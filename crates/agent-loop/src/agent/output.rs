@@ -1,4 +1,4 @@
-//! Structured output: a value of a schema in place of free text, checked, with bounded repair.
+//! Structured output: a value of a schema instead of free text, validated, with a limited number of repairs.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub const OUTPUT_TOOL: &str = "submit_output";
 ///
 /// // The first answer lacks a field: the model is told, and asked again.
 /// let model = Script::parse("assistant: {\"id\": 3}\nassistant: {\"id\": 3, \"stalls\": 12}")?;
-/// let agent = Agent::builder(model).output(Output::of::<Area>()).build()?;
+/// let agent = Agent::builder(model).output::<Area>().build()?;
 /// let outcome = agent.run("which area has most stalls?").await?;
 /// assert_eq!(outcome.exit(), &Exit::Output);
 /// assert_eq!(outcome.output::<Area>()?, Area { id: 3, stalls: 12 });
@@ -45,11 +45,11 @@ pub struct Output {
     pub(crate) schema: Value,
     pub(crate) mode: OutputMode,
     pub(crate) repairs: u32,
-    /// Whether the value can be read as the type; what a schema alone does not tell.
+    /// Whether the value can be decoded as the type, which a schema alone does not guarantee.
     decodes: fn(&Value) -> Result<(), String>,
 }
 
-/// How the model is asked for the output.
+/// The way in which the output is requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutputMode {
@@ -73,19 +73,19 @@ impl Output {
         Output { decodes, ..Output::schema(name, json_schema_of::<T>()) }
     }
 
-    /// JSON of this schema. The name is what providers call it by.
+    /// JSON of this schema. Providers see the name.
     pub fn schema(name: impl Into<String>, schema: Value) -> Self {
         Output { name: name.into(), schema, mode: OutputMode::default(), repairs: 2, decodes: |_| Ok(()) }
     }
 
-    /// Asked for in another way.
+    /// Sets the way in which the output is requested.
     #[must_use]
     pub const fn mode(mut self, mode: OutputMode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// How often the model is told what is wrong and asked again; 2 unless said.
+    /// Sets the number of repairs, in which the model is told the fault and called again; 2 by default.
     #[must_use]
     pub const fn repairs(mut self, times: u32) -> Self {
         self.repairs = times;
@@ -108,7 +108,7 @@ const WRAPPED: &str = "output";
 impl OutputSpec {
     pub(crate) fn check(output: Output) -> Result<Self, Fault> {
         let value_type = ValueType::of_schema(output.schema.clone())
-            .map_err(|message| Fault::new(format!("output {}", output.name), message))?;
+            .map_err(|error| Fault::new(format!("output {}", output.name), error.to_string()))?;
         let is_wrapped = output.schema.get("type").and_then(Value::as_str) != Some("object");
         Ok(OutputSpec { output, value_type: Arc::new(value_type), is_wrapped })
     }
@@ -168,7 +168,7 @@ impl OutputSpec {
     pub(crate) fn of_arguments(&self, arguments: &Map<String, Value>) -> Result<Value, String> {
         let value = match self.is_wrapped {
             false => Value::Object(arguments.clone()),
-            true => arguments.get(WRAPPED).cloned().ok_or(format!("at $: \"{WRAPPED}\" is missing"))?,
+            true => arguments.get(WRAPPED).cloned().ok_or(format!("missing field `{WRAPPED}` at $"))?,
         };
         self.checked(value)
     }

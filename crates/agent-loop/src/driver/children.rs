@@ -12,11 +12,14 @@ use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
 use super::trouble::outcome_in;
+use crate::agent::NotBegun;
 use crate::approval::{ApprovalRequest, Decision, nested_path};
-use crate::error::RunFault;
+use crate::exit::{Exit, Pause};
 use crate::observe::{Observer, ObserverError, RunEvent};
+use crate::planned::Attempts;
 use crate::ports::Clock;
-use crate::run::{Attempts, Exit, NotBegun, Pause, Run};
+use crate::run::Run;
+use crate::run_error::RunFault;
 
 /// What runs inside tell until the driver takes it. They wait while there is more.
 const QUEUE: usize = 64;
@@ -27,7 +30,7 @@ pub(super) enum ChildEnd {
     Ended,
     /// It waits for decisions.
     Waits,
-    /// It could not begin before somebody is asked.
+    /// It requires a decision before it begins.
     Asks(Box<ApprovalRequest>),
     /// It was stopped, or the run around it failed beside it.
     Stopped,

@@ -15,11 +15,19 @@ use stepfold_tools::{
 use tokio::sync::mpsc;
 
 use super::children::{ChildEnd, Told};
-use crate::agent::HookPoint;
-use crate::run::{Called, Planner, Run, Said};
+use crate::agent::{BranchEnd, Emitter, HookPoint, NodeFunctions, Planner};
+use crate::run::{Fate, Run};
 
 /// What nodes say until the driver takes it. They wait while there is more.
 const QUEUE: usize = 64;
+
+/// What a node says while it works.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub(super) place: usize,
+    pub(super) kind: String,
+    pub(super) value: Value,
+}
 
 /// What happens while the items of a step are under way.
 pub(super) enum Happened {
@@ -32,7 +40,7 @@ pub(super) enum Happened {
     /// A call has its outcome.
     Finished { place: usize, call: ToolCall, outcome: Outcome },
     /// The function of a branch has come to its end.
-    Called(usize, Called),
+    Called(usize, BranchEnd),
     /// A run inside tells of what it does.
     Told(Told),
     /// A run inside has come to its end.
@@ -80,6 +88,13 @@ impl Functions {
         }
     }
 
+    /// Those of these calls, which are about to start, that would take other values from the state than somebody has agreed
+    /// to.
+    pub(super) fn to_ask(&self, run: &Run, places: &[usize]) -> Vec<(usize, Fate)> {
+        let Functions::Calls { invocation, .. } = self else { return Vec::new() };
+        run.starting_to_ask(places, |place| invocation.state_seen_by(place))
+    }
+
     /// What hooks wrote with a call is read by those that wait for it.
     pub(super) fn amend(&mut self, run: &Run, place: usize) {
         if let Functions::Calls { invocation, has_hooks: true, .. } = self
@@ -110,7 +125,7 @@ impl Functions {
         }
     }
 
-    /// Nothing more is started. What runs comes to its end.
+    /// Starts nothing more. Running functions complete.
     pub(super) fn drain(&mut self) {
         match self {
             Functions::Calls { invocation, .. } => invocation.drain(),
@@ -161,13 +176,13 @@ fn invocation(run: &Run, calls: Vec<ToolCall>, stop: CancellationToken) -> Invoc
 
 /// The functions of nodes, as an [`Invocation`] is those of tools.
 pub(super) struct Nodes {
-    planner: Arc<dyn Planner>,
+    functions: Arc<dyn NodeFunctions>,
     queue: VecDeque<usize>,
     announced: Vec<usize>,
-    running: FuturesUnordered<BoxFuture<'static, (usize, Called)>>,
+    running: FuturesUnordered<BoxFuture<'static, (usize, BranchEnd)>>,
     /// Branches that have an agent inside, under way.
     inside: BTreeSet<usize>,
-    ended: VecDeque<(usize, Called)>,
+    ended: VecDeque<(usize, BranchEnd)>,
     speaker: mpsc::Sender<Said>,
     said: mpsc::Receiver<Said>,
     stop: CancellationToken,
@@ -177,8 +192,8 @@ impl Nodes {
     fn of(run: &Run, planner: &Arc<dyn Planner>, stop: &CancellationToken) -> Self {
         let (speaker, said) = mpsc::channel(QUEUE);
         Nodes {
-            planner: Arc::clone(planner),
-            queue: run.open_branches().into_iter().map(|open| open.place).collect(),
+            functions: Arc::clone(planner).functions(),
+            queue: run.open_tasks().map(|task| task.place).collect(),
             announced: Vec::new(),
             running: FuturesUnordered::new(),
             inside: BTreeSet::new(),
@@ -200,7 +215,7 @@ impl Nodes {
             if let Some((place, called)) = self.ended.pop_front() {
                 return Some(Happened::Called(place, called));
             }
-            let free = self.planner.max_parallel().saturating_sub(self.running.len() + self.inside.len());
+            let free = self.functions.max_parallel().saturating_sub(self.running.len() + self.inside.len());
             if free > 0 && !self.stop.is_cancelled() && !self.queue.is_empty() {
                 return Some(Happened::Starting(self.announce(run, free)));
             }
@@ -224,11 +239,22 @@ impl Nodes {
         places
     }
 
+    fn emitter(&self, place: usize) -> Emitter {
+        let speaker = self.speaker.clone();
+        Emitter::new(move |kind, value| {
+            let speaker = speaker.clone();
+            Box::pin(async move {
+                // When the run is being torn down, nobody listens.
+                let _ = speaker.send(Said { place, kind, value }).await;
+            })
+        })
+    }
+
     /// Starts what was announced.
     fn launch(&mut self, run: &Run) {
         for place in std::mem::take(&mut self.announced) {
-            let Some(task) = run.task(place) else { continue };
-            let called = Arc::clone(&self.planner).call(task, self.stop.clone(), self.speaker.clone());
+            let Some(branch) = run.task(place).and_then(|task| task.branch()) else { continue };
+            let called = Arc::clone(&self.functions).call(branch, self.stop.clone(), self.emitter(place));
             self.running.push(Box::pin(async move { (place, called.await) }));
         }
     }

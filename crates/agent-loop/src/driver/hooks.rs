@@ -6,13 +6,14 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use stepfold_state_core::chat::{ToolCall, ToolResult};
 use stepfold_state_core::state::State;
-use stepfold_tools::Outcome;
+use stepfold_tools::{Outcome, panic_message};
 
 use super::Host;
+use crate::agent::HookVerdict;
 use crate::agent::{HookAction, HookContext, HookError, HookPoint};
-use crate::error::{FeedError, RunFault};
-use crate::panic::words_of_panic;
-use crate::run::{Answer, HookReport, HookVerdict, Run};
+use crate::error::FeedError;
+use crate::run::{Answer, HookReport, Run};
+use crate::run_error::RunFault;
 
 impl Host<'_> {
     pub(super) async fn ask_hooks(&mut self, run: &mut Run, point: HookPoint) -> Result<(), RunFault> {
@@ -130,7 +131,7 @@ pub(super) async fn after_tool(run: &Run, call: &ToolCall, outcome: Outcome, fro
         // The call has happened, and its outcome must not go with a panic.
         let asked = AssertUnwindSafe(async { hook(context).await }).catch_unwind().await;
         let action = asked.unwrap_or_else(|panic| {
-            let words = format!("the hook panicked: {}", words_of_panic(&*panic));
+            let words = format!("the hook panicked: {}", panic_message(&*panic));
             Err(HookError::new(words))
         });
         let action = action.map_err(|error| fault(HookPoint::AfterTool, error));

@@ -23,13 +23,14 @@ use self::trouble::refused;
 use crate::agent::HookPoint;
 use crate::approval::DynApprover;
 use crate::decisions::Decisions;
-use crate::error::RunFault;
+use crate::exit::{Breakpoint, Exit, Pause};
 use crate::observe::{DynObserver, ObserverError, RunEvent};
 use crate::ports::Clock;
-use crate::run::{Answer, Breakpoint, Event, Exit, Need, Pause, Run};
+use crate::run::{Answer, Event, Need, Run};
+use crate::run_error::RunFault;
 use stepfold_state_core::chat::Message;
 
-/// Runs until there is nothing more to do, or until the run waits for somebody.
+/// Runs until the end, or until the run waits for decisions.
 async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
     boxed(|| host.take_given(run)).await?;
     loop {
@@ -101,7 +102,7 @@ impl Host<'_> {
         self.cancellation.is_cancelled()
     }
 
-    /// Does what no agent or graph inside of the run is asked for. Why the run waits for somebody, if it does.
+    /// Does a step's work outside of inner agents and graphs. Returns the reason if the run waits.
     async fn step(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
         let answer = match need {
             Need::Begin => Answer::Begin,
@@ -130,8 +131,9 @@ impl Host<'_> {
         self.commit_event(run, event).await
     }
 
-    /// Has an event observed, and then commits it. After a [refusal](RunFault::Commit) nothing may be committed any more:
-    /// the observer may have stored the event all the same. After any other fault the event is committed.
+    /// Notifies the observer of an event, and then commits it. After a [refusal](RunFault::Commit) nothing
+    /// may be committed: the observer may have stored the event. After any other fault the event is
+    /// committed.
     async fn commit_event(&mut self, run: &mut Run, event: Event) -> Result<(), RunFault> {
         let dropped = run.view().dropped();
         let event = RunEvent::Committed(Box::new(event));

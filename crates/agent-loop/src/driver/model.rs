@@ -9,9 +9,10 @@ use stepfold_state_core::chat::{
 };
 
 use super::Host;
-use crate::error::{RunFault, StartError};
+use crate::error::StartError;
 use crate::observe::RunEvent;
 use crate::run::{Answer, Run};
+use crate::run_error::RunFault;
 use stepfold_trim::SummaryPlan;
 
 /// What the observer is told of a reply that is read.

@@ -13,11 +13,12 @@ use super::{Host, Inbox, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision, DynApprover};
 use crate::decisions::Decisions;
-use crate::error::{RunError, RunFault};
+use crate::exit::Breakpoint;
 use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::outcome::Outcome;
 use crate::ports::{Clock, Ids, RandomIds, TokioClock};
-use crate::run::{Breakpoint, Input, Run};
+use crate::run::{Input, Run};
+use crate::run_error::{RunError, RunFault};
 
 /// A run that is about to begin or to go on. Awaiting it runs it.
 ///
@@ -65,6 +66,13 @@ enum Start {
     Resumed(Box<Run>),
 }
 
+impl Agent {
+    /// Prepares a run; awaiting it runs the agent. See [`RunBuilder`] for what can be said about a run.
+    pub fn run(&self, input: impl Into<Input>) -> RunBuilder<'_> {
+        RunBuilder::new(self, input.into())
+    }
+}
+
 impl Run {
     /// Prepares to go on with the run; awaiting it does so. A run can be resumed from wherever it is: from a
     /// breakpoint, with decisions, after an error, or from storage.
@@ -91,7 +99,7 @@ impl Run {
 }
 
 impl<'a> RunBuilder<'a> {
-    pub(crate) fn new(agent: &Agent, input: Input) -> Self {
+    fn new(agent: &Agent, input: Input) -> Self {
         RunBuilder::of(Start::New { agent: agent.clone(), input: Box::new(input) })
     }
 
@@ -137,13 +145,13 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// With names from here, where no [id](RunBuilder::id) is given; random ones unless said.
+    /// Sets the source of ids, for runs without an [id](RunBuilder::id); random by default.
     pub fn ids(mut self, ids: impl Ids + 'a) -> Self {
         self.ids = Box::new(ids);
         self
     }
 
-    /// By this clock; that of the tokio runtime unless said.
+    /// Sets the clock; that of the tokio runtime by default.
     pub fn clock(mut self, clock: impl Clock + 'a) -> Self {
         self.clock = Some(Arc::new(clock));
         self

@@ -9,14 +9,14 @@ use futures_util::{FutureExt, Stream};
 use tokio::sync::mpsc;
 
 use super::options::RunBuilder;
-use crate::error::RunError;
 use crate::observe::RunEvent;
 use crate::outcome::Outcome;
+use crate::run_error::RunError;
 
 /// Events that wait to be read. The run waits while there are more.
 const QUEUE: usize = 64;
 
-/// The events of a run as they come; the run gets on only while somebody reads, or waits for the outcome.
+/// The events of a run as a stream; the run only makes progress while the stream or the outcome is polled.
 ///
 /// # Examples
 /// ```

@@ -1,10 +1,10 @@
-//! Faults while calls or branches are under way: what has happened is committed all the same, and what runs comes to its
-//! end, unless a commit was refused.
+//! Faults while calls or branches are running: past events are committed, and running calls complete, unless
+//! a commit was refused.
 
 use crate::approval::nested_path;
-use crate::error::RunFault;
 use crate::observe::ObserverError;
 use crate::run::{Event, EventKind, Run};
+use crate::run_error::RunFault;
 
 /// The first fault of those that came while calls or branches were under way; a refusal comes before all others.
 #[derive(Default)]

@@ -8,13 +8,16 @@ use stepfold_tools::{CancellationToken, FatalError, Outcome, ToolError};
 
 use super::Host;
 use super::children::{ChildEnd, Children, Told};
-use super::functions::{Functions, Happened};
+use super::functions::{Functions, Happened, Said};
 use super::hooks::{SeenOutcome, after_tool};
 use super::model::sleep;
 use super::trouble::Trouble;
-use crate::error::RunFault;
+use crate::agent::BranchEnd;
+use crate::exit::Exit;
 use crate::observe::RunEvent;
-use crate::run::{Answer, Called, Exit, NodeOutcome, NodeStatus, PendingHook, Run, Said};
+use crate::planned::{NodeOutcome, NodeStatus};
+use crate::run::{Answer, Fate, PendingHook, Run};
+use crate::run_error::RunFault;
 
 /// A step whose items are under way.
 struct AtWork<'a> {
@@ -22,6 +25,8 @@ struct AtWork<'a> {
     children: Children<'a>,
     stop: CancellationToken,
     trouble: Trouble,
+    /// The calls that were about to start and have to be asked about: when those that run have come to their end.
+    to_ask: Vec<(usize, Fate)>,
     /// The first branch, by its place, whose failure is the error of the run.
     failed: Option<(usize, RunFault)>,
 }
@@ -41,6 +46,7 @@ impl Host<'_> {
             children: Children::new(&stop, std::sync::Arc::clone(&self.clock)),
             stop,
             trouble: Trouble::default(),
+            to_ask: Vec::new(),
             failed: None,
         };
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
@@ -74,7 +80,7 @@ impl Host<'_> {
         self.work_ended(run, work, is_up).await
     }
 
-    /// Whether the calls of the step can run: their tools are there, and nobody has to be asked first.
+    /// Whether the calls of the step can run: their tools are available, and no decision is required first.
     async fn are_calls_ready(&mut self, run: &mut Run) -> Result<bool, RunFault> {
         if run.tools().is_none() {
             self.offer_tools(run).await?;
@@ -102,6 +108,9 @@ impl Host<'_> {
         if let Some(error) = work.functions.finish().await {
             return Err(RunFault::Tool(error));
         }
+        if !work.to_ask.is_empty() && !is_up && !self.is_cancelled() {
+            return self.commit(run, Answer::Ask(work.to_ask)).await;
+        }
         match work.failed {
             _ if is_up && run.walk().is_some() => self.break_off(run, Answer::TimedOut).await,
             Some((_, fault)) if !self.is_cancelled() => Err(fault),
@@ -111,10 +120,13 @@ impl Host<'_> {
 
     async fn happened(&mut self, run: &mut Run, work: &mut AtWork<'_>, happened: Happened) {
         match happened {
-            Happened::Starting(places) => match self.starting(run, &places, &mut work.trouble).await {
-                true => work.children.start(run, &places),
-                false => work.functions.withdraw(&places),
-            },
+            Happened::Starting(places) => {
+                work.to_ask = work.functions.to_ask(run, &places);
+                match work.to_ask.is_empty() && self.starting(run, &places, &mut work.trouble).await {
+                    true => work.children.start(run, &places),
+                    false => work.functions.withdraw(&places),
+                }
+            }
             Happened::Progress { call_id, report } => {
                 let told = self.tell(|| RunEvent::ToolProgress { call_id, report });
                 work.trouble.note(told.await);
@@ -130,14 +142,14 @@ impl Host<'_> {
                 self.conclude(run, place, seen, &mut work.trouble).await;
                 work.functions.amend(run, place);
             }
-            Happened::Called(place, Called::Outcome(outcome)) => {
+            Happened::Called(place, BranchEnd::Outcome(outcome)) => {
                 self.node_ended(run, work, place, outcome, false).await;
             }
-            Happened::Called(place, Called::Asks(request)) => {
+            Happened::Called(place, BranchEnd::Asks(request)) => {
                 let requests = vec![*request];
                 work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
             }
-            Happened::Called(_, Called::Stopped) => {}
+            Happened::Called(_, BranchEnd::Stopped) => {}
             Happened::Told(told) => self.told(run, told, &mut work.trouble).await,
             Happened::Inside(place, end) => self.inside_ended(run, work, place, end).await,
         }
@@ -357,8 +369,8 @@ fn name_of(run: &Run, place: usize) -> String {
     run.task(place).map(|task| task.name().to_owned()).unwrap_or_default()
 }
 
-/// What a run inside asks, if the record has to say so: its agent is not known to whoever folds the record without asking
-/// for the tools of the step.
+/// The requests of an inner run, if the record must contain them: its agent is unknown to readers of the
+/// record that do not list the tools of the step.
 fn requests_to_record(run: &Run, place: usize) -> Option<Vec<crate::approval::ApprovalRequest>> {
     let task = run.task(place)?;
     let child = run.item(place)?.child()?;

@@ -1,9 +1,9 @@
 //! Watching a run: every event, in order, before anything else happens.
 //!
-//! An observer that fails stops the run. If an event was to be committed, it is not: that is how a store makes sure that
-//! nothing happens which it did not record. If the observer was only told of something, what has happened is committed
-//! and what is under way comes to its end before the run stops. Those that only look on never fail: nothing (`()`), a vector, a
-//! channel, [traces](Traces). Tuples observe together, in their order.
+//! A failing observer stops the run. An event that was to be committed then is not: so a store ensures that
+//! nothing happens without a record. Otherwise, past events are committed and running calls complete before
+//! the run stops. Passive observers never fail: nothing (`()`), a vector, a channel, [traces](Traces). Tuples
+//! observe together, in order.
 
 mod traces;
 
@@ -18,23 +18,25 @@ use stepfold_tools::Status;
 use tokio::sync::mpsc;
 
 pub use self::traces::Traces;
-use crate::run::{Event, Exit, NodeStatus};
+use crate::exit::Exit;
+use crate::planned::NodeStatus;
+use crate::run::Event;
 
-/// What an observer is told.
+/// An event for observers.
 ///
-/// Only [`Committed`](RunEvent::Committed) changes anything; the others are for those who look on. As JSON,
-/// the request of [`Asking`](RunEvent::Asking) is left out.
+/// Only [`Committed`](RunEvent::Committed) changes the run; the others are informational. As JSON, the
+/// request of [`Asking`](RunEvent::Asking) is omitted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RunEvent {
-    /// The model is asked.
+    /// A request to the model begins.
     Asking {
         /// The step that begins, from 1.
         step: u64,
         /// The model.
         model: String,
-        /// What it is asked.
+        /// The request.
         #[serde(skip)]
         request: Box<ChatRequest>,
     },
@@ -64,7 +66,7 @@ pub enum RunEvent {
     ToolProgress {
         /// The id of the call.
         call_id: String,
-        /// What it reports.
+        /// The report.
         report: Value,
     },
     /// A call has its outcome; [`EventKind::Answered`](crate::EventKind::Answered) commits it.
@@ -75,7 +77,7 @@ pub enum RunEvent {
         tool: String,
         /// How it ended.
         status: Status,
-        /// What the model reads.
+        /// The text for the model.
         text: String,
     },
     /// The model is shown less of the conversation than before: which messages, and why.
@@ -84,40 +86,40 @@ pub enum RunEvent {
     NodeStarted {
         /// The node.
         node: String,
-        /// The place of the branch in the superstep.
+        /// The index of the branch in the superstep.
         branch: usize,
     },
     /// A branch of a graph has its outcome; [`EventKind::Answered`](crate::EventKind::Answered) commits it.
     NodeFinished {
         /// The node.
         node: String,
-        /// The place of the branch in the superstep.
+        /// The index of the branch in the superstep.
         branch: usize,
         /// How it ended.
         status: NodeStatus,
-        /// Why it failed, if it did.
+        /// The reason, if it failed.
         error: Option<String>,
     },
-    /// A node of a graph says something while it works, or has given an output that is appended to `outputs` at the
-    /// end of the superstep.
+    /// Output of a running node of a graph, or an output that is appended to `outputs` at the end of the
+    /// superstep.
     Output {
         /// The node.
         node: String,
-        /// The place of the branch in the superstep.
+        /// The index of the branch in the superstep.
         branch: usize,
-        /// What kind of output it is, if it says so.
+        /// The kind of output, if set.
         kind: Option<String>,
-        /// What it says.
+        /// The value.
         value: Value,
     },
-    /// What happens in a run inside: of an agent that is a tool or a node. Its commits come as
+    /// An event of an inner run: of an agent that is a tool or a node. Its commits are
     /// [`EventKind::Inner`](crate::EventKind::Inner).
     Inner {
         /// The tool or the node.
         name: String,
-        /// The place of the call or branch in the step.
+        /// The index of the call or branch in the step.
         place: usize,
-        /// What happens.
+        /// The event.
         event: Box<RunEvent>,
     },
     /// An event is to be committed.
@@ -136,19 +138,19 @@ impl RunEvent {
     }
 }
 
-/// Why an observer failed.
+/// An error of an observer.
 pub type ObserverError = Box<dyn Error + Send + Sync>;
 
-/// Is told every event of a run, in order, by the driver, which waits for it.
+/// Receives every event of a run, in order, from the driver, which waits for it.
 ///
-/// Implemented by whoever records a run, or looks on; `()`, `Vec<RunEvent>`, a tokio channel, [`Traces`], and
+/// Implemented by recorders and passive observers; `()`, `Vec<RunEvent>`, a tokio channel, [`Traces`], and
 /// tuples of observers are observers.
 ///
 /// # Errors
-/// An error stops the run. If the event was one to be [committed](RunEvent::Committed), it is not, and the run stops at
-/// once, with [`RunFault::Commit`](crate::RunFault::Commit). Otherwise what has happened is committed and what is under
-/// way comes to its end, and then the run stops with [`RunFault::Observer`](crate::RunFault::Observer). Beside an observer
-/// that [records](crate::RunBuilder::record_with), all others are only told.
+/// An error stops the run. An event that was to be [committed](RunEvent::Committed) is not, and the run stops
+/// immediately, with [`RunFault::Commit`](crate::RunFault::Commit). Otherwise past events are committed and
+/// running calls complete, and then the run stops with [`RunFault::Observer`](crate::RunFault::Observer).
+/// With an observer that [records](crate::RunBuilder::record_with), all others are passive.
 ///
 /// # Examples
 /// ```
@@ -184,8 +186,8 @@ impl Observer for Vec<RunEvent> {
     }
 }
 
-/// Hands everything on, and waits while the channel is full. When nobody listens any more, the run goes on:
-/// a disconnect is not a cancellation.
+/// Sends every event, and waits while the channel is full. If the receiver is dropped, the run continues: a
+/// disconnect is not a cancellation.
 impl Observer for mpsc::Sender<RunEvent> {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
         let _ = self.send(event.clone()).await;
@@ -201,7 +203,7 @@ impl<O: Observer + ?Sized> Observer for &mut O {
 
 macro_rules! tuple {
     ($($name:ident),+) => {
-        /// Each in its turn; the first that fails is the last that is told.
+        /// Each in order; stops at the first failure.
         impl<$($name: Observer),+> Observer for ($($name,)+) {
             async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
                 #[expect(non_snake_case, reason = "a type and its value share the letter")]

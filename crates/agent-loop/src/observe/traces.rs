@@ -1,19 +1,20 @@
 //! Spans for `tracing`, named as the OpenTelemetry conventions for generative AI name them.
 //!
 //! <https://opentelemetry.io/docs/specs/semconv/gen-ai/>: `invoke_agent`, `chat` and `execute_tool`, with
-//! attributes under `gen_ai.`. What is said and what tools return is content, and is left out unless asked for.
+//! attributes under `gen_ai.`. Messages and tool results are content, which is omitted by default.
 
 use std::collections::HashMap;
 
 use tracing::{Level, Span, field, span};
 
 use super::{Observer, ObserverError, RunEvent};
-use crate::run::{Event, EventKind, Exit};
+use crate::exit::Exit;
+use crate::run::{Event, EventKind};
 
 /// Makes a span of each run, each model call and each tool call.
 ///
-/// The spans are closed when what they stand for ends; they are not entered, so what a tool itself traces is
-/// beside them and not inside.
+/// A span is closed when its subject ends; it is not entered, so a tool's own spans are next to it and not
+/// inside.
 ///
 /// # Examples
 /// ```
@@ -41,7 +42,7 @@ impl Traces {
         Traces { agent: agent.into(), with_content: false, run: None, chat: None, tools: HashMap::new() }
     }
 
-    /// And with what is said, asked of tools, and returned by them. It may be secret.
+    /// Adds messages, arguments and results. They may be secret.
     #[must_use]
     pub fn with_content(mut self) -> Self {
         self.with_content = true;

@@ -6,25 +6,73 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use stepfold_state_core::chat::{Message, Role, Usage};
-use stepfold_state_core::state::{Delta, Write};
+use stepfold_state_core::chat::Message;
+use stepfold_state_core::state::{Delta, Schema, State, StateError, Write};
 use stepfold_tools::ToolError;
 
 use super::commit::Folding;
 use super::event::{Event, EventKind};
-use super::exit::Exit;
 use super::input::Input;
 use super::machine::{Phase, Run};
-use super::plan::{Attempts, EndedInside, Hosted, Inside, InsideCall, NodeOutcome, NotBegun};
 use super::stored::LoadError;
 use super::task::Task;
 use super::unknown::{UnknownCall, within};
-use super::work::{Child, ChildRun, Item, Plan, Spent, WorkOutcome};
-use crate::agent::RunLimits;
+use super::work::{Child, ChildRun, Item, Plan, Spent};
+use crate::agent::{
+    Agent, AgentCall, BranchAgent, EndedAgent, NotBegun, RunLimits, last_words, result_of_call,
+};
 use crate::error::FeedError;
+use crate::exit::Exit;
+use crate::planned::{Attempts, NodeOutcome};
 
 /// Agents inside agents inside agents: no deeper than this.
 const MAX_NESTING: usize = 16;
+
+/// The agent inside of an item.
+#[derive(Clone, Copy)]
+pub(crate) enum Inside<'a> {
+    Branch(&'a dyn BranchAgent),
+    Call(&'a AgentCall),
+}
+
+impl<'a> Inside<'a> {
+    fn agent(self) -> &'a Agent {
+        match self {
+            Inside::Branch(inside) => inside.agent(),
+            Inside::Call(inside) => &inside.agent,
+        }
+    }
+
+    fn agent_on(self, state: &State) -> Result<Agent, String> {
+        match self {
+            Inside::Branch(inside) => inside.agent_on(state),
+            Inside::Call(inside) => Ok(inside.agent.clone()),
+        }
+    }
+
+    fn state_on(self, task: Task<'_>) -> Result<State, StateError> {
+        match (self, task.branch()) {
+            (Inside::Branch(inside), Some(branch)) => inside.state_on(&branch),
+            (Inside::Branch(inside), None) => Ok(State::new(inside.agent().schema())),
+            (Inside::Call(inside), _) => inside.state_on(|| task.state()),
+        }
+    }
+
+    fn prompt(self, task: Task<'_>) -> Result<Option<String>, NotBegun> {
+        match (self, task.branch()) {
+            (Inside::Branch(inside), Some(branch)) => inside.prompt(&branch),
+            (Inside::Branch(_), None) => Ok(None),
+            (Inside::Call(_), _) => Ok(Some(AgentCall::prompt(&task.call()))),
+        }
+    }
+
+    fn shares_write(self, outer: &Schema, write: &Write) -> bool {
+        match self {
+            Inside::Branch(inside) => inside.shares_write(outer, write),
+            Inside::Call(inside) => inside.shares_write(write),
+        }
+    }
+}
 
 impl Run {
     /// An item of the open step.
@@ -37,21 +85,21 @@ impl Run {
     }
 
     /// What is inside of an item, if that is known: the tools of some agents are not before they are asked for.
-    pub(crate) fn inside(&self, task: Task<'_>) -> Option<&dyn Inside> {
+    pub(crate) fn inside(&self, task: Task<'_>) -> Option<Inside<'_>> {
         match task.planned() {
-            Some(planned) => self.planner()?.inside(&planned.node),
-            None => Some(self.inside_call(task.name())?.as_inside()),
+            Some(planned) => self.inside_branch(&planned.node).map(Inside::Branch),
+            None => self.tool(task.name())?.hosted_as().map(Inside::Call),
         }
     }
 
-    /// What is inside of the calls of a tool.
-    pub(crate) fn inside_call(&self, tool: &str) -> Option<&dyn InsideCall> {
-        Some(&*self.tool(tool)?.hosted_as::<Hosted>()?.0)
+    /// The agent inside of the branches of a node.
+    pub(super) fn inside_branch(&self, node: &str) -> Option<&dyn BranchAgent> {
+        self.planner()?.agent(node)
     }
 
-    /// The run inside of an item, which has not begun. Its id is that of this run and its place, so that it is the same
-    /// for all who go on with the record; its keys are those of whoever goes on.
-    pub(crate) fn begin_inside(&self, task: Task<'_>, inside: &dyn Inside) -> Result<Run, NotBegun> {
+    /// The inner run of an item, before its beginning. Its id consists of this run's id and its index, so
+    /// that it is the same in every process; its keys are those of the process that continues.
+    pub(crate) fn begin_inside(&self, task: Task<'_>, inside: Inside<'_>) -> Result<Run, NotBegun> {
         let failed = |error: &dyn std::fmt::Display| NotBegun::Failed(error.to_string());
         if self.depth >= MAX_NESTING {
             return Err(failed(&format_args!("agents are nested deeper than {MAX_NESTING}")));
@@ -287,15 +335,15 @@ impl Run {
     pub(crate) fn outcome_inside(&self, place: usize) -> Option<NodeOutcome> {
         let item = self.item(place)?;
         let (planned, ended) = (item.planned.as_ref()?, item.ended_inside()?);
-        Some(self.planner()?.outcome_of(&self.state, planned, &ended))
+        Some(self.planner()?.outcome(&self.state, planned, &ended))
     }
 
     /// The result and the writes of a call whose agent has ended.
     pub(crate) fn result_inside(&self, place: usize) -> Result<(Value, Delta), ToolError> {
-        let result = self
-            .task(place)
-            .and_then(|task| Some(self.inside_call(task.name())?.result(&task.item.ended_inside()?)));
-        result.unwrap_or_else(|| Err(ToolError::permanent("the agent has not begun")))
+        match self.item(place).and_then(Item::ended_inside) {
+            Some(ended) => result_of_call(&ended),
+            None => Err(ToolError::permanent("the agent has not begun")),
+        }
     }
 
     /// How often and how long what is inside of an item is run. A call is attempted once, within the limits of its agent.
@@ -325,32 +373,20 @@ impl Run {
 
 /// What an agent inside has come to.
 impl Item {
-    pub(crate) fn ended_inside(&self) -> Option<EndedInside<'_>> {
+    pub(crate) fn ended_inside(&self) -> Option<EndedAgent<'_>> {
         let child = self.child.as_ref()?;
-        Some(EndedInside { run: child.run()?, writes: &child.writes, said: &child.said })
+        let answer = answer_of(child.run()?, &child.said);
+        Some(EndedAgent { answer, writes: &child.writes, said: &child.said })
     }
 }
 
-impl EndedInside<'_> {
-    /// The answer: the output if there is one, else the last words. An error says why there is none.
-    pub(crate) fn answer(&self) -> Result<Option<Value>, String> {
-        let exit = self.run.exit().cloned().unwrap_or(Exit::Failed);
-        let words = self.last_words();
-        if !is_end(&exit) && !has_final_answer(self.run, &exit) {
-            return Err(format!("the agent did not finish: {exit}"));
-        }
-        Ok(self.run.output().cloned().or_else(|| words.map(Value::String)))
+/// The answer of a run: the output if there is one, else the last words. An error says why there is none.
+fn answer_of(run: &Run, said: &[Arc<Message>]) -> Result<Option<Value>, String> {
+    let exit = run.exit().cloned().unwrap_or(Exit::Failed);
+    if !is_end(&exit) && !has_final_answer(run, &exit) {
+        return Err(format!("the agent did not finish: {exit}"));
     }
-
-    /// What was said last, by the agent or by a tool.
-    pub(crate) fn last_words(&self) -> Option<String> {
-        let last = self.said.last();
-        let last = last.filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
-        Some(match last.tool_result() {
-            Some(result) => result.text().into_owned(),
-            None => last.text().into_owned(),
-        })
-    }
+    Ok(run.output().cloned().or_else(|| last_words(said).map(Value::String)))
 }
 
 /// Whether an agent that ended so has done what it was asked.
@@ -372,17 +408,4 @@ fn fault_of(task: Task<'_>, error: NotBegun) -> FeedError {
         NotBegun::Asks(request) => format!("approval `{}` is pending", request.id),
     };
     FeedError::Inside { name: task.name().to_owned(), words }
-}
-
-/// What an event of a run inside adds to what the run around it has used, and to the calls that count for its limits.
-pub(super) fn spent_by(kind: &EventKind) -> (Usage, u64) {
-    match kind {
-        EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => (*usage, 0),
-        // One that a hook has still to see is answered once more.
-        EventKind::Answered { outcome: WorkOutcome::Call(_), pending_hook: None, .. } => {
-            (Usage::default(), 1)
-        }
-        EventKind::Inner { event, .. } => spent_by(&event.kind),
-        _ => (Usage::default(), 0),
-    }
 }

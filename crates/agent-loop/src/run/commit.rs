@@ -3,23 +3,22 @@
 
 use std::sync::Arc;
 
-use stepfold_state_core::chat::{Message, ToolCall, Transcript};
+use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{Failure, Status};
 
 use super::call_ids::CallIds;
-use super::children::spent_by;
-use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
-use super::exit::Exit;
+use super::event::{Event, EventKind, Fate, OutputFate};
 use super::feed::{broken_off_call, hooked_outcome};
 use super::machine::{Approved, Phase, Run, call_in};
 use super::prompt::{Prompt, view_of};
 use super::requests::{Asker, decided_outcome};
 use super::task::call_of;
 use super::work::{HookPending, Item, ItemState, Items, Plan, Spent, Work, WorkOutcome, is_asked};
-use crate::agent::HookPoint;
-use crate::approval::{AskReason, Decision};
+use crate::agent::{HookPoint, HookVerdict};
+use crate::approval::{AskReason, Decision, Question};
 use crate::error::FeedError;
+use crate::exit::Exit;
 
 /// On which values events are folded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +84,8 @@ impl Run {
         Ok(())
     }
 
-    /// Folds an event of a record into a run whose state has the event's writes already, because whoever
-    /// keeps the state has merged them: only messages are appended.
+    /// Folds an event of a record into a run whose state already has the event's writes, because the owner of
+    /// the state has merged them: only messages are appended.
     ///
     /// # Errors
     /// As [`commit`](Run::commit).
@@ -301,7 +300,7 @@ impl Run {
                 }
                 item.agree(decision, was_hooked);
                 if item.planned.is_none() {
-                    approved.push(Approved::of(&item.as_run(&call)));
+                    approved.push(Approved::of(&item.as_run(&call), &item.inputs));
                 }
             }
         });
@@ -578,11 +577,13 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
                 calls.stop = calls.stop.take().or_else(|| stop.clone());
             }
         }
-        EventKind::Interrupted { places, asks } => {
+        EventKind::Interrupted { places, asks, inputs_from_state } => {
             for place in places {
+                let inputs = inputs_from_state.iter().find(|(at, _)| at == place).map(|(_, inputs)| inputs);
                 work.items.change(*place, |item| {
                     if *asks {
-                        item.state = ItemState::Asking(AskReason::MayHaveHappened);
+                        let inputs = inputs.cloned().unwrap_or_default();
+                        item.ask(Question::new(AskReason::MayHaveHappened, inputs));
                     } else {
                         let call = shown_in(reply, calls, *place, item);
                         item.finish(WorkOutcome::unknown(item.planned.as_ref(), &call));
@@ -608,4 +609,17 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
         _ => {}
     }
     Phase::Working(work)
+}
+
+/// What an event of a run inside adds to what the run around it has used, and to the calls that count for its limits.
+fn spent_by(kind: &EventKind) -> (Usage, u64) {
+    match kind {
+        EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => (*usage, 0),
+        // One that a hook has still to see is answered once more.
+        EventKind::Answered { outcome: WorkOutcome::Call(_), pending_hook: None, .. } => {
+            (Usage::default(), 1)
+        }
+        EventKind::Inner { event, .. } => spent_by(&event.kind),
+        _ => (Usage::default(), 0),
+    }
 }

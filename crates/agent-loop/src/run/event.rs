@@ -1,8 +1,8 @@
-//! What is committed: each event is one atomic change of the conversation and the state.
+//! Committed events: each is one atomic change of the conversation and the state.
 //!
-//! The law that everything rests on: folding the events of a run over the state that it began with gives the
-//! state that it ended with. So every event carries its messages and its writes, whatever its kind; the
-//! kind says why, and holds what only the machine needs.
+//! The fundamental law: folding the events of a run over its initial state gives its final state. So every
+//! event has its messages and its writes, whatever its kind; the kind gives the reason, and has data that
+//! only the machine needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,13 @@ use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, StateError, Write};
 use stepfold_tools::Outcome;
 
-use super::exit::Exit;
-use super::plan::{Arrived, Planned, Routed};
 use super::shared::SharedValue;
 use super::work::WorkOutcome;
-use crate::agent::HookPoint;
-use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::agent::{HookPoint, HookVerdict};
+use crate::approval::{ApprovalRequest, Decision, Question};
+use crate::exit::Exit;
+use crate::planned::{Arrived, Planned, Routed};
+use crate::state_input::StateInput;
 use stepfold_trim::{Kept, Summary};
 
 /// The version of the stored form of an [`Event`], of a [`Run`](crate::Run) and of a
@@ -58,7 +59,7 @@ pub struct Event {
     /// The time that the run has taken until now, pauses left out, in whole microseconds.
     #[serde(rename = "elapsed_us", default, skip_serializing_if = "Duration::is_zero", with = "micros")]
     pub elapsed: Duration,
-    /// The conversation that takes the place of the one there was: after a repair, or by a hook.
+    /// The conversation that replaces the current one: after a repair, or by a hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewrite: Option<Transcript>,
     /// The messages that are appended.
@@ -67,23 +68,23 @@ pub struct Event {
     /// The writes that are folded into the state.
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub delta: Delta,
-    /// Present if all calls of the step are answered now. The messages end with their results then, and
-    /// the writes are those of the step, in call order.
+    /// Present if all calls of the step are answered. The messages then end with their results, and the
+    /// writes are those of the step, in call order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_end: Option<StepEnd>,
-    /// What the run reads of the scopes `app:` and `user:`, which others write too: where it begins, and where a graph
-    /// goes on in another process, on the values that these have by then.
+    /// What the run reads of the scopes `app:` and `user:`, which others write too: where it begins, and where a graph, or an
+    /// agent whose tools have inputs from such keys, goes on in another process, on the values that these have by then.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<String, SharedValue>,
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
 }
 
-/// What the end of a step adds.
+/// The end of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StepEnd {
-    /// The places of the calls whose writes could not be merged.
+    /// The indexes of the calls whose writes could not be merged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmerged: Vec<usize>,
     /// How often in a row the model has made just these calls, with just these results.
@@ -94,7 +95,7 @@ pub struct StepEnd {
     pub merge_errors: Vec<String>,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -107,10 +108,10 @@ pub enum EventKind {
         /// The instructions, rendered.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         instructions: Option<String>,
-        /// What had to be repaired, in words.
+        /// The repairs, in words.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         repairs: Vec<String>,
-        /// What the model is shown of the conversation, if not all.
+        /// The messages that the model is shown, if not all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shown: Option<Kept>,
         /// What the model is offered to call, and what these tools take from the state and write to it, as a digest.
@@ -125,10 +126,10 @@ pub enum EventKind {
     Hooked {
         /// The point.
         point: HookPoint,
-        /// What they decided.
+        /// The verdict.
         #[serde(default, skip_serializing_if = "HookVerdict::is_proceed")]
         verdict: HookVerdict,
-        /// Calls that do not run, each by its place, and what the model reads instead.
+        /// Calls that do not run, each by its index, and their results for the model.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         answers: Vec<(usize, String)>,
         /// Writes that are folded with those of a call, before them.
@@ -140,20 +141,20 @@ pub enum EventKind {
         /// The summary.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         summary: Option<Summary>,
-        /// Why there is none.
+        /// The reason of the failure.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
-        /// What it cost.
+        /// The usage.
         #[serde(default)]
         usage: Usage,
     },
-    /// The user said something while the run was under way.
+    /// A user message joined the running run.
     Steered,
     /// The model replied. None of its calls has run.
     Replied {
-        /// Why the reply ended.
+        /// The finish reason.
         finish_reason: FinishReason,
-        /// What it cost.
+        /// The usage.
         #[serde(default)]
         usage: Usage,
         /// The provider's id of the reply.
@@ -172,7 +173,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<OutputFate>,
     },
-    /// Somebody decided about calls.
+    /// Decisions about calls were made.
     Decided {
         /// Each decision with the id of its request.
         decisions: Vec<(String, Decision)>,
@@ -182,12 +183,13 @@ pub enum EventKind {
         /// The key under which the same decisions may be sent again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         idempotency_key: Option<String>,
-        /// The prefix of idempotency keys of whoever was given the decisions, which the ids of the requests depend on;
-        /// none if it is the id of the run.
+        /// The prefix of idempotency keys with which the decisions were made, which the ids of the requests
+        /// depend on; `None` if it is the id of the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key_prefix: Option<String>,
     },
-    /// Calls that were to run unasked when the reply came have to be asked about: by now their tools want approval.
+    /// Calls have to be asked about: those that were to run unasked when the reply came, and whose tools want approval by
+    /// now; and those that were approved with other values from the state than they would run with.
     Asked {
         /// What becomes of them, by their places.
         fates: Vec<(usize, Fate)>,
@@ -207,8 +209,8 @@ pub enum EventKind {
         /// the step.
         event: Box<Event>,
     },
-    /// A call or a branch waits: its function asks somebody to decide. Also where an agent waits that is a tool of a
-    /// dynamic toolset, and so not known before that is asked for its tools.
+    /// A call or a branch waits: its function requests a decision. Also if an agent waits that is a tool of a
+    /// dynamic toolset, and so unknown before the toolset is listed.
     Asks {
         /// Its place.
         place: usize,
@@ -235,9 +237,12 @@ pub enum EventKind {
     Interrupted {
         /// Their places.
         places: Vec<usize>,
-        /// Whether somebody is asked; else the model is told that the outcome is unknown.
+        /// Whether a decision is requested; otherwise the model is told that the outcome is unknown.
         #[serde(default)]
         asks: bool,
+        /// What the state adds to those that somebody is asked about, by their places.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        inputs_from_state: Vec<(usize, Vec<StateInput>)>,
     },
     /// A superstep of a graph begins, or the graph ends. The writes are the graph's own: counts, the current node.
     Planned {
@@ -268,8 +273,8 @@ pub enum EventKind {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fate {
-    /// Somebody has to decide.
-    Ask(AskReason),
+    /// A decision is required.
+    Ask(Question),
     /// It is decided with the call at this place, an equal one that comes before it: one question for both.
     Same(usize),
     /// It is answered without running.
@@ -290,27 +295,6 @@ pub enum OutputFate {
         /// Whether the model is asked again.
         again: bool,
     },
-}
-
-/// What the hooks of a point decided.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum HookVerdict {
-    /// All goes its way.
-    #[default]
-    Proceed,
-    /// The run ends, for this reason.
-    Stop(String),
-    /// The run does not end but asks the model again. Only on exit, and not against a limit.
-    GoOn,
-}
-
-impl HookVerdict {
-    /// Whether all goes its way.
-    pub const fn is_proceed(&self) -> bool {
-        matches!(self, HookVerdict::Proceed)
-    }
 }
 
 impl Event {

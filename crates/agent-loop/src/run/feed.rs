@@ -1,7 +1,6 @@
 //! From answers to events. Nothing changes here: what an answer would do is computed, to be committed.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,23 +10,22 @@ use stepfold_state_core::chat::{
     Message, Repaired, Reply, Role, ToolCall, ToolResult, Transcript, Usage, with_unique_call_ids,
 };
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
-use stepfold_tools::{Approval, Failure, Outcome, Status};
+use stepfold_tools::{Failure, Outcome, Status};
 
+use super::asking::Asking;
 use super::close::{Repeats, close, not_run};
-use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate, StepEnd};
-use super::exit::Exit;
-use super::machine::{Approved, Need, Phase, Run};
-use super::plan::{EndedInside, Next, NodeOutcome, NodeStatus, Planned};
+use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
+use super::machine::{Need, Phase, Run};
 use super::taken_ids::TakenIds;
 use super::work::{Item, ItemState, Work, WorkOutcome};
-use crate::agent::{HookPoint, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
-use crate::approval::{ApprovalRequest, AskReason};
+use crate::agent::{HookPoint, HookVerdict, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
+use crate::approval::ApprovalRequest;
 use crate::decisions::Decisions;
 use crate::error::{FeedError, StartError};
+use crate::exit::Exit;
+use crate::planned::{Next, NodeOutcome, NodeStatus, Planned};
+use crate::state_input::TEMPORARY;
 use stepfold_trim::{Summary, SummaryPlan};
-
-/// The prefix of keys whose values no record keeps.
-const TEMPORARY: &str = "temp:";
 
 /// Stands for a value that is unknown. No text that people write has it.
 const HOLE: &str = "\u{0}unknown\u{0}";
@@ -48,7 +46,7 @@ pub enum Answer {
     Reply(Reply),
     /// Decisions about pending requests. They may be some of those needed.
     Decisions(Decisions),
-    /// Calls that were to run unasked when the reply came [have to be asked about](Run::calls_to_ask) by now.
+    /// Calls that [have to be asked about](Run::calls_to_ask) by now.
     Ask(Vec<(usize, Fate)>),
     /// Calls or branches that must not run twice are about to start; by their places.
     Started(Vec<usize>),
@@ -59,7 +57,7 @@ pub enum Answer {
         /// What it commits.
         event: Box<Event>,
     },
-    /// A call or a branch asks somebody to decide.
+    /// A call or a branch requests a decision.
     Asks {
         /// Its place.
         place: usize,
@@ -82,7 +80,7 @@ pub enum Answer {
     Plan,
     /// Calls or branches had started when the process died.
     Interrupted,
-    /// Whoever wanted the run does not want it any more. Taken at any time before the end.
+    /// The run was cancelled. Accepted at any time before the end.
     Cancelled,
     /// The time of the run is up. Taken at any time before the end.
     TimedOut,
@@ -110,7 +108,7 @@ impl Answer {
             Answer::Plan => "a superstep",
             Answer::Interrupted => "interrupted calls",
             Answer::Cancelled => "a cancellation",
-            Answer::TimedOut => "a time-out",
+            Answer::TimedOut => "a timeout",
         }
     }
 }
@@ -478,81 +476,11 @@ impl Run {
                 output = output.filter(|known| matches!(known, OutputFate::Valid(_))).or(Some(fate));
             } else {
                 running += 1;
-                fates.extend(asking.fate(place, call, self.has_to_ask(call)).map(|fate| (place, fate)));
+                let fate = self.fate(&mut asking, place, call, || self.state.clone());
+                fates.extend(fate.map(|fate| (place, fate)));
             }
         }
         (fates, output)
-    }
-
-    /// Whether somebody has to agree, by the tool's rule and the agent's: the stricter one holds. What cannot run needs
-    /// no agreement; a rule that panics fails closed.
-    fn has_to_ask(&self, call: &ToolCall) -> Asks {
-        let Some(tool) = self.tools().and_then(|tools| tools.get(&call.name)) else { return Asks::No };
-        let rules = [tool.approval(), &self.agent.config().approval];
-        if rules.iter().all(|rule| matches!(rule, Approval::Never)) {
-            return Asks::No;
-        }
-        let Some(arguments) = call.arguments.as_object() else { return Asks::No };
-        if tool.check_arguments(arguments).is_err() {
-            return Asks::No;
-        }
-        let asks = |rule: &Approval| match rule {
-            Approval::Never => Asks::No,
-            Approval::Once if self.was_approved(call) => Asks::No,
-            Approval::Once => Asks::Once,
-            Approval::When(predicate) => {
-                let picks = std::panic::AssertUnwindSafe(|| predicate(arguments));
-                match std::panic::catch_unwind(picks).unwrap_or(true) {
-                    true => Asks::Always,
-                    false => Asks::No,
-                }
-            }
-            // `Always`, and whatever a later version knows.
-            _ => Asks::Always,
-        };
-        rules.into_iter().map(asks).max().unwrap_or(Asks::Always)
-    }
-
-    /// The calls that were to run unasked when the reply came, have not started, and whose tools want approval by now:
-    /// those of a dynamic toolset may have changed since, and the agent as well. Empty unless the run [needs](Need::Calls)
-    /// its calls.
-    ///
-    /// A host that goes on with a run looks here before it runs calls, and answers with [`Answer::Ask`] if there are any.
-    ///
-    /// # Examples
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Approval, Tool, ToolError};
-    /// use std::time::Duration;
-    /// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Need, Run};
-    ///
-    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
-    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
-    /// let pay = |approval| Tool::new("pay", "Pays a bill.", pay).approval(approval).build();
-    /// let agent = Agent::builder(model).tools([pay(Approval::Never)?]).build()?;
-    /// let stopped = agent.run("pay the bill").break_at(Breakpoint::tool("pay")).await?;
-    ///
-    /// // Whoever goes on has another rule.
-    /// let strict = agent.to_builder().approval(Approval::Always).build()?;
-    /// let (mut run, _) = Run::load_changed(&strict, &stopped.run().to_json())?;
-    /// let asked = run.feed(Answer::Ask(run.calls_to_ask()), Duration::ZERO)?;
-    /// run.commit(asked)?;
-    /// assert!(matches!(run.decide(), Need::Approval));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # }).unwrap();
-    /// ```
-    pub fn calls_to_ask(&self) -> Vec<(usize, Fate)> {
-        let (Phase::Working(work), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
-        let mut asking = Asking::default();
-        let unasked = self.calls().enumerate().filter(|(place, _)| work.is_unasked(*place));
-        unasked
-            .filter_map(|(place, call)| Some((place, asking.fate(place, call, self.has_to_ask(call))?)))
-            .collect()
-    }
-
-    fn was_approved(&self, call: &ToolCall) -> bool {
-        self.approved.contains(&Approved::of(call))
     }
 
     /// If the call gives the output: its outcome, and what became of the output.
@@ -672,7 +600,8 @@ impl Run {
             return Err(self.not_needed("interrupted calls"));
         }
         let asks = self.agent.config().ask_when_uncertain;
-        let kind = EventKind::Interrupted { places: places.clone(), asks };
+        let inputs_from_state = if asks { self.inputs_at(&places) } else { Vec::new() };
+        let kind = EventKind::Interrupted { places: places.clone(), asks, inputs_from_state };
         let mut event = Event::new(self.tally.steps, elapsed, kind);
         if !asks {
             self.close_if_done(&mut event, work, |place, item| {
@@ -708,21 +637,23 @@ impl Run {
             return WorkOutcome::unknown(item.planned.as_ref(), &self.shown(place));
         }
         let outcome = NodeOutcome::failed(NodeStatus::Cancelled, why_broken_off(is_cancelled), 1);
-        let (Some(ended), Some(planned)) = (item.ended_inside(), &item.planned) else {
+        let Some((child, planned)) = item.child.as_ref().zip(item.planned.as_ref()) else {
             return outcome.into();
         };
-        let Some(plans) = self.planner() else { return outcome.into() };
+        let Some((run, inside)) = child.run().zip(self.inside_branch(&planned.node)) else {
+            return outcome.into();
+        };
         // What an agent has said and written until now is kept, with its open calls answered.
-        let (mut said, mut writes) = (ended.said.to_vec(), ended.writes.clone());
-        if let Ok(last) = ended.run.feed(Answer::Cancelled, ended.run.elapsed())
-            && let Some(inside) = plans.inside(&planned.node)
-        {
+        let (mut messages, mut delta) = (child.said.clone(), child.writes.clone());
+        if let Ok(last) = run.feed(Answer::Cancelled, run.elapsed()) {
             let schema = self.state.schema();
-            writes.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());
-            said.extend(last.messages);
+            delta.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());
+            messages.extend(last.messages);
         }
-        let ended = EndedInside { run: ended.run, writes: &writes, said: &said };
-        plans.broken_off(planned, ended, outcome).into()
+        if !inside.shares_messages(planned) {
+            messages.clear();
+        }
+        NodeOutcome { delta, messages, ..outcome }.into()
     }
 
     /// Puts the end of the step into the event, if every item has its outcome: one that it has already, or the one that
@@ -794,37 +725,6 @@ impl Run {
         event.messages.extend(closing.messages);
         event.delta.extend(closing.delta);
         event.step_end = Some(closing.step_end);
-    }
-}
-
-/// Whether somebody has to agree to a call, from the mildest to the strictest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Asks {
-    No,
-    /// Once for all equal calls.
-    Once,
-    Always,
-}
-
-/// The questions about the calls of one reply.
-#[derive(Debug, Default)]
-struct Asking {
-    /// The calls that are asked about once, each with its place.
-    once: BTreeMap<Approved, usize>,
-}
-
-impl Asking {
-    /// What becomes of the next call, if somebody has to decide about it.
-    fn fate(&mut self, place: usize, call: &ToolCall, asks: Asks) -> Option<Fate> {
-        match asks {
-            Asks::No => return None,
-            Asks::Always => {}
-            Asks::Once => match self.once.entry(Approved::of(call)) {
-                Entry::Occupied(first) => return Some(Fate::Same(*first.get())),
-                Entry::Vacant(first) => drop(first.insert(place)),
-            },
-        }
-        Some(Fate::Ask(AskReason::Rule))
     }
 }
 
@@ -910,7 +810,7 @@ pub(super) fn broken_off_call(item: &Item, call: &ToolCall, is_cancelled: bool) 
             Outcome::without_result(call, Status::Cancelled, text)
         }
         _ => {
-            let text = format!("tool '{}' was not started: {why}", call.name);
+            let text = format!("tool '{}' not started: {why}", call.name);
             Outcome::without_result(call, Status::NotStarted, text)
         }
     };

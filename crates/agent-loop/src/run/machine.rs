@@ -13,16 +13,18 @@ use stepfold_tools::{Effect, Outcome, Tool, Tools};
 
 use super::call_ids::CallIds;
 use super::event::{Event, EventKind};
-use super::exit::{Breakpoint, Exit};
 use super::input::{Input, Known};
-use super::plan::{OpenBranch, Planned, Planner};
 use super::prompt::Prompt;
+use super::task::Task;
 use super::unknown::UnknownCall;
 use super::work::{Item, ItemState, Plan, Walk, Work};
-use crate::agent::{Agent, HookPoint, Offer, RunLimits};
+use crate::agent::{Agent, HookPoint, Offer, Planner, RunLimits};
 use crate::approval::nested_path;
 use crate::decisions::Settled;
 use crate::error::StartError;
+use crate::exit::{Breakpoint, Exit};
+use crate::planned::{OpenBranch, Planned};
+use crate::state_input::{StateInput, canonical_inputs};
 use stepfold_trim::{Summary, SummaryPlan, View};
 
 /// A run of an agent, wherever it is: a machine that says what it needs and is fed with answers.
@@ -67,7 +69,7 @@ pub struct Run {
     pub(super) agent: Agent,
     /// The name that the record has, also where another session goes on with it.
     pub(super) id: Arc<str>,
-    /// What the idempotency keys of whoever goes on with the run begin with. Never read from a record.
+    /// The prefix of the current process's idempotency keys. Never read from a record.
     pub(super) key_prefix: Arc<str>,
     /// How many runs it is inside of.
     pub(super) depth: usize,
@@ -94,7 +96,7 @@ pub struct Run {
     pub(super) offer: Option<Offer>,
     /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
     pub(super) is_taken_up: bool,
-    /// Whether somebody else started what has started: it is not under way here.
+    /// Whether another process started the running items.
     pub(super) is_lost: bool,
 }
 
@@ -179,15 +181,18 @@ pub(crate) struct Approved {
     pub(crate) tool: String,
     /// As [canonical](crate::digest::canonical) JSON.
     pub(crate) arguments: String,
+    /// What the state added, in the same form.
+    #[serde(default, skip_serializing_if = "String::is_empty", rename = "inputs_from_state")]
+    pub(crate) inputs: String,
 }
 
 impl Approved {
-    pub(super) fn of(call: &ToolCall) -> Self {
+    pub(super) fn of(call: &ToolCall, inputs: &[StateInput]) -> Self {
         let arguments = match call.arguments.as_object() {
             Some(arguments) => crate::digest::canonical_object(arguments),
             None => call.arguments.to_text().into_owned(),
         };
-        Approved { tool: call.name.clone(), arguments }
+        Approved { tool: call.name.clone(), arguments, inputs: canonical_inputs(inputs) }
     }
 }
 
@@ -250,43 +255,26 @@ impl Run {
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len());
         let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
-        Ok(Run {
-            agent: agent.clone(),
-            key_prefix: Arc::clone(&id),
-            depth: 0,
-            bounds: None,
-            id,
-            state,
-            phase: Phase::Fresh(Box::new(Fresh {
-                messages: input.messages,
-                delta,
-                is_recorded: input.is_recorded,
-            })),
-            tally: Tally::default(),
-            summary: input.summary,
-            approved: Vec::new(),
-            decided: BTreeMap::new(),
-            unknown: Vec::new(),
-            prompt: Prompt::empty(),
-            call_ids,
-            known_good,
-            shown_before,
-            offer: agent.static_offer().cloned(),
-            is_taken_up: false,
-            is_lost: false,
-        })
+        let fresh = Fresh { messages: input.messages, delta, is_recorded: input.is_recorded };
+        let run = Run::at(agent, id, state, Phase::Fresh(Box::new(fresh)));
+        Ok(Run { summary: input.summary, call_ids, known_good, shown_before, ..run })
     }
 
     /// A run that never began.
     pub(crate) fn empty(agent: &Agent, id: &str) -> Self {
+        Run::at(agent, id.into(), State::new(agent.schema()), Phase::Fresh(Box::default()))
+    }
+
+    /// A run in this phase that has counted, decided and shown nothing.
+    pub(super) fn at(agent: &Agent, id: Arc<str>, state: State, phase: Phase) -> Self {
         Run {
             agent: agent.clone(),
-            id: id.into(),
-            key_prefix: id.into(),
+            key_prefix: Arc::clone(&id),
+            id,
             depth: 0,
             bounds: None,
-            state: State::new(agent.schema()),
-            phase: Phase::Fresh(Box::default()),
+            state,
+            phase,
             tally: Tally::default(),
             summary: None,
             approved: Vec::new(),
@@ -484,8 +472,8 @@ impl Run {
         calls.map(|(place, (item, call))| (place, item, call))
     }
 
-    /// The calls that are to run, each with its place in the reply; arguments that somebody changed are
-    /// changed. Empty unless the run [needs](Need::Calls) them.
+    /// The calls to run, each with its index in the reply, with modified arguments. Empty unless the run
+    /// [needs](Need::Calls) them.
     pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
         let open = self.calls_at_work();
         open.filter(|(_, item, _)| !item.is_done() && item.hook_pending().is_none())
@@ -528,49 +516,25 @@ impl Run {
 
     /// The branches of the superstep that are to run. Empty unless the run [needs](Need::Nodes) them.
     pub fn open_branches(&self) -> Vec<OpenBranch> {
+        self.open_tasks().filter_map(|task| task.branch()).collect()
+    }
+
+    /// The items that may run.
+    pub(crate) fn open_tasks(&self) -> impl Iterator<Item = Task<'_>> {
         let items = self.work().map(|work| &*work.items).unwrap_or_default();
         let open = items.iter().enumerate().filter(|(_, item)| item.may_run());
-        open.filter_map(|(place, item)| {
-            let planned = item.planned.clone()?;
-            let execution = self.execution(&planned.node);
-            Some(OpenBranch { place, planned, execution })
-        })
-        .collect()
+        open.map(|(place, item)| Task::new(self, place, item))
     }
 
     /// All branches of the superstep, in the order in which they are merged: a branch is known by its place. Empty
     /// unless the run is that of a graph, within a superstep.
-    ///
-    /// # Examples
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// use serde_json::json;
-    /// use stepfold_agent_loop::graph::{Graph, NodeContext, NodeError, START};
-    /// use stepfold_agent_loop::{Breakpoint, Input};
-    /// use stepfold_state_core::state::Schema;
-    ///
-    /// async fn count(_: NodeContext) -> Result<(), NodeError> {
-    ///     Ok(())
-    /// }
-    /// let graph = Graph::builder("stalls")
-    ///     .schema(Schema::builder().key::<Vec<u64>>("areas").build()?)
-    ///     .node("count", count)
-    ///     .fan_out(START, "count", "areas")
-    ///     .build()?;
-    /// let input = Input::new().with_values(json!({"areas": [3, 7]}));
-    /// let stopped = graph.run(input).break_at(Breakpoint::node("count")).await?;
-    /// let items: Vec<_> = stopped.run().branches().filter_map(|branch| branch.item.clone()).collect();
-    /// assert_eq!(items, [json!(3), json!(7)]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # }).unwrap();
-    /// ```
     pub fn branches(&self) -> impl Iterator<Item = &Planned> {
         let items = self.work().map(|work| &*work.items).unwrap_or_default();
         items.iter().filter_map(|item| item.planned.as_ref())
     }
 
     pub(crate) fn planner(&self) -> Option<&Arc<dyn Planner>> {
-        self.agent.config().graph.as_ref()
+        self.agent.config().planner.as_ref()
     }
 
     pub(crate) fn walk(&self) -> Option<&Walk> {
@@ -674,9 +638,9 @@ impl Run {
         }
         let is_here = |breakpoint: &&Breakpoint| match (&self.decide(), &breakpoint.tool) {
             (Need::Nodes, _) if !self.is_superstep_untouched() => false,
-            (Need::Nodes, _) => self.open_branches().iter().any(|open| {
-                breakpoint.node.as_ref() == Some(&open.planned.node)
-                    && breakpoint.is_visit(open.execution..=open.execution)
+            (Need::Nodes, _) => self.open_tasks().any(|task| {
+                let execution = task.execution();
+                breakpoint.node.as_deref() == Some(task.name()) && breakpoint.is_visit(execution..=execution)
             }),
             (Need::Model, None) if breakpoint.node.is_none() => {
                 breakpoint.is_visit(self.tally.steps + 1..=self.tally.steps + 1)

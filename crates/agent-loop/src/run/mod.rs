@@ -5,16 +5,16 @@
 //! [`Run::commit`] folds the event. That is all: to pause is not to answer yet, to store is to serialise, to
 //! replay is to commit the events of a record.
 
+mod asking;
 mod call_ids;
 mod children;
 mod close;
 mod commit;
 mod event;
-mod exit;
 mod feed;
+mod file;
 mod input;
 mod machine;
-mod plan;
 mod prompt;
 mod requests;
 mod rest;
@@ -26,23 +26,14 @@ mod unknown;
 mod work;
 mod would;
 
-pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, HookVerdict, OutputFate, StepEnd};
-pub use self::exit::{Breakpoint, Exit, Pause};
+pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, OutputFate, StepEnd};
 pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
 pub use self::machine::{Need, PendingHook, Run};
-pub use self::plan::{Arrived, NodeOutcome, NodeStatus, OpenBranch, Planned, Routed};
 pub use self::shared::SharedValue;
 pub use self::stored::LoadError;
 pub use self::unknown::UnknownCall;
 pub use self::work::WorkOutcome;
 
-pub(crate) use self::plan::{
-    Attempts, Called, Ended, EndedInside, Hosted, Inside, InsideCall, Next, NotBegun, PlanError, Planner,
-    Position, Said,
-};
-pub(crate) use self::requests::Asker;
-pub(crate) use self::shared::shared_keys;
 pub(crate) use self::stored::check_version;
-pub(crate) use self::task::Task;
 pub(crate) use self::would::Contradiction;

@@ -1,4 +1,4 @@
-//! What somebody has to decide, and what becomes of decisions: ids of requests, and checks.
+//! Requests for decisions: their ids and checks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,19 +23,14 @@ use crate::error::FeedError;
 pub(crate) struct Asker {
     run: Arc<str>,
     step: u64,
-    /// What tells the requests of whoever goes on with the run from those of others who do.
+    /// Distinguishes the requests of different continuations of the run.
     scope: Option<Arc<str>>,
 }
 
 impl Asker {
     /// What tells requests about the item at a place.
     fn subject<'a>(&'a self, place: usize, round: u32, reason: AskReason, name: &'a str) -> Subject<'a> {
-        Subject { run: &self.run, step: self.step, place, round, reason, name, times: 1 }
-    }
-
-    /// The id, within its item, of a question that a function asks under a label.
-    pub(crate) fn question(&self, place: usize, name: &str, label: &str, about: &Value) -> String {
-        self.subject(place, 0, AskReason::Node, name).id_about(label, about)
+        Subject { run: &self.run, step: self.step, place, round, reason, name, times: 1, inputs: &[] }
     }
 
     /// The id of a request as it is known outside of the run.
@@ -50,7 +45,8 @@ impl Asker {
     fn id(&self, place: usize, item: &Item, asked: (AskReason, usize), call: &ToolCall) -> String {
         let (reason, times) = asked;
         let subject = self.subject(place, item.round, reason, &call.name);
-        self.outer(Subject { times, ..subject }.id(&path_of(item, &call.id), &call.arguments))
+        let subject = Subject { times, inputs: &item.inputs, ..subject };
+        self.outer(subject.id(&path_of(item, &call.id), &call.arguments))
     }
 
     /// The id of a request of what is inside of an item.
@@ -151,7 +147,7 @@ impl Run {
         (self.depth == 0 && self.key_prefix != self.id).then_some(&*self.key_prefix)
     }
 
-    /// The requests that somebody has to decide about: calls, and questions of nodes.
+    /// The pending requests: for calls, and of nodes.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
         let Phase::Working(work) = &self.phase else { return Vec::new() };
         if !work.items.wait() {
@@ -165,7 +161,9 @@ impl Run {
                 ItemState::Asking(reason) => {
                     let (call, times) = (task.call(), times[place]);
                     let id = asker.id(place, item, (reason, times), &call);
-                    pending.push(ApprovalRequest { times, ..ApprovalRequest::new(id, call, reason) });
+                    let inputs_from_state = item.inputs.clone();
+                    let request = ApprovalRequest::new(id, call, reason);
+                    pending.push(ApprovalRequest { times, inputs_from_state, ..request });
                 }
                 ItemState::Same(_) => {}
                 _ => {

@@ -358,11 +358,12 @@ mod tests {
 
     use super::*;
     use crate::agent::HookPoint;
-    use crate::approval::{AskReason, Decision};
-    use crate::run::event::HookVerdict;
-    use crate::run::exit::Exit;
-    use crate::run::plan::{Arrived, NodeOutcome, Planned, Routed};
+    use crate::agent::HookVerdict;
+    use crate::approval::{AskReason, Decision, Question};
+    use crate::exit::Exit;
+    use crate::planned::{Arrived, NodeOutcome, Planned, Routed};
     use crate::run::shared::SharedValue;
+    use crate::state_input::StateInput;
 
     fn again(event: &Event) -> Event {
         let rest = event.to_rest().unwrap();
@@ -566,10 +567,19 @@ mod tests {
         ]
     }
 
+    fn inputs() -> Vec<StateInput> {
+        let long = json!({"truncated": {"begins": "x", "bytes": 5000, "sha256": "00"}, "key": "k", "parameter": "p"});
+        let inputs = json!([{"hidden": {"sha256": "00"}, "key": "temp:t", "parameter": "t"}, long, {
+            "key": "n", "parameter": "n", "value": null
+        }]);
+        serde_json::from_value(inputs).unwrap()
+    }
+
     fn fates() -> impl Strategy<Value = Vec<(usize, Fate)>> {
         let fate = prop_oneof![
             any_outcome().prop_map(Fate::Answer),
-            Just(Fate::Ask(AskReason::Rule)),
+            Just(Fate::Ask(AskReason::Rule.into())),
+            Just(Fate::Ask(Question::new(AskReason::Rule, inputs()))),
             Just(Fate::Same(0)),
         ];
         vec((0..3_usize, fate), 0..3)
@@ -626,8 +636,8 @@ mod tests {
                 key_prefix: Some("fork".to_owned()),
             }),
             1 => Just(EventKind::Started { places: vec![0, 2] }),
-            1 => Just(EventKind::Asked { fates: vec![(1, Fate::Ask(AskReason::Rule)), (2, Fate::Same(1))] }),
-            1 => Just(EventKind::Interrupted { places: vec![1], asks: true }),
+            1 => Just(EventKind::Asked { fates: vec![(1, Fate::Ask(AskReason::Rule.into())), (2, Fate::Same(1))] }),
+            1 => Just(EventKind::Interrupted { places: vec![1], asks: true, inputs_from_state: vec![(1, inputs())] }),
             3 => (0..2_usize, delta(), 1..3_u32, option::of(reply())).prop_map(|(place, delta, tries, said)| {
                 let messages = said.into_iter().map(Arc::new).collect();
                 let outcome = NodeOutcome { delta, messages, tries, ..NodeOutcome::default() };

@@ -3,18 +3,16 @@
 //! What would surprise a reader: a value that is too large to be recorded costs nothing here, however large it is. It is
 //! looked at no further than the bound.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_state_core::state::{Handler, KeySchema, State, Template, ValueRef};
+use stepfold_state_core::state::{Handler, State, ValueRef};
+use stepfold_tools::{Tool, Tools};
 
 use super::event::Event;
 use super::machine::Run;
-use crate::agent::Agent;
-
-/// The prefixes of keys that other sessions write, too.
-const SHARED: [&str; 2] = ["app:", "user:"];
+use crate::state_input::is_shared;
 
 /// The longest value that is recorded, in bytes of its JSON, roughly.
 const MAX_BYTES: usize = 4 * 1024;
@@ -72,34 +70,6 @@ fn fits(value: &Value, left: &mut usize) -> bool {
     }
 }
 
-pub(crate) fn is_shared(key: &str) -> bool {
-    SHARED.iter().any(|prefix| key.starts_with(prefix))
-}
-
-/// The keys of shared scopes whose values decide what a run of this agent does: those that its instructions show, that
-/// its tools are fed from, and that its tools merge into. Of a graph, and of tools that are not known before they are
-/// asked for, all that the schema declares.
-pub(crate) fn shared_keys(agent: &Agent) -> BTreeSet<String> {
-    let config = agent.config();
-    let mut keys = BTreeSet::new();
-    for (name, _) in config.instructions.iter().flat_map(Template::placeholders) {
-        // A dotted name may be a key, or lead into the value of one.
-        let dots = name.match_indices('.').map(|(dot, _)| &name[..dot]);
-        keys.extend(dots.chain([name]).filter(|key| is_shared(key)).map(str::to_owned));
-    }
-    match agent.static_offer() {
-        Some(offer) if config.graph.is_none() => {
-            let used = offer.tools.iter().flat_map(|tool| tool.reads().chain(tool.writes()));
-            keys.extend(used.filter(|key| is_shared(key)).map(str::to_owned));
-        }
-        _ => {
-            let declared = config.schema.keys().map(KeySchema::name);
-            keys.extend(declared.filter(|key| is_shared(key)).map(str::to_owned));
-        }
-    }
-    keys
-}
-
 impl Event {
     /// Gives the keys of shared scopes the values that they had when the run began, or went on in another process, as far
     /// as the event has them. For a host that folds a record anew.
@@ -154,10 +124,14 @@ impl Run {
         keys.map(|key| (key.clone(), SharedValue::of(self.state.get(key.as_str())))).collect()
     }
 
-    /// What a graph reads of shared scopes where it goes on on values of another time: its routers have to choose the
-    /// same again.
+    /// What a run reads of shared scopes where it goes on on values of another time: the routers of a graph have to choose
+    /// the same again, and what is shown to an approver of a call has to be the same.
     pub(super) fn shared_values_now(&self) -> BTreeMap<String, SharedValue> {
-        match self.is_taken_up && self.agent.config().graph.is_some() {
+        let has_inputs = || {
+            let tools = self.tools().into_iter().flat_map(Tools::iter);
+            tools.flat_map(Tool::input_keys).any(is_shared)
+        };
+        match self.is_taken_up && (self.agent.config().planner.is_some() || has_inputs()) {
             true => self.shared_values(),
             false => BTreeMap::new(),
         }

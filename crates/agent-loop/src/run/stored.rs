@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::call_ids::CallIds;
 use super::event::FORMAT_VERSION;
+use super::file::save_in;
 use super::machine::{Approved, Phase, Run, Tally};
 use super::prompt::Prompt;
 use super::unknown::UnknownCall;
@@ -58,7 +59,7 @@ struct ShownOut<'a> {
 #[derive(Deserialize)]
 struct RunIn {
     id: Arc<str>,
-    /// The id unless said.
+    /// The default id.
     #[serde(default)]
     key_prefix: Option<Arc<str>>,
     agent: Fingerprint,
@@ -94,7 +95,7 @@ struct VersionIn {
 #[non_exhaustive]
 pub enum LoadError {
     /// It is not a stored run.
-    #[error("the stored {what} cannot be read: {source}")]
+    #[error("invalid stored {what}: {source}")]
     Json {
         /// What was being read.
         what: &'static str,
@@ -103,7 +104,7 @@ pub enum LoadError {
     },
     /// It was written by a newer version.
     #[error(
-        "the stored {what} has format {found}, and this version reads up to {supported}; update stepfold"
+        "unsupported format {found} of the stored {what}: this version reads up to {supported}; update stepfold"
     )]
     NewerFormat {
         /// What was being read.
@@ -115,7 +116,7 @@ pub enum LoadError {
     },
     /// The agent is not the one that the run was of.
     #[error(
-        "the agent has changed since the run was stored: {}; use `load_changed` to go on all the same",
+        "agent changed since the run was stored: {}; force it with `load_changed`",
         changes.join("; ")
     )]
     AgentChanged {
@@ -123,10 +124,10 @@ pub enum LoadError {
         changes: Vec<String>,
     },
     /// The state does not fit the schema of the agent.
-    #[error("the state of the stored run does not fit the agent's schema: {0}")]
+    #[error("invalid state of the stored run: {0}")]
     State(StateError),
     /// The record of a run inside, of an agent that is a tool or a node, does not fit that agent.
-    #[error("the run inside of '{name}' cannot go on: {error}")]
+    #[error("inner run of '{name}' cannot continue: {error}")]
     Inside {
         /// The tool or the node.
         name: String,
@@ -134,7 +135,7 @@ pub enum LoadError {
         error: Box<FeedError>,
     },
     /// A file could not be read or written.
-    #[error("the file {} cannot be {doing}: {source}", path.display())]
+    #[error("file {} could not be {doing}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -231,26 +232,19 @@ impl Run {
         let mut changes = stored.agent.changes(agent.fingerprint());
         let state = State::from_json(agent.schema(), stored.state.get())?;
         let prompt = prompt_of(agent, &state, &stored);
+        let key_prefix = stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id));
+        let call_ids = CallIds::of(state.messages());
         let mut run = Run {
-            agent: agent.clone(),
-            key_prefix: stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id)),
-            id: stored.id,
-            depth: 0,
-            bounds: None,
-            call_ids: CallIds::of(state.messages()),
-            known_good: 0,
-            shown_before: None,
-            state,
-            phase: stored.phase,
+            key_prefix,
             tally: stored.tally,
             summary: stored.summary,
             approved: stored.approved,
             decided: stored.decided,
             unknown: stored.unknown,
             prompt,
-            offer: agent.static_offer().cloned(),
-            is_taken_up: false,
+            call_ids,
             is_lost: true,
+            ..Run::at(agent, stored.id, state, stored.phase)
         };
         changes.extend(run.revive()?);
         Ok((run, changes))
@@ -262,7 +256,7 @@ impl Run {
     /// # Errors
     /// [`LoadError::File`] when the folder cannot be written to.
     pub fn save_in(&self, folder: impl AsRef<Path>) -> Result<PathBuf, LoadError> {
-        crate::file::save_in(folder.as_ref(), &self.key_prefix, self.tally.events, self.to_json().as_bytes())
+        save_in(folder.as_ref(), &self.key_prefix, self.tally.events, self.to_json().as_bytes())
     }
 
     /// Goes on with a run from a file, as [`load`](Run::load) does.

@@ -8,7 +8,7 @@ use stepfold_state_core::chat::{Message, ToolResult, with_unique_call_ids};
 
 use super::call_ids::CallIds;
 
-/// The ids of calls that are taken: those of the log, and those of the messages that are put together.
+/// The taken ids of calls: those of the log, and those of new messages.
 pub(super) struct TakenIds<'a> {
     log: &'a CallIds,
     new: HashSet<Box<str>>,

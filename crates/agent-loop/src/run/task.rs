@@ -1,15 +1,16 @@
-//! An item of the open step, for whoever does it.
+//! An item of the open step, for its executor.
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_state_core::state::State;
-use stepfold_tools::{Invocation, InvokeOptions, Resources, key_of_call};
+use stepfold_tools::{Invocation, InvokeOptions, key_of_call};
 
 use super::machine::Run;
-use super::plan::Planned;
-use super::requests::Asker;
 use super::work::Item;
 use crate::approval::Decision;
+use crate::planned::{OpenBranch, Planned};
 
 /// An item of the open step of a run: a call, or a branch.
 #[derive(Clone, Copy)]
@@ -84,12 +85,10 @@ impl<'a> Task<'a> {
 
     /// The state that it sees: that of before the step, with the writes of the calls that it comes after.
     pub(crate) fn state(&self) -> State {
-        let (None, Some(tools)) = (&self.item.planned, self.run.tools()) else {
-            return self.run.state().clone();
-        };
-        let (calls, finished) = (self.run.calls_as_run(), self.run.finished_calls());
-        let state = self.run.state().clone();
-        Invocation::resume(tools, state, calls, finished, InvokeOptions::default()).state_seen_by(self.place)
+        match (&self.item.planned, self.run.calls_in_order()) {
+            (None, Some(calls)) => calls.state_seen_by(self.place),
+            _ => self.run.state().clone(),
+        }
     }
 
     /// What was decided, by the ids within the item.
@@ -97,12 +96,29 @@ impl<'a> Task<'a> {
         &self.item.decisions
     }
 
-    pub(crate) fn asker(&self) -> Asker {
-        self.run.asker()
+    /// The branch with everything that its function needs, if it is one.
+    pub(crate) fn branch(&self) -> Option<OpenBranch> {
+        Some(OpenBranch {
+            place: self.place,
+            planned: self.planned()?.clone(),
+            execution: self.execution(),
+            key: self.key(),
+            state: self.run.state().clone(),
+            resources: self.run.agent().config().resources.clone(),
+            decisions: self.decisions().to_vec(),
+            run: Arc::clone(&self.run.id),
+            step: self.run.steps(),
+        })
     }
+}
 
-    pub(crate) fn resources(&self) -> &'a Resources {
-        &self.run.agent().config().resources
+impl Run {
+    /// The calls of the open step, of which none is run here: they know whose writes each of them sees. None without the
+    /// tools of the step.
+    pub(super) fn calls_in_order(&self) -> Option<Invocation> {
+        let (calls, finished) = (self.calls_as_run(), self.finished_calls());
+        let (tools, state) = (self.tools()?, self.state().clone());
+        Some(Invocation::resume(tools, state, calls, finished, InvokeOptions::default()))
     }
 }
 

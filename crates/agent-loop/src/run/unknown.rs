@@ -1,4 +1,4 @@
-//! Calls whose outcome nobody knows: they had started, and must not run twice.
+//! Calls with an unknown outcome: they had started, and must not run twice.
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{Arguments, ToolCall};
@@ -8,9 +8,9 @@ use super::machine::Run;
 use super::work::{Item, Work};
 use crate::approval::{AskReason, Decision, nested_path};
 
-/// A call that was answered with "outcome unknown": it may have had its effect, and was not run again.
+/// A call that was answered with "outcome unknown": its effect may have happened, and it did not run again.
 ///
-/// What it has done is to be found out where it had its effect. See [`Outcome::unknown_calls`](crate::Outcome::unknown_calls).
+/// Find out its effect at its destination. See [`Outcome::unknown_calls`](crate::Outcome::unknown_calls).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
 #[non_exhaustive]
@@ -89,7 +89,7 @@ impl Run {
 
 fn is_left_unknown(place: usize, item: &Item, event: &EventKind, decision: Option<&Decision>) -> bool {
     match event {
-        EventKind::Interrupted { places, asks: false } => places.contains(&place),
+        EventKind::Interrupted { places, asks: false, .. } => places.contains(&place),
         EventKind::Answered { place: answered, outcome, .. } => {
             // The second answer, after a hook that had failed, is about the same outcome.
             let was_unknown = item

@@ -15,10 +15,11 @@ use stepfold_state_core::state::Delta;
 use stepfold_tools::{Failure, Outcome, Status};
 
 use super::event::{Event, Fate, StepEnd, is_zero};
-use super::exit::Exit;
 use super::machine::Run;
-use super::plan::{Arrived, Ended, NodeOutcome, NodeStatus, Planned, Position};
-use crate::approval::{ApprovalRequest, AskReason, Decision, modification};
+use crate::approval::{ApprovalRequest, AskReason, Decision, Question, modification};
+use crate::exit::Exit;
+use crate::planned::{Arrived, Ended, NodeOutcome, NodeStatus, Planned, Position};
+use crate::state_input::{StateInput, retain_open};
 
 /// The open step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -137,7 +138,7 @@ impl Serialize for Items {
     }
 }
 
-/// Refuses a call that is decided with one that nobody decides about: the rest of the machine relies on it.
+/// Rejects a call whose decision refers to a call without one: the machine relies on it.
 impl<'de> Deserialize<'de> for Items {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let items = Vec::<Item>::deserialize(deserializer)?;
@@ -184,12 +185,12 @@ impl Items {
         *self = items.into();
     }
 
-    /// Whether somebody has to decide about an item itself.
+    /// Whether a decision about an item itself is required.
     pub(crate) fn are_asked_about(&self) -> bool {
         self.counts.asked > 0
     }
 
-    /// Whether somebody has to decide about one, or about what is inside of one.
+    /// Whether a decision about an item, or inside of it, is required.
     pub(crate) fn wait(&self) -> bool {
         self.counts.waiting > 0
     }
@@ -221,15 +222,21 @@ pub(crate) struct Item {
     /// The branch. A call stands in the reply.
     #[serde(flatten)]
     pub(crate) planned: Option<Planned>,
-    /// The arguments that somebody put in place of the model's.
+    /// The modified arguments, in place of the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) modified: Option<Value>,
     /// Writes of hooks before the call.
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub(crate) writes: Delta,
-    /// How often somebody was asked about it before.
+    /// The number of earlier requests about it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: u32,
+    /// What the state adds to the call, as it was shown where somebody was asked about it last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "inputs_from_state")]
+    pub(crate) inputs: Vec<StateInput>,
+    /// Whether it was started before, and may have had its effect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) may_have_happened: bool,
     /// Whether its arguments were changed after the hooks before tools had seen it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_unhooked: bool,
@@ -250,9 +257,10 @@ pub(crate) struct Item {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemState {
-    /// Somebody has to decide.
+    /// A decision is required.
     Asking(AskReason),
-    /// Somebody has to decide about the equal call at this place, and so about this one. That one waits as well.
+    /// A decision about the equal call at this index is required, and so about this one. That one waits as
+    /// well.
     Same(usize),
     /// It may run.
     Ready,
@@ -320,7 +328,7 @@ impl WorkOutcome {
         }
     }
 
-    /// Whether nobody knows what has happened.
+    /// Whether the outcome is unknown.
     pub(crate) fn is_unknown(&self) -> bool {
         match self {
             WorkOutcome::Call(outcome) => outcome.status == Status::Unknown,
@@ -435,12 +443,18 @@ impl Work {
     /// The calls that do not simply run get their fates.
     pub(crate) fn meet(&mut self, fates: &[(usize, Fate)]) {
         for (place, fate) in fates {
-            let state = match fate {
-                Fate::Ask(reason) => ItemState::Asking(*reason),
-                Fate::Same(first) => ItemState::Same(*first),
-                Fate::Answer(outcome) => done(outcome.clone()),
+            let first = match fate {
+                Fate::Same(first) => self.items.get(*first).map(|item| item.inputs.clone()),
+                _ => None,
             };
-            self.items.change(*place, |item| item.state = state);
+            self.items.change(*place, |item| match fate {
+                Fate::Ask(question) => item.ask(question.clone()),
+                Fate::Same(first_place) => {
+                    item.inputs = first.unwrap_or_default();
+                    item.state = ItemState::Same(*first_place);
+                }
+                Fate::Answer(outcome) => item.state = done(outcome.clone()),
+            });
         }
     }
 
@@ -449,19 +463,15 @@ impl Work {
         self.calls().is_some_and(|calls| calls.is_hooked) || self.items.iter().any(|item| item.is_unhooked)
     }
 
-    /// Whether these are calls that nobody was asked about, and that somebody may be asked about now.
+    /// Whether these are calls that somebody may be asked about now: those that nobody was asked about, and those that were
+    /// approved with other values from the state.
     pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
-        let is_question = |fate: &Fate| matches!(fate, Fate::Ask(AskReason::Rule) | Fate::Same(_));
-        let is_open = |(place, fate): &(usize, Fate)| is_question(fate) && self.is_unasked(*place);
+        let is_open = |(place, fate): &(usize, Fate)| match fate {
+            Fate::Ask(question) => self.items.get(*place).is_some_and(|item| item.may_be_asked(question)),
+            Fate::Same(_) => self.items.get(*place).is_some_and(Item::is_unasked),
+            Fate::Answer(_) => false,
+        };
         self.calls().is_some() && !fates.is_empty() && fates.iter().all(is_open) && is_asked(fates)
-    }
-
-    /// Whether the call may run, has not begun, and nobody was asked about it.
-    pub(crate) fn is_unasked(&self, place: usize) -> bool {
-        self.items.get(place).is_some_and(|item| {
-            let is_new = item.round == 0 && item.modified.is_none() && item.child.is_none();
-            is_new && matches!(item.state, ItemState::Ready)
-        })
     }
 
     /// The places of what must not run twice, was started, and has no outcome.
@@ -539,6 +549,8 @@ impl Item {
             modified: None,
             writes: Delta::new(),
             round: 0,
+            inputs: Vec::new(),
+            may_have_happened: false,
             is_unhooked: false,
             asked: Vec::new(),
             decisions: Vec::new(),
@@ -562,7 +574,39 @@ impl Item {
         matches!(self.state, ItemState::Started)
     }
 
-    /// Why somebody has to decide about the item itself, if somebody has to.
+    /// Has somebody decide about the item itself.
+    pub(crate) fn ask(&mut self, question: Question) {
+        self.may_have_happened |= question.reason == AskReason::MayHaveHappened;
+        self.state = ItemState::Asking(question.reason);
+        self.inputs = question.inputs_from_state;
+    }
+
+    /// Whether it may run and has not begun.
+    fn is_ahead(&self) -> bool {
+        matches!(self.state, ItemState::Ready) && self.child.is_none()
+    }
+
+    /// Whether it may run, has not begun, and nobody was asked about it.
+    pub(crate) fn is_unasked(&self) -> bool {
+        self.is_ahead() && self.round == 0 && self.modified.is_none()
+    }
+
+    /// Whether it was approved and has not begun.
+    pub(crate) fn is_approved(&self) -> bool {
+        self.is_ahead() && self.round > 0
+    }
+
+    fn may_be_asked(&self, question: &Question) -> bool {
+        let is_other = self.is_approved() && question.inputs_from_state != self.inputs;
+        (self.is_unasked() || is_other) && question.reason == self.reason_to_ask()
+    }
+
+    /// Why somebody is asked about it, should that be.
+    pub(crate) const fn reason_to_ask(&self) -> AskReason {
+        if self.may_have_happened { AskReason::MayHaveHappened } else { AskReason::Rule }
+    }
+
+    /// The reason why a decision about the item itself is required, if it is.
     pub(crate) const fn asks(&self) -> Option<AskReason> {
         match self.state {
             ItemState::Asking(reason) => Some(reason),
@@ -571,7 +615,7 @@ impl Item {
         }
     }
 
-    /// Whether somebody has to decide about the item itself.
+    /// Whether a decision about the item itself is required.
     const fn is_asked(&self) -> bool {
         self.asks().is_some()
     }
@@ -602,7 +646,7 @@ impl Item {
         asked.into_iter().filter(is_open).collect()
     }
 
-    /// Whether somebody still has to decide about it, or about what is inside of it.
+    /// Whether a decision about the item, or inside of it, is still required.
     pub(crate) fn waits(&self) -> bool {
         self.is_asked() || (!self.is_done() && !self.open_requests().is_empty())
     }
@@ -623,6 +667,7 @@ impl Item {
     /// wrote was for the call as it was.
     fn modify(&mut self, arguments: &Value, is_hooked: bool) {
         self.modified = Some(arguments.clone());
+        retain_open(&mut self.inputs, arguments);
         if is_hooked {
             self.is_unhooked = true;
             self.writes = Delta::new();

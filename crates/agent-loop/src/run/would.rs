@@ -1,11 +1,14 @@
 //! What an agent would do with a call of a record: run it, mark it, or answer that it cannot run.
 
+use stepfold_state_core::chat::ToolCall;
 use stepfold_tools::{Failure, Outcome, Status};
 
-use super::event::EventKind;
+use super::event::{EventKind, Fate};
 use super::machine::Run;
-use super::plan::{NodeOutcome, NodeStatus};
 use super::work::WorkOutcome;
+use crate::approval::Question;
+use crate::planned::{NodeOutcome, NodeStatus};
+use crate::state_input::{StateInput, are_recorded_alike};
 
 /// Something that the agent would do with a call, or with a node, in another way.
 #[derive(Debug, PartialEq)]
@@ -24,6 +27,9 @@ impl Run {
         let work = self.work()?;
         let is_marked = |place: usize| Run::is_marked(work, place);
         match event {
+            EventKind::Asked { fates } => {
+                fates.iter().find_map(|(place, fate)| self.would_not_ask(*place, fate))
+            }
             EventKind::Started { places } => places.iter().find_map(|place| self.would_run(*place, true)),
             // Its second answer: what ran then is a hook.
             EventKind::Answered { place, .. } if work.items.get(*place)?.hook_pending().is_some() => None,
@@ -46,9 +52,41 @@ impl Run {
             let (recorded, replayed) = ("that it ran".to_owned(), refusal.result.text().into_owned());
             return Some(Contradiction { call: call.id, recorded, replayed });
         }
+        if let Some(contradiction) = self.would_ask(place, &call) {
+            return Some(contradiction);
+        }
         let must_mark = self.must_mark(place);
         let name = if task.planned().is_some() { call.name } else { call.id };
         (must_mark != is_marked).then(|| other_marker(name, must_mark))
+    }
+
+    /// A call that was approved with other values from the state than it would run with.
+    fn would_ask(&self, place: usize, call: &ToolCall) -> Option<Contradiction> {
+        let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place)?);
+        (!are_recorded_alike(&item.inputs, &inputs)).then(|| Contradiction {
+            call: call.id.clone(),
+            recorded: "that it ran".to_owned(),
+            replayed: asked_with(&inputs),
+        })
+    }
+
+    /// An approved call that was asked about with other values from the state, and would run with those that were approved.
+    fn would_not_ask(&self, place: usize, fate: &Fate) -> Option<Contradiction> {
+        let Fate::Ask(Question { inputs_from_state, .. }) = fate else { return None };
+        let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place)?);
+        let is_other = !are_recorded_alike(&item.inputs, inputs_from_state);
+        (is_other && are_recorded_alike(&item.inputs, &inputs)).then(|| Contradiction {
+            call: self.shown(place).id,
+            recorded: asked_with(inputs_from_state),
+            replayed: "that it runs".to_owned(),
+        })
+    }
+
+    /// What the state adds to an approved call that has not begun. None if its tool is not known.
+    fn inputs_of_approved(&self, place: usize) -> Option<Vec<StateInput>> {
+        self.item(place).filter(|item| item.is_approved())?;
+        self.tools()?;
+        Some(self.inputs_at(&[place]).pop().map(|(_, inputs)| inputs).unwrap_or_default())
     }
 
     /// A call that did not run.
@@ -67,6 +105,10 @@ impl Run {
                 .map_or_else(|| "that it runs".to_owned(), |refusal| refusal.result.text().into_owned()),
         })
     }
+}
+
+fn asked_with(inputs: &[StateInput]) -> String {
+    format!("that it is asked about with {}", serde_json::json!(inputs))
 }
 
 /// Whether the work of a node was begun.

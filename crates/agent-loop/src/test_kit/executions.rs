@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use stepfold_tools::ToolContext;
 
-use crate::graph::NodeContext;
-
 /// Counts the executions of calls and of nodes, by their idempotency keys. Clones count together.
 ///
 /// A tool that is to be counted notes each execution when it begins, and so does the function of a
@@ -46,34 +44,18 @@ impl Executions {
         self.note_key(context.idempotency_key(), context.tool_name());
     }
 
-    /// The function of this node is executed.
+    /// The function of this node is executed, under its idempotency key.
     ///
     /// # Examples
     /// ```
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// use stepfold_agent_loop::graph::{END, Graph, Node, NodeContext, NodeError, START};
-    /// use stepfold_agent_loop::test_kit::{Executions, Simulator};
-    /// use stepfold_tools::Effect;
+    /// use stepfold_agent_loop::test_kit::Executions;
     ///
     /// let executions = Executions::new();
-    /// let counter = executions.clone();
-    /// let pay = move |node: NodeContext| {
-    ///     counter.note_node(&node);
-    ///     async move { Ok::<_, NodeError>(()) }
-    /// };
-    /// let graph = Graph::builder("bills")
-    ///     .node("pay", Node::new(pay).effect(Effect::AtMostOnce))
-    ///     .chain([START, "pay", END])
-    ///     .build()?;
-    ///
-    /// let simulated = Simulator::new(graph.agent()).counting(&executions).check("Pay the bill.").await?;
-    /// // Begun, planned, started, answered, planned: the end.
-    /// assert_eq!((simulated.events(), simulated.interrupted() > 0), (5, true));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # }).unwrap();
+    /// executions.note_node("run-1/1/0", "pay");
+    /// assert_eq!(executions.times("run-1/1/0"), 1);
     /// ```
-    pub fn note_node(&self, context: &NodeContext) {
-        self.note_key(context.idempotency_key(), context.node());
+    pub fn note_node(&self, key: &str, node: &str) {
+        self.note_key(key, node);
     }
 
     fn note_key(&self, key: &str, name: &str) {

@@ -25,7 +25,7 @@ use stepfold_state_core::chat::{
 /// assistant: > c1 search(q=\"stalls\")
 /// assistant: area 3
 /// ")?;
-/// let outcome = Agent::builder(script).tools(vec![]).max_steps(1).build()?.run("where?").await?;
+/// let outcome = Agent::builder(script).max_steps(1).build()?.run("where?").await?;
 /// assert_eq!(outcome.transcript().get(2).unwrap().text(), "");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();

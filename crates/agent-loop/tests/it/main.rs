@@ -10,9 +10,8 @@
     reason = "a helper of a test fails the test, and an `Expect` reads best inline"
 )]
 
-mod graph;
 mod loop_rows;
+mod messages;
 mod oracle;
-mod progress;
 mod regressions;
 mod simulated;

@@ -78,7 +78,8 @@ async fn blank_text_ends_the_run() {
     assert_eq!(agent.run("go").await.unwrap().exit(), &Exit::Text);
 
     let output = Output::schema("number", json!({"type": "integer"}));
-    let agent = Agent::builder(script("assistant: \"  \"\nassistant: 7")).output(output).build().unwrap();
+    let agent =
+        Agent::builder(script("assistant: \"  \"\nassistant: 7")).output_with(output).build().unwrap();
     let outcome = agent.run("go").await.unwrap();
     assert_eq!((outcome.exit(), outcome.output::<u8>().unwrap()), (&Exit::Output, 7));
 }

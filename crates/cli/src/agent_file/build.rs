@@ -1,4 +1,4 @@
-//! From what the file says to an agent. Each fault that the layers below find is led back to its line.
+//! Builds an agent from its file. Faults of the layers below are mapped to their lines.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use stepfold::tools::Limits;
 use stepfold::trim::{Pins, Trim, Window};
 
 use super::faults::Faults;
-use super::form::{Approvals, Conversion, Form, Named, OutputModes, ServerTools, StateKey};
+use super::form::{Approvals, Conversion, Form, McpForm, Named, OutputModes, ServerTools, StateKey};
 use super::placeholders::check_closed;
 use super::schema::nearest;
 use crate::tool;
@@ -37,8 +37,21 @@ pub(super) fn build(
             Some((name, tool?))
         })
         .collect();
-    let exits = exits(form, &tools, faults);
-    let tools: Vec<Tool> = tools.into_iter().map(|(_, tool)| tool).collect();
+    let named: Vec<&str> = tools.iter().map(|(name, _)| *name).collect();
+    let mut sets = vec![Toolset::from(tools.into_iter().map(|(_, tool)| tool).collect::<Vec<_>>())];
+    let mut servers = Vec::new();
+    for (name, server) in form.mcp.iter() {
+        let built = faults.within(&["mcp", name], |faults| tool::mcp::toolset(name, server, folder, faults));
+        if let Some(tools) = built {
+            sets.push(tools);
+            servers.push((name, server));
+        }
+    }
+    let exits = exits(form, &named, &servers, faults);
+    let tools = match sets.len() {
+        1 => sets.remove(0),
+        _ => Toolset::merged("tools", sets),
+    };
     let mut builder = Agent::builder(model)
         .name(name)
         .schema(schema)
@@ -79,7 +92,8 @@ fn flags(mut builder: AgentBuilder, form: &Form) -> AgentBuilder {
             OutputModes::Tool => OutputMode::Tool,
             OutputModes::Prompt => OutputMode::Prompt,
         };
-        builder = builder.output(Output::schema(&output.name, schema).mode(mode).repairs(output.repairs));
+        builder =
+            builder.output_with(Output::schema(&output.name, schema).mode(mode).repairs(output.repairs));
     }
     if form.final_answer {
         builder = builder.final_answer();
@@ -111,7 +125,7 @@ pub(super) fn state_schema(
             continue;
         }
         if key.migrate.contains(&Conversion::Default) && key.default.is_none() {
-            let words = "`default` is one that the key has to have: add `default`";
+            let words = "conversion `default` requires a default: add `default` to the key";
             faults.add(&["state", name, "migrate"], words);
         }
         keys.insert(name.to_owned(), sound_key(name, key, faults));
@@ -167,13 +181,24 @@ fn state_fault(error: &StateError) -> String {
 
 /// The exit tools that there are: the others are faults here, where their line is known. What is wrong with one that could
 /// not be built is told at the tool.
-fn exits(form: &Form, tools: &[(&str, Tool)], faults: &mut Faults) -> Vec<String> {
-    for (place, name) in form.exit_on.iter().enumerate().filter(|(_, name)| !form.tools.has(name)) {
+fn exits(form: &Form, tools: &[&str], servers: &[(&str, &McpForm)], faults: &mut Faults) -> Vec<String> {
+    let all: Vec<(&str, &McpForm)> = form.mcp.iter().collect();
+    for (place, name) in
+        form.exit_on.iter().enumerate().filter(|(_, name)| !form.tools.has(name) && !is_of_server(&all, name))
+    {
         let near = nearest(name, form.tools.names());
-        faults.add(&["exit_on", &place.to_string()], format!("there is no tool `{name}`{near}"));
+        faults.add(&["exit_on", &place.to_string()], format!("unknown tool `{name}`{near}"));
     }
-    let built = |name: &&String| tools.iter().any(|(tool, _)| *tool == name.as_str());
+    let built = |name: &&String| tools.contains(&name.as_str()) || is_of_server(servers, name);
     form.exit_on.iter().filter(built).cloned().collect()
+}
+
+/// Whether a name may be that of a server's tool, which only the server knows.
+fn is_of_server(servers: &[(&str, &McpForm)], name: &str) -> bool {
+    servers.iter().any(|(server, form)| match &form.prefix {
+        Some(prefix) => name.starts_with(prefix),
+        None => name.strip_prefix(server).is_some_and(|rest| rest.starts_with('_')),
+    })
 }
 
 fn limits(form: &Form) -> RunLimits {
@@ -220,7 +245,7 @@ fn trim(form: &Form, faults: &mut Faults) -> Trim {
     }
     match &form.pins {
         Some(_) if form.keep_last.is_none() => {
-            faults.add(&["trim", "pins"], "pins are shown besides `keep_last`, which is not there");
+            faults.add(&["trim", "pins"], "pins require `keep_last`: add it");
         }
         Some(pins) => trim = trim.with_pins(Pins::up_to(pins.messages).results_of(&pins.results_of)),
         None => {}

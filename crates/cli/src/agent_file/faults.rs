@@ -1,4 +1,4 @@
-//! What is wrong in a file: noted at paths of its form, told at lines of its text.
+//! The faults of a file: recorded by path, reported by line.
 
 use std::collections::BTreeMap;
 

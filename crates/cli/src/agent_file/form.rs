@@ -1,5 +1,5 @@
-//! What an agent file may say. The documentation of these fields is the documentation of the file: editors
-//! show it, by way of `stepfold schema`.
+//! The form of an agent file. The documentation of these fields is that of the file: editors show it, by
+//! `stepfold schema`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,38 +19,41 @@ use stepfold::tools::Effect;
 #[schemars(title = "A stepfold agent")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a line of the file that a person writes")]
 pub(crate) struct Form {
-    /// What the agent is called, in records and as the first part of its sessions' keys; the file's name
-    /// without its ending by default.
+    /// The agent's name, in records and as the first part of its sessions' keys; the file's name without its
+    /// extension by default.
     pub(crate) name: Option<String>,
     /// The model: `PROVIDER:MODEL`, `URL#MODEL`, or `script:FILE` for a scripted one. `--model` overrides it;
     /// without both, `STEPFOLD_MODEL` names it.
     pub(crate) model: Option<String>,
-    /// What the model is told first: a template over the state, as in `You help {user:name?}.`
+    /// The system prompt: a template over the state, as in `You help {user:name?}.`
     pub(crate) instructions: Option<String>,
     /// The keys of the state.
     pub(crate) state: Named<StateKey>,
-    /// Whether keys that are not declared are let in.
+    /// Whether undeclared keys are accepted.
     pub(crate) open_state: bool,
-    /// What the model may do, by name.
+    /// The tools, by name.
     pub(crate) tools: Named<ToolForm>,
+    /// Servers that speak the Model Context Protocol, by name. Their tools are called by the server's name, `_`, and their
+    /// own name.
+    pub(crate) mcp: Named<McpForm>,
     /// Tools that end the run when they were called and did not fail.
     pub(crate) exit_on: Vec<String>,
     /// How much a run may take.
     pub(crate) limits: LimitsForm,
-    /// Bounds on each call, for tools that do not say.
+    /// Limits of each call, for tools without their own.
     pub(crate) tool_limits: ToolLimits,
     /// At a limit, ask the model once more, without tools, for the best answer it can give.
     pub(crate) final_answer: bool,
-    /// Who has to agree before a call runs, whatever its tool says. The stricter of both holds.
+    /// The approval rule of calls, whatever the tool's own rule. The stricter one applies.
     pub(crate) approval: Approvals,
-    /// Ask a human about calls that must not run twice and had started before a crash; else the model is told
-    /// that their outcome is unknown.
+    /// Asks a person about calls that must not run twice and had started before a crash; otherwise the model
+    /// is told that their outcome is unknown.
     pub(crate) ask_when_uncertain: bool,
     /// Make the first failed call of a step the error of the run; else the model reads the failure.
     pub(crate) raise_on_failure: bool,
     /// Take a reply that is nothing but a tool call written as JSON for that call.
     pub(crate) recover_leaked_calls: bool,
-    /// What the model is shown of a long conversation when a turn begins.
+    /// The view of a long conversation when a turn begins.
     pub(crate) trim: TrimForm,
     /// The output that a run has to end with.
     pub(crate) output: Option<OutputForm>,
@@ -58,7 +61,7 @@ pub(crate) struct Form {
     pub(crate) params: Params,
 }
 
-/// Values by name, in the order in which they stand in the file.
+/// Values by name, in the order of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Named<T>(Vec<(String, T)>);
 
@@ -116,7 +119,8 @@ impl<T: JsonSchema> JsonSchema for Named<T> {
     }
 }
 
-/// A key of the state. The prefix of its name is its scope: `user:`, `app:`, `temp:`, or none for the session.
+/// A key of the state. The prefix of its name is its scope: `user:`, `app:`, `temp:`, or the session without
+/// one.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StateKey {
@@ -126,18 +130,18 @@ pub(crate) struct StateKey {
     /// How writes are merged: `replace_values`, `merge_lists`, `merge_maps`, `sum`, `max`, `min`, `union`,
     /// `upsert_by(FIELD)`, `keep_last(N)`, `first_wins`. Lists are merged and all else is replaced by default.
     pub(crate) handler: Option<String>,
-    /// What the key is for.
+    /// The description of the key.
     pub(crate) description: Option<String>,
     /// The value before the first write.
     pub(crate) default: Option<Value>,
-    /// What becomes of a value that was stored under another type and does not fit: the first of these conversions
-    /// whose result fits. `text`, `number` (of text), `json` (text read as JSON), `list` (of this value), `first` (item
-    /// of a list), `default`, `drop` (as if it had never been written).
+    /// Conversions of a value that was stored with another type and does not fit: the first one with a
+    /// fitting result applies. `text`, `number` (of text), `json` (text parsed as JSON), `list` (of this
+    /// value), `first` (item of a list), `default`, `drop` (the key is unset).
     #[serde(default)]
     pub(crate) migrate: Vec<Conversion>,
 }
 
-/// What becomes of a stored value whose type has changed.
+/// A conversion of a stored value whose type has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Conversion {
@@ -165,7 +169,7 @@ fn any_type() -> Value {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ToolForm {
-    /// What the tool does and when to use it, for the model. Built-in tools have their own.
+    /// The purpose of the tool and when to use it, for the model. Built-in tools have their own.
     pub(crate) description: Option<String>,
     /// The JSON Schema of the arguments, an object; no arguments by default.
     pub(crate) parameters: Option<BTreeMap<String, Value>>,
@@ -173,16 +177,16 @@ pub(crate) struct ToolForm {
     pub(crate) command: Option<CommandForm>,
     /// Asks a server.
     pub(crate) http: Option<HttpForm>,
-    /// Does what is built in.
+    /// A built-in tool.
     pub(crate) builtin: Option<BuiltinForm>,
-    /// What a call may do to the world, and so what is done about one that was cut off; `at_most_once` by
-    /// default.
+    /// The effect of a call outside the process, which determines how an interrupted one is resumed;
+    /// `at_most_once` by default.
     pub(crate) effect: Option<Effects>,
     /// Who has to agree before a call runs.
     pub(crate) approval: Approvals,
     /// The time that a call may take, as in `30s`; that of `tool_limits` by default.
     pub(crate) time_out: Option<Time>,
-    /// How often a call that failed is tried again; only for pure and idempotent tools.
+    /// The number of retries of a failed call; only for pure and idempotent tools.
     pub(crate) retries: usize,
     /// Parameters that are fed from the state, as in `{ "user:name" = "name" }`: key, then parameter. The
     /// model does not see them.
@@ -191,11 +195,11 @@ pub(crate) struct ToolForm {
     pub(crate) defaults_from_state: BTreeMap<String, String>,
     /// Keys that are written from the result, as in `{ found = { source = "documents" } }`.
     pub(crate) outputs_to_state: BTreeMap<String, OutputBinding>,
-    /// What the model reads of the result, instead of all of it.
+    /// The text of the result for the model, instead of the whole result.
     pub(crate) outputs_to_string: Option<StringBinding>,
 }
 
-/// What is written to a key.
+/// The binding of a result to a key.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct OutputBinding {
@@ -205,7 +209,7 @@ pub(crate) struct OutputBinding {
     pub(crate) handler: Option<String>,
 }
 
-/// What the model reads.
+/// The text of a result for the model.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StringBinding {
@@ -220,13 +224,13 @@ pub(crate) struct CommandForm {
     /// The program and its arguments. A program with a slash is found from the file's folder, others in PATH.
     #[schemars(length(min = 1))]
     pub(crate) argv: Vec<String>,
-    /// What its standard output is: `text`, or `json`, which bindings need.
+    /// The type of its standard output: `text`, or `json`, which bindings require.
     #[serde(default)]
     pub(crate) output: Reads,
-    /// The variables of the environment that it gets, besides PATH.
+    /// The environment variables that it receives, in addition to PATH.
     #[serde(default)]
     pub(crate) environment: Vec<String>,
-    /// Where it runs; the file's folder by default.
+    /// Its working directory; the file's folder by default.
     #[serde(default)]
     pub(crate) folder: Option<String>,
     /// The bytes that it may write; more is an error. 64 KiB by default.
@@ -250,7 +254,7 @@ impl Default for CommandForm {
     }
 }
 
-/// What a program or a server gives.
+/// The output of a program or a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reads {
@@ -264,12 +268,12 @@ pub(crate) enum Reads {
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpForm {
     /// The address, with arguments in braces, as in `https://api.example.org/areas/{id}`; or one argument
-    /// alone, `{url}`, which has to be a URL of an allowed host then.
+    /// alone, `{url}`, which must then be a URL of an allowed host.
     pub(crate) url: String,
     /// The method; `GET` by default.
     #[serde(default)]
     pub(crate) method: Method,
-    /// The hosts that may be asked, each as `NAME` or `NAME:PORT`. Redirects to others are refused too.
+    /// The allowed hosts, each as `NAME` or `NAME:PORT`. Redirects to others are rejected too.
     #[schemars(length(min = 1))]
     pub(crate) hosts: Vec<String>,
     /// Headers of the request.
@@ -278,7 +282,7 @@ pub(crate) struct HttpForm {
     /// Headers whose values are in variables of the environment, such as keys.
     #[serde(default)]
     pub(crate) headers_from_environment: BTreeMap<String, String>,
-    /// What the server gives: `text`, or `json`, which bindings need.
+    /// The type of the server's response: `text`, or `json`, which bindings require.
     #[serde(default)]
     pub(crate) output: Reads,
     /// The bytes that it may give; more is an error. 64 KiB by default.
@@ -319,13 +323,71 @@ pub(crate) enum Builtin {
     Remember,
 }
 
-/// What a call may do to the world.
+/// A server that speaks the Model Context Protocol: a `command`, or one at a `url`. It is started when its tools are first
+/// needed, and ended with the command.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct McpForm {
+    /// The program, which speaks on its standard input and output.
+    pub(crate) command: Option<McpCommand>,
+    /// The address of a server that speaks streamable HTTP.
+    pub(crate) url: Option<String>,
+    /// For a `url`: headers of each request.
+    pub(crate) headers: BTreeMap<String, String>,
+    /// For a `url`: headers whose values are in variables of the environment.
+    pub(crate) headers_from_environment: BTreeMap<String, String>,
+    /// For a `url`: the variable of the environment that has the bearer token.
+    pub(crate) token_from_environment: Option<String>,
+    /// What stands before the names of the tools; the server's name and `_` by default.
+    pub(crate) prefix: Option<String>,
+    /// The tools that are offered, by the server's own names; `*` stands for any characters. All by default.
+    pub(crate) allow: Vec<String>,
+    /// Tools that are not offered, even if they are allowed.
+    pub(crate) deny: Vec<String>,
+    /// What a call of any tool may do to the world; `at_most_once` by default.
+    pub(crate) effect: Option<Effects>,
+    /// The same for tools by name, as in `{ "read_*" = "pure" }`. The last that matches holds.
+    pub(crate) effects: Named<Effects>,
+    /// Take the server's word for what its tools do: `readOnlyHint` for pure, `idempotentHint` for idempotent.
+    pub(crate) trust_hints: bool,
+    /// Who has to agree before a call of any tool runs.
+    pub(crate) approval: Approvals,
+    /// The same for tools by name, as in `{ "write_*" = "always" }`. The last that matches holds.
+    pub(crate) approvals: Named<Approvals>,
+    /// The file that keeps what the server said of its tools, as it was approved: written when the tools are first listed. A
+    /// tool that changed since is asked about. Without it, what the server says when the command starts counts as approved.
+    pub(crate) approved: Option<String>,
+    /// The time that a call may take, as in `30s`; `1m` by default.
+    pub(crate) timeout: Option<Time>,
+    /// The time that the server may take to start and to list its tools; `1m` by default.
+    pub(crate) start_timeout: Option<Time>,
+}
+
+/// A program that is a server.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct McpCommand {
+    /// The program and its arguments. A program with a slash is found from the file's folder, others in PATH.
+    #[schemars(length(min = 1))]
+    pub(crate) argv: Vec<String>,
+    /// Variables of its environment.
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, String>,
+    /// Variables of this environment that it gets too, besides PATH, HOME and a few like them.
+    #[serde(default)]
+    pub(crate) environment: Vec<String>,
+    /// Where it runs; the file's folder by default.
+    #[serde(default)]
+    pub(crate) folder: Option<String>,
+}
+
+/// The effect of a call outside the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Effects {
     /// Nothing: it can run again at will.
     Pure,
-    /// The same whether it runs once or several times under one idempotency key.
+    /// Repeatable: running several times with one idempotency key has the effect of one run.
     Idempotent,
     /// Something that must not be repeated.
     AtMostOnce,
@@ -345,7 +407,7 @@ impl From<Effects> for Effect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Approvals {
-    /// Nobody.
+    /// No approval.
     #[default]
     Never,
     /// A human, for every call.
@@ -384,48 +446,48 @@ pub(crate) struct ToolLimits {
     pub(crate) output_bytes: Option<usize>,
 }
 
-/// What the model is shown. Several of these hold together.
+/// The view of the conversation. Several of these apply together.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct TrimForm {
     /// The last messages, from the beginning of a turn on.
     pub(crate) keep_last: Option<usize>,
-    /// Besides `keep_last`, of what is older: user messages and results of these tools.
+    /// Also shows, of older messages, user messages and results of these tools, with `keep_last`.
     pub(crate) pins: Option<PinsForm>,
-    /// The last turns that fit into so many tokens, the last one in any case.
+    /// The last turns that fit into this many tokens, always including the last one.
     pub(crate) max_tokens: Option<usize>,
     /// A bound on messages that one huge turn cannot break.
     pub(crate) cap_messages: Option<usize>,
     /// A bound on tokens that one huge turn cannot break.
     pub(crate) cap_tokens: Option<usize>,
-    /// The tokens that the conversation may come to within a turn.
+    /// The maximum tokens of the conversation within a turn.
     pub(crate) window: Option<usize>,
 }
 
-/// What is shown of what is older.
+/// The older messages that are shown.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PinsForm {
-    /// At most so many messages.
+    /// The maximum number of messages.
     pub(crate) messages: usize,
     /// Steps in which one of these tools answered.
     #[serde(default)]
     pub(crate) results_of: Vec<String>,
 }
 
-/// A value in place of free text.
+/// A structured output instead of free text.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OutputForm {
-    /// What providers call it by.
+    /// The name for providers.
     #[serde(default = "output_name")]
     pub(crate) name: String,
     /// Its JSON Schema.
     pub(crate) schema: BTreeMap<String, Value>,
-    /// How the model is asked for it.
+    /// The way in which the output is requested.
     #[serde(default)]
     pub(crate) mode: OutputModes,
-    /// How often the model is told what is wrong and asked again; 2 by default.
+    /// The number of repairs: the model is told the fault and called again; 2 by default.
     #[serde(default = "repairs")]
     pub(crate) repairs: u32,
 }
@@ -438,7 +500,7 @@ const fn repairs() -> u32 {
     2
 }
 
-/// How the model is asked for the output.
+/// The way in which the output is requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OutputModes {
@@ -498,7 +560,7 @@ impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Time::parse(&text)
-            .ok_or_else(|| D::Error::custom("this is no time; write one such as 500ms, 30s or 2m"))
+            .ok_or_else(|| D::Error::custom("invalid duration: expected one such as 500ms, 30s or 2m"))
     }
 }
 

@@ -1,12 +1,12 @@
-//! From what a graph file says to a graph. Names are looked up here, where their lines are known.
+//! Builds a graph from its file. Names are resolved here, where their lines are known.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use stepfold::agent_loop::graph::progress::tracking_keys;
-use stepfold::agent_loop::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
+use stepfold::graph::progress::tracking_keys;
+use stepfold::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
 use stepfold::prelude::*;
 use stepfold::state_core::state::{Fault, KeySchema, ValueRef};
 
@@ -83,11 +83,11 @@ fn check_whole(form: &GraphForm, faults: &mut Faults, place: &Place<'_>, schema:
         faults.add(&["model"], message);
     }
     if form.limits.steps == Some(0) {
-        faults.add(&["limits", "steps"], "limits.steps: is zero: no node could ever run");
+        faults.add(&["limits", "steps"], "limits.steps: must be positive: no node could run");
     }
     let followed = ["model_id", "params", "auto"];
     if form.per_run && !followed.iter().any(|key| schema.key(key).is_some()) {
-        let words = "agents follow `model_id`, `params` and `auto`, of which the state declares none";
+        let words = "missing state keys: agents follow `model_id`, `params` and `auto`; declare at least one";
         faults.add(&["per_run"], words);
     }
 }
@@ -179,7 +179,11 @@ impl Links<'_> {
     /// What holds for the runs of a node, and where it leads by itself.
     fn node(&mut self, name: &str, work: Node, form: &NodeForm, faults: &mut Faults) -> Node {
         if name == "START" || name == "END" {
-            self.fault(faults, &[], format!("{name} is no node, but where the graph begins or ends"));
+            self.fault(
+                faults,
+                &[],
+                format!("invalid node name {name}: it is reserved for the beginning and end of the graph"),
+            );
         }
         let mut node = node::with_rules(work, form);
         if let Some(target) = form.at_limit.as_ref().and_then(|name| self.target(faults, &["at_limit"], name))
@@ -218,7 +222,7 @@ impl Links<'_> {
         let is_join = matches!(&edge.from, Some(Names::Many(names)) if names.len() != 1);
         let from = self.names(faults, "from", edge.from.as_ref(), |links, faults, path, name| match name {
             "START" if is_join => {
-                links.fault(faults, path, "a join waits for nodes; START has finished already");
+                links.fault(faults, path, "invalid join: it waits for nodes, and START is not a node");
                 None
             }
             "START" => Some(START.to_owned()),
@@ -229,7 +233,7 @@ impl Links<'_> {
             self.fault(faults, &["each"], words);
         }
         if is_join && edge.each.is_some() {
-            let words = "a join leads on once; put a node between it and the branches";
+            let words = "invalid join: it has one target; put a node between it and the branches";
             self.fault(faults, &["each"], words);
         }
         for to in to {
@@ -238,11 +242,15 @@ impl Links<'_> {
                     self.ways.extend(from.iter().map(|from| Way::Edge(from.clone(), to.clone())));
                 }
                 (None, true) if to == END => {
-                    self.fault(faults, &["to"], "a join leads to a node; END needs none");
+                    self.fault(faults, &["to"], "invalid join: its target must be a node, not END");
                 }
                 (None, true) => self.ways.push(Way::Join(from.clone(), to)),
                 (Some(_), _) if to == END => {
-                    self.fault(faults, &["to"], "a branch for each item leads to a node, not to END");
+                    self.fault(
+                        faults,
+                        &["to"],
+                        "invalid target: a branch for each item leads to a node, not to END",
+                    );
                 }
                 (Some(key), _) => self.ways.extend(from.iter().map(|from| Way::Each {
                     from: from.clone(),
@@ -295,7 +303,7 @@ impl Links<'_> {
         look_up: impl Fn(&mut Self, &mut Faults, &[&str], &str) -> Option<String>,
     ) -> Vec<String> {
         if matches!(names, Some(Names::Many(names)) if names.is_empty()) {
-            self.fault(faults, &[field], "names no node");
+            self.fault(faults, &[field], "missing node");
         }
         let found = names.into_iter().flat_map(Names::iter).filter_map(|(at, name)| {
             match at.map(|at| at.to_string()) {
@@ -311,7 +319,7 @@ impl Links<'_> {
         match name {
             "END" => Some(END.to_owned()),
             "START" => {
-                self.fault(faults, path, "START is where the graph begins; nothing leads there");
+                self.fault(faults, path, "invalid target START: the graph begins there");
                 None
             }
             name => self.known(faults, path, name),
@@ -321,9 +329,9 @@ impl Links<'_> {
     fn known(&mut self, faults: &mut Faults, path: &[&str], name: &str) -> Option<String> {
         let words = match name {
             name if name != "END" && self.form.nodes.has(name) => return Some(name.to_owned()),
-            "END" => "END is where the graph ends; nothing leads on from there".to_owned(),
+            "END" => "invalid source END: the graph ends there".to_owned(),
             name => {
-                format!("there is no node `{name}`{}", nearest(name, self.form.nodes.names()))
+                format!("unknown node `{name}`{}", nearest(name, self.form.nodes.names()))
             }
         };
         self.fault(faults, path, words);
@@ -369,7 +377,7 @@ fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str)
 pub(crate) fn unknown_key(key: &str, schema: &Schema) -> Option<String> {
     let is_known = schema.is_open() || schema.key(key).is_some();
     (!is_known)
-        .then(|| format!("the state has no key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name))))
+        .then(|| format!("unknown state key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name))))
 }
 
 /// Where a fault that the graph's builder found stands in the file.

@@ -1,4 +1,4 @@
-//! What a graph file may say. As of agent files, the documentation of these fields is the documentation of the file.
+//! The form of a graph file. As for agent files, the documentation of these fields is that of the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -58,23 +58,23 @@ by_type!(Names, "string or list", text => Names::One, list => Names::Many);
 #[serde(deny_unknown_fields, default)]
 #[schemars(title = "A stepfold graph")]
 pub(crate) struct GraphForm {
-    /// What the graph is called, in records and as the first part of its sessions' keys; the file's name without its
-    /// ending by default.
+    /// The graph's name, in records and as the first part of its sessions' keys; the file's name without its
+    /// extension by default.
     pub(crate) name: Option<String>,
-    /// The model of agents that name none: `PROVIDER:MODEL`, `URL#MODEL`, or `script:FILE`. `--model` overrides it and
-    /// those of the agents.
+    /// The model of agents without their own: `PROVIDER:MODEL`, `URL#MODEL`, or `script:FILE`. `--model`
+    /// overrides it and those of the agents.
     pub(crate) model: Option<String>,
-    /// The keys of the state. Agents in files of their own share those that both declare alike. If a node is tracked,
-    /// the keys of progress (`tasks`, `outputs`, `errors` and so on) are there by themselves.
+    /// The keys of the state. Agents in separate files share the keys that both declare equally. If a node is
+    /// tracked, the keys of progress (`tasks`, `outputs`, `errors` and so on) are declared automatically.
     pub(crate) state: Named<StateKey>,
-    /// Whether keys that are not declared are let in.
+    /// Whether undeclared keys are accepted.
     pub(crate) open_state: bool,
     /// Whether agents follow the state: `model_id` names their model, `params` are its parameters, and if `auto` is false
     /// a human agrees to every call of a tool. Whoever writes `model_id` decides where the conversation is sent.
     pub(crate) per_run: bool,
-    /// What is done, by name. What is written side by side is merged in the order in which the nodes stand here.
+    /// The nodes, by name. Concurrent writes are merged in the order of the nodes here.
     pub(crate) nodes: Named<NodeForm>,
-    /// The ways that are always gone.
+    /// Unconditional edges.
     pub(crate) edges: Vec<EdgeForm>,
     /// The ways that a value of the state chooses.
     pub(crate) routes: Vec<RouteForm>,
@@ -84,43 +84,44 @@ pub(crate) struct GraphForm {
     pub(crate) ask_when_uncertain: bool,
 }
 
-/// A node: one of `agent`, `command` and `says`, and what holds for its runs.
+/// A node: one of `agent`, `command` and `says`, and its settings.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct NodeForm {
     /// The file of an agent or a graph, seen from the folder of this one; or an agent as a table, which has the
     /// graph's state.
     pub(crate) agent: Option<AgentForm>,
-    /// A program, as in `["./save.sh", "--all"]`, or a table as for command tools. On its standard input it gets an
-    /// object of the node, its `item` and the `state`; it prints what `answers` takes, or else an object with any of
-    /// `writes`, `say`, `outputs` and `goto`.
+    /// A program, as in `["./save.sh", "--all"]`, or a table as for command tools. Its standard input is an
+    /// object of the node, its `item` and the `state`; its output is a value for `answers`, or an object with
+    /// any of `writes`, `say`, `outputs` and `goto`.
     pub(crate) command: Option<ProgramForm>,
     /// Says this in the conversation: a template over the state.
     pub(crate) says: Option<String>,
-    /// What an agent is asked, in a conversation of its own: a template over the state, in which `{item}` is the item
-    /// of the branch. Without it the agent goes on with the conversation.
+    /// The agent's request, in a separate conversation: a template over the state, in which `{item}` is the
+    /// item of the branch. Without it the agent continues the graph's conversation.
     pub(crate) asks: Option<String>,
     /// The key that the answer is written to; or, as in `{ tasks = "list" }`, keys with fields of the answer.
     pub(crate) answers: Option<AnswersForm>,
     /// The keys that an agent shares with the graph; all that both declare alike by default.
     pub(crate) shares: Option<Vec<String>>,
-    /// The keys that a program gets; all that stand under `state` by default.
+    /// The keys that a program receives; all keys under `state` by default.
     pub(crate) reads: Option<Vec<String>>,
     /// The nodes that a program may choose by `goto`, or `END`.
     pub(crate) goes_to: Vec<String>,
     /// Who has to agree before a program runs.
     pub(crate) approval: NodeApprovals,
-    /// What a program may do to the world, and so what is done about one that was cut off; `idempotent` by default.
+    /// The effect of a program outside the process, which determines how an interrupted one is resumed;
+    /// `idempotent` by default.
     pub(crate) effect: Option<Effects>,
     /// In how many steps of a run the node may be; 3 by default.
     pub(crate) max_executions: Option<u64>,
-    /// Where the graph goes instead when the node may not run once more; the run ends there by default.
+    /// The next node if this one has reached its limit; the run ends there by default.
     pub(crate) at_limit: Option<String>,
-    /// Where the graph goes when the node has failed; the run fails by default, and can be resumed.
+    /// The next node after a failure; by default the run fails, and can be resumed.
     pub(crate) on_error: Option<String>,
     /// Go on along the edges also when the node has failed.
     pub(crate) go_on_after_error: bool,
-    /// How often the node is tried again after a failure.
+    /// The number of retries after a failure.
     pub(crate) retries: usize,
     /// The time that one try may take, as in `30s`.
     pub(crate) time_out: Option<Time>,
@@ -150,7 +151,7 @@ pub(crate) enum ProgramForm {
     Full(CommandForm),
 }
 
-/// Where an answer goes.
+/// The destination of an answer.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(untagged)]
 pub(crate) enum AnswersForm {
@@ -164,18 +165,18 @@ pub(crate) enum AnswersForm {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum NodeApprovals {
-    /// Nobody.
+    /// No approval.
     #[default]
     Never,
     /// A human, each time.
     Always,
 }
 
-/// A way that is always gone.
+/// An unconditional edge.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EdgeForm {
-    /// The node, or `START`. A list is a join: the way is gone when all of them have finished.
+    /// The node, or `START`. A list is a join: the edge is taken when all of them have finished.
     #[schemars(required)]
     pub(crate) from: Option<Names>,
     /// The node, or `END`. A list is several ways, side by side.
@@ -195,10 +196,10 @@ pub(crate) struct RouteForm {
     /// The key of the value that chooses.
     #[schemars(required)]
     pub(crate) key: Option<String>,
-    /// Where each value leads. Text is meant without spaces around it; other values are meant as JSON.
+    /// The target for each value. Text is compared without surrounding spaces; other values are JSON.
     #[schemars(required)]
     pub(crate) cases: Option<Named<String>>,
-    /// Where all other values lead, and none.
+    /// The target for other values, and for an unset key.
     #[schemars(required)]
     pub(crate) otherwise: Option<String>,
 }

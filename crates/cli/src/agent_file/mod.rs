@@ -99,7 +99,7 @@ impl AgentFile {
     /// [`build`](AgentFile::build).
     pub(crate) fn read(path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
         let text = std::fs::read_to_string(path)
-            .map_err(|error| Misuse(format!("the agent file {} cannot be read: {error}", path.display())))?;
+            .map_err(|error| Misuse(format!("agent file {} could not be read: {error}", path.display())))?;
         let file = AgentFile::parse(path, &text);
         Ok(match file.faults.count() {
             0 => Ok(file),
@@ -202,8 +202,7 @@ fn parse(text: &str, faults: &mut Faults) -> Option<Content> {
         return None;
     }
     if table.is_empty() {
-        let words =
-            "the file is empty; an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`";
+        let words = "empty file: an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`";
         faults.add_at(0, words);
     }
     match table.contains_key("nodes") {
@@ -238,7 +237,7 @@ impl ChatModel for Unnamed {
 
     fn respond(&self, _: stepfold::state_core::chat::ChatRequest) -> stepfold::state_core::chat::ReplyStream {
         use stepfold::state_core::chat::{ModelError, ModelErrorKind, ReplyStream};
-        ReplyStream::failed(ModelError::new(ModelErrorKind::Unsupported, "this command asks no model"))
+        ReplyStream::failed(ModelError::new(ModelErrorKind::Unsupported, "this command calls no model"))
     }
 }
 

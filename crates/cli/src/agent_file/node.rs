@@ -1,12 +1,11 @@
 //! From what a graph file says about a node to what the node does.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
-use stepfold::agent_loop::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
+use stepfold::agent_loop::StateValue;
+use stepfold::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
 use stepfold::prelude::*;
 use stepfold::state_core::state::{KeySchema, Template};
 use stepfold::tools::Retry;
@@ -18,12 +17,6 @@ use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm, 
 use super::placeholders::check_closed;
 use super::{AgentFile, Around, Built, build, model};
 use crate::tool::Program;
-
-/// A value whose JSON has more bytes is cut where an approver is shown it.
-const SHOWN: usize = 2_000;
-
-/// How many characters are shown of a value that is cut.
-const BEGINNING: usize = 400;
 
 /// What a node is made with.
 pub(super) struct Workshop<'a> {
@@ -91,11 +84,13 @@ impl Workshop<'_> {
             (None, Some(command), None) => Ok(self.program(command, answers, faults).and_then(done)),
             (None, None, Some(text)) => Ok(done(says(text))),
             (None, None, None) => {
-                faults.add_to_whole("a node is one of `agent`, `command` and `says`; this one is none");
+                faults.add_to_whole("invalid node: expected one of `agent`, `command` and `says`");
                 Ok(None)
             }
             _ => {
-                faults.add_to_whole("a node is one of `agent`, `command` and `says`; this one is several");
+                faults.add_to_whole(
+                    "invalid node: expected one of `agent`, `command` and `says`, found several",
+                );
                 Ok(None)
             }
         }
@@ -116,15 +111,14 @@ impl Workshop<'_> {
         ];
         for (field, is_there, fits, whose) in fields {
             if is_there && !fits {
-                faults.add(&[field], format!("`{field}` is of {whose}, which this node is not"));
+                faults.add(&[field], format!("unsupported field `{field}`: only for {whose}"));
             }
         }
         if form.on_error.is_some() && form.go_on_after_error {
-            faults
-                .add(&["go_on_after_error"], "the node has `on_error` already, which says where to go then");
+            faults.add(&["go_on_after_error"], "conflicts with `on_error`, which sets the next node");
         }
         if form.effect == Some(Effects::AtMostOnce) && form.retries > 0 {
-            faults.add(&["retries"], "what must not run twice is not tried again");
+            faults.add(&["retries"], "unsupported retries: the node must not run twice");
         }
     }
 
@@ -138,9 +132,8 @@ impl Workshop<'_> {
         };
         for (name, _) in template.placeholders() {
             if !is_known(name) {
-                let words = format!(
-                    "names `{name}`, which the state does not declare; declare it, or double the braces if it is text"
-                );
+                let words =
+                    format!("unknown state key `{name}`; declare it, or double the braces if it is text");
                 faults.add(&[field], words);
             }
         }
@@ -179,18 +172,18 @@ impl Workshop<'_> {
         let (full, text) = match read {
             Ok(read) => read,
             Err(error) => {
-                faults.add(&["agent"], format!("the file {file} cannot be read: {error}"));
+                faults.add(&["agent"], format!("file {file} could not be read: {error}"));
                 return Ok(None);
             }
         };
         if self.around.files.contains(&full) {
-            faults.add(&["agent"], format!("{file} is a graph that this one is a part of"));
+            faults.add(&["agent"], format!("recursive graph: {file} contains this one"));
             return Ok(None);
         }
         match AgentFile::parse(&path, &text).built_within(self.place.models, &self.around_agent())? {
             Ok(built) => Ok(Some(built)),
             Err(others) => {
-                faults.add(&["agent"], format!("{file} has faults"));
+                faults.add(&["agent"], format!("invalid file {file}"));
                 faults.add_elsewhere(&path, others);
                 Ok(None)
             }
@@ -211,7 +204,7 @@ impl Workshop<'_> {
         if form.state.names().next().is_some() {
             faults.add(
                 &["state"],
-                "an agent inside a graph file has the graph's state; declare the keys there",
+                "unsupported state: an agent inside a graph file uses the graph's state; declare the keys there",
             );
         }
         let folder = self.place.folder;
@@ -253,7 +246,8 @@ impl Workshop<'_> {
         }
         let answers = self.form.answers.is_some().then_some(answers);
         if matches!(self.form.answers, Some(AnswersForm::Fields(_))) && form.output == Reads::Text {
-            let words = "a field is taken from JSON; write the command as a table, with `output = \"json\"`";
+            let words =
+                "a field requires JSON output: write the command as a table, with `output = \"json\"`";
             faults.add(&["answers"], words);
         }
         let declared = || self.declared.names().map(str::to_owned).collect();
@@ -343,7 +337,8 @@ impl ProgramWork {
                     }
                 }
                 (Some(field), _) => {
-                    let words = format!("the output is no object, so it has no field `{field}` for `{key}`");
+                    let words =
+                        format!("missing field `{field}` for `{key}`: expected an object as the output");
                     return Err(NodeError::permanent(words));
                 }
             }
@@ -358,8 +353,8 @@ impl ProgramWork {
         }
         let printed: Printed = serde_json::from_str(output).map_err(|error| {
             NodeError::permanent(format!(
-                "what the program printed is no object of `writes`, `say`, `outputs` and `goto` ({error}); for other \
-                 output say with `answers` where it goes"
+                "invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` ({error}); for other \
+                 output set `answers`"
             ))
         })?;
         let mut update = Update::new();
@@ -375,8 +370,7 @@ impl ProgramWork {
         for (_, name) in printed.goto.iter().flat_map(Names::iter) {
             if !self.goes_to.iter().any(|known| known == name) {
                 let known = self.goes_to.join(", ");
-                let words =
-                    format!("it chose to go to `{name}`, which is none of those in `goes_to`: {known}");
+                let words = format!("invalid target `{name}`: not in `goes_to`; available: {known}");
                 return Err(NodeError::permanent(words));
             }
             update = update.goto(library_name(name));
@@ -408,34 +402,23 @@ fn agreed(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Va
         Decision::Approve => Ok(item),
         Decision::Modify { arguments } => match arguments.get("item") {
             Some(item) => Ok(Some(item.clone())),
-            None => Err(NodeError::permanent("of what the program gets only its `item` can be changed")),
+            None => {
+                Err(NodeError::permanent("invalid modification: only the program's `item` can be changed"))
+            }
         },
-        Decision::Reject { reason } if reason.is_empty() => {
-            Err(NodeError::permanent("it was not run: it was rejected"))
-        }
-        Decision::Reject { reason } => {
-            Err(NodeError::permanent(format!("it was not run: rejected: {reason}")))
-        }
-        _ => Err(NodeError::permanent("it was not run: the decision is none that is known here")),
+        Decision::Reject { reason } if reason.is_empty() => Err(NodeError::permanent("not run: rejected")),
+        Decision::Reject { reason } => Err(NodeError::permanent(format!("not run: rejected: {reason}"))),
+        _ => Err(NodeError::permanent("not run: unknown decision")),
     }
 }
 
 /// A value as an approver is shown it, and whether that is all of it. The digest stands for the rest: the request is
 /// about the whole value.
 fn shown(key: &str, value: &Value) -> (String, Value, bool) {
-    let text = value.to_string();
-    if text.len() <= SHOWN {
-        return (key.to_owned(), value.clone(), true);
+    match StateValue::of(value) {
+        StateValue::Truncated { begins, bytes, sha256 } => {
+            (key.to_owned(), json!({"begins": begins, "bytes": bytes, "sha256": sha256}), false)
+        }
+        _ => (key.to_owned(), value.clone(), true),
     }
-    let begins: String = text.chars().take(BEGINNING).collect();
-    let cut = json!({"begins": begins, "bytes": text.len(), "sha256": sha256(&text)});
-    (key.to_owned(), cut, false)
-}
-
-fn sha256(text: &str) -> String {
-    Sha256::digest(text).iter().fold(String::new(), |mut digits, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(digits, "{byte:02x}");
-        digits
-    })
 }

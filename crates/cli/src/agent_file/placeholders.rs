@@ -1,4 +1,4 @@
-//! Placeholders that were begun and not closed: for a template they are text, and never what was meant.
+//! Detects placeholders that are not closed: a template treats them as text, which is never intended.
 
 use super::faults::Faults;
 

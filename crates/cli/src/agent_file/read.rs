@@ -128,11 +128,11 @@ impl<'de> Deserializer<'de> for Reader<'de> {
             DeValue::Boolean(truth) => visitor.visit_bool(*truth),
             DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
                 Ok(number) => visitor.visit_i64(number),
-                Err(_) => Err(Misfit::custom("the number is beyond 64 bits")),
+                Err(_) => Err(Misfit::custom("the number does not fit 64 bits")),
             },
             DeValue::Float(number) => match number.as_str().parse::<f64>() {
                 Ok(number) if number.is_finite() => visitor.visit_f64(number),
-                _ => Err(Misfit::custom("the number has no JSON form: it is infinite, or none")),
+                _ => Err(Misfit::custom("invalid number: JSON has no infinite or NaN numbers")),
             },
             DeValue::Datetime(time) => visitor.visit_string(time.to_string()),
             DeValue::Array(_) => visitor.visit_seq(self.parts()),
@@ -198,7 +198,7 @@ impl<'de> MapAccess<'de> for Parts<'de> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
-        let field = self.field.take().ok_or_else(|| Misfit::custom("a value comes after its name"))?;
+        let field = self.field.take().ok_or_else(|| Misfit::custom("expected a value after its name"))?;
         seed.deserialize(field).map_err(|misfit| field.leave_out(misfit))
     }
 }
@@ -253,12 +253,12 @@ impl Error for Misfit {
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
-        Misfit::custom(format!("this is none of {}", expected.join(", ")))
+        Misfit::custom(format!("expected one of {}", expected.join(", ")))
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         let near = nearest(field, expected.iter().copied());
-        Misfit::of_field(field, false, format!("there is no `{field}` here{near}"))
+        Misfit::of_field(field, false, format!("unknown field `{field}`{near}"))
     }
 
     fn missing_field(field: &'static str) -> Self {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::ApprovalRequest;
-use stepfold::agent_loop::graph::progress::Progress;
+use stepfold::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::{RECORD_FORMAT, WaitingMessage, failure};
 use stepfold::session_scopes::{

@@ -25,7 +25,7 @@ pub(super) async fn run(
         question => question.to_owned(),
     };
     if question.trim().is_empty() {
-        return Err(Misuse("the question is empty".to_owned()).into());
+        return Err(Misuse("empty question".to_owned()).into());
     }
     let values = values(set)?;
     let desk = Desk::to_run(place, asked)?;
@@ -74,6 +74,6 @@ fn read_question() -> anyhow::Result<String> {
     let mut text = String::new();
     std::io::stdin()
         .read_to_string(&mut text)
-        .map_err(|error| Misuse(format!("the question cannot be read from standard input: {error}")))?;
+        .map_err(|error| Misuse(format!("question could not be read from standard input: {error}")))?;
     Ok(text.trim().to_owned())
 }

@@ -48,9 +48,7 @@ pub(super) async fn get(place: &Place, key: Option<&str>, json: bool) -> anyhow:
     let schema = desk.runner.agent().schema();
     if schema.key(key).is_none() && !schema.is_open() {
         let known: Vec<&str> = schema.keys().map(stepfold::state_core::state::KeySchema::name).collect();
-        return Err(
-            Misuse(format!("the agent declares no key `{key}`; there are: {}", known.join(", "))).into()
-        );
+        return Err(Misuse(format!("unknown key `{key}`; available: {}", known.join(", "))).into());
     }
     if json {
         show::line("null");
@@ -68,7 +66,7 @@ fn seen(desk: &Desk, key: &str, stored: Value, fit: Fit) -> Option<Value> {
         Fit::Migrated(None) => desk.runner.schema().schema().key(key)?.default().cloned(),
         Fit::Undeclared => None,
         Fit::Misfit(why) => {
-            show::note(format!("{key} does not fit the agent: {why}"));
+            show::note(format!("invalid stored value of {key}: {why}"));
             Some(stored)
         }
     }
@@ -95,7 +93,7 @@ pub(super) async fn set(place: &Place, pairs: &[String], json: bool) -> anyhow::
     let stored = desk.runner.store().get(get.now(SystemClock.now())).await?;
     if let Some(claim) = desk.runner.other_worker(&stored) {
         let (key, owner) = (session.key(), &claim.owner);
-        anyhow::bail!("{owner} is at work in session {key}, until {} at least; wait for it", claim.expires);
+        anyhow::bail!("session {key} is claimed by {owner} until at least {}; wait for it", claim.expires);
     }
     let take_over = stored.claim.as_ref().map_or(TakeOver::Never, |claim| TakeOver::Token(claim.token));
     if stored.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {

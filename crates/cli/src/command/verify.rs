@@ -87,7 +87,7 @@ impl Report {
 
 fn summary(verified: &Verified) -> String {
     let faults = match (verified.faults.len() as u64, verified.is_cut) {
-        (0, _) => "all is whole".to_owned(),
+        (0, _) => "no damage found".to_owned(),
         (faults, false) => format!("{} found", counted(faults, "fault")),
         (faults, true) => format!("more than {} found", counted(faults, "fault")),
     };

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{ApprovalRequest, AskReason};
+use stepfold::agent_loop::{ApprovalRequest, AskReason, StateInput, StateValue};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::ToolCall;
 use stepfold::state_core::escape_all_invisible;
@@ -11,6 +11,12 @@ use super::{NAME, Text, call};
 
 /// Arguments of up to so many characters stand in the line of the question.
 const IN_LINE: usize = 80;
+
+/// How a tool differs from what was approved of it, line by line, with nothing invisible.
+pub(crate) fn change(diff: &str) -> Text {
+    let lines = diff.lines().map(|line| format!("\n  {}", escape_all_invisible(line)));
+    Text::from(format!("this tool is not as it was approved:{}", lines.collect::<String>()))
+}
 
 /// What an approver is asked: the tool, and its arguments as they will be run: whole, as JSON, with nothing invisible.
 pub(crate) fn approval(request: &ApprovalRequest) -> Text {
@@ -30,19 +36,38 @@ pub(crate) fn approval(request: &ApprovalRequest) -> Text {
         lines.lines().fold(String::new(), |shown, line| shown + "\n  " + &escape_all_invisible(line))
     };
     let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
-    Text::from(format!("decide about {id}: ")).with(NAME, format!("{tool}{arguments}")).and(why)
+    let inputs: String = request.inputs_from_state.iter().map(input).collect();
+    Text::from(format!("decide about {id}: ")).with(NAME, format!("{tool}{arguments}")).and(inputs).and(why)
+}
+
+/// A parameter that the state fills, on a line of its own.
+fn input(input: &StateInput) -> String {
+    let value = match &input.value {
+        StateValue::Value(value) => value.to_string(),
+        StateValue::Truncated { begins, bytes, sha256 } => {
+            format!("{begins}... ({bytes} bytes, SHA-256 {sha256})")
+        }
+        StateValue::Hidden { sha256 } => format!("hidden (SHA-256 {sha256})"),
+        _ => "unknown".to_owned(),
+    };
+    let (parameter, key) = (escape_all_invisible(&input.parameter), escape_all_invisible(&input.key));
+    format!("\n  {parameter} = {}, from the state key {key}", escape_all_invisible(&value))
 }
 
 /// A request for programs.
 pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
-    json!({
+    let mut told = json!({
         "arguments": arguments(&request.call),
         "call": call(&request.call),
         "id": request.id,
         "reason": request.reason,
         "times": request.times,
         "tool": request.call.name,
-    })
+    });
+    if !request.inputs_from_state.is_empty() {
+        told["inputs_from_state"] = json!(request.inputs_from_state);
+    }
+    told
 }
 
 /// The arguments of a call as JSON; as text if they are none.

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepfold::agent_loop::graph::progress::{Progress, TaskProgress, TaskStatus};
-use stepfold::agent_loop::graph::{END, Planned, Routed};
 use stepfold::agent_loop::{Event, EventKind, NodeStatus};
+use stepfold::graph::progress::{Progress, TaskProgress, TaskStatus};
+use stepfold::graph::{END, Planned, Routed};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Role;
 use stepfold::tools::Status;
@@ -223,7 +223,7 @@ impl Nodes {
         let speaks_alone = self.speaks_alone(&[0]);
         self.stage.commit(event);
         shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(Shown::Aside));
-        if let EventKind::Interrupted { places, asks: false } = &event.kind {
+        if let EventKind::Interrupted { places, asks: false, .. } = &event.kind {
             let words = "failed: it had started when the process was interrupted, and is not run again";
             shown.extend(places.iter().map(|place| self.note(&[*place], words)));
         }
@@ -348,7 +348,7 @@ pub(crate) fn route(routed: &Routed) -> String {
 /// A name in the words of the file.
 fn place_name(name: &str) -> &str {
     match name {
-        stepfold::agent_loop::graph::START => "START",
+        stepfold::graph::START => "START",
         END => "END",
         name => name,
     }
@@ -356,7 +356,7 @@ fn place_name(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use stepfold::agent_loop::graph::progress::keys;
+    use stepfold::graph::progress::keys;
 
     use super::*;
 

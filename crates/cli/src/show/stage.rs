@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use stepfold::agent_loop::graph::Planned;
 use stepfold::agent_loop::{Event, EventKind};
+use stepfold::graph::Planned;
 
 use super::short;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use stepfold::agent_loop::graph::{Arrived, Planned};
 use stepfold::agent_loop::{Event, EventKind, WorkOutcome};
+use stepfold::graph::{Arrived, Planned};
 use stepfold::prelude::*;
 
 use super::{Stage, call, decision, route, short};
@@ -37,7 +37,7 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
         EventKind::Started { places } if !stage.is_empty() => {
             vec![format!("starts {}", labels(stage, places))]
         }
-        EventKind::Interrupted { places, asks } if !stage.is_empty() => {
+        EventKind::Interrupted { places, asks, .. } if !stage.is_empty() => {
             let became = if *asks { "somebody is asked" } else { "its outcome is unknown" };
             vec![format!("{}: {became}", labels(stage, places))]
         }

@@ -5,9 +5,9 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use serde_json::json;
-use stepfold::agent_loop::graph::Planned;
-use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::agent_loop::{Event, EventKind};
+use stepfold::graph::Planned;
+use stepfold::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
 use stepfold::state_core::chat::Role;

@@ -26,7 +26,7 @@ pub(super) fn builder(
     match form.name {
         Builtin::Clock => {
             if !form.keys.is_empty() {
-                faults.add(&["builtin", "keys"], "the clock writes no keys");
+                faults.add(&["builtin", "keys"], "unsupported keys: the clock writes none");
             }
             let words = description.unwrap_or("Tells the date and the time, UTC.");
             let clock = async || Ok::<_, ToolError>(json!({"utc": SystemClock.now().to_string()}));
@@ -44,7 +44,7 @@ fn remember(
     faults: &mut Faults,
 ) -> Option<ToolBuilder> {
     if form.keys.is_empty() {
-        faults.add(&["builtin"], "`remember` needs `keys`, those that the model may write");
+        faults.add(&["builtin"], "missing `keys` of `remember`: the keys that the model may write");
         return None;
     }
     let described = form.keys.iter().map(|key| {

@@ -51,23 +51,23 @@ impl Program {
     /// The program of a command; what is wrong with it, from the table around `command` on, goes to the faults.
     pub(crate) fn new(form: &CommandForm, folder: &Path, faults: &mut Faults) -> Option<Self> {
         let Some(first) = form.argv.first().filter(|first| !first.trim().is_empty()) else {
-            faults.add(&["command", "argv"], "names no program");
+            faults.add(&["command", "argv"], "missing program");
             return None;
         };
         // A name is looked for in PATH, a path from the folder of the file.
         let has_slash = Path::new(first).components().count() > 1;
         let program = if has_slash { folder.join(first) } else { PathBuf::from(first) };
         if has_slash && !program.is_file() {
-            let words = format!("there is no program {first}, seen from the folder of this file");
+            let words = format!("program {first} not found, relative to the folder of this file");
             faults.add(&["command", "argv"], words);
         }
         let inside = form.folder.as_ref().map_or_else(|| folder.to_owned(), |inner| folder.join(inner));
         if !inside.is_dir() {
-            let words = format!("there is no folder {}", inside.display());
+            let words = format!("folder {} not found", inside.display());
             faults.add(&["command", "folder"], words);
         }
         if form.output_bytes == 0 {
-            let words = "is zero: no output could ever be read";
+            let words = "must be positive: no output could be read";
             faults.add(&["command", "output_bytes"], words);
         }
         let path = std::path::absolute(&program).ok().filter(|_| has_slash).unwrap_or(program);
@@ -95,7 +95,7 @@ impl Program {
         if !status.success() {
             return Err(ToolError::new(failure(status, &errors)));
         }
-        String::from_utf8(output).map_err(|_| ToolError::permanent("the program wrote what is no UTF-8 text"))
+        String::from_utf8(output).map_err(|_| ToolError::permanent("invalid program output: expected UTF-8"))
     }
 
     /// What it writes, read as the file says.
@@ -120,7 +120,7 @@ impl Program {
         #[cfg(unix)]
         command.process_group(0);
         command.spawn().map_err(|error| {
-            ToolError::permanent(format!("the program {} cannot be started: {error}", self.path.display()))
+            ToolError::permanent(format!("program {} could not be started: {error}", self.path.display()))
         })
     }
 }
@@ -165,7 +165,7 @@ async fn read_bounded(source: Option<impl AsyncRead + Unpin>, limit: usize) -> R
     let Some(source) = source else { return Ok(bytes) };
     source.take(limit as u64 + 1).read_to_end(&mut bytes).await?;
     if bytes.len() > limit {
-        let words = format!("the program wrote more than {limit} bytes and was ended; ask for less");
+        let words = format!("program output too large: more than {limit} bytes; request less");
         return Err(ToolError::permanent(words));
     }
     Ok(bytes)

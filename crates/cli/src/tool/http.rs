@@ -38,12 +38,12 @@ pub(super) fn builder(
     check_url(form, parameters, &mut |words| faults.add(&["http", "url"], words));
     for (name, value) in &form.headers {
         if HeaderName::try_from(name).is_err() || HeaderValue::try_from(value).is_err() {
-            faults.add(&["http", "headers"], format!("`{name}` is no header that can be sent"));
+            faults.add(&["http", "headers"], format!("invalid header `{name}`"));
         }
     }
     for name in form.headers_from_environment.keys() {
         if HeaderName::try_from(name).is_err() {
-            let words = format!("`{name}` is no header that can be sent");
+            let words = format!("invalid header `{name}`");
             faults.add(&["http", "headers_from_environment"], words);
         }
     }
@@ -61,17 +61,17 @@ pub(super) fn builder(
 fn check_url(form: &HttpForm, parameters: &Value, fault: &mut impl FnMut(String)) {
     let known = |name: &str| parameters["properties"].get(name).is_some();
     for name in placeholders(&form.url).filter(|name| !known(name)) {
-        fault(format!("needs `{name}`, which `parameters` does not declare"));
+        fault(format!("unknown parameter `{name}`: declare it in `parameters`"));
     }
     if whole_url(&form.url).is_some() {
         return;
     }
     match Url::parse(&form.url.replace(['{', '}'], "x")) {
-        Err(error) => fault(format!("is no URL: {error}")),
+        Err(error) => fault(format!("invalid URL: {error}")),
         Ok(url) => {
             let authority = form.url.split("://").nth(1).and_then(|rest| rest.split('/').next());
             if authority.is_some_and(|authority| authority.contains('{')) {
-                fault("has an argument in the name of its host; write `{url}` alone for that".into());
+                fault("invalid argument in the host name: use `{url}` alone".into());
             } else if let Err(message) = check_host(&url, &form.hosts) {
                 fault(message);
             }
@@ -93,7 +93,7 @@ fn whole_url(url: &str) -> Option<&str> {
 /// Whether a URL leads to one of the hosts.
 fn check_host(url: &Url, hosts: &[String]) -> Result<(), String> {
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("the scheme `{}` is not one of http and https", url.scheme()));
+        return Err(format!("invalid scheme `{}`: expected http or https", url.scheme()));
     }
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
     let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
@@ -105,7 +105,7 @@ fn check_host(url: &Url, hosts: &[String]) -> Result<(), String> {
         return Ok(());
     }
     let host = if url.port().is_some() { with_port } else { host };
-    Err(format!("the host `{host}` is not among the allowed ones: {}", hosts.join(", ")))
+    Err(format!("host `{host}` not allowed; allowed: {}", hosts.join(", ")))
 }
 
 impl Server {
@@ -122,12 +122,12 @@ impl Server {
         let limit = if is_wrong { ERROR_BYTES } else { self.form.output_bytes };
         let (body, is_whole) = read_bounded(response, limit).await?;
         if is_wrong {
-            let words = format!("the server answered {status}: {}", body.trim());
+            let words = format!("server error {status}: {}", body.trim());
             let is_passing = status.is_server_error() || status.as_u16() == 429;
             return Err(if is_passing { ToolError::new(words) } else { ToolError::permanent(words) });
         }
         if !is_whole {
-            let words = format!("the server gave more than {limit} bytes; ask for less");
+            let words = format!("response too large: more than {limit} bytes; request less");
             return Err(ToolError::permanent(words));
         }
         read_output(self.form.output, &body)
@@ -161,7 +161,9 @@ impl Server {
     fn url(&self, rest: &mut Map<String, Value>) -> Result<Url, ToolError> {
         let template = self.form.url.as_str();
         let taken = |name: &str, rest: &Map<String, Value>| {
-            rest.get(name).map(text_of).ok_or_else(|| ToolError::permanent(format!("`{name}` is missing")))
+            rest.get(name)
+                .map(text_of)
+                .ok_or_else(|| ToolError::permanent(format!("missing argument `{name}`")))
         };
         let mut text = template.to_owned();
         if let Some(name) = whole_url(template) {
@@ -171,7 +173,7 @@ impl Server {
                 let argument = taken(name, rest)?;
                 // These would be a way up, escaped or not.
                 if matches!(&*argument, "." | "..") {
-                    return Err(ToolError::permanent(format!("`{name}` cannot be `{argument}`")));
+                    return Err(ToolError::permanent(format!("invalid argument `{name}`: `{argument}`")));
                 }
                 text = text.replace(&format!("{{{name}}}"), &escaped(&argument));
             }
@@ -179,11 +181,11 @@ impl Server {
         for name in placeholders(template) {
             rest.remove(name);
         }
-        Url::parse(&text).map_err(|error| ToolError::permanent(format!("this is no URL: {error}")))
+        Url::parse(&text).map_err(|error| ToolError::permanent(format!("invalid URL: {error}")))
     }
 
     fn add_headers(&self, headers: &mut HeaderMap) -> Result<(), ToolError> {
-        let unfit = |name: &str| ToolError::permanent(format!("the header `{name}` cannot be sent"));
+        let unfit = |name: &str| ToolError::permanent(format!("invalid header `{name}`"));
         let mut add = |name: &str, value: &str| {
             let mut value = HeaderValue::try_from(value).map_err(|_| unfit(name))?;
             value.set_sensitive(true);
@@ -196,7 +198,7 @@ impl Server {
         let from: &BTreeMap<String, String> = &self.form.headers_from_environment;
         for (name, variable) in from {
             let value = crate::environment(variable).ok_or_else(|| {
-                ToolError::permanent(format!("the variable {variable} with the header `{name}` is not set"))
+                ToolError::permanent(format!("missing environment variable {variable} for header `{name}`"))
             })?;
             add(name, &value.to_string_lossy())?;
         }
@@ -223,7 +225,7 @@ fn client(hosts: Vec<String>) -> Result<Client, String> {
         }
         match check_host(attempt.url(), &hosts) {
             Ok(()) => attempt.follow(),
-            Err(message) => attempt.error(format!("a redirect was refused: {message}")),
+            Err(message) => attempt.error(format!("redirect rejected: {message}")),
         }
     });
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -240,7 +242,7 @@ fn client(hosts: Vec<String>) -> Result<Client, String> {
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
         .build()
-        .map_err(|error| format!("the HTTP client could not be set up: {}", crate::error::chain(&error)))
+        .map_err(|error| format!("HTTP client could not be created: {}", crate::error::chain(&error)))
 }
 
 /// The beginning of a body, and whether that is all.

@@ -3,6 +3,7 @@
 mod builtin;
 mod command;
 mod http;
+pub(crate) mod mcp;
 
 use std::path::Path;
 
@@ -34,11 +35,12 @@ pub(crate) fn build(
             builtin::builder(name, form.description.as_deref(), builtin, schema, faults)
         }
         (None, None, None) => {
-            faults.add_to_whole("a tool is one of `command`, `http` and `builtin`; this one is none");
+            faults.add_to_whole("invalid tool: expected one of `command`, `http` and `builtin`");
             None
         }
         _ => {
-            faults.add_to_whole("a tool is one of `command`, `http` and `builtin`; this one is several");
+            faults
+                .add_to_whole("invalid tool: expected one of `command`, `http` and `builtin`, found several");
             None
         }
     };
@@ -46,7 +48,7 @@ pub(crate) fn build(
     match (&form.builtin, &form.parameters) {
         (None, _) => builder = builder.parameters(parameters),
         (Some(_), Some(_)) => {
-            faults.add(&["parameters"], "a built-in tool has parameters of its own");
+            faults.add(&["parameters"], "unsupported parameters: a built-in tool has its own");
         }
         (Some(_), None) => {}
     }
@@ -113,7 +115,7 @@ fn bind(
     let is_text = reads.or(form.http.as_ref().map(|http| http.output)) == Some(Reads::Text);
     for (key, OutputBinding { source, handler }) in &form.outputs_to_state {
         if source.is_some() && is_text {
-            let words = "a field is taken from JSON; add `output = \"json\"` to the command or the server";
+            let words = "a field requires JSON output: add `output = \"json\"` to the command or the server";
             faults.add(&["outputs_to_state"], words);
         }
         let source = source.clone().map_or(Source::Whole, Source::Field);
@@ -128,7 +130,7 @@ fn bind(
     }
     if let Some(binding) = &form.outputs_to_string {
         if is_text {
-            let words = "a field is taken from JSON; add `output = \"json\"` to the command or the server";
+            let words = "a field requires JSON output: add `output = \"json\"` to the command or the server";
             faults.add(&["outputs_to_string"], words);
         }
         builder = builder.output_to_string(ResultText::of(binding.source.as_str()));
@@ -141,7 +143,7 @@ fn handler_of(name: &str) -> Result<Handler, String> {
     let stored = json!({"version": 1, "keys": {"x": {"type": true, "handler": name}}}).to_string();
     let schema = Schema::from_json(&stored, &Handlers::new()).map_err(|error| crate::error::chain(&error))?;
     let key = schema.key("x").map(|key| key.handler().clone());
-    key.ok_or_else(|| format!("no handler is named \"{name}\""))
+    key.ok_or_else(|| format!("unknown handler \"{name}\""))
 }
 
 /// What a program or a server gave, read as the file says.

@@ -170,7 +170,7 @@ fn an_id_with_an_equals_sign_is_known_before_the_reason() {
         graph(&PUBLISHING.replace("to = \"publish\"", "to = \"x=y\"").replace(".publish]", ".\"x=y\"]"));
     room.say("run g.toml -s s1 go", "");
     let said = room.say("resume g.toml --reject 'x=y/run=not now'", "");
-    assert!(said.contains("it was not run: rejected: not now"), "{said}");
+    assert!(said.contains("not run: rejected: not now"), "{said}");
 }
 
 /// What a program reads of the state is shown, and what it runs with is what was shown.
@@ -238,7 +238,7 @@ fn arguments_that_do_not_fit_a_node_are_refused() {
     room.check("resume g.toml --modify 'publish={\"draft\":\"e\"}'", expect![[r#"
         | session s1
         | goes on with "go", which waits in step 2 for a decision about publish/run#DIGEST
-        | error: the decision in session g/local/s1 was refused: invalid arguments for approval `publish/run#DIGEST`: nothing of it can be modified; approve or reject; the request stays pending
+        | error: invalid decision in session g/local/s1: invalid arguments for approval `publish/run#DIGEST`: nothing of it can be modified; approve or reject; the request stays pending
         exit 2
     "#]]);
     let room = graph(
@@ -256,7 +256,7 @@ fn arguments_that_do_not_fit_a_node_are_refused() {
     room.check("resume g.toml --modify 'pay={\"euro\":6}'", expect![[r#"
         | session s1
         | goes on with "go", which waits in step 2 for a decision about pay#0/run#DIGEST
-        | error: the decision in session g/local/s1 was refused: invalid arguments for approval `pay#0/run#DIGEST`: at $: Additional properties are not allowed ('euro' was unexpected); at $: "item" is a required property; the request stays pending
+        | error: invalid decision in session g/local/s1: invalid arguments for approval `pay#0/run#DIGEST`: Additional properties are not allowed ('euro' was unexpected) at $; "item" is a required property at $; the request stays pending
         exit 2
     "#]]);
     assert_eq!(waits(&room, "g.toml").len(), 1);
@@ -294,4 +294,34 @@ fn a_rewind_says_which_run_it_gives_up() {
     let output = room.command("rewind a.toml -s s2 0 --json").output().unwrap();
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told["abandoned"]["question"], "pay five", "{}", without_digests(&told.to_string()));
+}
+
+/// Another session changes what a tool takes from the state: the decision was about what was shown.
+#[test]
+fn a_tool_runs_with_the_values_that_were_shown() {
+    let room = Room::new(
+        "[state.\"app:account\"]\ntype = \"string\"\n\
+         [tools.pay]\ndescription = \"Pays.\"\napproval = \"always\"\n\
+         inputs_from_state = { \"app:account\" = \"account\" }\n\
+         parameters = { properties = { euro = { type = \"integer\" }, account = { type = \"string\" } } }\n\
+         command = { argv = [\"sh\", \"-c\", \"cat >> paid\"] }",
+        "assistant: > c1 pay(euro=5)\nassistant: Paid.",
+    );
+    room.say("state set a.toml -s other 'app:account=\"A-1\"'", "");
+    let said = room.say("run a.toml -s s1 go", "");
+    let shown =
+        "| decide about c1#DIGEST: pay {\"euro\":5}\n|   account = \"A-1\", from the state key app:account\n";
+    assert!(said.contains(shown), "{said}");
+    let told = &waits(&room, "a.toml")[0]["inputs_from_state"];
+    assert_eq!(told.to_string(), r#"[{"key":"app:account","parameter":"account","value":"A-1"}]"#);
+    room.say("state set a.toml -s other 'app:account=\"A-2\"'", "");
+    let said = room.say("resume a.toml -s s1 --approve c1", "");
+    let shown =
+        "| decide about c1#DIGEST: pay {\"euro\":5}\n|   account = \"A-2\", from the state key app:account\n";
+    assert!(said.contains(shown) && said.ends_with("exit 3\n"), "{said}");
+    assert_eq!(read(&room, "paid"), "");
+    let id = waits(&room, "a.toml")[0]["id"].as_str().unwrap().to_owned();
+    let said = room.say(&format!("resume a.toml -s s1 --approve {id}"), "");
+    assert!(said.contains("Paid."), "{said}");
+    assert_eq!(read(&room, "paid"), r#"{"account":"A-2","euro":5}"#);
 }

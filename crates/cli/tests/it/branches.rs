@@ -42,7 +42,7 @@ fn forks_are_listed_with_the_version_that_they_begin_with() {
     room.check(
         "forks a.toml -s nobody",
         expect![[r#"
-        | error: there is no session a/local/nobody; `stepfold sessions a.toml` lists those that are there
+        | error: there is no session a/local/nobody; `stepfold sessions a.toml` lists the existing ones
         exit 2
     "#]],
     );
@@ -219,7 +219,7 @@ fn a_fork_is_compared_with_its_original() {
     room.check(
         "compare a.toml s1 nobody",
         expect![[r#"
-        | error: there is no session a/local/nobody; `stepfold sessions a.toml` lists those that are there
+        | error: there is no session a/local/nobody; `stepfold sessions a.toml` lists the existing ones
         exit 2
     "#]],
     );

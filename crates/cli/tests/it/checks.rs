@@ -59,25 +59,25 @@ pins = { messages = 3 }
 "#,
         expect![[r#"
             f.toml:1:1: there is no `nmae` here; did you mean `name`?
-            f.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
-            f.toml:3:1: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
-            f.toml:4:12: there is no tool `submit`; there are: count, both, none, remember, ask
-            f.toml:4:22: there is no tool `conut`; did you mean `count`?
-            f.toml:5:1: this is none of never, always, once
-            f.toml:8:1: limits.steps: is zero: the model could never be asked
-            f.toml:9:1: this is no time; write one such as 500ms, 30s or 2m
-            f.toml:12:1: the type is no valid JSON Schema: "integr" is no type; the types are null, boolean, integer, number, string, array, object
-            f.toml:15:1: no handler is named "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
-            f.toml:22:13: there is no program ./count.sh, seen from the folder of this file
+            f.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+            f.toml:3:1: instructions: unknown state key "who": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
+            f.toml:4:12: unknown tool `submit`; there are: count, both, none, remember, ask
+            f.toml:4:22: unknown tool `conut`; did you mean `count`?
+            f.toml:5:1: expected one of never, always, once
+            f.toml:8:1: limits.steps: must be positive: the model could not be called
+            f.toml:9:1: invalid duration: expected one such as 500ms, 30s or 2m
+            f.toml:12:1: invalid JSON Schema: unknown type "integr"; available: null, boolean, integer, number, string, array, object
+            f.toml:15:1: unknown handler "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:22:13: program ./count.sh not found, relative to the folder of this file
             f.toml:22:36: expected integer, found string
-            f.toml:23:1: a field is taken from JSON; add `output = "json"` to the command or the server
-            f.toml:23:22: the state has no key `visitors`; did you mean `visits`?
-            f.toml:25:8: a tool is one of `command`, `http` and `builtin`; this one is several
-            f.toml:30:8: a tool is one of `command`, `http` and `builtin`; this one is none
-            f.toml:34:1: `remember` needs `keys`, those that the model may write
-            f.toml:40:10: needs `area`, which `parameters` does not declare
-            f.toml:40:10: the host `example.org` is not among the allowed ones: api.example.org
-            f.toml:43:1: pins are shown besides `keep_last`, which is not there
+            f.toml:23:1: a field requires JSON output: add `output = "json"` to the command or the server
+            f.toml:23:22: unknown state key `visitors`; did you mean `visits`?
+            f.toml:25:8: invalid tool: expected one of `command`, `http` and `builtin`, found several
+            f.toml:30:8: invalid tool: expected one of `command`, `http` and `builtin`
+            f.toml:34:1: missing `keys` of `remember`: the keys that the model may write
+            f.toml:40:10: unknown parameter `area`: declare it in `parameters`
+            f.toml:40:10: host `example.org` not allowed; allowed: api.example.org
+            f.toml:43:1: pins require `keep_last`: add it
             exit 2
         "#]],
     );
@@ -108,7 +108,7 @@ fn an_empty_file_is_a_fault() {
     check(
         "",
         expect![[r#"
-        f.toml:1:1: the file is empty; an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`
+        f.toml:1:1: empty file: an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`
         exit 2
     "#]],
     );
@@ -120,12 +120,12 @@ fn a_bad_handler_is_found_behind_a_bad_type() {
         "[state.a]\ntype = \"integr\"\nhandler = \"add\"\ndefault = 1\n[state.b]\ntype = \"string\"\nhandler = \"sum\"\ndefault = 2\n\
          [state.c]\ntype = \"integer\"\nhandler = \"plus\"\ndefault = \"x\"\n",
         expect![[r#"
-            f.toml:2:1: the type is no valid JSON Schema: "integr" is no type; the types are null, boolean, integer, number, string, array, object
-            f.toml:3:1: no handler is named "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
-            f.toml:7:1: handler sum needs a type that allows number, and this one is string
-            f.toml:8:1: the default does not fit: key "b" holds string, which this value is not: at $: expected string, found integer
-            f.toml:11:1: no handler is named "plus"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
-            f.toml:12:1: the default does not fit: key "c" holds integer, which this value is not: at $: expected integer, found string
+            f.toml:2:1: invalid JSON Schema: unknown type "integr"; available: null, boolean, integer, number, string, array, object
+            f.toml:3:1: unknown handler "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:7:1: handler sum requires a type that allows number, found string
+            f.toml:8:1: invalid default: invalid value for key "b": expected string, found integer at $
+            f.toml:11:1: unknown handler "plus"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:12:1: invalid default: invalid value for key "c": expected integer, found string at $
             exit 2
         "#]],
     );
@@ -141,8 +141,8 @@ fn a_value_that_does_not_fit_is_told_once() {
          [tools.c]\ndescription = \"C.\"\nhttp = { url = \"https://example.org\" }\n",
         expect![[r#"
             f.toml:1:12: expected string, found integer
-            f.toml:1:15: there is no tool `nope`; there are: a, b, c
-            f.toml:2:8: the number is beyond 64 bits
+            f.toml:1:15: unknown tool `nope`; there are: a, b, c
+            f.toml:2:8: the number does not fit 64 bits
             f.toml:3:8: invalid value: integer `-1`
             f.toml:7:13: expected list, found integer
             f.toml:11:1: there is no `comand` here; did you mean `command`?

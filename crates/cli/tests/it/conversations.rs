@@ -79,7 +79,7 @@ fn a_run_shows_what_happens_and_is_kept() {
     room.check(
         "state get a.toml nothing",
         expect![[r#"
-            | error: the agent declares no key `nothing`; there are: counted, user:name, messages
+            | error: unknown key `nothing`; available: counted, user:name, messages
             exit 2
         "#]],
     );
@@ -187,7 +187,7 @@ fn an_approval_pauses_and_another_process_decides() {
     room.check("resume a.toml --modify 'p1={\"euro\": \"many\"}'", expect![[r#"
         | session s1
         | goes on with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
-        | error: the decision in session a/local/s1 was refused: invalid arguments for approval `p1#DIGEST`: at $.euro: expected integer, found string; the request stays pending
+        | error: invalid decision in session a/local/s1: invalid arguments for approval `p1#DIGEST`: expected integer, found string at $.euro; the request stays pending
         exit 2
     "#]]);
     room.check(
@@ -215,7 +215,7 @@ fn an_approval_pauses_and_another_process_decides() {
         "resume a.toml",
         expect![[r#"
         | session s1
-        | error: there is nothing to resume in session a/local/s1: its last run has ended
+        | error: nothing to resume in session a/local/s1: its last run has ended
         exit 2
     "#]],
     );
@@ -234,7 +234,7 @@ fn an_approval_pauses_and_another_process_decides() {
                 6  replied   assistant: It is paid.
                 7  began     user:      the other one
                 8  replied   assistant: > p2 pay(euro=7)
-                9  decided   tool p2 pay!: tool 'pay' was not run: the call was rejected: too much
+                9  decided   tool p2 pay!: tool 'pay' not run: the call was rejected: too much
                10  replied   assistant: That was all.
 
         "#]],
@@ -369,7 +369,7 @@ fn limits_and_scripts_at_their_end_are_told_apart() {
     assert!(said.ends_with("| the run ended: the limit of steps was reached\nexit 4\n"), "{said}");
     room.check("run a.toml -s s1 again", expect![[r#"
         | session s1
-        | error: the run failed after 0 steps: the model did not answer: invalid request: the script ./a.script has 1 replies, and all are given
+        | error: the run failed after 0 steps: model request failed: invalid request: script ./a.script has ended after 1 replies
         | what was done is stored; go on with
         |   stepfold resume a.toml --session s1
         exit 1
@@ -398,13 +398,13 @@ fn without_a_model_it_says_what_to_do() {
     let room = Room::new("", "");
     room.write("b.toml", "instructions = \"Be brief.\"");
     room.check("run b.toml hello", expect![[r#"
-        | error: no model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; keys that were looked for: ANTHROPIC_API_KEY, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, XAI_API_KEY, CEREBRAS_API_KEY, PERPLEXITY_API_KEY, HF_TOKEN, ZAI_API_KEY, FIREWORKS_API_KEY, VENICE_API_KEY, SNOWFLAKE_TOKEN, OLLAMA_API_KEY, VLLM_API_KEY, LLAMA_API_KEY; or give the agent file a `model`, or use --model, or --cassette FILE --mode replay
+        | error: missing model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; known keys: ANTHROPIC_API_KEY, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, XAI_API_KEY, CEREBRAS_API_KEY, PERPLEXITY_API_KEY, HF_TOKEN, ZAI_API_KEY, FIREWORKS_API_KEY, VENICE_API_KEY, SNOWFLAKE_TOKEN, OLLAMA_API_KEY, VLLM_API_KEY, LLAMA_API_KEY; or give the agent file a `model`, or use --model, or --cassette FILE --mode replay
         exit 2
     "#]]);
     room.check(
         "run c.toml hello",
         expect![[r#"
-            | error: the agent file c.toml cannot be read: No such file or directory (os error 2)
+            | error: agent file c.toml could not be read: No such file or directory (os error 2)
             exit 2
         "#]],
     );
@@ -418,7 +418,7 @@ fn without_a_model_it_says_what_to_do() {
     room.check(
         "inspect b.toml -s nobody",
         expect![[r#"
-            | error: there is no session b/local/nobody; `stepfold sessions b.toml` lists those that are there
+            | error: there is no session b/local/nobody; `stepfold sessions b.toml` lists the existing ones
             exit 2
         "#]],
     );

@@ -91,45 +91,45 @@ fn every_fault_has_its_line() {
         FAULTY,
         expect![[r#"
             g.toml:1:1: there is no `modle` here; did you mean `model`?
-            g.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
-            g.toml:3:1: agents follow `model_id`, `params` and `auto`, of which the state declares none
-            g.toml:9:1: the type is no valid JSON Schema: "strng" is no type; the types are null, boolean, integer, number, string, array, object
-            g.toml:12:11: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
-            g.toml:13:1: names `questoin`, which the state does not declare; declare it, or double the braces if it is text
-            g.toml:13:1: names `later`, which the state does not declare; declare it, or double the braces if it is text
-            g.toml:14:1: the state has no key `notse`; there are: found, verdict, messages
-            g.toml:15:1: `reads` is of a program, which this node is not
-            g.toml:17:8: a node is one of `agent`, `command` and `says`; this one is none
-            g.toml:18:1: `asks` is of an agent, which this node is not
-            g.toml:20:8: a node is one of `agent`, `command` and `says`; this one is several
-            g.toml:25:13: there is no program ./save.sh, seen from the folder of this file
+            g.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+            g.toml:3:1: missing state keys: agents follow `model_id`, `params` and `auto`; declare at least one
+            g.toml:9:1: invalid JSON Schema: unknown type "strng"; available: null, boolean, integer, number, string, array, object
+            g.toml:12:11: instructions: unknown state key "who": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
+            g.toml:13:1: unknown state key `questoin`; declare it, or double the braces if it is text
+            g.toml:13:1: unknown state key `later`; declare it, or double the braces if it is text
+            g.toml:14:1: unknown state key `notse`; there are: found, verdict, messages
+            g.toml:15:1: unsupported field `reads`: only for a program
+            g.toml:17:8: invalid node: expected one of `agent`, `command` and `says`
+            g.toml:18:1: unsupported field `asks`: only for an agent
+            g.toml:20:8: invalid node: expected one of `agent`, `command` and `says`, found several
+            g.toml:25:13: program ./save.sh not found, relative to the folder of this file
             g.toml:25:35: expected integer, found string
-            g.toml:26:1: a field is taken from JSON; write the command as a table, with `output = "json"`
-            g.toml:26:26: the state has no key `missing`; there are: found, verdict, messages
-            g.toml:27:10: the state has no key `fuond`; did you mean `found`?
-            g.toml:28:1: there is no node `rescue`; there are: plan, none, both, save, wrong, END, inline
-            g.toml:30:1: what must not run twice is not tried again
-            g.toml:31:1: this is no time; write one such as 500ms, 30s or 2m
+            g.toml:26:1: a field requires JSON output: write the command as a table, with `output = "json"`
+            g.toml:26:26: unknown state key `missing`; there are: found, verdict, messages
+            g.toml:27:10: unknown state key `fuond`; did you mean `found`?
+            g.toml:28:1: unknown node `rescue`; there are: plan, none, both, save, wrong, END, inline
+            g.toml:30:1: unsupported retries: the node must not run twice
+            g.toml:31:1: invalid duration: expected one such as 500ms, 30s or 2m
             g.toml:34:1: expected list or object, found integer
-            g.toml:36:1: the node has `on_error` already, which says where to go then
-            g.toml:38:8: END is no node, but where the graph begins or ends
-            g.toml:41:8: node `inline`: shares "own", which both schemas have to declare alike
-            g.toml:42:7: an agent inside a graph file has the graph's state; declare the keys there
-            g.toml:46:1: limits.steps: is zero: no node could ever run
+            g.toml:36:1: conflicts with `on_error`, which sets the next node
+invalid node name             g.toml:38:8: END: it is reserved for the beginning and end of the graph
+            g.toml:41:8: node `inline`: invalid shared key "own": both schemas must declare it equally
+            g.toml:42:7: unsupported state: an agent inside a graph file uses the graph's state; declare the keys there
+            g.toml:46:1: limits.steps: must be positive: no node could run
             g.toml:47:1: expected integer, found string
-            g.toml:51:15: there is no node `plam`; did you mean `plan`?
-            g.toml:54:17: a join waits for nodes; START has finished already
-            g.toml:55:1: a join leads to a node; END needs none
-            g.toml:58:1: END is where the graph ends; nothing leads on from there
-            g.toml:59:1: START is where the graph begins; nothing leads there
-            g.toml:65:1: the state has no key `fuond`; did you mean `found`?
-            g.toml:65:1: a join leads on once; put a node between it and the branches
+            g.toml:51:15: unknown node `plam`; did you mean `plan`?
+            g.toml:54:17: invalid join: it waits for nodes, and START is not a node
+            g.toml:55:1: invalid join: its target must be a node, not END
+            g.toml:58:1: invalid source END: the graph ends there
+            g.toml:59:1: invalid target START: the graph begins there
+            g.toml:65:1: unknown state key `fuond`; did you mean `found`?
+            g.toml:65:1: invalid join: it has one target; put a node between it and the branches
             g.toml:68:1: names no node
             g.toml:69:1: expected string or list, found integer
             g.toml:71:1: missing `otherwise`
-            g.toml:72:1: there is no node `judge`; there are: plan, none, both, save, wrong, END, inline
-            g.toml:73:1: the state has no key `verdcit`; did you mean `verdict`?
-            g.toml:74:11: there is no node `reprot`; there are: plan, none, both, save, wrong, END, inline
+            g.toml:72:1: unknown node `judge`; there are: plan, none, both, save, wrong, END, inline
+            g.toml:73:1: unknown state key `verdcit`; did you mean `verdict`?
+            g.toml:74:11: unknown node `reprot`; there are: plan, none, both, save, wrong, END, inline
             g.toml:74:30: expected string, found integer
             exit 2
         "#]],
@@ -179,10 +179,10 @@ says = "lost"
 parallel = 0
 "#,
         expect![[r#"
-            g.toml:20:8: node `judge`: may never run; leave it out
-            g.toml:27:8: node `right`: cannot stand in for itself at its limit
-            g.toml:34:8: node `lost`: cannot be reached from START; add a way there, or leave it out
-            g.toml:38:1: limits.parallel: is zero: nothing could ever run
+            g.toml:20:8: node `judge`: must be allowed to run: raise its limit, or remove it
+            g.toml:27:8: node `right`: invalid fallback: it cannot replace itself at its limit
+            g.toml:34:8: node `lost`: not reachable from START: add a route to it, or remove it
+            g.toml:38:1: limits.parallel: must be positive: nothing could run
             exit 2
         "#]],
     );
@@ -225,7 +225,7 @@ routes = [{ from = "a", otherwise = "END" }]
     check(
         "nodes.a.says = \"x\"\n",
         expect![[r#"
-        g.toml:1:1: START: leads nowhere; add an edge from it
+        g.toml:1:1: START: missing edge: add one from it
         exit 2
     "#]],
     );
@@ -255,35 +255,35 @@ nodes.five.agent = "sub/open.toml"
     room.check(
         "check g.toml",
         expect![[r#"
-        g.toml:3:11: sub/faulty.toml has faults
-        g.toml:4:11: sub/faulty.toml has faults
-        g.toml:5:13: the file nowhere.toml cannot be read: No such file or directory (os error 2)
-        g.toml:6:12: sub/round.toml has faults
-        g.toml:7:12: sub/open.toml has faults
+        g.toml:3:11: invalid file sub/faulty.toml
+        g.toml:4:11: invalid file sub/faulty.toml
+        g.toml:5:13: file nowhere.toml could not be read: No such file or directory (os error 2)
+        g.toml:6:12: invalid file sub/round.toml
+        g.toml:7:12: invalid file sub/open.toml
         sub/faulty.toml:1:1: there is no `nmae` here; did you mean `name`?
         sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
-        sub/faulty.toml:5:1: limits.steps: is zero: the model could never be asked
-        sub/round.toml:2:9: ../g.toml is a graph that this one is a part of
+        sub/faulty.toml:5:1: limits.steps: must be positive: the model could not be called
+recursive graph:         sub/round.toml:2:9: ../g.toml contains this one
         sub/open.toml:1:9: unclosed array, expected `]`
         exit 2
     "#]],
     );
     room.check("check --json g.toml", expect![[r#"
-        {"faults":[{"line":3,"column":11,"message":"sub/faulty.toml has faults"},{"line":4,"column":11,"message":"sub/faulty.toml has faults"},{"line":5,"column":13,"message":"the file nowhere.toml cannot be read: No such file or directory (os error 2)"},{"line":6,"column":12,"message":"sub/round.toml has faults"},{"line":7,"column":12,"message":"sub/open.toml has faults"},{"file":"sub/faulty.toml","line":1,"column":1,"message":"there is no `nmae` here; did you mean `name`?"},{"file":"sub/faulty.toml","line":2,"column":1,"message":"the script sub/none cannot be read: No such file or directory (os error 2)"},{"file":"sub/faulty.toml","line":5,"column":1,"message":"limits.steps: is zero: the model could never be asked"},{"file":"sub/round.toml","line":2,"column":9,"message":"../g.toml is a graph that this one is a part of"},{"file":"sub/open.toml","line":1,"column":9,"message":"unclosed array, expected `]`"}],"file":"g.toml"}
+        {"faults":[{"line":3,"column":11,"message":"invalid file sub/faulty.toml"},{"line":4,"column":11,"message":"invalid file sub/faulty.toml"},{"line":5,"column":13,"message":"file nowhere.toml could not be read: No such file or directory (os error 2)"},{"line":6,"column":12,"message":"invalid file sub/round.toml"},{"line":7,"column":12,"message":"invalid file sub/open.toml"},{"file":"sub/faulty.toml","line":1,"column":1,"message":"there is no `nmae` here; did you mean `name`?"},{"file":"sub/faulty.toml","line":2,"column":1,"message":"the script sub/none cannot be read: No such file or directory (os error 2)"},{"file":"sub/faulty.toml","line":5,"column":1,"message":"limits.steps: must be positive: the model could not be called"},{"file":"sub/round.toml","line":2,"column":9,"message":"recursive graph: ../g.toml contains this one"},{"file":"sub/open.toml","line":1,"column":9,"message":"unclosed array, expected `]`"}],"file":"g.toml"}
         exit 2
     "#]]);
     room.check(
         "run g.toml hello",
         expect![[r#"
-            | error: g.toml:3:11: sub/faulty.toml has faults
-            | g.toml:4:11: sub/faulty.toml has faults
-            | g.toml:5:13: the file nowhere.toml cannot be read: No such file or directory (os error 2)
-            | g.toml:6:12: sub/round.toml has faults
-            | g.toml:7:12: sub/open.toml has faults
+            | error: g.toml:3:11: invalid file sub/faulty.toml
+            | g.toml:4:11: invalid file sub/faulty.toml
+            | g.toml:5:13: file nowhere.toml could not be read: No such file or directory (os error 2)
+            | g.toml:6:12: invalid file sub/round.toml
+            | g.toml:7:12: invalid file sub/open.toml
             | sub/faulty.toml:1:1: there is no `nmae` here; did you mean `name`?
             | sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
-            | sub/faulty.toml:5:1: limits.steps: is zero: the model could never be asked
-            | sub/round.toml:2:9: ../g.toml is a graph that this one is a part of
+            | sub/faulty.toml:5:1: limits.steps: must be positive: the model could not be called
+recursive graph:             | sub/round.toml:2:9: ../g.toml contains this one
             | sub/open.toml:1:9: unclosed array, expected `]`
             exit 2
         "#]],
@@ -319,15 +319,15 @@ fn an_agent_of_another_file_reads_the_graphs_keys() {
     );
     room.write("g.toml", &graph("shares = [\"area\"]\n"));
     room.check("check g.toml", expect![[r#"
-        g.toml:9:1: writer.toml has faults
-        writer.toml:2:1: instructions: name "notes", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+        g.toml:9:1: invalid file writer.toml
+        writer.toml:2:1: instructions: unknown state key "notes": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
         exit 2
     "#]]);
     room.write("g.toml", &graph(""));
     room.write("writer.toml", &writer("nots"));
     room.check("check g.toml", expect![[r#"
-        g.toml:9:1: writer.toml has faults
-        writer.toml:2:1: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+        g.toml:9:1: invalid file writer.toml
+        writer.toml:2:1: instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
         exit 2
     "#]]);
 }

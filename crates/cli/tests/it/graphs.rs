@@ -222,7 +222,7 @@ fn what_the_nodes_did_can_be_read_and_replayed() {
            27  inner     report | replied   assistant: Area 7.
            28  answered  report is done
                          assistant: Area 7.
-           29  planned   the graph came to its end
+           29  planned   the graph reached its end
 
         areas = [{"id":3,"title":"area 9"}]  (version 18, replace_values, the last of 2 writes)
         current_node = "report"  (version 25, replace_values, the last of 10 writes)
@@ -508,7 +508,9 @@ fn nodes_wait_for_decisions_in_another_process() {
 }
 
 fn inspected_with_their_decisions(room: &Room) {
-    room.check("inspect g.toml", expect![[r#"
+    room.check(
+        "inspect g.toml",
+        expect![[r#"
         session s1 of g/local, version 20
         head 20:DIGEST
 
@@ -525,7 +527,7 @@ fn inspected_with_their_decisions(room: &Room) {
             9  decided   pay#0/run#DIGEST approved, clerk/f1#DIGEST rejected: not now
            10  started   starts pay#0
            11  answered  pay#0 is done
-           12  inner     clerk | decided   tool f1 file!: tool 'file' was not run: the call was rejected: not now
+           12  inner     clerk | decided   tool f1 file!: tool 'file' not run: the call was rejected: not now
            13  inner     clerk | replied   assistant: It is filed.
            14  answered  clerk is done
            15  decided   pay#1/run#DIGEST approved with {"item":{"euro":6}}
@@ -535,11 +537,12 @@ fn inspected_with_their_decisions(room: &Room) {
            18  planned   done
            19  answered  done is done
                          assistant: Paid: [{"euro":5},{"euro":6}]
-           20  planned   the graph came to its end
+           20  planned   the graph reached its end
 
         bills = [{"euro":5},{"euro":7}]  (not written in this session)
         paid = [{"euro":5},{"euro":6}]  (version 17, merge_lists, the last of 2 writes)
-    "#]]);
+    "#]],
+    );
 }
 
 /// Kills a graph of which one branch is done and the other one at work.
@@ -647,7 +650,7 @@ fn after_a_kill_what_must_not_run_twice_does_not() {
                12  planned   end
                13  answered  end is done
                              assistant: Did ["quick","agent"].
-               14  planned   the graph came to its end
+               14  planned   the graph reached its end
 
             did = ["quick","agent"]  (version 11, merge_lists, the last of 2 writes)
         "#]],
@@ -843,8 +846,8 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         expect![[r#"
         session s1
         pick | starts
-        pick | failed: what the program printed is no object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output say with `answers` where it goes
-        error: the run failed after 1 step: node 'pick' failed: what the program printed is no object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output say with `answers` where it goes
+        pick | failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output set `answers`
+        error: the run failed after 1 step: node 'pick' failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output set `answers`
         what was done is stored; go on with
           stepfold resume g.toml --session s1
     "#]],
@@ -854,8 +857,8 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         expect![[r#"
         session s1
         pick | starts
-        pick | failed: what the program printed is no object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output say with ...
-        error: the run failed after 1 step: node 'pick' failed: what the program printed is no object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output say with `answers` where it goes
+        pick | failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output say with ...
+        error: the run failed after 1 step: node 'pick' failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output set `answers`
         what was done is stored; go on with
           stepfold resume g.toml --session s1
     "#]],
@@ -865,8 +868,8 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         expect![[r#"
         session s1
         pick | starts
-        pick | failed: key "found" holds integer, which this value is not: at $: expected integer, found string
-        error: the run failed after 1 step: node 'pick' failed: key "found" holds integer, which this value is not: at $: expected integer, found string
+        pick | failed: invalid value for key "found": expected integer, found string at $
+        error: the run failed after 1 step: node 'pick' failed: invalid value for key "found": expected integer, found string at $
         what was done is stored; go on with
           stepfold resume g.toml --session s1
     "#]],
@@ -876,8 +879,8 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         expect![[r#"
             session s1
             pick | starts
-            pick | failed: it chose to go to `right`, which is none of those in `goes_to`: left, END
-            error: the run failed after 1 step: node 'pick' failed: it chose to go to `right`, which is none of those in `goes_to`: left, END
+            pick | failed: invalid target `right`: not in `goes_to`; available: left, END
+            error: the run failed after 1 step: node 'pick' failed: invalid target `right`: not in `goes_to`; available: left, END
             what was done is stored; go on with
               stepfold resume g.toml --session s1
         "#]],
@@ -962,7 +965,7 @@ fn a_cassette_holds_what_all_agents_said() {
     room.write("other.script", "assistant: {}");
     room.write("g.script", STALLS_SCRIPT);
     room.check("run g.toml --cassette u.cassette 'which area?'", expect![[r#"
-        | error: a cassette has the answers of one model, and the agents of this graph name several; say one for all of them with --model
+        | error: a cassette records one model, and the agents of this graph use several; set one for all of them with --model
         exit 2
     "#]]);
 }
@@ -1002,7 +1005,7 @@ fn agents_follow_the_state() {
     let said = room.say("run g.toml -s s3 --set model_id=script:other.script pay", "");
     assert!(said.starts_with("I never pay.\n"), "{said}");
     let said = room.say("run g.toml -s s4 --set model_id=script:none pay", "");
-    assert!(said.contains("the state asks for model \"script:none\", which is not known"), "{said}");
+    assert!(said.contains("unknown model \"script:none\" in the state"), "{said}");
 }
 
 #[test]

@@ -316,10 +316,7 @@ fn a_message_is_refused_while_another_process_is_at_work_if_that_is_asked_for() 
         "chat a.toml -s s1 --when-claimed refuse",
     ] {
         let said = work.room.say(line, "again\n");
-        assert!(
-            said.contains("is at work in session a/local/s1, until ") && said.ends_with("exit 1\n"),
-            "{said}"
-        );
+        assert!(said.contains("session a/local/s1 is claimed by ") && said.ends_with("exit 1\n"), "{said}");
         assert!(!said.contains("stored"), "{said}");
     }
     assert!(!work.room.say("sessions a.toml", "").contains("inbox"));
@@ -408,7 +405,7 @@ fn a_message_of_another_that_cannot_begin_is_named_with_what_to_do() {
     room.write("a.toml", &format!("model = \"script:a.script\"\n{needs}{AGENT}"));
     room.check("resume a.toml", expect![[r#"
         | session s1
-        | error: message `first` comes first in the session, and cannot begin: the run could not go on: the template needs "topic" (line 1, column 9), which the state does not have; write {topic?} if it may be absent; keys there are: messages
+        | error: message `first` comes first in the session, and cannot begin: run could not continue: missing key "topic" for the template at line 1, column 9; write {topic?} if it is optional; known keys: messages
         | mend the cause and go on with it, or withdraw it:
         |   stepfold resume a.toml --session s1
         |   stepfold inbox a.toml --session s1 --remove first
@@ -416,7 +413,7 @@ fn a_message_of_another_that_cannot_begin_is_named_with_what_to_do() {
     "#]]);
     room.check("run a.toml -s s1 'a third time' --key third", expect![[r#"
         | session s1
-        | error: message `first` comes first in the session, and cannot begin: the run could not go on: the template needs "topic" (line 1, column 9), which the state does not have; write {topic?} if it may be absent; keys there are: messages
+        | error: message `first` comes first in the session, and cannot begin: run could not continue: missing key "topic" for the template at line 1, column 9; write {topic?} if it is optional; known keys: messages
         | the new message is stored, and taken after it; mend the cause and go on with it, or withdraw it:
         |   stepfold resume a.toml --session s1
         |   stepfold inbox a.toml --session s1 --remove first

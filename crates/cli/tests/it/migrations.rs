@@ -27,12 +27,12 @@ fn reading_works_whatever_is_stored() {
     let room = changed("type = \"string\"");
     room.check("state get a.toml count", expect![[r#"
         3
-        | count does not fit the agent: stored as integer, declared as string: at $: expected string, found integer; see `migrate` of the agent file
+invalid stored value of         | count: stored as integer, declared as string: expected string, found integer at $; see `migrate` of the agent file
     "#]]);
     room.check("state get a.toml", expect![[r#"
         count = 3
         topic = "markets"
-        | count does not fit the agent: stored as integer, declared as string: at $: expected string, found integer; see `migrate` of the agent file
+invalid stored value of         | count: stored as integer, declared as string: expected string, found integer at $; see `migrate` of the agent file
     "#]]);
     room.check("inspect a.toml", expect![[r#"
         session s1 of a/local, version 2
@@ -43,7 +43,7 @@ fn reading_works_whatever_is_stored() {
                          ~ topic: unset -> "markets"
             2  replied   assistant: One.
 
-        count = 3  (version 1, sum; stored as integer, declared as string: at $: expected string, found integer; see `migrate` of the agent file)
+        count = 3  (version 1, sum; stored as integer, declared as string: expected string, found integer at $; see `migrate` of the agent file)
         topic = "markets"  (version 1, replace_values)
     "#]]);
     room.check("inspect a.toml --at 1", expect![[r#"
@@ -54,7 +54,7 @@ fn reading_works_whatever_is_stored() {
                          ~ count: 0 -> 3
                          ~ topic: unset -> "markets"
 
-        count = 3  (version 1, sum; stored as integer, declared as string: at $: expected string, found integer; see `migrate` of the agent file)
+        count = 3  (version 1, sum; stored as integer, declared as string: expected string, found integer at $; see `migrate` of the agent file)
         topic = "markets"  (version 1, replace_values)
     "#]]);
     let said = room.say("sessions a.toml", "");
@@ -62,7 +62,7 @@ fn reading_works_whatever_is_stored() {
     // What stands in the way of a run is said, with what can be done about it in the file.
     room.check("run a.toml -s s1 more", expect![[r#"
         | session s1
-        | error: the store failed in session a/local/s1: key "count" was stored as integer and is opened as string, which it does not fit: at $: expected string, found integer; say in the agent file what becomes of it: `migrate = ["text"]` under [state.count], for instance, or `["drop"]`
+        | error: the store failed in session a/local/s1: incompatible stored value of key "count": stored as integer, opened as string: expected string, found integer at $; set its migration in the agent file: `migrate = ["text"]` under [state.count], for example, or `["drop"]`
         exit 1
     "#]]);
     // A value of the new type can be written in place of it, too.
@@ -128,7 +128,7 @@ fn a_migrated_value_is_shown_with_what_is_stored() {
     let said = room.say("run a.toml -s s1 more", "");
     assert!(
         said.contains(
-            "the stored value fits by none of number, first; add \"drop\" or \"default\" to its `migrate`"
+            "no conversion of number, first fits the stored value; add \"drop\" or \"default\" to its `migrate`"
         ),
         "{said}"
     );
@@ -142,9 +142,9 @@ fn what_is_wrong_with_a_migration_has_its_line() {
     room.check(
         "check f.toml g.toml",
         expect![[r#"
-            f.toml:3:1: `default` is one that the key has to have: add `default`
-            f.toml:3:23: this is none of text, number, json, list, first, default, drop
-            g.toml:3:1: `default` is one that the key has to have: add `default`
+            f.toml:3:1: conversion `default` requires a default: add `default` to the key
+            f.toml:3:23: expected one of text, number, json, list, first, default, drop
+            g.toml:3:1: conversion `default` requires a default: add `default` to the key
             exit 2
         "#]],
     );

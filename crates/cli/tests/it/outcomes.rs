@@ -76,7 +76,7 @@ fn messages_behind_a_failing_run_are_told_listed_and_withdrawn() {
     for (question, times) in [("two", 2), ("three --key retry", 3), ("three --key retry", 4)] {
         let said = room.say(&format!("run a.toml -s s1 {question}"), "");
         assert!(
-            said.contains(&format!("the run before the message failed {times} times in the same way: ")),
+            said.contains(&format!("the run before the message failed {times} times with the same error: ")),
             "{said}"
         );
         assert!(

@@ -113,19 +113,19 @@ fn only_hosts_that_are_named_are_asked() {
         &server,
         any,
         "t(url=\"http://example.org/x\")",
-        expect!["|   c1!: the host `example.org` is not among the allowed ones: HOST"],
+        expect!["|   c1!: host `example.org` not allowed; allowed: HOST"],
     );
     check(
         &server,
         any,
         "t(url=\"file:///etc/passwd\")",
-        expect!["|   c1!: the scheme `file` is not one of http and https"],
+        expect!["|   c1!: invalid scheme `file`: expected http or https"],
     );
     check(
         &server,
         any,
         &url("/x").replace(&format!(":{port}"), ""),
-        expect!["|   c1!: the host `127.0.0.1` is not among the allowed ones: HOST"],
+        expect!["|   c1!: host `127.0.0.1` not allowed; allowed: HOST"],
     );
     let away = format!("url = \"http://HOST/away\", hosts = [\"{}\"]", server.address);
     let room = Room::new(
@@ -136,10 +136,7 @@ fn only_hosts_that_are_named_are_asked() {
         "assistant: > c1 t()\nassistant: Well.",
     );
     let text = room.say("run a.toml -s s1 go", "");
-    assert!(
-        text.contains(&format!("a redirect was refused: the host `127.0.0.1:{port}` is not among")),
-        "{text}"
-    );
+    assert!(text.contains(&format!("redirect rejected: the host `127.0.0.1:{port}` is not among")), "{text}");
     assert!(elsewhere.asked.lock().unwrap().is_empty(), "nobody asked the other host");
 }
 
@@ -150,12 +147,12 @@ fn answers_are_bounded_and_failures_told() {
         &server,
         "url = \"http://HOST/big\", output_bytes = 1000, hosts = [\"HOST\"]",
         "t()",
-        expect!["|   c1!: the server gave more than 1000 bytes; ask for less"],
+        expect!["|   c1!: response too large: more than 1000 bytes; request less"],
     );
     check(
         &server,
         "url = \"http://HOST/bad\", hosts = [\"HOST\"]",
         "t()",
-        expect!["|   c1!: the server answered 404 Not Found: no such area"],
+        expect!["|   c1!: server error 404 Not Found: no such area"],
     );
 }

@@ -49,9 +49,12 @@ fn a_collector_that_is_not_there_is_a_warning() {
     let room = Room::new(AGENT, SCRIPT);
     let said = room.say(&format!("run a.toml -s s1 --otlp http://{gone} 'what time is it?'"), "");
     assert!(said.starts_with("Now.\n") && !said.contains("exit"), "{said}");
-    assert!(said.contains("| warning: spans could not be sent to the collector"), "{said}");
-    room.check("sessions a.toml --otlp localhost:4318", expect![[r#"
-        | error: `localhost:4318` is no address of a collector: write its base URL, such as http://localhost:4318
+    assert!(said.contains("| warning: spans could not be exported"), "{said}");
+    room.check(
+        "sessions a.toml --otlp localhost:4318",
+        expect![[r#"
+        | error: invalid collector address `localhost:4318`: expected a base URL such as http://localhost:4318
         exit 2
-    "#]]);
+    "#]],
+    );
 }

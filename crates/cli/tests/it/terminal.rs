@@ -162,7 +162,7 @@ fn a_chat_is_asked_interrupted_left_resumed_inspected_and_forked() {
         It is paid.
         > now the slow thing
         > c1 slow()
-          c1!: tool 'slow' was cancelled while it ran; it may have had its effect
+          c1!: tool 'slow' cancelled while it ran; the effect may have happened
         the run ended: the run was cancelled
         > then not
         Then not.
@@ -216,7 +216,7 @@ fn resumed_inspected_and_forked(room: &Room) {
                 7  began     user:      now the slow thing
                 8  replied   assistant: > c1 slow()
                 9  started   starts c1
-               10  answered  tool c1 slow!: tool 'slow' was cancelled while it ran; it may have had its effect
+               10  answered  tool c1 slow!: tool 'slow' cancelled while it ran; the effect may have happened
                11  cancelled
                12  began     user:      then not
                13  replied   assistant: Then not.

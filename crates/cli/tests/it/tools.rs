@@ -57,7 +57,7 @@ fn a_program_that_goes_too_far_is_ended() {
     check(
         "command = { argv = [\"yes\"], output_bytes = 1000 }",
         "t()",
-        expect![[r#""the program wrote more than 1000 bytes and was ended; ask for less""#]],
+        expect![[r#""program output too large: more than 1000 bytes; request less""#]],
     );
     // It would wait for ever, and so would what it has started.
     let forever = r#"command = { argv = ["sh", "-c", "tail -f /dev/null & echo $! > child; wait"] }"#;
@@ -71,7 +71,7 @@ fn a_program_that_goes_too_far_is_ended() {
         Late.
         | session s1
         | > c1 t()
-        |   c1!: tool 't' timed out after 300ms; it may have had its effect
+        |   c1!: tool 't' timed out after 300ms; the effect may have happened
         | go on: stepfold chat a.toml --session s1
     "#]],
     );
@@ -92,7 +92,7 @@ fn a_program_that_fails_tells_the_model_why() {
         "command = { argv = [\"no-such-program-here\"] }",
         "t()",
         expect![[
-            r#""the program no-such-program-here cannot be started: No such file or directory (os error 2)""#
+            r#""program no-such-program-here could not be started: No such file or directory (os error 2)""#
         ]],
     );
     check("command = { argv = [\"pwd\"] }", "t()", expect![[r#""ROOM""#]]);

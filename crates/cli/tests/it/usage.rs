@@ -57,7 +57,7 @@ fn a_wrong_request_ends_with_two() {
     let said = room.say("--json rewind a.toml -s s1 99", "");
     assert_eq!(
         said,
-        "{\"error\":\"session a/local/s1 has no version 99; it can go back to 0 up to 2\"}\nexit 2\n"
+        "{\"error\":\"version 99 of session a/local/s1 not found; available: 0 to 2\"}\nexit 2\n"
     );
     let said = room.say("--json sessions a.toml --limit 0", "");
     assert!(said.starts_with("{\"error\":") && said.ends_with("exit 2\n"), "{said}");
@@ -170,8 +170,8 @@ fn files_are_checked_behind_one_that_cannot_be_read() {
     room.check(
         "check none.toml empty.toml a.toml",
         expect![[r#"
-            the agent file none.toml cannot be read: No such file or directory (os error 2)
-            empty.toml:1:1: the file is empty; an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`
+            agent file none.toml could not be read: No such file or directory (os error 2)
+            empty.toml:1:1: empty file: an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`
             a.toml: ok
             exit 2
         "#]],

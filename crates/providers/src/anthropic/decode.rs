@@ -1,5 +1,4 @@
-//! From events to chunks: a pure machine. It is fed what came, says what to hand on, and knows at the end
-//! whether the reply is a whole one.
+//! Decodes events into chunks: a pure state machine. At the end it knows whether the reply is complete.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +35,7 @@ enum Block {
     Thinking {
         signature: String,
     },
-    /// A call: its number, what it began with, and whether more of its arguments came.
+    /// A call: its index, its initial input, and whether arguments followed.
     Call {
         number: usize,
         input: Value,
@@ -101,10 +100,10 @@ impl Decoder {
     /// Reads an event of a stream.
     fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if !value.is_object() {
-            return Err(Bad::malformed("an event is no JSON object"));
+            return Err(Bad::malformed("expected a JSON object as the event"));
         }
         let index = value["index"].as_u64().unwrap_or(0);
-        // The kind is said twice; some servers say it once.
+        // The kind is in two places; some servers send only one.
         match value["type"].as_str().unwrap_or(&event.name) {
             "message_start" if self.has_blocks => {
                 return Err(Bad::malformed("a second message began before the first one ended"));
@@ -126,7 +125,7 @@ impl Decoder {
             _ if value.get("error").is_some_and(|error| !error.is_null()) => {
                 return Err(Bad::Said(value.to_string()));
             }
-            // Pings, and what may come to be.
+            // Pings, and future kinds.
             _ => {}
         }
         Ok(())
@@ -138,7 +137,7 @@ impl Decoder {
             return Err(if value.get("error").is_some_and(|error| !error.is_null()) {
                 Bad::Said(value.to_string())
             } else {
-                Bad::malformed("the reply is no message")
+                Bad::malformed("expected a message as the reply")
             });
         }
         self.start(value, out);
@@ -214,11 +213,11 @@ impl Decoder {
             }
             ("input_json_delta", Some(Block::Unknown { input, .. })) => input.push_str(&text("partial_json")),
             ("input_json_delta", _) => {
-                return Err(Bad::malformed("arguments of a call that has not begun"));
+                return Err(Bad::malformed("arguments of an unknown call"));
             }
             // Of a block of a kind that we do not know, each field grows.
             (_, Some(Block::Unknown { block, .. })) => grow(block, delta),
-            // What may come to be.
+            // Future kinds.
             _ => {}
         }
         Ok(())
@@ -242,7 +241,7 @@ impl Decoder {
         });
     }
 
-    /// What is said of usage in several events adds up by field.
+    /// Usage in several events is merged by field.
     fn usage(&mut self, usage: &Value, out: &mut Vec<Chunk>) {
         let Some(fields) = usage.as_object() else {
             return;
@@ -254,7 +253,7 @@ impl Decoder {
         let details = self.usage.get("output_tokens_details");
         let thought = details.and_then(|details| details["thinking_tokens"].as_u64());
         out.push(Chunk::Usage(Usage {
-            // What the cache had, or was given, is counted apart.
+            // Tokens read from and written to the cache are counted separately.
             input_tokens: number("input_tokens").saturating_add(cached).saturating_add(written),
             output_tokens: number("output_tokens"),
             cached_input_tokens: cached,
@@ -273,7 +272,7 @@ fn container(said: &Value, out: &mut Vec<Chunk>) {
     }
 }
 
-/// Adds to the fields of a block those of a delta: texts and lists grow, the rest is replaced.
+/// Merges a delta into a block: texts and lists grow, other fields are replaced.
 fn grow(block: &mut Value, delta: &Value) {
     if !block.is_object() {
         return;
@@ -287,7 +286,7 @@ fn grow(block: &mut Value, delta: &Value) {
     }
 }
 
-/// What is left to say of a block that ends.
+/// The remaining chunks of a block at its end.
 fn stop(block: Block, out: &mut Vec<Chunk>) {
     match block {
         Block::Text { citations } if !citations.is_empty() => {
@@ -296,7 +295,7 @@ fn stop(block: Block, out: &mut Vec<Chunk>) {
         Block::Thinking { signature } if !signature.is_empty() => {
             out.push(Chunk::PartExtras(Extras::from_iter([("signature", signature)])));
         }
-        // A server that sends no fragments says it all at once.
+        // A server without fragments sends everything at once.
         Block::Call { number, input, has_more: false }
             if input.as_object().is_some_and(|input| !input.is_empty()) =>
         {
@@ -307,7 +306,7 @@ fn stop(block: Block, out: &mut Vec<Chunk>) {
             if let Ok(input) = serde_json::from_str::<Value>(&input) {
                 block["input"] = input;
             }
-            // Its place among the parts matters to the provider.
+            // Its position among the parts matters to the provider.
             out.extend(message::unknown(block).map(Chunk::Part));
         }
         _ => {}

@@ -18,9 +18,9 @@ pub struct Messages {
 
 /// A model of Anthropic.
 ///
-/// What a model thought goes back to it with its signature. Thoughts that have none, of another provider's
-/// model, are left out. Settings that only this provider has (`thinking`, say) are
-/// [extras of the parameters](stepfold_state_core::chat::ModelParams::extras).
+/// A model's reasoning is sent back with its signature. Unsigned reasoning, of another provider's model, is
+/// omitted. Provider-specific settings (`thinking`, for example) are [extras of the
+/// parameters](stepfold_state_core::chat::ModelParams::extras).
 ///
 /// # Examples
 /// ```
@@ -46,8 +46,8 @@ impl HttpModel<Messages> {
 }
 
 impl HttpModelBuilder<Messages> {
-    /// The limit of tokens of a reply, which this API demands, for requests that do not say one: 8,192 by
-    /// default.
+    /// Sets the maximum number of tokens of a reply, which this API requires, for requests without one: 8,192
+    /// by default.
     pub fn max_output_tokens(mut self, tokens: u64) -> Self {
         self.dialect.max_output_tokens = tokens;
         self
@@ -100,7 +100,7 @@ impl Dialect for Messages {
         let params = &request.params;
         let missing = [("seed", params.seed.is_some()), ("logprobs", params.logprobs.is_some())];
         if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
-            let reason = "the Messages API has none; leave it out";
+            let reason = "the Messages API does not have it; omit it";
             return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
         let format = request.response_format.as_ref().map(output_config).transpose()?;
@@ -167,7 +167,7 @@ fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {
             Ok(json!({"format": {"type": "json_schema", "schema": schema}}))
         }
         _ => Err(wire::unsupported(
-            "this provider knows no JSON without a schema; ask for a JSON Schema, or say it in words",
+            "unsupported response format: this provider requires a JSON Schema for JSON; add one, or describe the format in the prompt",
         )),
     }
 }

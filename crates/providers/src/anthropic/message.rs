@@ -1,8 +1,8 @@
 //! Messages as the Messages API writes them.
 //!
-//! Two things surprise. The results of a step are blocks of *one* user message, and so is what a user says
-//! right behind them: a message is open until somebody else speaks. And the last block stays open as well,
-//! so that a mark for the cache can still be put on it.
+//! Note two things. The results of a step are blocks of *one* user message, together with directly following
+//! user messages: a message stays open until the role changes. And the last block stays open as well, so that
+//! a cache mark can still be added.
 
 use std::borrow::Cow;
 
@@ -17,13 +17,13 @@ use crate::wire;
 /// What is open between two messages.
 #[derive(Clone, Copy, Default)]
 pub struct Open {
-    /// Who speaks in the message that is open; none before the first one.
+    /// The role of the open message; `None` before the first one.
     speaker: Option<&'static str>,
     /// Whether the last block may be marked for the cache, and is not yet.
     can_be_marked: bool,
 }
 
-/// The field of an unknown part that holds a block of a kind that we do not know.
+/// The field of an unknown part with a block of an unknown kind.
 pub(super) const BLOCK: &str = "anthropic";
 
 /// The extra of a call that says what called it: code that the server runs, say.
@@ -106,7 +106,7 @@ fn all(
     Ok(())
 }
 
-/// Appends a block but for its closing brace.
+/// Appends a block without its closing brace.
 fn block(open: &mut Open, speaker: &'static str, mut wired: Value, extras: &Extras, out: &mut Vec<u8>) {
     mark(&mut wired, extras);
     match open.speaker {
@@ -130,10 +130,10 @@ fn mark(block: &mut Value, extras: &Extras) {
     }
 }
 
-/// A part as a block; none if there is nothing to say.
+/// A part as a block; `None` if it is empty.
 fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
     Ok(Some(match &part.content {
-        // Empty text is refused.
+        // The API rejects empty text.
         Content::Text(text) if text.is_empty() => return Ok(None),
         Content::Text(text) => {
             let mut wired = json!({"type": "text", "text": text});
@@ -164,7 +164,7 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
         Content::Image(media) => image(media)?,
         Content::File(media) => document(media, &part.extras)?,
         Content::Unknown(unknown) => match unknown.fields().get(BLOCK) {
-            // One without fields says nothing, and could not be marked.
+            // An empty block cannot be marked.
             Some(block) if block.as_object().is_some_and(|fields| !fields.is_empty()) => block.clone(),
             _ => return Ok(None),
         },
@@ -172,7 +172,7 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
     }))
 }
 
-/// What the model thought, if it is signed; what another model thought is none of this one's business.
+/// The model's reasoning, if it is signed; reasoning of other models is omitted.
 fn thinking(text: &str, extras: &Extras) -> Option<Value> {
     if let Some(data) = extras.get("redacted_thinking") {
         return Some(json!({"type": "redacted_thinking", "data": data}));

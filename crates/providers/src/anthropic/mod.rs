@@ -3,9 +3,9 @@
 //! In the order one meets them: an [`AnthropicBuilder`] is given a key and a model; an [`Anthropic`] is the
 //! [`ChatModel`](stepfold_state_core::chat::ChatModel). Their dialect, [`Messages`], is pure functions.
 //!
-//! What the provider wants back untouched travels as extras of parts: `signature` and `redacted_thinking` of
-//! what the model thought, `cache_control` of whatever should be cached. Blocks of kinds that we do not know
-//! (searches that the server ran, say) are kept as unknown parts, and go back as they came.
+//! Data that the provider needs back unchanged is stored in extras of parts: `signature` and
+//! `redacted_thinking` of reasoning, `cache_control` of cacheable parts. Blocks of unknown kinds (server-side
+//! searches, for example) are kept as unknown parts, and sent back unchanged.
 
 mod decode;
 mod dialect;
@@ -25,7 +25,7 @@ pub use self::dialect::{Anthropic, AnthropicBuilder, Messages};
 /// use stepfold_providers::anthropic::strict_schema;
 ///
 /// let open = json!({"type": "object", "properties": {"q": {"type": "string"}}});
-/// assert_eq!(strict_schema(&open).unwrap_err().to_string(), "$ the object may have any property");
+/// assert_eq!(strict_schema(&open).unwrap_err().to_string(), "$ any property is allowed here");
 /// ```
 pub fn strict_schema(
     schema: &serde_json::Value,

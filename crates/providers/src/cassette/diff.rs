@@ -19,7 +19,7 @@ pub(super) fn common(left: &str, right: &str) -> usize {
     left.lines().zip(right.lines()).take_while(|(left, right)| left == right).count()
 }
 
-/// What is not the same, with the line before it.
+/// The difference, with the line before it.
 pub(super) fn diff(recorded: &str, asked: &str) -> String {
     let start = common(recorded, asked);
     let left: Vec<&str> = recorded.lines().skip(start).collect();

@@ -1,4 +1,4 @@
-//! What is written down of one exchange, and how it is told again.
+//! The recorded form of one exchange.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use stepfold_state_core::chat::{
     ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, PartialReply, Role, Usage,
 };
 
-/// A request and what came of it.
+/// A request and its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Exchange {
     pub(super) request: ChatRequest,
     pub(super) answer: Answer,
 }
 
-/// What a model answered.
+/// The model's answer.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) message: Message,
     pub(super) end: End,
 }
 
-/// How an answer ended, and what is known of it.
+/// The end of an answer, with its metadata.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct End {
-    /// None if it did not come to its end.
+    /// `None` if it did not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) finish_reason: Option<FinishReason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub(super) struct Failure {
 }
 
 impl Answer {
-    /// What a stream came to: what it said, and how it ended.
+    /// The result of a stream: its content and its end.
     pub(super) fn new(said: PartialReply, reason: Option<FinishReason>, error: Option<&ModelError>) -> Self {
         let end = End {
             finish_reason: reason,

@@ -12,8 +12,8 @@
 //! == error {"error":{"kind":"overloaded","message":"busy"}}
 //! ```
 //!
-//! Messages are in the notation of transcripts, everything else is JSON behind `==`. What an earlier
-//! request began with is not written again (`after`).
+//! Messages are in the notation of transcripts, everything else is JSON after `==`. The common beginning with
+//! an earlier request is not repeated (`after`).
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -28,41 +28,41 @@ use stepfold_state_core::chat::{
 
 use super::exchange::{Answer, End, Exchange};
 
-/// What every cassette begins with.
+/// The header of every cassette.
 const HEADER: &str = "# stepfold cassette 1, ";
 
-/// Why a cassette cannot be used.
+/// An error of a cassette.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CassetteError {
     /// The file could not be read.
-    #[error("could not read the cassette {path}: {source}; record it first")]
+    #[error("cassette {path} could not be read: {source}; record it first")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         r#source: io::Error,
     },
     /// The file could not be written.
-    #[error("could not write the cassette {path}: {source}")]
+    #[error("cassette {path} could not be written: {source}")]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         r#source: io::Error,
     },
-    /// The file is no cassette that this version can read.
-    #[error("the cassette {path} cannot be read, line {line}: {message}; record it anew")]
+    /// The file is not a cassette that this version can read.
+    #[error("invalid cassette {path} at line {line}: {message}; record it again")]
     Format {
         /// The file.
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// The fault.
         message: String,
     },
-    /// The model that was to be recorded could not be made.
-    #[error("the model to record could not be made: {0}")]
+    /// The model to record could not be built.
+    #[error("model to record could not be built: {0}")]
     Model(ModelError),
 }
 
@@ -97,7 +97,7 @@ pub(super) fn write(path: &Path, contents: &Contents) -> Result<(), CassetteErro
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(wrong)?;
     }
-    // Whole or not at all: a reader may look at any time.
+    // Atomic: a reader may read at any time.
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     std::fs::write(&beside, print(contents)).map_err(wrong)?;
@@ -144,8 +144,8 @@ fn print_exchange(text: &mut String, contents: &Contents, index: usize) {
     }
 }
 
-/// Everything of a request but its messages, as far as it is not as usual. The order of the fields is ours,
-/// however the features of `serde_json` are set.
+/// The fields of a request except its messages, if they differ from the defaults. The order of the fields is
+/// fixed, whatever the features of `serde_json`.
 #[derive(Serialize)]
 pub(super) struct Options<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -197,7 +197,7 @@ fn longest_beginning(messages: &Transcript, earlier: &[Exchange]) -> Option<Afte
     best
 }
 
-/// What is wrong, and in which line.
+/// A fault, and its line.
 type Fault = (usize, String);
 
 fn parse(text: &str) -> Result<Contents, Fault> {
@@ -211,16 +211,16 @@ fn parse(text: &str) -> Result<Contents, Fault> {
             ("reply" | "error", Some(request)) => {
                 contents.exchanges.push(Exchange { request, answer: section.answer()? });
             }
-            _ => return Err((section.line, format!("`{}` is not expected here", section.kind))),
+            _ => return Err((section.line, format!("unexpected section `{}`", section.kind))),
         }
     }
     match asked {
         None => Ok(contents),
-        Some(_) => Err((text.lines().count(), "the last request has no reply".to_owned())),
+        Some(_) => Err((text.lines().count(), "missing reply to the last request".to_owned())),
     }
 }
 
-/// What begins with a line of `==`.
+/// A section, which begins with a line of `==`.
 struct Section<'a> {
     line: usize,
     kind: &'a str,
@@ -253,7 +253,7 @@ impl Section<'_> {
             let after: After = self.read(&after.to_string())?;
             let base = after.exchange.checked_sub(1).and_then(|index| earlier.get(index));
             let base =
-                base.ok_or_else(|| (self.line, format!("there is no exchange {} before", after.exchange)))?;
+                base.ok_or_else(|| (self.line, format!("unknown earlier exchange {}", after.exchange)))?;
             request.messages.extend(base.request.messages.iter().take(after.messages).map(Arc::clone));
         }
         request.messages.extend(new.iter().map(Arc::clone));

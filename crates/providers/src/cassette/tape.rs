@@ -1,4 +1,4 @@
-//! The cassette as a model: it looks up what was recorded, or records what a model says.
+//! The cassette as a model: it replays recorded exchanges, or records a model's.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use super::exchange::{Answer, Exchange};
 use super::file::{self, CassetteError, Contents};
 use crate::Secret;
 
-/// A model that answers from a file, or writes into it what another model says.
+/// A model that replays a file, or records another model into it.
 ///
-/// Requests are matched by what they ask: conversation, tools, format and parameters. One that was recorded
-/// several times is answered in that order; one that was not is an error which shows the difference. What
-/// is kept of a reply is what it said and how it ended, errors included, not in which pieces it came.
+/// Requests are matched by conversation, tools, format and parameters. A request recorded several times is
+/// answered in that order; an unrecorded one is an error with a diff. The recording of a reply has its
+/// content and its end, including errors, but not its chunks.
 ///
 /// # Secrets
-/// Keys of models are never part of a request, and are taken out of errors before these get here. What else
-/// must not be in the file is named with [`hiding`](Cassette::hiding).
+/// Keys of models are never part of a request, and are removed from errors before they are recorded. Other
+/// secrets are set with [`hiding`](Cassette::hiding).
 ///
 /// # Examples
 /// ```
@@ -50,7 +50,7 @@ pub struct Cassette(Arc<Inner>);
 struct Inner {
     id: String,
     path: PathBuf,
-    /// Whom to ask what is not on the tape.
+    /// The model for unrecorded requests.
     model: Option<Arc<dyn ChatModel>>,
     secrets: Vec<Secret>,
     tape: Mutex<Tape>,
@@ -69,12 +69,12 @@ impl Cassette {
     /// Answers from the file only.
     ///
     /// # Errors
-    /// There is no such file, or it is no cassette.
+    /// The file does not exist, or is not a cassette.
     pub fn replay(path: impl AsRef<Path>) -> Result<Self, CassetteError> {
         Ok(Cassette::of(path.as_ref(), file::read(path.as_ref())?, None))
     }
 
-    /// Asks the model, and writes down all of it in place of what was in the file.
+    /// Calls the model, and replaces the file with the recording.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -84,13 +84,13 @@ impl Cassette {
         Ok(Cassette::of(path.as_ref(), contents, Some(Arc::new(model))))
     }
 
-    /// Answers from the file what is in it; asks the model and writes down what is not.
+    /// Replays recorded requests; calls the model for others and records them.
     ///
-    /// `make` gives the model. It may fail, for want of a key say, as long as there is a file: then what is
-    /// not in it is an error.
+    /// `make` creates the model. It may fail, because of a missing key for example, if the file exists: then
+    /// an unrecorded request is an error.
     ///
     /// # Errors
-    /// The file is there and no cassette, cannot be written, or there is none and no model either.
+    /// The file exists and is not a cassette, cannot be written, or neither the file nor a model exists.
     pub fn auto<M: ChatModel + 'static>(
         path: impl AsRef<Path>,
         make: impl FnOnce() -> Result<M, ModelError>,
@@ -114,8 +114,7 @@ impl Cassette {
         }))
     }
 
-    /// The same cassette, into whose file this secret is never written: `***` stands in its place. To be
-    /// said before anything is recorded or replayed.
+    /// Replaces this secret with `***` in the file. Must be called before anything is recorded or replayed.
     #[must_use]
     pub fn hiding(self, secret: impl Into<Secret>) -> Self {
         let inner = &self.0;
@@ -132,7 +131,7 @@ impl Cassette {
         }))
     }
 
-    /// The number of exchanges on the tape that were not asked for.
+    /// The number of recorded exchanges that were not replayed.
     pub fn unused(&self) -> usize {
         let tape = self.0.tape.lock().unwrap_or_else(PoisonError::into_inner);
         tape.used.iter().filter(|used| !**used).count()
@@ -170,7 +169,7 @@ impl Inner {
     fn keep(&self, exchange: Exchange) -> Result<(), CassetteError> {
         let mut tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
         tape.contents.exchanges.push(exchange);
-        // What was recorded just now is not there to be replayed.
+        // A new recording is not replayed.
         tape.used.push(true);
         if std::mem::replace(&mut tape.is_ours, true) {
             file::append(&self.path, &tape.contents)
@@ -190,12 +189,12 @@ impl Inner {
         });
         let path = self.path.display();
         let message = match closest {
-            None => format!("the cassette {path} is empty"),
+            None => format!("cassette {path} is empty"),
             Some((index, _, text)) if text == asked => {
-                format!("the cassette {path} has this request as number {index}, and it was replayed already")
+                format!("cassette {path}: request {index} was already replayed")
             }
             Some((index, _, text)) => format!(
-                "the cassette {path} has no such request; closest is number {index} (- recorded, + asked):{}",
+                "unknown request in cassette {path}; closest is number {index} (- recorded, + requested):{}",
                 diff::diff(&text, &asked)
             ),
         };
@@ -239,7 +238,7 @@ impl Inner {
     }
 }
 
-/// A reply that is written down once it has ended. One that is dropped before is not.
+/// A reply that is recorded at its end. A reply dropped before is not recorded.
 fn recorded(reply: ReplyStream, request: ChatRequest, inner: Arc<Inner>) -> ReplyStream {
     let recorder =
         Recorder { reply, request, inner, said: ReplyBuilder::new(), reason: None, is_kept: false };

@@ -1,8 +1,8 @@
 //! Messages as contents.
 //!
-//! Two things surprise. The results of a step are parts of *one* content, and so is what a user says right behind them: a
-//! content is open until somebody else speaks. And a call has an id only if the server gave it one: a made up one is not
-//! sent, with the call or with its result.
+//! Note two things. The results of a step are parts of *one* content, together with directly following user
+//! messages: a content stays open until the role changes. And a call has an id only if the server set it: a
+//! generated one is not sent, with the call or with its result.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ pub(super) const SIGNATURE: &str = "thought_signature";
 /// The extra of a call that holds the id that the server gave it.
 pub(super) const CALL_ID: &str = "function_call_id";
 
-/// The field of an unknown part that holds a part of a kind that we do not know.
+/// The field of an unknown part with a part of an unknown kind.
 const PART: &str = "gemini";
 
 /// What is open between two messages.
 #[derive(Clone, Default)]
 pub struct Open {
-    /// Who speaks in the content that is open; none before the first one.
+    /// The role of the open content; `None` before the first one.
     speaker: Option<&'static str>,
     /// The ids of the last calls, and those that the server gave them.
     given: Arc<[(String, Value)]>,
@@ -38,7 +38,7 @@ pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Re
     match message.role() {
         // Those at the beginning are a field of the request.
         Role::System if open.speaker.is_none() => {}
-        // There is no place for them later.
+        // Later system messages are not supported.
         Role::System => {
             let text = format!("<system>\n{}\n</system>", message.text());
             push("user", &json!({"text": text}), open, out);
@@ -108,12 +108,12 @@ fn push(speaker: &'static str, part: &Value, open: &mut Open, out: &mut Vec<u8>)
     wire::json(part, out);
 }
 
-/// A part as the API writes it; none if there is nothing to say.
+/// A part in the API's form; `None` if it is empty.
 fn wired(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
     Ok(Some(match &part.content {
         Content::Text(text) if text.is_empty() && part.extras.get(SIGNATURE).is_none() => return Ok(None),
         Content::Text(text) => json!({"text": text}),
-        // What another model thought is none of this one's business.
+        // Reasoning of other models is omitted.
         Content::Reasoning(_) if part.extras.get(SIGNATURE).is_none() => return Ok(None),
         Content::Reasoning(text) => json!({"text": text, "thought": true}),
         Content::ToolCall(call) => {
@@ -140,7 +140,7 @@ fn with_id(id: Option<&Value>, mut call: Value) -> Value {
     call
 }
 
-/// The result of a call, and what it shows.
+/// The result of a call, and its media.
 fn answer(result: &ToolResult, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
     let text = result.text();
     let response = match result.content() {

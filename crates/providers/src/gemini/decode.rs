@@ -71,7 +71,7 @@ impl Decoder {
 
     fn response(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if !value.is_object() {
-            return Err(Bad::malformed("an event is no JSON object"));
+            return Err(Bad::malformed("expected a JSON object as the event"));
         }
         if value.get("error").is_some_and(|error| !error.is_null()) {
             return Err(Bad::Said(value.to_string()));
@@ -105,7 +105,7 @@ impl Decoder {
             return Ok(());
         };
         self.end.reason = Some(match reason {
-            // Servers that speak like it say so of calls.
+            // Compatible servers use it for calls.
             "STOP" | "FUNCTION_CALL" => FinishReason::Stop,
             "MAX_TOKENS" => FinishReason::Length,
             "SAFETY"
@@ -119,7 +119,7 @@ impl Decoder {
             | "IMAGE_RECITATION" => FinishReason::ContentFilter,
             "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "MALFORMED_RESPONSE" => {
                 let more =
-                    candidate["finishMessage"].as_str().unwrap_or("the model called a tool in a wrong way");
+                    candidate["finishMessage"].as_str().unwrap_or("the model made an invalid tool call");
                 return Err(Bad::malformed(format!("{reason}: {more}")));
             }
             other => FinishReason::Other(other.to_owned()),

@@ -14,9 +14,9 @@ pub struct GenerateContent(());
 
 /// A model of Google's Gemini API.
 ///
-/// What a model thought goes back to it with its signature. Settings that only this provider has are
-/// [extras of the parameters](stepfold_state_core::chat::ModelParams::extras); one named `generationConfig` is added to
-/// the settings of that name that the request has itself.
+/// A model's reasoning is sent back with its signature. Provider-specific settings are [extras of the
+/// parameters](stepfold_state_core::chat::ModelParams::extras); an extra named `generationConfig` is merged
+/// into the request's own.
 ///
 /// # Examples
 /// ```

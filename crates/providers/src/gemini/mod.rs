@@ -3,9 +3,9 @@
 //! In the order one meets them: a [`GeminiBuilder`] is given a key and a model; a [`Gemini`] is the
 //! [`ChatModel`](stepfold_state_core::chat::ChatModel). Their dialect, [`GenerateContent`], is pure functions.
 //!
-//! What the provider wants back untouched travels as extras of parts: `thought_signature`, and `function_call_id` of calls
-//! to which the server gave an id. Parts of kinds that we do not know (code that the server ran, say) are kept as unknown
-//! parts, and go back as they came.
+//! Data that the provider needs back unchanged is stored in extras of parts: `thought_signature`, and
+//! `function_call_id` of calls with a server's id. Parts of unknown kinds (server-side code, for example) are
+//! kept as unknown parts, and sent back unchanged.
 
 mod content;
 mod decode;

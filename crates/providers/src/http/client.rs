@@ -19,7 +19,7 @@ pub(crate) struct Connect {
     pub(crate) timeout: Duration,
     /// The address of a proxy, which may hold a password.
     pub(crate) proxy: Option<Secret>,
-    /// Certificates, in PEM, that are trusted beside those of the system.
+    /// Trusted certificates, in PEM, in addition to the system's.
     pub(crate) roots: Vec<Vec<u8>>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn client(connect: &Connect) -> Result<reqwest::Client, ModelError> {
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")));
     if let Some(proxy) = &connect.proxy {
         let proxy = reqwest::Proxy::all(proxy.expose());
-        builder = builder.proxy(proxy.map_err(|_| wrong("invalid address of a proxy"))?);
+        builder = builder.proxy(proxy.map_err(|_| wrong("invalid proxy address"))?);
     }
     let tls = if connect.roots.is_empty() { tls()? } else { tls_with(&connect.roots)? };
     builder.tls_backend_preconfigured(tls).build().map_err(|error| unusable(&error))
@@ -44,15 +44,16 @@ pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
     let url = url.unwrap_or("").trim().trim_end_matches('/');
     let parsed = reqwest::Url::parse(url).ok().filter(reqwest::Url::has_host);
     if parsed.is_none_or(|url| !matches!(url.scheme(), "http" | "https")) {
-        return Err(format!("`{url}` is no base URL: it begins with http:// or https://"));
+        return Err(format!("invalid base URL `{url}`: must begin with http:// or https://"));
     }
     Ok(url.to_owned())
 }
 
 /// A header's value that does not show. Some characters cannot be sent in one.
 pub(crate) fn sensitive(what: &str, value: &str) -> Result<HeaderValue, String> {
-    let mut value = HeaderValue::try_from(value)
-        .map_err(|_| format!("{what} has a character that cannot be sent, such as a line break"))?;
+    let mut value = HeaderValue::try_from(value).map_err(|_| {
+        format!("invalid {what}: contains a character that cannot be sent, such as a line break")
+    })?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -80,7 +81,7 @@ fn tls_with(roots: &[Vec<u8>]) -> Result<ClientConfig, ModelError> {
     let certificates = certificates.collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| wrong(&format!("invalid certificate: {error}")))?;
     if certificates.is_empty() {
-        return Err(wrong("invalid certificate: there is none in the PEM"));
+        return Err(wrong("invalid certificate: the PEM has none"));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Verifier::new_with_extra_roots(certificates, Arc::clone(&provider));
@@ -95,5 +96,5 @@ fn wrong(message: &str) -> ModelError {
 }
 
 fn unusable(error: &dyn std::fmt::Display) -> ModelError {
-    ModelError::new(ModelErrorKind::Unsupported, format!("the HTTP client could not be set up: {error}"))
+    ModelError::new(ModelErrorKind::Unsupported, format!("HTTP client could not be created: {error}"))
 }

@@ -1,8 +1,7 @@
 //! Server-sent events out of bytes, however these are cut.
 //!
-//! Our own, because three things matter here that the libraries do not tell: whether the end came in the
-//! middle of an event, that no event is larger than we are willing to hold, and that each byte is looked at
-//! once even if an event of megabytes comes in small pieces.
+//! An own parser, for three features: it detects an end in the middle of an event, limits the size of events,
+//! and looks at each byte once even if a large event arrives in small pieces.
 
 use std::mem;
 
@@ -12,13 +11,13 @@ pub(crate) const MAX_EVENT: usize = 16 << 20;
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// What kind it is; often empty.
+    /// The kind; often empty.
     pub name: String,
     /// Its data, the lines joined.
     pub data: String,
 }
 
-/// What is wrong with a stream of events.
+/// A fault of an event stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadEvent {
     TooLarge,
@@ -79,7 +78,7 @@ impl Events {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
-            // Servers of llama.cpp used to say in a field of its own what went wrong.
+            // Servers of llama.cpp used to send errors in a separate field.
             "data" | "error" => {
                 if mem::replace(&mut self.has_data, true) {
                     self.event.data.push('\n');

@@ -20,10 +20,10 @@ use super::guard;
 const MAX_ERROR: usize = 64 << 10;
 const MAX_ERROR_TIME: Duration = Duration::from_secs(10);
 
-/// The most bytes of a reply, with all that is said around it.
+/// The maximum bytes of a reply, including its protocol.
 const MAX_REPLY: usize = 64 << 20;
 
-/// How far a reply has come, and how long nothing may come once it has begun. Until then another limit holds.
+/// The progress of a reply, and its limit on idle time. Before the first chunk another limit applies.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     idle: Option<Duration>,
@@ -41,7 +41,7 @@ impl Progress {
         self.has_begun.store(true, Ordering::Relaxed);
     }
 
-    /// Says that it is whole: what may follow is of no weight.
+    /// Marks the reply as complete: later data does not matter.
     pub(crate) fn finish(&self) {
         self.is_whole.store(true, Ordering::Relaxed);
     }
@@ -67,7 +67,7 @@ pub(crate) type Pieces = BoxStream<'static, Result<Piece, ModelError>>;
 /// The bytes of a body. An error is the last item.
 type ByteStream = BoxStream<'static, Result<Bytes, ModelError>>;
 
-/// Sends a request, and waits for what is answered.
+/// Sends a request, and waits for the response.
 pub(crate) async fn send(
     client: &Client,
     request: Request,
@@ -91,14 +91,14 @@ pub(crate) async fn pieces(
     let status = response.status();
     if !status.is_success() {
         let headers = response.headers().clone();
-        // What came of the body until then has to do.
+        // Uses the part of the body received so far.
         let mut body = Vec::new();
         let read = read(response.bytes_stream().boxed(), MAX_ERROR, &mut body);
         let _ = timeout(MAX_ERROR_TIME, read).await;
         return Err(classify(target, Some(status), &headers, &String::from_utf8_lossy(&body)));
     }
     if let Some(encoding) = response.headers().get("content-encoding").filter(|name| *name != "identity") {
-        let message = format!("unsupported content encoding {encoding:?}: the request asked for none");
+        let message = format!("unsupported content encoding {encoding:?}: the request did not accept one");
         return Err(target.error(ModelErrorKind::Unsupported, message));
     }
     let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
@@ -108,13 +108,13 @@ pub(crate) async fn pieces(
     match content_type {
         "text/event-stream" => Ok(events(bytes, target.clone())),
         "application/json" => whole(bytes, target).await,
-        // Some servers do not say what they send, or not well.
+        // Some servers send no content type, or a wrong one.
         "" | "text/plain" | "application/octet-stream" => sniffed(bytes, content_type, target).await,
         other => Err(unexpected(bytes, other, target).await),
     }
 }
 
-/// What a body is by its first letters, when nothing else says it.
+/// Detects the kind of a body by its first bytes, without a content type.
 async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> Result<Pieces, ModelError> {
     let mut head = Vec::new();
     let mut start: &[u8] = &[];
@@ -138,7 +138,7 @@ async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> 
     }
 }
 
-/// The error for a body that is no reply.
+/// The error of a body that is not a reply.
 async fn unexpected(bytes: ByteStream, content_type: &str, target: &Target) -> ModelError {
     let mut body = Vec::new();
     let _ = timeout(MAX_ERROR_TIME, read(bytes, MAX_ERROR, &mut body)).await;
@@ -155,7 +155,7 @@ async fn whole(mut bytes: ByteStream, target: &Target) -> Result<Pieces, ModelEr
     }
     match String::from_utf8(body) {
         Ok(text) => Ok(stream::iter([Ok(Piece::Whole(text))]).boxed()),
-        Err(_) => Err(target.error(ModelErrorKind::Malformed, "the reply is not UTF-8")),
+        Err(_) => Err(target.error(ModelErrorKind::Malformed, "expected UTF-8 in the reply")),
     }
 }
 
@@ -182,7 +182,7 @@ struct Reader {
     events: Events,
     ready: VecDeque<Event>,
     target: Target,
-    /// How it ends, once that is known. What is ready comes first.
+    /// The result at the end, once it is known. Buffered data comes first.
     end: Option<Result<(), ModelError>>,
 }
 
@@ -223,7 +223,7 @@ impl Reader {
     }
 }
 
-/// The bytes of a response, given up on when none come for so long, or too many.
+/// The bytes of a response, limited in idle time and size.
 fn response_bytes(response: Response, progress: &Progress, target: &Target) -> ByteStream {
     let bytes = response.bytes_stream().boxed();
     let incoming = Incoming { bytes, progress: progress.clone(), target: target.clone(), count: 0 };
@@ -251,14 +251,14 @@ impl Incoming {
                 Err(_) if !self.progress.has_begun.load(Ordering::Relaxed) => {}
                 Err(_) => {
                     let kind = ModelErrorKind::TimedOut(TimeoutKind::Idle);
-                    return Some(Err(self.fail(kind, &format!("nothing came for {limit:?}"))));
+                    return Some(Err(self.fail(kind, &format!("no data for {limit:?}"))));
                 }
             }
         };
         let bytes = match next? {
             Ok(bytes) => bytes,
             Err(error) => {
-                let message = format!("the connection broke while the reply came: {}", cause(&error));
+                let message = format!("connection lost during the reply: {}", cause(&error));
                 let failed = self.fail(ModelErrorKind::CutOff, &message);
                 return Some(Err(failed.with_source(error.without_url())));
             }
@@ -270,7 +270,7 @@ impl Incoming {
         Some(Ok(bytes))
     }
 
-    /// The last error: the connection is let go of.
+    /// The last error: the connection is released.
     fn fail(&mut self, kind: ModelErrorKind, message: &str) -> ModelError {
         self.bytes = stream::empty().boxed();
         self.target.error(kind, message)
@@ -312,7 +312,7 @@ fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// What is at the bottom of an error; the layers above say less.
+/// The root cause of an error, which is more specific than the outer layers.
 fn cause(error: &dyn std::error::Error) -> String {
     let mut bottom = error;
     while let Some(source) = bottom.source() {

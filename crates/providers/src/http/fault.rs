@@ -1,5 +1,5 @@
-//! What a server's error means. Servers that speak one dialect have a dozen ways to say that something went
-//! wrong; this is the one place that reads them. Only kinds come out, and texts without keys.
+//! Classifies a server's errors. Servers of one dialect have a dozen error formats; this is the only place
+//! that parses them. Its results are kinds, and texts without keys.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +19,7 @@ const MAX_MESSAGE: usize = 1_000;
 pub(crate) struct Target {
     pub(crate) provider: String,
     pub(crate) model: String,
-    /// What must not be in any text.
+    /// The secrets to remove from texts.
     pub(crate) secrets: Vec<Secret>,
     pub(crate) request_id: Option<String>,
 }
@@ -68,7 +68,7 @@ pub(super) fn request_id(headers: &HeaderMap) -> Option<String> {
     found.to_str().ok().filter(|id| !id.is_empty()).map(str::to_owned)
 }
 
-/// The error that a response with this status, or an error in the middle of a stream, stands for.
+/// The error of a response with this status, or of an error inside a stream.
 pub(crate) fn classify(
     target: &Target,
     status: Option<StatusCode>,
@@ -79,7 +79,7 @@ pub(crate) fn classify(
     let wait = retry_after(headers, now).or_else(|| said.wait());
     let by_status = || status.map(|status| of_status(status.as_u16(), &said));
     let kind = match said.kind() {
-        // Some say `api_error` of whatever it is; a wrong key stays one.
+        // Some use `api_error` for everything; a wrong key is still classified as such.
         Some(ModelErrorKind::Transient) if status.is_some_and(|status| status.is_client_error()) => {
             by_status()
         }
@@ -87,7 +87,7 @@ pub(crate) fn classify(
     };
     let status = status.map_or_else(String::new, |status| format!("status {}: ", status.as_u16()));
     let code = said.code.first().map_or_else(String::new, |code| format!(" [{code}]"));
-    let message = if said.message.is_empty() { "the server did not say why" } else { &said.message };
+    let message = if said.message.is_empty() { "the server gave no reason" } else { &said.message };
     let error = target.error(kind.unwrap_or(ModelErrorKind::Transient), format!("{status}{message}{code}"));
     match wait {
         Some(wait) => error.with_retry_after(wait),
@@ -100,7 +100,7 @@ fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// What a status means when nothing else is known.
+/// The kind of a status without further information.
 fn of_status(status: u16, said: &Said) -> ModelErrorKind {
     match status {
         401..=403 => ModelErrorKind::Authentication,
@@ -116,13 +116,13 @@ fn of_status(status: u16, said: &Said) -> ModelErrorKind {
     }
 }
 
-/// What an error's body says.
+/// The content of an error's body.
 #[derive(Debug, Default)]
 struct Said {
     message: String,
-    /// Codes and types, as far as they are words or numbers.
+    /// Codes and types, if they are words or numbers.
     code: Vec<String>,
-    /// The whole of it, for numbers in fields of their own.
+    /// The whole body, for numbers in other fields.
     body: Value,
 }
 
@@ -148,13 +148,13 @@ impl Said {
             Some(Value::Number(code)) => Some(code.to_string()),
             _ => None,
         });
-        // OpenRouter keeps what the provider behind it said in here.
+        // OpenRouter puts the provider's own error here.
         let raw = inner.pointer("/metadata/raw").and_then(Value::as_str);
         let raw = raw.map_or_else(String::new, |raw| format!(": {raw}"));
         Said { message: text(message) + &raw, code: code.collect(), body: inner.clone() }
     }
 
-    /// What the codes and the text mean, whatever the status is.
+    /// The kind by codes and text, independent of the status.
     fn kind(&self) -> Option<ModelErrorKind> {
         let text = self.message.to_lowercase();
         let codes: Vec<String> = self.code.iter().map(|code| code.to_lowercase()).collect();
@@ -178,7 +178,7 @@ impl Said {
         by_code.or_else(|| is_no_model.then_some(ModelErrorKind::NotFound)).or_else(by_number)
     }
 
-    /// How long to wait, as Google says it.
+    /// The wait in Google's format.
     fn wait(&self) -> Option<Duration> {
         let details = self.body.get("details")?.as_array()?;
         units(details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?)
@@ -278,7 +278,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The number behind the first of these cues that has one.
+/// The number after the first matching cue.
 fn number_after(text: &str, cues: &[&str]) -> Option<u64> {
     cues.iter().find_map(|cue| {
         let (_, after) = text.split_once(cue)?;
@@ -320,21 +320,21 @@ mod tests {
             400,
             r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
             &expect![
-                "conversation too long, 9001 tokens of at most 8192 (openai, model m, request r1): status 400: This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens. [context_length_exceeded]"
+                "conversation too long: expected at most 8192 tokens, found 9001 (openai, model m, request r1): status 400: This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens. [context_length_exceeded]"
             ],
         );
         check(
             400,
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
             &expect![
-                "conversation too long, 210000 tokens of at most 200000 (openai, model m, request r1): status 400: prompt is too long: 210000 tokens > 200000 maximum [invalid_request_error]"
+                "conversation too long: expected at most 200000 tokens, found 210000 (openai, model m, request r1): status 400: prompt is too long: 210000 tokens > 200000 maximum [invalid_request_error]"
             ],
         );
         check(
             400,
             r#"{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":20,"n_ctx":16}}"#,
             &expect![
-                "conversation too long, 20 tokens of at most 16 (openai, model m, request r1): status 400: the request exceeds the available context size, try increasing it [400]"
+                "conversation too long: expected at most 16 tokens, found 20 (openai, model m, request r1): status 400: the request exceeds the available context size, try increasing it [400]"
             ],
         );
         check(
@@ -382,7 +382,7 @@ mod tests {
             502,
             "",
             &expect![
-                "transient failure (openai, model m, request r1): status 502: the server did not say why"
+                "transient failure (openai, model m, request r1): status 502: the server gave no reason"
             ],
         );
         check(
@@ -398,7 +398,7 @@ mod tests {
         check(
             302,
             "",
-            &expect!["not found (openai, model m, request r1): status 302: the server did not say why"],
+            &expect!["not found (openai, model m, request r1): status 302: the server gave no reason"],
         );
     }
 

@@ -7,7 +7,7 @@ use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 /// How many guards there are.
 static FORBIDDEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Forbids models behind HTTP to reach another machine for as long as the guard lives, in the whole process.
+/// Forbids HTTP models to connect to other machines as long as the guard lives, in the whole process.
 ///
 /// For the beginning of a test: a request to anything but this machine fails with an error of kind
 /// [`Unsupported`](ModelErrorKind::Unsupported) before a socket is opened. Servers on loopback addresses
@@ -42,11 +42,11 @@ pub(super) fn check(url: &reqwest::Url) -> Result<(), ModelError> {
     if is_here || (FORBIDDEN.load(Ordering::SeqCst) == 0 && !is_forbidden_by_environment()) {
         return Ok(());
     }
-    let message = format!("real requests are forbidden here, and this one was for {host}");
+    let message = format!("real requests are forbidden, found one for {host}");
     Err(ModelError::new(ModelErrorKind::Unsupported, message))
 }
 
-#[expect(clippy::disallowed_methods, reason = "whoever runs the tests forbids requests by the environment")]
+#[expect(clippy::disallowed_methods, reason = "tests forbid requests by an environment variable")]
 fn is_forbidden_by_environment() -> bool {
     std::env::var_os("STEPFOLD_FORBID_REAL_REQUESTS").is_some_and(|value| value != "0" && !value.is_empty())
 }

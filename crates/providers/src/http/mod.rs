@@ -1,4 +1,4 @@
-//! What all models behind HTTP share: one client, one way to read errors, one way to read streams.
+//! Common code of HTTP models: one client, one error parser, one stream reader.
 
 mod client;
 mod events;

@@ -1,10 +1,10 @@
-//! How long a server asks to wait, as it says in its headers.
+//! The wait that a server requests in its headers.
 
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::HeaderMap;
 
-/// How long to wait before the next request, if the headers say so.
+/// The requested wait before the next request, if the headers have one.
 ///
 /// `Retry-After` in seconds, fractions included, or as a date; `retry-after-ms`; else the time until the
 /// exhausted one of the counters `x-ratelimit-*` is filled up.

@@ -1,50 +1,60 @@
-//! At most so many requests at once.
+//! Limits concurrent requests.
 
-use std::fmt;
 use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ReplyStream};
 use tokio::sync::Semaphore;
 
-/// A model that is asked so many things at once at most; see
-/// [`with_max_concurrency`](super::ChatModelExt::with_max_concurrency).
-///
-/// A request counts from when its stream is first polled until that has ended or is dropped.
-pub struct Limited<M> {
-    inner: Arc<M>,
-    places: Arc<Semaphore>,
-}
+use super::ModelLayer;
 
-impl<M> Limited<M> {
-    pub(super) fn new(inner: M, requests: usize) -> Self {
-        let places = requests.clamp(1, Semaphore::MAX_PERMITS);
-        Limited { inner: Arc::new(inner), places: Arc::new(Semaphore::new(places)) }
+/// Limits concurrent requests: further ones wait, in order of arrival.
+///
+/// A request counts from the first poll of its stream until the stream has ended or is dropped.
+///
+/// # Examples
+/// ```
+/// use stepfold_providers::Scripted;
+/// use stepfold_providers::layer::{ChatModelExt, ConcurrencyLimit};
+///
+/// let model = Scripted::new(["hi"]).layer(ConcurrencyLimit::new(8));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConcurrencyLimit(usize);
+
+impl ConcurrencyLimit {
+    /// At most `requests` requests at once. Zero counts as one.
+    pub fn new(requests: usize) -> Self {
+        ConcurrencyLimit(requests.clamp(1, Semaphore::MAX_PERMITS))
     }
 }
 
-impl<M: ChatModel + 'static> ChatModel for Limited<M> {
+impl ModelLayer for ConcurrencyLimit {
+    fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
+        Arc::new(Limited { inner: model, permits: Arc::new(Semaphore::new(self.0)) })
+    }
+}
+
+struct Limited {
+    inner: Arc<dyn ChatModel>,
+    permits: Arc<Semaphore>,
+}
+
+impl ChatModel for Limited {
     fn id(&self) -> &str {
         self.inner.id()
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let model = Arc::clone(&self.inner);
-        let reply = Arc::clone(&self.places).acquire_owned().map(move |place| {
-            // The semaphore is never closed, so that there is always a place in the end. The closure
+        let reply = Arc::clone(&self.permits).acquire_owned().map(move |permit| {
+            // The semaphore is never closed, so that there is always a permit in the end. The closure
             // holds it for as long as the stream lives.
             model.respond(request).map(move |chunk| {
-                let _held = &place;
+                let _held = &permit;
                 chunk
             })
         });
         ReplyStream::new(reply.flatten_stream())
-    }
-}
-
-impl<M: ChatModel> fmt::Debug for Limited<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let free = self.places.available_permits();
-        f.debug_struct("Limited").field("model", &self.inner.id()).field("free", &free).finish()
     }
 }

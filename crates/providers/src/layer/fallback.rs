@@ -1,4 +1,4 @@
-//! Asking another model when one cannot answer.
+//! Asks another model when one cannot answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,40 +6,56 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 
+use super::ModelLayer;
 use super::opening::{Begun, all_failed, opening};
 
-/// Models of which the first that can answer does; see
-/// [`with_fallback`](super::ChatModelExt::with_fallback).
+/// Asks another model when the first one cannot answer.
 ///
-/// The next one is asked if nothing of a reply was handed on, and the error is one that another model
-/// might not have: it may pass, the key or the name is wrong, the conversation is too long, or the model
-/// cannot do what was asked. A request that is wrong or refused is so everywhere. The model that a request
-/// names is one of the first model's provider; the others are asked for what they are by default.
+/// The next model is called if no part of a reply was passed on and another model might succeed: the error is
+/// temporary, the key or the name is wrong, the conversation is too long, or the model does not support the
+/// request. An invalid or refused request fails everywhere. The model name in a request belongs to the first
+/// model's provider; the others use their default.
+///
+/// # Examples
+/// ```
+/// use stepfold_providers::Scripted;
+/// use stepfold_providers::layer::{ChatModelExt, Fallback};
+///
+/// let model = Scripted::new(["hi"]).layer(Fallback::to(Scripted::new(["hi"])).or(Scripted::new(["hi"])));
+/// ```
 #[derive(Clone)]
-pub struct Fallback {
-    /// Never empty.
-    models: Arc<[Arc<dyn ChatModel>]>,
-    id: Arc<str>,
-}
+pub struct Fallback(Arc<[Arc<dyn ChatModel>]>);
 
 impl Fallback {
-    /// A list of one.
-    pub fn new(first: impl ChatModel + 'static) -> Self {
-        Fallback { id: first.id().into(), models: [Arc::new(first) as Arc<dyn ChatModel>].into() }
+    /// A fallback to one model.
+    pub fn to(other: impl ChatModel + 'static) -> Self {
+        Fallback([Arc::new(other) as Arc<dyn ChatModel>].into())
     }
 
-    /// The same list with one more model at its end.
+    /// Adds a model, which is called last.
     #[must_use]
     pub fn or(self, other: impl ChatModel + 'static) -> Self {
         let other: Arc<dyn ChatModel> = Arc::new(other);
-        Fallback { models: self.models.iter().cloned().chain([other]).collect(), id: self.id }
+        Fallback(self.0.iter().cloned().chain([other]).collect())
     }
 }
 
-impl ChatModel for Fallback {
+impl ModelLayer for Fallback {
+    fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
+        let models = [model].into_iter().chain(self.0.iter().cloned()).collect();
+        Arc::new(FirstAnswer { models })
+    }
+}
+
+/// Never empty.
+struct FirstAnswer {
+    models: Arc<[Arc<dyn ChatModel>]>,
+}
+
+impl ChatModel for FirstAnswer {
     /// The id of the first model.
     fn id(&self) -> &str {
-        &self.id
+        self.models.first().map_or("", |model| model.id())
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
@@ -69,8 +85,8 @@ async fn first_answer(
         }
         request.model = None;
     }
-    let last = last.unwrap_or_else(|| ModelError::new(ModelErrorKind::Unsupported, "there is no model"));
-    Err(if failures.len() > 1 { all_failed(last, "no model answered", &failures) } else { last })
+    let last = last.unwrap_or_else(|| ModelError::new(ModelErrorKind::Unsupported, "no model available"));
+    Err(if failures.len() > 1 { all_failed(last, "all models failed", &failures) } else { last })
 }
 
 /// Whether another model might do better.
@@ -89,6 +105,6 @@ fn is_of_one_model(kind: &ModelErrorKind) -> bool {
 
 impl fmt::Debug for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.models.iter().map(ChatModel::id)).finish()
+        f.debug_list().entries(self.0.iter().map(ChatModel::id)).finish()
     }
 }

@@ -1,14 +1,12 @@
-//! Layers that go around any model, and are models themselves.
+//! Layers around any model: timeout, trace, rate limit, concurrency limit, retry, fallback.
 //!
-//! They are put on with the methods of [`ChatModelExt`], innermost first. A good order, from the inside:
-//! [time-outs](ChatModelExt::with_timeouts), so that a request that hangs becomes an error;
-//! [traces](ChatModelExt::traced), to see each attempt; limits of
-//! [rate](ChatModelExt::with_rate_limit) and [concurrency](ChatModelExt::with_max_concurrency), so that
-//! a retry counts as a request; [retry](ChatModelExt::with_retry); and outermost
-//! [fallback](ChatModelExt::with_fallback), to another model when all that was of no use.
+//! [`ChatModelExt::layer`] puts one layer around a model, innermost first; [`Layers`] is a stack that can be kept and
+//! put around several models. A good order, from the inside: [`Timeout`], so that a request that hangs becomes an
+//! error; [`Trace`], to see each attempt; [`RateLimit`] and [`ConcurrencyLimit`], so that a retry counts as a request;
+//! [`Retry`]; and outermost [`Fallback`], to another model when all attempts have failed.
 //!
-//! No layer ever repeats a request of which something was handed on: whoever reads a stream would see the
-//! beginning of the reply twice.
+//! No layer repeats a request after a part of its reply was passed on: the reader of the stream would see the
+//! beginning twice.
 
 mod concurrency;
 mod fallback;
@@ -18,32 +16,117 @@ mod retry;
 mod timeout;
 mod trace;
 
+use std::fmt;
 use std::sync::Arc;
 
 use stepfold_state_core::chat::ChatModel;
 
-pub use self::concurrency::Limited;
+pub use self::concurrency::ConcurrencyLimit;
 pub use self::fallback::Fallback;
-pub use self::rate_limit::{RateLimit, RateLimited};
-pub use self::retry::{FailedAttempt, Retried, RetryPolicy};
+pub use self::rate_limit::RateLimit;
+pub use self::retry::{FailedAttempt, Retry};
+pub use self::timeout::Timeout;
 #[cfg(feature = "http")]
 pub(crate) use self::timeout::watch;
-pub use self::timeout::{TimedOut, Timeouts};
-pub use self::trace::{TraceContent, Traced};
+pub use self::trace::{Trace, TraceContent};
 
-/// Puts layers around a model.
+/// A wrapper of a model: it changes when and how often the model is called.
 ///
-/// Implemented for every model, and by nobody else.
+/// One layer can wrap several models. Each model then has its own limits.
+///
+/// # Examples
+/// A layer of one's own, which fixes the seed of every request:
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use std::sync::Arc;
+/// use stepfold_providers::Scripted;
+/// use stepfold_providers::layer::{ChatModelExt, ModelLayer};
+/// use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, ReplyStream, Transcript};
+///
+/// struct Seeded(Arc<dyn ChatModel>);
+///
+/// impl ChatModel for Seeded {
+///     fn id(&self) -> &str {
+///         self.0.id()
+///     }
+///     fn respond(&self, mut request: ChatRequest) -> ReplyStream {
+///         request.params.seed = Some(7);
+///         self.0.respond(request)
+///     }
+/// }
+///
+/// struct Seed;
+///
+/// impl ModelLayer for Seed {
+///     fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
+///         Arc::new(Seeded(model))
+///     }
+/// }
+///
+/// let script = Scripted::new(["area 3"]);
+/// let model = script.clone().layer(Seed);
+/// let request = ChatRequest::new(Transcript::new().with(Message::user("which area?")));
+/// model.respond(request).into_reply().await?;
+/// assert_eq!(script.requests()[0].params.seed, Some(7));
+/// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+/// # }).unwrap();
+/// ```
+pub trait ModelLayer: Send + Sync + 'static {
+    /// The model with the layer around it.
+    fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel>;
+}
+
+/// A stack of layers, itself a layer.
+///
+/// # Examples
+/// ```
+/// use stepfold_providers::Scripted;
+/// use stepfold_providers::layer::{ChatModelExt, ConcurrencyLimit, Layers, Retry, Timeout};
+///
+/// let stack = Layers::new().with(Timeout::default()).with(ConcurrencyLimit::new(8)).with(Retry::default());
+/// let large = Scripted::new(["hi"]).layer(stack.clone());
+/// let small = Scripted::new(["hi"]).layer(stack);
+/// ```
+#[derive(Clone, Default)]
+pub struct Layers(Vec<Arc<dyn ModelLayer>>);
+
+impl Layers {
+    /// An empty stack.
+    pub fn new() -> Self {
+        Layers::default()
+    }
+
+    /// Adds an outer layer.
+    #[must_use]
+    pub fn with(mut self, layer: impl ModelLayer) -> Self {
+        self.0.push(Arc::new(layer));
+        self
+    }
+}
+
+impl ModelLayer for Layers {
+    fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
+        self.0.iter().fold(model, |model, layer| layer.layer(model))
+    }
+}
+
+impl fmt::Debug for Layers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layers").field("count", &self.0.len()).finish()
+    }
+}
+
+/// Puts layers around a model. Implemented for every model.
 ///
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
-/// use stepfold_providers::layer::{ChatModelExt, RetryPolicy, Timeouts};
+/// use stepfold_providers::layer::{ChatModelExt, Retry, Timeout};
 /// use stepfold_providers::{Scripted, ScriptedReply};
 /// use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, ModelErrorKind, Transcript};
 ///
 /// let script = Scripted::new([ScriptedReply::from(ModelErrorKind::Overloaded), "area 3".into()]);
-/// let model = script.clone().with_timeouts(Timeouts::default()).with_retry(RetryPolicy::default());
+/// let model = script.clone().layer(Timeout::default()).layer(Retry::default());
 ///
 /// let request = ChatRequest::new(Transcript::new().with(Message::user("which area?")));
 /// let reply = model.respond(request).into_reply().await?;
@@ -53,42 +136,12 @@ pub use self::trace::{TraceContent, Traced};
 /// # }).unwrap();
 /// ```
 pub trait ChatModelExt: ChatModel + Sized + 'static + sealed::Sealed {
-    /// Asks again when an attempt failed in a way that may pass.
-    fn with_retry(self, policy: RetryPolicy) -> Retried<Self> {
-        Retried::new(self, policy)
+    /// This model with a layer around it.
+    fn layer(self, layer: impl ModelLayer) -> Arc<dyn ChatModel> {
+        layer.layer(Arc::new(self))
     }
 
-    /// Asks another model when this one cannot answer. To be repeated for a third one.
-    fn with_fallback(self, other: impl ChatModel + 'static) -> Fallback {
-        Fallback::new(self).or(other)
-    }
-
-    /// Waits before a request that would exceed this rate.
-    fn with_rate_limit(self, limit: RateLimit) -> RateLimited<Self> {
-        RateLimited::new(self, limit)
-    }
-
-    /// Lets at most so many requests run at once; the others wait, in order. Zero counts as one.
-    fn with_max_concurrency(self, requests: usize) -> Limited<Self> {
-        Limited::new(self, requests)
-    }
-
-    /// Gives up on a request that takes too long.
-    fn with_timeouts(self, timeouts: Timeouts) -> TimedOut<Self> {
-        TimedOut::new(self, timeouts)
-    }
-
-    /// Tells `tracing` of each request, under the names of OpenTelemetry, without what was said.
-    fn traced(self) -> Traced<Self> {
-        Traced::new(self, TraceContent::Omit)
-    }
-
-    /// Tells `tracing` of each request, and of all that was said if asked to.
-    fn traced_with(self, content: TraceContent) -> Traced<Self> {
-        Traced::new(self, content)
-    }
-
-    /// This model behind a pointer that can be shared and does not say what is in it.
+    /// This model as a trait object that can be shared.
     fn shared(self) -> Arc<dyn ChatModel> {
         Arc::new(self)
     }

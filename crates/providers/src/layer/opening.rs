@@ -1,10 +1,10 @@
-//! The opening of a reply: what comes before anything that a reader would notice. As long as a reply is
-//! in its opening, the request can be given up and sent again, here or elsewhere.
+//! The opening of a reply: the chunks before visible content. During the opening, the request can be
+//! abandoned and sent again, here or elsewhere.
 
 use futures_util::{StreamExt, stream};
 use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind, ReplyStream};
 
-/// A reply that has begun: the chunks that came until then, and the stream of the rest.
+/// A reply after its opening: the chunks until then, and the rest of the stream.
 pub(super) struct Begun {
     held: Vec<Chunk>,
     rest: ReplyStream,
@@ -13,7 +13,7 @@ pub(super) struct Begun {
 /// Waits until a reply has begun.
 ///
 /// # Errors
-/// What it failed with before.
+/// The error before that.
 pub(super) async fn opening(mut reply: ReplyStream) -> Result<Begun, ModelError> {
     let mut held = Vec::new();
     while let Some(chunk) = reply.next().await {
@@ -24,7 +24,7 @@ pub(super) async fn opening(mut reply: ReplyStream) -> Result<Begun, ModelError>
             return Ok(Begun { held, rest: reply });
         }
     }
-    Err(ModelError::new(ModelErrorKind::CutOff, "the stream ended before anything came"))
+    Err(ModelError::new(ModelErrorKind::CutOff, "the stream ended before the first chunk"))
 }
 
 impl Begun {
@@ -34,7 +34,7 @@ impl Begun {
     }
 }
 
-/// Whether a reader would notice the chunk twice. What it is called and what it cost is replaced.
+/// Whether a repeated chunk would be visible. Identity and usage are replaced.
 fn is_noticed(chunk: &Chunk) -> bool {
     match chunk {
         Chunk::Identity { .. } | Chunk::Usage(_) => false,
@@ -43,7 +43,7 @@ fn is_noticed(chunk: &Chunk) -> bool {
     }
 }
 
-/// The error that stands for all attempts: of the kind of the last one, with what each came to, if that is to be listed.
+/// The error of all attempts: with the kind of the last one, and a list of all if requested.
 pub(super) fn all_failed(last: ModelError, what: &str, attempts: &[String]) -> ModelError {
     let listed = if attempts.is_empty() { String::new() } else { format!(": {}", attempts.join("; ")) };
     let message = format!("{} ({what}{listed})", last.message());

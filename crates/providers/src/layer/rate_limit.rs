@@ -10,44 +10,47 @@ use stepfold_state_core::chat::{ChatModel, ChatRequest, Content, ReplyStream};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
+use super::ModelLayer;
+
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How many requests, and perhaps tokens, a minute may have.
+/// Limits the rate of requests, and optionally of tokens: a request that would exceed it waits, in order of arrival.
 ///
-/// A minute's worth may come at once; after that, as it trickles back. What a request will cost in tokens
-/// is not known before it was answered: it is estimated, as a token for four bytes that are read and as many
-/// as may be written ([`max_output_tokens`](stepfold_state_core::chat::ModelParams::max_output_tokens)), or
-/// by a function of yours. A request that is larger than a minute's worth waits until the whole of one is
-/// there.
+/// The requests of a minute may be sent at once; after that, at a steady rate. The tokens of a request are not known
+/// before it was answered. They are estimated, as one token for four bytes of input and as many as may be written
+/// ([`max_output_tokens`](stepfold_state_core::chat::ModelParams::max_output_tokens)), or by a function of yours. A
+/// request larger than the limit of a minute waits for a whole minute's tokens.
 ///
 /// # Examples
 /// ```
 /// use stepfold_providers::Scripted;
 /// use stepfold_providers::layer::{ChatModelExt, RateLimit};
 ///
-/// let model = Scripted::new(["hi"]).with_rate_limit(RateLimit::per_minute(500).tokens_per_minute(30_000));
+/// let model = Scripted::new(["hi"]).layer(RateLimit::per_minute(500).tokens_per_minute(30_000));
 /// ```
 #[derive(Clone)]
 pub struct RateLimit {
     requests: u32,
     tokens: Option<u32>,
-    estimate: Arc<dyn Fn(&ChatRequest) -> u64 + Send + Sync>,
+    estimate: Arc<Estimate>,
 }
 
+type Estimate = dyn Fn(&ChatRequest) -> u64 + Send + Sync;
+
 impl RateLimit {
-    /// So many requests a minute. Zero counts as one.
+    /// Limits the requests a minute. Zero counts as one.
     pub fn per_minute(requests: u32) -> Self {
         RateLimit { requests: requests.max(1), tokens: None, estimate: Arc::new(estimate) }
     }
 
-    /// And so many tokens. Zero counts as one.
+    /// Limits the tokens a minute as well. Zero counts as one.
     #[must_use]
     pub fn tokens_per_minute(mut self, tokens: u32) -> Self {
         self.tokens = Some(tokens.max(1));
         self
     }
 
-    /// The cost of a request in tokens, by another estimate.
+    /// Sets another estimate of the tokens of a request.
     #[must_use]
     pub fn estimated_by(mut self, estimate: impl Fn(&ChatRequest) -> u64 + Send + Sync + 'static) -> Self {
         self.estimate = Arc::new(estimate);
@@ -77,16 +80,22 @@ fn estimate(request: &ChatRequest) -> u64 {
     bytes as u64 / 4 + request.params.max_output_tokens.unwrap_or(0)
 }
 
-/// Limits the rate of requests; see [`with_rate_limit`](super::ChatModelExt::with_rate_limit). Who comes first is
-/// served first.
-pub struct RateLimited<M> {
-    inner: Arc<M>,
-    limit: RateLimit,
-    /// Held by the one that waits, so that the others wait behind it in order.
+impl ModelLayer for RateLimit {
+    fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
+        let gates = Gates { requests: Gate::new(self.requests), tokens: self.tokens.map(Gate::new) };
+        let (estimate, gates) = (Arc::clone(&self.estimate), Arc::new(Mutex::new(gates)));
+        Arc::new(RateLimited { inner: model, estimate, gates })
+    }
+}
+
+struct RateLimited {
+    inner: Arc<dyn ChatModel>,
+    estimate: Arc<Estimate>,
+    /// Held by the waiting request, so that others wait in order.
     gates: Arc<Mutex<Gates>>,
 }
 
-/// What a request has to pass.
+/// The limits of a request.
 struct Gates {
     requests: Gate,
     tokens: Option<Gate>,
@@ -99,14 +108,7 @@ struct Gate {
     full_at: Instant,
 }
 
-impl<M> RateLimited<M> {
-    pub(super) fn new(inner: M, limit: RateLimit) -> Self {
-        let gates = Gates { requests: Gate::new(limit.requests), tokens: limit.tokens.map(Gate::new) };
-        RateLimited { inner: Arc::new(inner), limit, gates: Arc::new(Mutex::new(gates)) }
-    }
-}
-
-impl<M: ChatModel + 'static> ChatModel for RateLimited<M> {
+impl ChatModel for RateLimited {
     fn id(&self) -> &str {
         self.inner.id()
     }
@@ -114,7 +116,7 @@ impl<M: ChatModel + 'static> ChatModel for RateLimited<M> {
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let model = Arc::clone(&self.inner);
         let gates = Arc::clone(&self.gates);
-        let estimate = Arc::clone(&self.limit.estimate);
+        let estimate = Arc::clone(&self.estimate);
         let reply = async move {
             let mut gates = gates.lock().await;
             gates.requests.pass(1).await;
@@ -132,7 +134,7 @@ impl Gate {
         Gate { size: per_minute, full_at: Instant::now() }
     }
 
-    /// Waits until so many are there, or the bucket is full, and takes them.
+    /// Waits until this many are available, or the bucket is full, and takes them.
     async fn pass(&mut self, count: u64) {
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.size);
         let full_at = self.full_at.max(Instant::now()) + MINUTE * count / self.size;
@@ -140,14 +142,5 @@ impl Gate {
             sleep_until(there_at).await;
         }
         self.full_at = full_at;
-    }
-}
-
-impl<M: ChatModel> fmt::Debug for RateLimited<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimited")
-            .field("model", &self.inner.id())
-            .field("limit", &self.limit)
-            .finish_non_exhaustive()
     }
 }

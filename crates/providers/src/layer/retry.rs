@@ -1,4 +1,4 @@
-//! Asking again. Only as long as nothing of a reply was handed on, and within bounds.
+//! Repeats failed requests, within bounds, as long as no part of a reply was handed on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,112 +9,109 @@ use futures_util::FutureExt;
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ReplyStream};
 use tokio::time::{Instant, sleep};
 
+use super::ModelLayer;
 use super::opening::{Begun, all_failed, opening};
 
-/// When to ask again, and how often.
+/// Repeats failed requests.
 ///
-/// Pauses double, with jitter, so that many clients do not come back at once. When a provider says how
-/// long to wait, that is how long; if it says longer than the time that is left, there is no point in
-/// waiting and the error comes at once.
+/// By default a request is repeated if its error [is temporary](ModelError::is_retryable);
+/// [`when`](Retry::when) sets another predicate. A request is never repeated after a part of its reply was
+/// passed on. Pauses double, with jitter, so that many clients do not return at once; a wait requested by the
+/// provider takes precedence. If the next attempt would begin after [`max_total`](Retry::max_total), the
+/// error is returned immediately. It lists the failures of all attempts if they differ, and has the last one
+/// as its source.
 ///
 /// # Examples
 /// ```
 /// use std::time::Duration;
-/// use stepfold_providers::layer::RetryPolicy;
+/// use stepfold_providers::Scripted;
+/// use stepfold_providers::layer::{ChatModelExt, Retry};
+/// use stepfold_state_core::chat::ModelErrorKind;
 ///
-/// let patient = RetryPolicy { max_attempts: 10, max_total: Duration::from_secs(600), ..RetryPolicy::default() };
+/// let patient = Retry::attempts(10)
+///     .max_total(Duration::from_secs(600))
+///     .when(|error| error.is_retryable() || error.kind() == &ModelErrorKind::NotFound);
+/// let model = Scripted::new(["area 3"]).layer(patient);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RetryPolicy {
-    /// How often a request is sent at most, the first time included: 4 by default. Zero counts as one.
-    pub max_attempts: usize,
-    /// The first pause, without its jitter: half a second by default.
-    pub min_pause: Duration,
-    /// The longest pause, without its jitter: 20 seconds by default.
-    pub max_pause: Duration,
-    /// How long after the first attempt began another one may begin: two minutes by default.
-    pub max_total: Duration,
-    /// The seed of the jitter, for tests; none draws another one each time.
-    pub seed: Option<u64>,
+#[derive(Clone)]
+pub struct Retry {
+    attempts: usize,
+    min_pause: Duration,
+    max_pause: Duration,
+    max_total: Duration,
+    seed: Option<u64>,
+    predicate: Arc<Predicate>,
+    listener: Option<Arc<Listener>>,
 }
 
-impl Default for RetryPolicy {
+type Predicate = dyn Fn(&ModelError) -> bool + Send + Sync;
+type Listener = dyn Fn(&FailedAttempt<'_>) + Send + Sync;
+
+/// Four attempts within two minutes, with pauses of half a second to 20 seconds.
+impl Default for Retry {
     fn default() -> Self {
-        RetryPolicy {
-            max_attempts: 4,
+        Retry {
+            attempts: 4,
             min_pause: Duration::from_millis(500),
             max_pause: Duration::from_secs(20),
             max_total: Duration::from_secs(120),
             seed: None,
+            predicate: Arc::new(ModelError::is_retryable),
+            listener: None,
         }
     }
 }
 
-impl RetryPolicy {
-    /// The pauses between attempts.
-    fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
-        let builder = ExponentialBuilder::new()
-            .with_min_delay(self.min_pause)
-            .with_max_delay(self.max_pause)
-            .with_max_times(self.max_attempts.saturating_sub(1))
-            .with_jitter();
-        match self.seed {
-            Some(seed) => builder.with_jitter_seed(seed).build(),
-            None => builder.build(),
-        }
-    }
-}
-
-/// A model that is asked again when it failed; see [`with_retry`](super::ChatModelExt::with_retry).
-///
-/// An attempt is repeated if its error [may pass](ModelError::is_retryable) and nothing of the reply was
-/// handed on. The last error names the failures of all attempts if they differ, and has the last one as its source.
-pub struct Retried<M> {
-    inner: Arc<M>,
-    policy: RetryPolicy,
-    listener: Option<Arc<Listener>>,
-}
-
-type Listener = dyn Fn(&FailedAttempt<'_>) + Send + Sync;
-
-/// An attempt that failed and is followed by another one; see [`Retried::on_retry`].
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct FailedAttempt<'a> {
-    /// The id of the model.
-    pub model: &'a str,
-    /// The number of the attempt, from 1.
-    pub attempt: usize,
-    /// The attempts that the policy allows.
-    pub max_attempts: usize,
-    /// Why it failed.
-    pub error: &'a ModelError,
-    /// The pause before the next attempt.
-    pub pause: Duration,
-}
-
-impl<M> Retried<M> {
-    pub(super) fn new(inner: M, policy: RetryPolicy) -> Self {
-        Retried { inner: Arc::new(inner), policy, listener: None }
+impl Retry {
+    /// At most `attempts` attempts, the first included; zero counts as one. The rest is as by default.
+    pub fn attempts(attempts: usize) -> Self {
+        Retry { attempts: attempts.max(1), ..Retry::default() }
     }
 
-    /// Reports each attempt that failed, before the pause that precedes the next one: a program that shows nothing for
-    /// seconds looks as if it hung.
+    /// Sets the first and the longest pause, without jitter: half a second and 20 seconds by default.
+    #[must_use]
+    pub fn pauses(mut self, min: Duration, max: Duration) -> Self {
+        (self.min_pause, self.max_pause) = (min, max);
+        self
+    }
+
+    /// Sets how long after the first attempt began another one may begin: two minutes by default.
+    #[must_use]
+    pub fn max_total(mut self, time: Duration) -> Self {
+        self.max_total = time;
+        self
+    }
+
+    /// Sets the seed of the jitter, for tests. By default each request has a random one.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Sets which errors are worth another attempt: by default those that [may pass](ModelError::is_retryable).
+    #[must_use]
+    pub fn when(mut self, predicate: impl Fn(&ModelError) -> bool + Send + Sync + 'static) -> Self {
+        self.predicate = Arc::new(predicate);
+        self
+    }
+
+    /// Reports each failed attempt before the pause that precedes the next one.
     ///
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
     /// use std::sync::{Arc, Mutex};
-    /// use stepfold_providers::layer::{ChatModelExt, RetryPolicy};
+    /// use stepfold_providers::layer::{ChatModelExt, Retry};
     /// use stepfold_providers::{Scripted, ScriptedReply};
     /// use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, ModelErrorKind, Transcript};
     ///
     /// let script = Scripted::new([ScriptedReply::from(ModelErrorKind::Overloaded), "area 3".into()]);
     /// let reports = Arc::new(Mutex::new(Vec::new()));
     /// let seen = Arc::clone(&reports);
-    /// let model = script.with_retry(RetryPolicy::default()).on_retry(move |failed| {
+    /// let model = script.layer(Retry::default().on_retry(move |failed| {
     ///     seen.lock().unwrap().push(format!("{} of {}", failed.attempt, failed.max_attempts));
-    /// });
+    /// }));
     ///
     /// let request = ChatRequest::new(Transcript::new().with(Message::user("which area?")));
     /// assert_eq!(model.respond(request).into_reply().await?.message.text(), "area 3");
@@ -127,30 +124,79 @@ impl<M> Retried<M> {
         self.listener = Some(Arc::new(listener));
         self
     }
+
+    /// The pauses between attempts.
+    fn all_pauses(&self) -> impl Iterator<Item = Duration> + use<> {
+        let builder = ExponentialBuilder::new()
+            .with_min_delay(self.min_pause)
+            .with_max_delay(self.max_pause)
+            .with_max_times(self.attempts.saturating_sub(1))
+            .with_jitter();
+        match self.seed {
+            Some(seed) => builder.with_jitter_seed(seed).build(),
+            None => builder.build(),
+        }
+    }
 }
 
-impl<M: ChatModel + 'static> ChatModel for Retried<M> {
+impl ModelLayer for Retry {
+    fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
+        Arc::new(Retried { inner: model, retry: self.clone() })
+    }
+}
+
+impl fmt::Debug for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retry")
+            .field("attempts", &self.attempts)
+            .field("min_pause", &self.min_pause)
+            .field("max_pause", &self.max_pause)
+            .field("max_total", &self.max_total)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A failed attempt that another one follows; see [`Retry::on_retry`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct FailedAttempt<'a> {
+    /// The id of the model.
+    pub model: &'a str,
+    /// The number of the attempt, from 1.
+    pub attempt: usize,
+    /// The attempts that are allowed.
+    pub max_attempts: usize,
+    /// The error.
+    pub error: &'a ModelError,
+    /// The pause before the next attempt.
+    pub pause: Duration,
+}
+
+struct Retried {
+    inner: Arc<dyn ChatModel>,
+    retry: Retry,
+}
+
+impl ChatModel for Retried {
     fn id(&self) -> &str {
         self.inner.id()
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
-        let listener = self.listener.clone();
-        let attempts = attempts(Arc::clone(&self.inner), self.policy.clone(), listener, request);
+        let attempts = attempts(Arc::clone(&self.inner), self.retry.clone(), request);
         let reply = attempts.map(|begun| begun.map_or_else(ReplyStream::failed, Begun::into_stream));
         ReplyStream::new(reply.flatten_stream())
     }
 }
 
-/// Attempts until one begins to answer, or there is no point in another one.
-async fn attempts<M: ChatModel>(
-    model: Arc<M>,
-    policy: RetryPolicy,
-    listener: Option<Arc<Listener>>,
+/// Makes attempts until one begins to answer or no further one is allowed.
+async fn attempts(
+    model: Arc<dyn ChatModel>,
+    retry: Retry,
     request: ChatRequest,
 ) -> Result<Begun, ModelError> {
     let start = Instant::now();
-    let mut pauses = policy.pauses();
+    let mut pauses = retry.all_pauses();
     let mut failures = Vec::new();
     loop {
         let error = match opening(model.respond(request.clone())).await {
@@ -158,10 +204,10 @@ async fn attempts<M: ChatModel>(
             Err(error) => error,
         };
         failures.push(error.to_string());
-        let pause = pauses.next().filter(|_| error.is_retryable());
+        let pause = pauses.next().filter(|_| (retry.predicate)(&error));
         let pause = pause.map(|pause| error.retry_after().unwrap_or(pause));
         let spent = start.elapsed();
-        let Some(pause) = pause.filter(|pause| spent.saturating_add(*pause) <= policy.max_total) else {
+        let Some(pause) = pause.filter(|pause| spent.saturating_add(*pause) <= retry.max_total) else {
             let what = format!("{} attempts in {spent:.1?}", failures.len());
             return Err(if failures.len() == 1 {
                 error
@@ -170,8 +216,8 @@ async fn attempts<M: ChatModel>(
             });
         };
         tracing::debug!(model = model.id(), %error, ?pause, "a request failed and is sent again");
-        if let Some(listener) = &listener {
-            let (attempt, max_attempts) = (failures.len(), policy.max_attempts);
+        if let Some(listener) = &retry.listener {
+            let (attempt, max_attempts) = (failures.len(), retry.attempts);
             listener(&FailedAttempt { model: model.id(), attempt, max_attempts, error: &error, pause });
         }
         sleep(pause).await;
@@ -184,13 +230,4 @@ fn listed(failures: &[String]) -> Vec<String> {
         return Vec::new();
     }
     failures.iter().zip(1..).map(|(failure, number)| format!("{number}: {failure}")).collect()
-}
-
-impl<M: ChatModel> fmt::Debug for Retried<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retried")
-            .field("model", &self.inner.id())
-            .field("policy", &self.policy)
-            .finish_non_exhaustive()
-    }
 }

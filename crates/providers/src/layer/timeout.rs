@@ -1,7 +1,6 @@
-//! Giving up on what takes too long. How long it may take to connect is for the HTTP client to watch: of a
-//! `ChatModel` one sees only what comes.
+//! Limits the time of a reply. The HTTP client limits the time to connect: a `ChatModel` shows only what
+//! arrives.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,55 +10,72 @@ use stepfold_state_core::chat::{
 };
 use tokio::time::{Instant, timeout_at};
 
-/// How long a reply may take. None is for ever.
+use super::ModelLayer;
+
+/// Limits how long a reply may take. The clock begins when a stream is first polled; the time that its reader takes does
+/// not count.
 ///
 /// # Examples
 /// ```
 /// use std::time::Duration;
-/// use stepfold_providers::layer::Timeouts;
+/// use stepfold_providers::Scripted;
+/// use stepfold_providers::layer::{ChatModelExt, Timeout};
 ///
-/// let hurried = Timeouts { total: Some(Duration::from_secs(30)), ..Timeouts::default() };
+/// let model = Scripted::new(["area 3"]).layer(Timeout::default().total(Duration::from_secs(30)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// Until the first piece of it: five minutes by default. A model that thinks in silence is slow.
-    pub first_token: Option<Duration>,
-    /// From one piece to the next: two minutes by default.
-    pub idle: Option<Duration>,
-    /// All of it: for ever by default.
-    pub total: Option<Duration>,
+pub struct Timeout {
+    pub(crate) first_token: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
+    pub(crate) total: Option<Duration>,
 }
 
-impl Default for Timeouts {
+/// Five minutes to the first token, two minutes between two pieces, no limit for the whole reply.
+impl Default for Timeout {
     fn default() -> Self {
-        Timeouts {
-            first_token: Some(Duration::from_secs(300)),
-            idle: Some(Duration::from_secs(120)),
-            total: None,
-        }
+        Timeout::NONE.first_token(Duration::from_secs(300)).idle(Duration::from_secs(120))
     }
 }
 
-impl Timeouts {
-    /// For ever.
-    pub const NONE: Self = Timeouts { first_token: None, idle: None, total: None };
-}
+impl Timeout {
+    /// No limit.
+    pub const NONE: Self = Timeout { first_token: None, idle: None, total: None };
 
-/// A model that is given up on; see [`with_timeouts`](super::ChatModelExt::with_timeouts).
-///
-/// The clock runs from when a stream is first polled. Time that its reader takes does not count.
-pub struct TimedOut<M> {
-    inner: Arc<M>,
-    timeouts: Timeouts,
-}
+    /// Limits the time to the first piece of the reply: five minutes by default, since a model that reasons in silence
+    /// is slow. `None` for no limit.
+    #[must_use]
+    pub fn first_token(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.first_token = limit.into();
+        self
+    }
 
-impl<M> TimedOut<M> {
-    pub(super) fn new(inner: M, timeouts: Timeouts) -> Self {
-        TimedOut { inner: Arc::new(inner), timeouts }
+    /// Limits the time from one piece to the next: two minutes by default. `None` for no limit.
+    #[must_use]
+    pub fn idle(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.idle = limit.into();
+        self
+    }
+
+    /// Limits the time of the whole reply; there is no limit by default.
+    #[must_use]
+    pub fn total(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.total = limit.into();
+        self
     }
 }
 
-impl<M: ChatModel + 'static> ChatModel for TimedOut<M> {
+impl ModelLayer for Timeout {
+    fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
+        Arc::new(TimedOut { inner: model, timeout: *self })
+    }
+}
+
+struct TimedOut {
+    inner: Arc<dyn ChatModel>,
+    timeout: Timeout,
+}
+
+impl ChatModel for TimedOut {
     fn id(&self) -> &str {
         self.inner.id()
     }
@@ -72,19 +88,19 @@ impl<M: ChatModel + 'static> ChatModel for TimedOut<M> {
             let error = error.with_provider(&provider);
             if model.is_empty() { error } else { error.with_model(&model) }
         };
-        watch(self.inner.respond(request), self.timeouts, || false, name)
+        watch(self.inner.respond(request), self.timeout, || false, name)
     }
 }
 
-/// The same reply, given up on when it takes too long. Once it is whole, no limit holds: it ends by itself.
+/// Adds limits to a reply. They end when the reply is complete.
 pub(crate) fn watch(
     reply: ReplyStream,
-    timeouts: Timeouts,
+    timeout: Timeout,
     is_whole: impl Fn() -> bool + Send + 'static,
     name: impl Fn(ModelError) -> ModelError + Send + 'static,
 ) -> ReplyStream {
     let is_whole = Box::new(is_whole);
-    let watched = Watched { reply, timeouts, is_whole, start: None, has_begun: false, idle: Duration::ZERO };
+    let watched = Watched { reply, timeout, is_whole, start: None, has_begun: false, idle: Duration::ZERO };
     ReplyStream::new(stream::unfold((watched, name), |(mut watched, name)| async move {
         let item = watched.next().await?;
         Some((item.map_err(|fault| fault.into_error(&name)), (watched, name)))
@@ -94,7 +110,7 @@ pub(crate) fn watch(
 struct Watched {
     reply: ReplyStream,
     is_whole: Box<dyn Fn() -> bool + Send>,
-    timeouts: Timeouts,
+    timeout: Timeout,
     start: Option<Instant>,
     has_begun: bool,
     /// How long the reply has been waited for since it last got on.
@@ -124,14 +140,14 @@ impl Watched {
         let start = *self.start.get_or_insert(now);
         let step = if self.has_begun {
             let left = |limit: Duration| limit.saturating_sub(self.idle);
-            self.timeouts
+            self.timeout
                 .idle
                 .and_then(|limit| Some((now.checked_add(left(limit))?, TimeoutKind::Idle, limit)))
         } else {
-            (self.timeouts.first_token)
+            (self.timeout.first_token)
                 .and_then(|limit| Some((start.checked_add(limit)?, TimeoutKind::FirstToken, limit)))
         };
-        let total = self.timeouts.total;
+        let total = self.timeout.total;
         let total = total.and_then(|limit| Some((start.checked_add(limit)?, TimeoutKind::Total, limit)));
         let first = step.into_iter().chain(total).min_by_key(|(deadline, ..)| *deadline);
         let item = match first {
@@ -139,7 +155,7 @@ impl Watched {
             Some((deadline, kind, limit)) => {
                 let in_time = match now < deadline {
                     true => timeout_at(deadline, self.reply.next()).await.ok(),
-                    // A stream that is always ready would never let the timeout be looked at.
+                    // Without this, a stream that is always ready would never check the timeout.
                     false => None,
                 };
                 let item = match in_time {
@@ -147,7 +163,7 @@ impl Watched {
                     in_time => in_time,
                 };
                 let Some(item) = item else {
-                    // An error is the last item; what is behind it is let go of with its connection.
+                    // An error is the last item; the rest is dropped with its connection.
                     self.reply = ReplyStream::from_chunks([]);
                     return Some(Err(Fault::TooLong(kind, limit)));
                 };
@@ -161,17 +177,11 @@ impl Watched {
     }
 }
 
-/// Whether the reply gets on with it: counts and empty text keep a connection alive, and are no answer.
+/// Whether the item is progress: usage and empty text keep a connection alive, but are not an answer.
 fn gets_on(item: Option<&Result<Chunk, ModelError>>) -> bool {
     match item {
         Some(Ok(Chunk::Text(text) | Chunk::Reasoning(text))) => !text.is_empty(),
         Some(Ok(Chunk::Identity { .. } | Chunk::Usage(_))) => false,
         _ => true,
-    }
-}
-
-impl<M: ChatModel> fmt::Debug for TimedOut<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimedOut").field("model", &self.inner.id()).field("timeouts", &self.timeouts).finish()
     }
 }

@@ -1,7 +1,6 @@
-//! A span for each request, under the names that OpenTelemetry gives to what generative models do. What was
-//! said is in it only if somebody asked for that.
+//! A span for each request, with the field names of OpenTelemetry's conventions for generative AI. It
+//! contains messages only if that is enabled.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,7 +12,9 @@ use stepfold_state_core::chat::{
 use tracing::Span;
 use tracing::field::Empty;
 
-/// Whether traces hold what was said.
+use super::ModelLayer;
+
+/// Whether traces hold the text of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceContent {
     /// They do not.
@@ -23,23 +24,42 @@ pub enum TraceContent {
     Include,
 }
 
-/// A model that tells `tracing` what it is asked; see [`traced`](super::ChatModelExt::traced).
+/// Traces each request by `tracing`, under OpenTelemetry's names, without the text of messages by default.
 ///
 /// The span is `chat`, of level INFO and target `stepfold_providers::chat`, from the request to the end of
 /// its stream. Its fields are those of OpenTelemetry's conventions for generative AI: `gen_ai.operation.name`,
 /// `gen_ai.provider.name`, `gen_ai.request.*`, `gen_ai.response.*`, `gen_ai.usage.*`, `error.type`.
-pub struct Traced<M> {
-    inner: Arc<M>,
-    content: TraceContent,
-}
+///
+/// # Examples
+/// ```
+/// use stepfold_providers::Scripted;
+/// use stepfold_providers::layer::{ChatModelExt, Trace, TraceContent};
+///
+/// let model = Scripted::new(["hi"]).layer(Trace::default());
+/// let verbose = Scripted::new(["hi"]).layer(Trace::new(TraceContent::Include));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trace(TraceContent);
 
-impl<M> Traced<M> {
-    pub(super) fn new(inner: M, content: TraceContent) -> Self {
-        Traced { inner: Arc::new(inner), content }
+impl Trace {
+    /// Traces with or without the text of messages.
+    pub const fn new(content: TraceContent) -> Self {
+        Trace(content)
     }
 }
 
-impl<M: ChatModel + 'static> ChatModel for Traced<M> {
+impl ModelLayer for Trace {
+    fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
+        Arc::new(Traced { inner: model, content: self.0 })
+    }
+}
+
+struct Traced {
+    inner: Arc<dyn ChatModel>,
+    content: TraceContent,
+}
+
+impl ChatModel for Traced {
     fn id(&self) -> &str {
         self.inner.id()
     }
@@ -108,9 +128,9 @@ impl Stream for Spanned {
     }
 }
 
-/// What is told of a reply once it is over.
+/// The recorded fields of a reply, after its end.
 struct Record {
-    /// None once it was told.
+    /// `None` after it was recorded.
     reply: Option<ReplyBuilder>,
     content: TraceContent,
 }
@@ -157,7 +177,7 @@ impl Record {
     }
 }
 
-/// The text of an error may quote what was said; its kind does not.
+/// The text of an error may quote messages; its kind does not.
 fn error_type(span: &Span, error: &ModelErrorKind) {
     span.record("error.type", error.name());
     span.record("otel.status_code", "ERROR");
@@ -165,10 +185,4 @@ fn error_type(span: &Span, error: &ModelErrorKind) {
 
 fn json<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
-}
-
-impl<M: ChatModel> fmt::Debug for Traced<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Traced").field("model", &self.inner.id()).field("content", &self.content).finish()
-    }
 }

@@ -1,5 +1,5 @@
-//! Chunks as servers really send them. Everything is optional, and what may have more than one type is left
-//! as it is: the decoder decides.
+//! Chunks as servers really send them. Every field is optional, and fields of several types are kept raw: the
+//! decoder decides.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub(super) struct RawChunk {
 pub(super) struct RawChoice {
     pub(super) index: Value,
     pub(super) delta: Option<RawDelta>,
-    /// Of a whole reply. Some servers repeat here, beside a delta, all that came until then.
+    /// The message of a whole reply. Some servers repeat the text so far here, in addition to a delta.
     pub(super) message: Option<RawDelta>,
     pub(super) finish_reason: Value,
     pub(super) logprobs: Value,
@@ -52,7 +52,7 @@ pub(super) struct RawDelta {
     pub(super) annotations: Value,
     #[serde(deserialize_with = "null_is_default")]
     pub(super) tool_calls: Vec<RawCall>,
-    /// The form that came before `tool_calls`.
+    /// The predecessor of `tool_calls`.
     pub(super) function_call: Option<RawFunction>,
 }
 

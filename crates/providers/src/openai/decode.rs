@@ -1,5 +1,4 @@
-//! From raw chunks to ours: a pure machine. It is fed what came, says what to hand on, and knows at the end
-//! whether the reply is a whole one.
+//! Decodes raw chunks: a pure state machine. At the end it knows whether the reply is complete.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -41,11 +40,11 @@ pub struct Decoder {
 /// A tool call that has begun.
 #[derive(Debug)]
 struct Call {
-    /// What the server calls it.
+    /// The server's id.
     id: Option<String>,
     name: Option<String>,
     arguments: ArgumentsBuilder,
-    /// What we call it.
+    /// The id in the reply.
     our_id: String,
 }
 
@@ -65,7 +64,7 @@ impl Decode for Decoder {
         let has_choice = !chunk.choices.is_empty();
         self.chunk(chunk, out)?;
         if self.end.is_over && has_choice {
-            // Whole JSON is a whole reply, whether it says why it ended or not.
+            // A whole JSON body is a complete reply, with or without a finish reason.
             self.end.reason.get_or_insert(FinishReason::Stop);
         }
         Ok(())
@@ -142,7 +141,7 @@ impl Decoder {
         }
     }
 
-    /// The reason that fits what came: some servers say `stop` behind calls.
+    /// The actual finish reason: some servers send `stop` after calls.
     fn natural(&self, reason: FinishReason) -> FinishReason {
         match reason {
             FinishReason::Stop if !self.calls.is_empty() => FinishReason::ToolCalls,
@@ -181,11 +180,11 @@ impl Decoder {
             "eos" | "end_turn" | "stop_sequence" | "complete" | "eos_token" => FinishReason::Stop,
             "sensitive" => FinishReason::ContentFilter,
             "insufficient_system_resource" => {
-                let message = "the server ran out of resources while it answered".to_owned();
+                let message = "the server ran out of resources during the reply".to_owned();
                 return Err(Bad::Kind(ModelErrorKind::Overloaded, message));
             }
             "error" => {
-                let message = "the server says that the reply ended with an error".to_owned();
+                let message = "the server reports that the reply ended with an error".to_owned();
                 return Err(Bad::Kind(ModelErrorKind::Transient, message));
             }
             other => FinishReason::from(other),
@@ -253,7 +252,7 @@ impl Decoder {
         let name = string(&name);
         let position = self.position(index, id.as_deref(), name.as_deref());
         if position.is_none() && id.is_none() && name.is_none() && fragment(&arguments).is_empty() {
-            // Empty fields that some servers send with every chunk are no call.
+            // Empty fields that some servers send with every chunk are not a call.
             return;
         }
         let is_new = position.is_none();
@@ -300,7 +299,8 @@ impl Decoder {
     }
 }
 
-/// Adds a detail of what was thought, or a fragment to the one that it goes on with: what goes back is whole.
+/// Adds a reasoning detail, or merges a fragment into the one that it continues: complete details are sent
+/// back.
 fn join_detail(details: &mut Vec<Value>, fragment: Value) {
     let is_text = fragment["type"] == "reasoning.text" || fragment["type"] == "reasoning.summary";
     let is_same = |last: &&mut Value| last["type"] == fragment["type"] && last["index"] == fragment["index"];
@@ -320,7 +320,7 @@ fn join_detail(details: &mut Vec<Value>, fragment: Value) {
     }
 }
 
-/// What the server says went wrong, if that is what the chunk says.
+/// The server's error, if the chunk has one.
 fn error(raw: &RawChunk) -> Option<String> {
     if !raw.error.is_null() {
         return Some(serde_json::json!({"error": raw.error}).to_string());
@@ -342,7 +342,7 @@ fn string(value: &Value) -> Option<String> {
     }
 }
 
-/// What a part of a content says. A thought may be a list of parts itself.
+/// The text of a content part. Reasoning may be a list of parts.
 fn said(part: &Value) -> String {
     match part.get("text").or_else(|| part.get("thinking")).unwrap_or(part) {
         Value::Array(parts) => parts.iter().map(said).collect(),
@@ -410,7 +410,7 @@ mod tests {
     use super::*;
     use crate::http::Events;
 
-    /// What a whole body comes to, wherever it is cut.
+    /// The result of a whole body, wherever it is truncated.
     fn read(body: &[u8]) -> Result<String, String> {
         let mut events = Vec::new();
         Events::default().push(body, &mut events).map_err(|fault| format!("{fault:?}"))?;

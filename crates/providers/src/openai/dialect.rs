@@ -1,5 +1,5 @@
-//! Chat completions: where requests go, and everything in them but messages. The shapes are async-openai's types;
-//! what a preset calls by another name is a field of its own.
+//! Chat completions: URLs and requests, except messages. The shapes are async-openai's types; a preset's
+//! deviating names are separate fields.
 
 use async_openai::types::chat::{
     ChatCompletionNamedToolChoice, ChatCompletionStreamOptions, ChatCompletionTool,
@@ -25,7 +25,7 @@ pub struct ChatCompletions {
     api_version: Option<String>,
 }
 
-/// A model behind a server that speaks chat completions.
+/// A model of a server with chat completions.
 ///
 /// # Examples
 /// ```
@@ -66,8 +66,8 @@ impl HttpModel<ChatCompletions> {
 }
 
 impl HttpModelBuilder<ChatCompletions> {
-    /// Sends back to the model what it thought; by default only to servers whose preset says how. For one at a URL,
-    /// `reasoning_content` is the field that most know.
+    /// Sends reasoning back to the model; by default only to servers whose preset defines how. For a server
+    /// at a URL, most support the field `reasoning_content`.
     pub fn reasoning_back(mut self, back: ReasoningBack) -> Self {
         self.dialect.preset.reasoning_back = Some(back);
         self
@@ -191,7 +191,7 @@ fn response_format(preset: &Preset, format: &ResponseFormat) -> Result<Value, Mo
             WiredFormat::JsonSchema { json_schema }
         }
         _ => {
-            let message = "this provider cannot hold a reply to a JSON Schema; ask for a JSON object, and say the schema in words";
+            let message = "unsupported response format: this provider has no JSON Schema; request a JSON object, and describe the schema in the prompt";
             return Err(ModelError::new(ModelErrorKind::Unsupported, message));
         }
     }))

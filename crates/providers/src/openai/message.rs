@@ -1,7 +1,7 @@
 //! Messages as chat completions write them.
 //!
-//! One thing surprises: a tool message can hold text only. Images that a tool returned follow in a user
-//! message behind the results of the step, so that nothing comes between a call and its result.
+//! Note that a tool message can only hold text. Images that a tool returned follow in a user message after
+//! the results of the step, so that nothing separates a call from its result.
 
 use std::borrow::Cow;
 
@@ -27,8 +27,8 @@ pub struct Open {
     images: Vec<u8>,
 }
 
-/// A message of the assistant. Its content is null beside calls, which the library's type leaves out and some servers
-/// demand.
+/// A message of the assistant. Its content is null next to calls, which the library's type omits and some
+/// servers require.
 #[derive(Serialize)]
 struct Assistant<'a> {
     role: &'a str,
@@ -128,7 +128,7 @@ fn tool_call(call: &ToolCall, extras: &Extras) -> Value {
     let function = FunctionCall { name: call.name.clone(), arguments: call.arguments.to_text().into_owned() };
     let call = ChatCompletionMessageToolCall { id: call.id.clone(), function };
     let mut wired = json!(ChatCompletionMessageToolCalls::Function(call));
-    // What some providers sign their calls with.
+    // The signature that some providers add to calls.
     if let Some(extra) = extras.get("extra_content") {
         wired["extra_content"] = extra.clone();
     }
@@ -194,7 +194,7 @@ fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
     Ok(())
 }
 
-/// Appends the user message that shows what tools returned and their messages cannot hold.
+/// Appends a user message with the tools' media, which tool messages cannot hold.
 pub(super) fn close(open: &Open, out: &mut Vec<u8>) {
     if !open.images.is_empty() {
         out.extend_from_slice(br#",{"role":"user","content":["#);

@@ -1,8 +1,8 @@
-//! Models that speak OpenAI's chat completions (OpenAI itself, and nearly everybody else) or its Responses API.
+//! Models of OpenAI's chat completions (OpenAI itself, and most other servers) or its Responses API.
 //!
-//! In the order one meets them: a [`Preset`] says, as data, where a server is and what it does differently;
-//! an [`OpenAiBuilder`] adds a key and a model; an [`OpenAi`] is the [`ChatModel`](stepfold_state_core::chat::ChatModel).
-//! Their dialect, [`ChatCompletions`], is pure functions: `dialect` and `message` write requests in the shapes of
+//! In order: a [`Preset`] defines, as data, a server's address and deviations; an [`OpenAiBuilder`] adds a
+//! key and a model; an [`OpenAi`] is the [`ChatModel`](stepfold_state_core::chat::ChatModel). Their dialect,
+//! [`ChatCompletions`], consists of pure functions: `dialect` and `message` write requests in the shapes of
 //! async-openai's types, `chunk` and `decode` read replies, which servers send in more shapes than those.
 
 mod chunk;
@@ -29,7 +29,7 @@ pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, Responses};
 /// use stepfold_providers::openai::strict_schema;
 ///
 /// let open = json!({"type": "object", "properties": {"q": {"type": "string"}}});
-/// assert_eq!(strict_schema(&open).unwrap_err().to_string(), "$ the object may have any property");
+/// assert_eq!(strict_schema(&open).unwrap_err().to_string(), "$ any property is allowed here");
 /// ```
 pub fn strict_schema(
     schema: &serde_json::Value,

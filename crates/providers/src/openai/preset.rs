@@ -1,10 +1,9 @@
-//! The servers that people run, as data. What one of them does differently is a field here, not a branch
-//! somewhere else that asks for its name.
+//! Known servers, as data. A server's deviations are fields here, not branches elsewhere.
 
 use crate::Secret;
 use crate::model::Server;
 
-/// Where a server is, and what it does differently from OpenAI.
+/// A server's address, and its deviations from OpenAI.
 ///
 /// # Examples
 /// A server that is not on the [list](PRESETS):
@@ -19,17 +18,17 @@ use crate::model::Server;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing that a server can or cannot do")]
 pub struct Preset {
-    /// What it is called in names of models, ids and errors.
+    /// Its name in model names, ids and errors.
     pub name: &'static str,
-    /// Where it is, unless told otherwise.
+    /// Its default address.
     pub base_url: Option<&'static str>,
-    /// Environment variables that say where it is, in the order in which they are looked at.
+    /// Environment variables of its address, in order of precedence.
     pub base_url_variables: &'static [&'static str],
-    /// What is added to a base URL from such a variable, unless it ends with it.
+    /// A suffix for a base URL from such a variable, unless it ends with it.
     pub base_url_suffix: &'static str,
-    /// Environment variables that hold a key, in the order in which they are looked at.
+    /// Environment variables of a key, in order of precedence.
     pub key_variables: &'static [&'static str],
-    /// Whether there is no use in asking without a key.
+    /// Whether requests need a key.
     pub needs_key: bool,
     /// How the key is sent.
     pub auth: Auth,
@@ -37,13 +36,13 @@ pub struct Preset {
     pub max_tokens_field: &'static str,
     /// The name of the field for a seed.
     pub seed_field: &'static str,
-    /// Whether it has to be asked to tell the usage in a stream.
+    /// Whether usage in a stream has to be requested.
     pub asks_for_usage: bool,
     /// Whether it knows `strict` schemas of tools.
     pub strict_tools: bool,
     /// Whether it can hold a reply to a JSON Schema.
     pub json_schema: bool,
-    /// The word that stands for "any tool, but one".
+    /// The word for "at least one tool".
     pub required: &'static str,
     /// How it takes its reasoning back, if it does.
     pub reasoning_back: Option<ReasoningBack>,
@@ -63,7 +62,7 @@ pub struct Preset {
     pub api: Api,
 }
 
-/// How a server takes back what its model thought.
+/// The form in which a server accepts reasoning back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReasoningBack {
@@ -77,7 +76,7 @@ pub enum ReasoningBack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Api {
-    /// Chat completions, which nearly everybody speaks.
+    /// Chat completions, supported by most servers.
     ChatCompletions,
     /// Responses.
     Responses,
@@ -212,7 +211,7 @@ impl Preset {
         key_variables: &["MISTRAL_API_KEY"],
         needs_key: true,
         seed_field: "random_seed",
-        // It tells without being asked, and refuses fields that it does not know.
+        // It sends usage without a request, and rejects unknown fields.
         asks_for_usage: false,
         required: "any",
         reasoning_back: Some(ReasoningBack::Part),
@@ -259,7 +258,7 @@ impl Preset {
         base_url_variables: &["PERPLEXITY_BASE_URL"],
         key_variables: &["PERPLEXITY_API_KEY"],
         needs_key: true,
-        // It tells in each chunk.
+        // It sends usage in each chunk.
         asks_for_usage: false,
         ..Preset::COMPATIBLE
     };
@@ -386,7 +385,7 @@ impl Preset {
     }
 }
 
-/// All presets by name. [`Preset::COMPATIBLE`] is not among them: it has no address.
+/// All presets by name, except [`Preset::COMPATIBLE`], which has no address.
 pub const PRESETS: &[Preset] = &[
     Preset::OPENAI,
     Preset::AZURE,

@@ -1,4 +1,4 @@
-//! The rules that a request has to follow: pure functions that say which one it breaks.
+//! The rules of requests: pure functions that return the violated one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,23 +8,25 @@ use stepfold_state_core::chat::{ChatRequest, Content, Message, Role, ToolChoice,
 use super::ScriptedReply;
 use super::model::Exchange;
 
-/// Whether the request by itself makes sense to a provider.
+/// Whether the request is valid by itself.
 pub(super) fn request(request: &ChatRequest) -> Result<(), String> {
     if request.messages.is_empty() {
-        return Err("there is no message".to_owned());
+        return Err("missing message".to_owned());
     }
-    request.messages.check().map_err(|faults| format!("the conversation is broken: {faults}"))?;
+    request.messages.check().map_err(|faults| format!("malformed conversation: {faults}"))?;
     let mut names = HashSet::new();
     for tool in request.tools.iter() {
         tool_makes_sense(tool)?;
         if !names.insert(tool.name.as_str()) {
-            return Err(format!("the tool `{}` is offered twice", tool.name));
+            return Err(format!("duplicate tool `{}`", tool.name));
         }
     }
     match &request.tool_choice {
-        ToolChoice::Required if names.is_empty() => Err("a tool is required, and none is offered".to_owned()),
+        ToolChoice::Required if names.is_empty() => {
+            Err("missing tools: the tool choice requires a call".to_owned())
+        }
         ToolChoice::Named(name) if !names.contains(name.as_str()) => {
-            Err(format!("the tool `{name}` is required, and not offered; there are: {}", offered(request)))
+            Err(format!("unknown tool `{name}` in the tool choice; available: {}", offered(request)))
         }
         _ => Ok(()),
     }
@@ -34,18 +36,18 @@ fn tool_makes_sense(tool: &ToolSpec) -> Result<(), String> {
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.chars().all(is_name_char) {
         return Err(format!(
-            "no provider accepts the tool name `{}`: at most 64 of letters, digits, `_` and `-`",
+            "invalid tool name `{}`: expected at most 64 letters, digits, `_` and `-`",
             tool.name
         ));
     }
     if tool.parameters.get("type").and_then(|kind| kind.as_str()) != Some("object") {
-        return Err(format!("the schema of the tool `{}` is none of an object", tool.name));
+        return Err(format!("invalid schema of tool `{}`: expected an object", tool.name));
     }
     Ok(())
 }
 
-/// Whether a reply of ours comes back as it was given, right behind what was asked then, with the same
-/// tools. A conversation whose last reply is not ours is somebody else's.
+/// Whether a reply of this model is sent back unchanged, directly after its own request, with the same tools.
+/// A conversation whose last reply is not from this model is not checked.
 pub(super) fn history(request: &ChatRequest, exchanges: &[Exchange]) -> Result<(), String> {
     let is_behind_reply = |message: &&Arc<Message>| message.role() == Role::Tool;
     let results = request.messages.iter().rev().take_while(is_behind_reply).count();
@@ -69,13 +71,13 @@ pub(super) fn history(request: &ChatRequest, exchanges: &[Exchange]) -> Result<(
     fault
 }
 
-/// Whether `request`, with the reply of the exchange at `position`, goes on from that exchange.
+/// Whether `request`, with the reply of the exchange at `position`, continues that exchange.
 fn goes_on(request: &ChatRequest, position: usize, number: usize, earlier: &Exchange) -> Result<(), String> {
     let before = &earlier.request.messages;
     let changed = before.iter().zip(&request.messages).position(|(theirs, ours)| theirs != ours);
     if let Some(index) = changed {
         return Err(format!(
-            "the prefix changed within the turn: message {index} is not what it was in request {number}\n  \
+            "the prefix changed within the turn: message {index} differs from request {number}\n  \
              was: {}\n  is:  {}",
             one_line(before.get(index)),
             one_line(request.messages.get(index)),
@@ -83,7 +85,7 @@ fn goes_on(request: &ChatRequest, position: usize, number: usize, earlier: &Exch
     }
     if position != before.len() {
         return Err(format!(
-            "the prefix changed within the turn: the reply to request {number} stands at {position}, and \
+            "the prefix changed within the turn: the reply to request {number} is at {position}, and \
              {} messages were asked",
             before.len()
         ));
@@ -97,21 +99,19 @@ fn same_tools(request: &ChatRequest, earlier: &ChatRequest, number: usize) -> Re
         .iter()
         .find(|tool| earlier.tools.iter().any(|before| before.name == tool.name && before != *tool));
     match changed {
-        Some(tool) => {
-            Err(format!("the tool `{}` is not what it was in request {number} of the same turn", tool.name))
-        }
+        Some(tool) => Err(format!("tool `{}` differs from request {number} of the same turn", tool.name)),
         None => Ok(()),
     }
 }
 
-/// Whether the request ends with what the script expects.
+/// Whether the request ends with the script's expected messages.
 pub(super) fn ending(request: &ChatRequest, expects: &[Arc<Message>]) -> Result<(), String> {
     let start = request.messages.len().saturating_sub(expects.len());
     let found: Vec<&Arc<Message>> = request.messages.iter_from(start).collect();
     let differs = expects.iter().enumerate().find(|(index, expected)| found.get(*index) != Some(expected));
     match differs {
         Some((index, expected)) => Err(format!(
-            "the conversation goes otherwise than the script\n  expected: {}\n  found:    {}",
+            "the conversation diverged from the script\n  expected: {}\n  found:    {}",
             one_line(Some(expected)),
             one_line(found.get(index).copied()),
         )),
@@ -119,17 +119,16 @@ pub(super) fn ending(request: &ChatRequest, expects: &[Arc<Message>]) -> Result<
     }
 }
 
-/// Whether the reply that is due calls only what is offered.
+/// Whether the next reply calls only offered tools.
 pub(super) fn reply(request: &ChatRequest, reply: &ScriptedReply) -> Result<(), String> {
-    let message = reply.message.as_ref().map_err(|error| format!("the script is no notation: {error}"))?;
+    let message =
+        reply.message.as_ref().map_err(|error| format!("invalid notation in the script: {error}"))?;
     let is_offered = |name: &str| request.tools.iter().any(|tool| tool.name == name);
     let unknown = message.tool_calls().find(|call| !is_offered(&call.name));
     match unknown {
-        Some(call) if !reply.may_call_unknown_tools => Err(format!(
-            "the script calls the tool `{}`, which is not offered; there are: {}",
-            call.name,
-            offered(request)
-        )),
+        Some(call) if !reply.may_call_unknown_tools => {
+            Err(format!("unknown tool `{}` in the script; available: {}", call.name, offered(request)))
+        }
         _ => Ok(()),
     }
 }

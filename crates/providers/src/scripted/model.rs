@@ -1,4 +1,4 @@
-//! The scripted model itself: it looks up what to say, and keeps what it was asked.
+//! The scripted model: returns the script's replies, and keeps its requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,23 +10,23 @@ use stepfold_state_core::chat::{
 
 use super::{ScriptedReply, check, show};
 
-/// A model that says what it is told to, and checks everything that it is asked.
+/// A model with scripted replies that checks its requests.
 ///
-/// Its clones are handles to one model: give one to an agent, keep one to look at what was asked.
+/// Clones are handles to one model: give one to an agent, keep one to inspect its requests.
 ///
 /// # What it checks
-/// Before it answers, each request has to follow these rules. One that does not gets an error of kind
-/// [`InvalidRequest`](ModelErrorKind::InvalidRequest) that says what is wrong, and
-/// [`verify`](Scripted::verify) says it again, should the error have been swallowed by a layer.
+/// Each request must follow these rules. A violation is an error of kind
+/// [`InvalidRequest`](ModelErrorKind::InvalidRequest) with the reason, and [`verify`](Scripted::verify)
+/// reports it again, in case a layer has swallowed the error.
 ///
 /// - The conversation passes [`check`](Transcript::check), and is not empty.
-/// - A reply comes back as it was given, right behind all that was asked before it: the prefix is stable
-///   within a turn. Call ids may be made anew, since providers may leave them out.
+/// - A reply is sent back unchanged, directly after the messages before it: the prefix is stable within a
+///   turn. Call ids may change, since providers may omit them.
 /// - Tools have different names that providers accept, and schemas of an object.
 /// - Within a turn, no tool's description or schema changes. Tools may come and go.
 /// - A required or named choice is among the tools.
-/// - The reply that is due calls only tools that are offered
-///   (or says [`calling_unknown_tools`](ScriptedReply::calling_unknown_tools)).
+/// - The next reply calls only offered tools (unless
+///   [`calling_unknown_tools`](ScriptedReply::calling_unknown_tools) is set).
 /// - There is a reply left.
 ///
 /// # Examples
@@ -44,7 +44,7 @@ use super::{ScriptedReply, check, show};
 /// let reply = model.respond(request).into_reply().await?;
 /// assert_eq!(reply.message.tool_calls().next().unwrap().name, "search");
 ///
-/// // A call that nobody answered is found before a provider would refuse it.
+/// // An unanswered call is detected before a provider would reject it.
 /// let broken = asked.with(reply.message);
 /// let error = model.respond(ChatRequest::new(broken)).into_reply().await.unwrap_err();
 /// assert_eq!(
@@ -62,14 +62,14 @@ pub struct Scripted {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// What all handles share.
+/// The state shared by all handles.
 struct Shared {
     script: Script,
     exchanges: Vec<Exchange>,
     broken: Vec<String>,
 }
 
-/// Where replies come from.
+/// The source of replies.
 enum Script {
     List(VecDeque<Line>),
     Function(Box<dyn FnMut(&ChatRequest) -> ScriptedReply + Send>),
@@ -81,7 +81,7 @@ struct Line {
     reply: ScriptedReply,
 }
 
-/// What was asked, and the message that was given for an answer.
+/// A request, and the message of its reply.
 pub(super) struct Exchange {
     pub(super) request: ChatRequest,
     pub(super) reply: Option<Message>,
@@ -106,7 +106,7 @@ impl Scripted {
         Scripted::of(Script::List(lines.collect()))
     }
 
-    /// A model that answers with what a function makes of each request.
+    /// A model that answers with a function of each request.
     ///
     /// # Examples
     /// ```
@@ -126,8 +126,8 @@ impl Scripted {
         Scripted::of(Script::Function(Box::new(move |request| function(request).into())))
     }
 
-    /// A model that plays its part in a whole conversation: the assistant's messages are its replies, and
-    /// each request has to end with the messages that stand before the reply.
+    /// A model that plays the assistant of a conversation: the assistant's messages are its replies, and each
+    /// request has to end with the messages before the reply.
     ///
     /// # Errors
     /// The text is no [notation](stepfold_state_core::chat::notation).
@@ -165,8 +165,7 @@ impl Scripted {
         Scripted { id: "scripted".into(), checks_prefix: true, shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// The same model with one more reply at the end of its list. A model that answers by a function
-    /// answers by it for ever, and has no use for it.
+    /// Adds a reply at the end of the list. It has no effect on a model that answers with a function.
     #[must_use]
     pub fn then(self, reply: impl Into<ScriptedReply>) -> Self {
         if let Script::List(lines) = &mut self.lock().script {
@@ -175,32 +174,32 @@ impl Scripted {
         self
     }
 
-    /// The same model under another [id](ChatModel::id) than `scripted`.
+    /// Sets the [id](ChatModel::id), `scripted` by default.
     #[must_use]
     pub fn named(mut self, id: impl Into<Arc<str>>) -> Self {
         self.id = id.into();
         self
     }
 
-    /// A handle that does not mind when what was said before changes within a turn: for tests of hooks
-    /// that rewrite messages, and of windows that shrink.
+    /// A handle that accepts changes of earlier messages within a turn: for tests of hooks that rewrite
+    /// messages, and of windows that shrink.
     #[must_use]
     pub fn with_changing_prefix(mut self) -> Self {
         self.checks_prefix = false;
         self
     }
 
-    /// All that was asked, in order.
+    /// All requests, in order.
     pub fn requests(&self) -> Vec<ChatRequest> {
         self.lock().exchanges.iter().map(|exchange| exchange.request.clone()).collect()
     }
 
-    /// What was asked last.
+    /// The last request.
     pub fn last_request(&self) -> Option<ChatRequest> {
         self.lock().exchanges.last().map(|exchange| exchange.request.clone())
     }
 
-    /// All that was asked, as text to compare with: for each request what was new in it, in notation.
+    /// All requests as text: for each request its new messages, in notation.
     ///
     /// # Examples
     /// ```
@@ -229,7 +228,7 @@ impl Scripted {
         show::asked(&self.lock().exchanges)
     }
 
-    /// The number of replies that were not asked for yet; zero for a function.
+    /// The number of unused replies; zero for a function.
     pub fn remaining(&self) -> usize {
         match &self.lock().script {
             Script::List(lines) => lines.len(),
@@ -237,7 +236,7 @@ impl Scripted {
         }
     }
 
-    /// Whether every request followed the rules and every reply was asked for.
+    /// Whether every request followed the rules and every reply was used.
     ///
     /// # Errors
     /// All rules that were broken, and the number of replies left over.
@@ -245,7 +244,7 @@ impl Scripted {
         let mut broken = self.lock().broken.clone();
         let remaining = self.remaining();
         if remaining > 0 {
-            broken.push(format!("replies that were not asked for: {remaining}"));
+            broken.push(format!("unused replies: {remaining}"));
         }
         if broken.is_empty() { Ok(()) } else { Err(BrokenRule(broken)) }
     }
@@ -291,7 +290,7 @@ impl Shared {
             Script::List(lines) => {
                 let given = self.exchanges.len();
                 let line =
-                    lines.front().ok_or_else(|| format!("the script is at its end ({given} before)"))?;
+                    lines.front().ok_or_else(|| format!("the script has ended after {given} replies"))?;
                 check::ending(request, &line.expects)?;
                 check::reply(request, &line.reply)?;
                 line.reply.clone()

@@ -1,4 +1,4 @@
-//! One reply of a scripted model: what it says, how it ends, in which pieces it comes.
+//! A reply of a scripted model: its content, its end, its chunks.
 
 use futures_util::{StreamExt, stream};
 use stepfold_state_core::chat::{
@@ -12,8 +12,8 @@ use stepfold_state_core::chat::{
 /// [notation](stepfold_state_core::chat::notation): plain text is text, `> c1 search(q="stalls")` is a
 /// call. It can be made from a [`Message`], a whole [`Reply`], a [`ModelError`] or its kind as well.
 ///
-/// Unless told otherwise it ends with [`FinishReason::ToolCalls`] if there are calls, else with
-/// [`FinishReason::Stop`]; it says nothing of usage; and it comes in as few pieces as it has parts.
+/// By default it ends with [`FinishReason::ToolCalls`] if there are calls, otherwise with
+/// [`FinishReason::Stop`]; it has no usage; and it has as few chunks as parts.
 ///
 /// # Examples
 /// ```
@@ -54,12 +54,12 @@ enum End {
 }
 
 impl ScriptedReply {
-    /// A reply that says this; text is notation.
+    /// A reply with this content; text is notation.
     pub fn new(reply: impl Into<Self>) -> Self {
         reply.into()
     }
 
-    /// A reply of which nothing ever comes, for tests of time-outs and cancellation.
+    /// A reply that never begins, for tests of timeouts and cancellation.
     pub fn silence() -> Self {
         ScriptedReply::from(Message::new(Role::Assistant)).hanging()
     }
@@ -71,21 +71,21 @@ impl ScriptedReply {
         self
     }
 
-    /// This reply, and what it says it cost.
+    /// Sets the usage.
     #[must_use]
     pub fn with_usage(mut self, usage: Usage) -> Self {
         self.usage = Some(usage);
         self
     }
 
-    /// This reply, and what its provider calls it.
+    /// Sets the provider's id of the reply.
     #[must_use]
     pub fn with_id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// This reply, its text and reasoning in pieces of at most so many characters.
+    /// Splits text and reasoning into chunks of at most this many characters.
     ///
     /// # Examples
     /// ```
@@ -114,14 +114,14 @@ impl ScriptedReply {
         self
     }
 
-    /// This reply, which ends with an error once it has said what it says.
+    /// Ends the reply with an error after its content.
     #[must_use]
     pub fn failing(mut self, error: ModelError) -> Self {
         self.end = End::Failed(error);
         self
     }
 
-    /// This reply, whose stream stands still for ever once it has said what it says.
+    /// Makes the stream hang after its content.
     #[must_use]
     pub fn hanging(mut self) -> Self {
         self.end = End::Hangs;
@@ -159,7 +159,7 @@ impl ScriptedReply {
         ReplyStream::from_results(results)
     }
 
-    /// Whether the message will be taken for an answer that the conversation goes on from.
+    /// Whether the message counts as an answer that the conversation continues.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.end, End::Finished)
     }

@@ -112,70 +112,70 @@ fn what_is_missing_is_said() {
         "openai:gpt-4.1",
         &[("OPENAI_API_KEY", " ")],
         expect![[r#"
-        error: `openai:gpt-4.1` needs a key, and none of these is set: OPENAI_API_KEY
+        error: missing a key for `openai:gpt-4.1`: set one of OPENAI_API_KEY
     "#]],
     );
     check(
         "azure:mine",
         &[("AZURE_OPENAI_API_KEY", "k")],
         expect![[r#"
-        error: `azure:mine` needs a base URL, and none of these is set: AZURE_OPENAI_ENDPOINT
+        error: missing a base URL for `azure:mine`: set one of AZURE_OPENAI_ENDPOINT
     "#]],
     );
     check(
         "anthropic:claude",
         &[],
         expect![[r#"
-        error: `anthropic:claude` needs a key, and none of these is set: ANTHROPIC_API_KEY
+        error: missing a key for `anthropic:claude`: set one of ANTHROPIC_API_KEY
     "#]],
     );
     check(
         "gpt-4.1",
         &[],
         expect![[r#"
-        error: `gpt-4.1` names no model: write PROVIDER:MODEL or URL#MODEL; the providers are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+        error: invalid model name `gpt-4.1`: expected PROVIDER:MODEL or URL#MODEL; available providers: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
     "#]],
     );
     check(
         "openai:",
         &[],
         expect![[r#"
-        error: `openai:` names no model: write PROVIDER:MODEL or URL#MODEL; the providers are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+        error: invalid model name `openai:`: expected PROVIDER:MODEL or URL#MODEL; available providers: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
     "#]],
     );
     check(
         "nobody:x",
         &[],
         expect![[r#"
-        error: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+        error: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
     "#]],
     );
     check(
         "http://127.0.0.1:8080/v1",
         &[],
         expect![[r#"
-        error: `http://127.0.0.1:8080/v1` names no model: write PROVIDER:MODEL or URL#MODEL; the providers are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+        error: invalid model name `http://127.0.0.1:8080/v1`: expected PROVIDER:MODEL or URL#MODEL; available providers: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
     "#]],
     );
     check(
         "openai:gpt",
         &[("OPENAI_API_KEY", "two\nlines")],
         expect![[r#"
-        error: the model `openai:gpt` cannot be made: invalid request (openai, model gpt): the key has a character that cannot be sent, such as a line break
+invalid         error: invalid model `openai:gpt`: invalid request (openai, model gpt): the key: contains a character that cannot be sent, such as a line break
     "#]],
     );
     check(
         "",
         &[("GROQ_API_KEY", "k")],
         expect![[r#"
-        error: no model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: GROQ_API_KEY; keys that were looked for: ANTHROPIC_API_KEY, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, XAI_API_KEY, CEREBRAS_API_KEY, PERPLEXITY_API_KEY, HF_TOKEN, ZAI_API_KEY, FIREWORKS_API_KEY, VENICE_API_KEY, SNOWFLAKE_TOKEN, OLLAMA_API_KEY, VLLM_API_KEY, LLAMA_API_KEY
+        error: missing model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: GROQ_API_KEY; known keys: ANTHROPIC_API_KEY, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, XAI_API_KEY, CEREBRAS_API_KEY, PERPLEXITY_API_KEY, HF_TOKEN, ZAI_API_KEY, FIREWORKS_API_KEY, VENICE_API_KEY, SNOWFLAKE_TOKEN, OLLAMA_API_KEY, VLLM_API_KEY, LLAMA_API_KEY
     "#]],
     );
     check(
         "",
         &[],
         expect![[r#"
-        error: no model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; keys that were looked for: ANTHROPIC_API_KEY, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, XAI_API_KEY, CEREBRAS_API_KEY, PERPLEXITY_API_KEY, HF_TOKEN, ZAI_API_KEY, FIREWORKS_API_KEY, VENICE_API_KEY, SNOWFLAKE_TOKEN, OLLAMA_API_KEY, VLLM_API_KEY, LLAMA_API_KEY
+        error: missing model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; known keys: ANTHROPIC_API_KEY, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, XAI_API_KEY, CEREBRAS_API_KEY, PERPLEXITY_API_KEY, HF_TOKEN, ZAI_API_KEY, FIREWORKS_API_KEY, VENICE_API_KEY, SNOWFLAKE_TOKEN, OLLAMA_API_KEY, VLLM_API_KEY, LLAMA_API_KEY
     "#]],
     );
 }

@@ -144,7 +144,7 @@ fn a_mismatch_shows_the_difference() {
     check(
         changed,
         expect![[r#"
-        invalid request (cassette, model openai/gpt): the cassette PATH has no such request; closest is number 4 (- recorded, + asked):
+        invalid request (cassette, model openai/gpt): unknown request in cassette PATH; closest is number 4 (- recorded, + requested):
               "params": {
           -     "temperature": 0.5
           +     "temperature": 0.7
@@ -153,7 +153,7 @@ fn a_mismatch_shows_the_difference() {
     check(
         request("user: which area?\nuser: now!").with_tools(requests()[0].tools.clone()),
         expect![[r#"
-        invalid request (cassette, model openai/gpt): the cassette PATH has no such request; closest is number 1 (- recorded, + asked):
+        invalid request (cassette, model openai/gpt): unknown request in cassette PATH; closest is number 1 (- recorded, + requested):
             user:      which area?
           + user:      now!
     "#]],
@@ -162,7 +162,7 @@ fn a_mismatch_shows_the_difference() {
     check(
         requests().remove(0),
         expect![[r#"
-        invalid request (cassette, model openai/gpt): the cassette PATH has this request as number 1, and it was replayed already
+        invalid request (cassette, model openai/gpt): cassette PATH: request 1 was already replayed
     "#]],
     );
 }
@@ -172,7 +172,7 @@ fn auto_asks_only_what_is_not_there() {
     let folder = Folder::new("auto");
     let none = || Err::<Scripted, _>(ModelError::new(ModelErrorKind::Authentication, "no key"));
     let error = Cassette::auto(folder.tape(), none).unwrap_err();
-    assert_eq!(error.to_string(), "the model to record could not be made: not authorized: no key");
+    assert_eq!(error.to_string(), "model to record could not be built: not authorized: no key");
     let first = Cassette::auto(folder.tape(), || Ok(Scripted::new(["one"]))).unwrap();
     ask(&first, request("user: a")).unwrap();
     let script = Scripted::new(["two"]);
@@ -221,37 +221,37 @@ fn what_is_no_cassette_is_said_with_its_line() {
     check(
         "",
         expect![[r#"
-        the cassette PATH cannot be read, line 1: expected `# stepfold cassette 1`; record it anew
+        invalid cassette PATH at line 1: expected `# stepfold cassette 1`; record it again
     "#]],
     );
     check(
         "# stepfold cassette 2, m\n",
         expect![[r#"
-        the cassette PATH cannot be read, line 1: expected `# stepfold cassette 1`; record it anew
+        invalid cassette PATH at line 1: expected `# stepfold cassette 1`; record it again
     "#]],
     );
     check(
         &format!("{head}== request {{}}\nuser: a\n"),
         expect![[r#"
-        the cassette PATH cannot be read, line 3: the last request has no reply; record it anew
+        invalid cassette PATH at line 3: missing reply to the last request; record it again
     "#]],
     );
     check(
         &format!("{head}== reply {{}}\n"),
         expect![[r#"
-        the cassette PATH cannot be read, line 2: `reply` is not expected here; record it anew
+        invalid cassette PATH at line 2: unexpected section `reply`; record it again
     "#]],
     );
     check(
         &format!("{head}== request {{}}\nuser: a\nnobody: b\n== reply {{}}\n"),
         expect![[r#"
-        the cassette PATH cannot be read, line 4: column 1: expected `system:`, `user:`, `assistant:` or `tool ID:`; record it anew
+        invalid cassette PATH at line 4: column 1: expected `system:`, `user:`, `assistant:` or `tool ID:`; record it again
     "#]],
     );
     check(
         &format!("{head}== request {{\n== reply {{}}\n"),
         expect![[r#"
-        the cassette PATH cannot be read, line 2: EOF while parsing an object at line 1 column 1; record it anew
+        invalid cassette PATH at line 2: EOF while parsing an object at line 1 column 1; record it again
     "#]],
     );
     check(
@@ -259,7 +259,7 @@ fn what_is_no_cassette_is_said_with_its_line() {
             "{head}== request {{\"after\":{{\"exchange\":7,\"messages\":1}}}}\nuser: a\n== reply {{}}\n"
         ),
         expect![[r#"
-            the cassette PATH cannot be read, line 2: there is no exchange 7 before; record it anew
+            invalid cassette PATH at line 2: unknown earlier exchange 7; record it again
         "#]],
     );
 }

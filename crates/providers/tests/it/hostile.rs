@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepfold_providers::layer::Timeouts;
+use stepfold_providers::layer::Timeout;
 use stepfold_providers::probe::Response;
 use stepfold_state_core::chat::{ModelError, Reply};
 use tokio::time::Instant;
@@ -166,7 +166,7 @@ async fn every_attack_ends_in_each_dialect() {
     for wire in &WIRES {
         for attack in attacks(wire) {
             let start = Instant::now();
-            let reply = (wire.read)(Timeouts::default(), attack.response.clone()).into_reply().await;
+            let reply = (wire.read)(Timeout::default(), attack.response.clone()).into_reply().await;
             assert!(start.elapsed() <= Duration::from_secs(600), "{}: {}", wire.name, attack.name);
             check(wire, &attack, reply);
         }
@@ -189,7 +189,7 @@ async fn no_error_echoes_the_key_in_any_form() {
             ] {
                 let pieces = vec![body.into_bytes()];
                 let response = Response { status, content_type, pieces, pause: Duration::ZERO };
-                let error = (wire.read)(Timeouts::default(), response).into_reply().await.unwrap_err();
+                let error = (wire.read)(Timeout::default(), response).into_reply().await.unwrap_err();
                 let shown = format!("{error} {error:?}");
                 assert!(shown.contains("***"), "{}: {shown}", wire.name);
                 let shown = shown.to_lowercase();
@@ -221,7 +221,7 @@ async fn every_attack_by_headers_ends_in_each_dialect() {
         for (play, kind) in plays {
             let limit = Some(play.limit());
             let server = Server::start([play.clone()], usize::MAX, |_| Ok(())).await;
-            let timeouts = Timeouts { first_token: limit, idle: limit, total: None };
+            let timeouts = Timeout { first_token: limit, idle: limit, total: None };
             let model = (wire.model)(&server.url, timeouts);
             let request = stepfold_state_core::chat::ChatRequest::default();
             let error = model.respond(request).into_reply().await.unwrap_err();
@@ -241,7 +241,7 @@ async fn twenty_thousand_calls_without_ids() {
         let pieces = vec![events(calls).into_bytes(), wire.finish.as_bytes().to_vec()];
         let response =
             Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
-        let reply = (wire.read)(Timeouts::default(), response).into_reply().await.unwrap();
+        let reply = (wire.read)(Timeout::default(), response).into_reply().await.unwrap();
         let ids: HashSet<&str> = reply.message.tool_calls().map(|call| call.id.as_str()).collect();
         assert_eq!(ids.len(), 20_000, "{}", wire.name);
     }

@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::gemini::Gemini;
-use stepfold_providers::layer::{ChatModelExt, RetryPolicy};
+use stepfold_providers::layer::{ChatModelExt, Retry};
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelErrorKind, ModelParams, ResponseFormat,
@@ -50,14 +50,9 @@ fn free_port() -> u16 {
 }
 
 /// A retry that waits for a peer to get ready.
-fn patient() -> RetryPolicy {
-    RetryPolicy {
-        max_attempts: 1_000,
-        min_pause: Duration::from_millis(20),
-        max_pause: Duration::from_millis(100),
-        max_total: Duration::from_secs(60),
-        seed: None,
-    }
+fn patient() -> Retry {
+    let (min, max) = (Duration::from_millis(20), Duration::from_millis(100));
+    Retry::attempts(1_000).pauses(min, max).max_total(Duration::from_secs(60))
 }
 
 fn request(text: &str) -> ChatRequest {
@@ -82,7 +77,7 @@ async fn aimock_speaks_all_dialects() {
         .unwrap();
     let anthropic = Anthropic::new("claude-sonnet-4-5", "k-1234").base_url(&url).build().unwrap();
     // Ready once it answers.
-    let hello = openai.clone().with_retry(patient()).respond(request("hello")).into_reply().await.unwrap();
+    let hello = openai.clone().layer(patient()).respond(request("hello")).into_reply().await.unwrap();
     assert_eq!(hello.message.text(), "Hello there, how are you?");
     speaks(&openai).await;
     speaks(&anthropic).await;

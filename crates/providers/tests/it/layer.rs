@@ -7,7 +7,9 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 use futures_util::future::join_all;
 use futures_util::{FutureExt, StreamExt};
-use stepfold_providers::layer::{ChatModelExt, RateLimit, RetryPolicy, Timeouts, TraceContent};
+use stepfold_providers::layer::{
+    ChatModelExt, ConcurrencyLimit, Fallback, Layers, RateLimit, Retry, Timeout, Trace, TraceContent,
+};
 use stepfold_providers::{Scripted, ScriptedReply};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, ReplyStream,
@@ -33,9 +35,9 @@ async fn ask(model: &impl ChatModel) -> String {
     format!("{said} after {:?}\n", start.elapsed())
 }
 
-fn policy() -> RetryPolicy {
+fn policy() -> Retry {
     // Without luck a pause is as long as it is at least.
-    RetryPolicy { seed: Some(1), ..RetryPolicy::default() }
+    Retry::default().seed(1)
 }
 
 fn limited(retry_after: Option<u64>) -> ScriptedReply {
@@ -49,23 +51,23 @@ async fn retry_waits_as_long_as_it_is_told() {
     expect![[r#"
         ok after 7s
     "#]]
-    .assert_eq(&ask(&script.with_retry(policy())).await);
+    .assert_eq(&ask(&script.layer(policy())).await);
 
     let loading = ModelError::new(ModelErrorKind::Overloaded, "loading").with_retry_after(seconds(3));
     let script = Scripted::new([ScriptedReply::from(loading), "ok".into()]);
     expect![[r#"
         ok after 3s
     "#]]
-    .assert_eq(&ask(&script.with_retry(policy())).await);
+    .assert_eq(&ask(&script.layer(policy())).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn retry_pauses_grow_within_their_jitter() {
     let replies = || (0..4).map(|_| limited(None)).chain([ScriptedReply::from("ok")]);
     for seed in 0..50 {
-        let policy = RetryPolicy { max_attempts: 5, seed: Some(seed), ..RetryPolicy::default() };
+        let policy = Retry::attempts(5).seed(seed);
         let start = Instant::now();
-        let reply = Scripted::new(replies()).with_retry(policy).respond(request()).into_reply().await;
+        let reply = Scripted::new(replies()).layer(policy).respond(request()).into_reply().await;
         assert_eq!(reply.unwrap().message.text(), "ok");
         // Half a second, 1, 2 and 4: at least once, at most twice.
         let took = start.elapsed().as_secs_f64();
@@ -76,7 +78,7 @@ async fn retry_pauses_grow_within_their_jitter() {
 #[tokio::test(start_paused = true)]
 async fn the_last_error_names_all_attempts() {
     let script = Scripted::new([limited(Some(1)), ModelErrorKind::Overloaded.into(), limited(Some(2))]);
-    let model = script.clone().with_retry(RetryPolicy { max_attempts: 3, ..policy() });
+    let model = script.clone().layer(Retry::attempts(3).seed(1));
     let error = model.respond(request()).into_reply().await.unwrap_err();
     assert_eq!((error.kind(), error.retry_after()), (&ModelErrorKind::RateLimited, Some(seconds(2))));
     let text = error.to_string();
@@ -91,7 +93,7 @@ async fn the_last_error_names_all_attempts() {
 async fn a_cause_that_all_attempts_share_is_named_once() {
     let overloaded = || ScriptedReply::from(ModelErrorKind::Overloaded);
     let script = Scripted::new([overloaded(), overloaded(), overloaded()]);
-    let model = script.with_retry(RetryPolicy { max_attempts: 3, ..policy() });
+    let model = script.layer(Retry::attempts(3).seed(1));
     let text = model.respond(request()).into_reply().await.unwrap_err().to_string();
     assert!(text.contains("(3 attempts in ") && text.matches("as the script says").count() == 1, "{text}");
 }
@@ -101,7 +103,7 @@ async fn retry_gives_up_at_once_when_there_is_no_point() {
     // It would have to wait for a day.
     let script = Scripted::new([limited(Some(86_400)), "never".into()]);
     check(
-        &script.clone().with_retry(policy()),
+        &script.clone().layer(policy()),
         expect![[r#"
         error: rate limited, retry after 86400s (scripted): as the script says after 0ns
     "#]],
@@ -110,7 +112,7 @@ async fn retry_gives_up_at_once_when_there_is_no_point() {
     // The same would come again.
     let script = Scripted::new([ModelErrorKind::Authentication.into(), ScriptedReply::from("never")]);
     check(
-        &script.clone().with_retry(policy()),
+        &script.clone().layer(policy()),
         expect![[r#"
         error: not authorized (scripted): as the script says after 0ns
     "#]],
@@ -127,7 +129,7 @@ async fn check(model: &impl ChatModel, expected: Expect) {
 async fn nothing_that_was_handed_on_is_sent_again() {
     let broken = ScriptedReply::from("area").cut_off();
     let script = Scripted::new([broken, "never".into()]);
-    let model = script.clone().with_retry(policy()).with_fallback(Scripted::new(["never"]));
+    let model = script.clone().layer(policy()).layer(Fallback::to(Scripted::new(["never"])));
     let error = model.respond(request()).into_reply().await.unwrap_err();
     assert_eq!(error.kind(), &ModelErrorKind::CutOff);
     assert_eq!(error.partial().unwrap().message.text(), "area");
@@ -139,7 +141,7 @@ async fn what_nobody_notices_is_no_beginning() {
     let usage = Usage { input_tokens: 1, ..Usage::default() };
     let silent = ScriptedReply::from("").with_id("r1").with_usage(usage).cut_off();
     let script = Scripted::new([silent, ScriptedReply::from("ok").with_id("r2")]);
-    let reply = script.with_retry(policy()).respond(request()).into_reply().await.unwrap();
+    let reply = script.layer(policy()).respond(request()).into_reply().await.unwrap();
     assert_eq!(
         (reply.message.text().as_ref(), reply.id.as_deref(), reply.usage),
         ("ok", Some("r2"), Usage::default())
@@ -151,7 +153,7 @@ async fn fallback_asks_the_next_one_under_its_own_name() {
     let first = Scripted::new([ModelErrorKind::Authentication]).named("a/one");
     let second = Scripted::new([ModelErrorKind::Overloaded]).named("b/two");
     let third = Scripted::new(["ok"]).named("c/three");
-    let model = first.clone().with_fallback(second).or(third.clone());
+    let model = first.clone().layer(Fallback::to(second).or(third.clone()));
     let reply = model.respond(request().with_model("one-large")).into_reply().await.unwrap();
     assert_eq!(reply.message.text(), "ok");
     assert_eq!(first.last_request().unwrap().model.as_deref(), Some("one-large"));
@@ -161,7 +163,7 @@ async fn fallback_asks_the_next_one_under_its_own_name() {
 
 #[tokio::test(start_paused = true)]
 async fn fallback_stops_at_what_is_wrong_everywhere_and_names_all() {
-    let model = Scripted::new([ModelErrorKind::Refused]).with_fallback(Scripted::new(["never"]));
+    let model = Scripted::new([ModelErrorKind::Refused]).layer(Fallback::to(Scripted::new(["never"])));
     check(
         &model,
         expect![[r#"
@@ -171,7 +173,7 @@ async fn fallback_stops_at_what_is_wrong_everywhere_and_names_all() {
     .await;
     let model = Scripted::new([ModelErrorKind::NotFound])
         .named("a/one")
-        .with_fallback(Scripted::new([ModelErrorKind::Overloaded]).named("b/two"));
+        .layer(Fallback::to(Scripted::new([ModelErrorKind::Overloaded]).named("b/two")));
     check(&model, expect![[r#"
         error: overloaded (scripted): as the script says (no model answered: a/one: not found (scripted): as the script says; b/two: overloaded (scripted): as the script says) after 0ns
     "#]])
@@ -181,7 +183,7 @@ async fn fallback_stops_at_what_is_wrong_everywhere_and_names_all() {
 #[tokio::test(start_paused = true)]
 async fn rates_of_requests_and_tokens() {
     let texts = || (0..5).map(|_| "ok");
-    let model = Scripted::new(texts()).with_rate_limit(RateLimit::per_minute(2));
+    let model = Scripted::new(texts()).layer(RateLimit::per_minute(2));
     let start = Instant::now();
     let all = join_all((0..5).map(|_| async {
         model.respond(request()).into_reply().await.unwrap();
@@ -190,7 +192,7 @@ async fn rates_of_requests_and_tokens() {
     assert_eq!(all.await, [0, 0, 30, 60, 90]);
 
     let limit = RateLimit::per_minute(1_000).tokens_per_minute(600).estimated_by(|_| 400);
-    let model = Scripted::new(texts()).with_rate_limit(limit);
+    let model = Scripted::new(texts()).layer(limit);
     let start = Instant::now();
     for expected in [0, 20, 60] {
         model.respond(request()).into_reply().await.unwrap();
@@ -198,7 +200,7 @@ async fn rates_of_requests_and_tokens() {
     }
     // Larger than the bucket: it waits for a full one, and does not wait for ever.
     let limit = RateLimit::per_minute(1_000).tokens_per_minute(600).estimated_by(|_| 4_000);
-    let model = Scripted::new(texts()).with_rate_limit(limit);
+    let model = Scripted::new(texts()).layer(limit);
     let start = Instant::now();
     for expected in [0, 60] {
         model.respond(request()).into_reply().await.unwrap();
@@ -211,11 +213,11 @@ async fn concurrency_counts_until_a_stream_is_over_or_dropped() {
     let running = Arc::new(AtomicUsize::new(0));
     let most = Arc::new(AtomicUsize::new(0));
     let slow = Slow { running: Arc::clone(&running), most: Arc::clone(&most) };
-    let model = slow.with_max_concurrency(3);
+    let model = slow.layer(ConcurrencyLimit::new(3));
     join_all((0..10).map(|_| async { model.respond(request()).into_reply().await.unwrap() })).await;
     assert_eq!((running.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (0, 3));
 
-    let model = Scripted::new([ScriptedReply::silence(), "ok".into()]).with_max_concurrency(1);
+    let model = Scripted::new([ScriptedReply::silence(), "ok".into()]).layer(ConcurrencyLimit::new(1));
     let mut hanging = model.respond(request());
     assert!(hanging.next().now_or_never().is_none());
     let mut waiting = model.respond(request());
@@ -249,28 +251,26 @@ impl ChatModel for Slow {
 
 #[tokio::test(start_paused = true)]
 async fn each_time_out_says_which_it_was() {
-    let limits = |first, idle, total| Timeouts {
-        first_token: Some(seconds(first)),
-        idle: Some(seconds(idle)),
-        total: Some(seconds(total)),
+    let limits = |first, idle, total| {
+        Timeout::NONE.first_token(seconds(first)).idle(seconds(idle)).total(seconds(total))
     };
-    let model = Scripted::new([ScriptedReply::silence()]).named("a/one").with_timeouts(limits(5, 7, 99));
+    let model = Scripted::new([ScriptedReply::silence()]).named("a/one").layer(limits(5, 7, 99));
     check(
         &model,
         expect![[r#"
-            error: timed out before the reply began (a, model one): the limit is 5s after 5s
+            error: timed out before the first chunk (a, model one): the limit is 5s after 5s
         "#]],
     )
     .await;
-    let model = Scripted::new([ScriptedReply::from("so").hanging()]).with_timeouts(limits(5, 7, 99));
+    let model = Scripted::new([ScriptedReply::from("so").hanging()]).layer(limits(5, 7, 99));
     check(
         &model,
         expect![[r#"
-            error: timed out while the reply stood still (scripted): the limit is 7s after 7s
+            error: timed out between chunks (scripted): the limit is 7s after 7s
         "#]],
     )
     .await;
-    let model = Scripted::new([ScriptedReply::from("so").hanging()]).with_timeouts(limits(5, 7, 6));
+    let model = Scripted::new([ScriptedReply::from("so").hanging()]).layer(limits(5, 7, 6));
     check(
         &model,
         expect![[r#"
@@ -279,8 +279,7 @@ async fn each_time_out_says_which_it_was() {
     )
     .await;
     let model = Scripted::new([ScriptedReply::from("so").hanging(), "ok".into()]);
-    let retried =
-        model.with_timeouts(Timeouts { idle: Some(seconds(1)), ..Timeouts::NONE }).with_retry(policy());
+    let retried = model.layer(Timeout::NONE.idle(seconds(1))).layer(policy());
     let error = retried.respond(request()).into_reply().await.unwrap_err();
     assert_eq!(error.partial().unwrap().message.text(), "so");
 }
@@ -291,7 +290,7 @@ fn traces_have_the_names_of_the_conventions_and_no_content() {
     let reply =
         || ScriptedReply::from("area 3").with_usage(usage).with_id("r1").finished(FinishReason::Length);
     let told = spans(|| {
-        let model = Scripted::new([reply()]).named("openai/gpt").traced();
+        let model = Scripted::new([reply()]).named("openai/gpt").layer(Trace::default());
         model.respond(request()).into_reply().now_or_never().unwrap().unwrap();
     });
     expect![[r#"
@@ -308,13 +307,13 @@ fn traces_have_the_names_of_the_conventions_and_no_content() {
     "#]]
     .assert_eq(&told);
     let told = spans(|| {
-        let model = Scripted::new([reply()]).traced_with(TraceContent::Include);
+        let model = Scripted::new([reply()]).layer(Trace::new(TraceContent::Include));
         model.respond(request()).into_reply().now_or_never().unwrap().unwrap();
     });
     assert!(told.contains("which area?") && told.contains("area 3"), "{told}");
     let told = spans(|| {
         let error = ModelError::new(ModelErrorKind::Refused, "you said area 3");
-        let model = Scripted::new([error]).traced();
+        let model = Scripted::new([error]).layer(Trace::default());
         model.respond(request()).into_reply().now_or_never().unwrap().unwrap_err();
     });
     assert!(told.contains("error.type=refused\n") && !told.contains("area 3"), "{told}");
@@ -388,9 +387,9 @@ impl ChatModel for Chatterbox {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_always_ready_is_timed_out() {
-    let total = Timeouts { total: Some(seconds(10)), ..Timeouts::NONE };
+    let total = Timeout::NONE.total(seconds(10));
     check(
-        &Chatterbox("", || Chunk::Text("so ".to_owned())).with_timeouts(total),
+        &Chatterbox("", || Chunk::Text("so ".to_owned())).layer(total),
         expect![[r#"
             error: timed out (chatterbox): the limit is 10s after 10s
         "#]],
@@ -401,20 +400,48 @@ async fn a_stream_that_is_always_ready_is_timed_out() {
 /// What keeps a connection alive is no answer.
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_keep_alives_is_timed_out() {
-    let limits = Timeouts { first_token: Some(seconds(5)), ..Timeouts::NONE };
+    let limits = Timeout::NONE.first_token(seconds(5));
     check(
-        &Chatterbox("", || Chunk::Usage(Usage::default())).with_timeouts(limits),
+        &Chatterbox("", || Chunk::Usage(Usage::default())).layer(limits),
         expect![[r#"
-            error: timed out before the reply began (chatterbox): the limit is 5s after 5s
+            error: timed out before the first chunk (chatterbox): the limit is 5s after 5s
         "#]],
     )
     .await;
-    let limits = Timeouts { idle: Some(seconds(7)), ..Timeouts::NONE };
+    let limits = Timeout::NONE.idle(seconds(7));
     check(
-        &Chatterbox("so", || Chunk::Text(String::new())).with_timeouts(limits),
+        &Chatterbox("so", || Chunk::Text(String::new())).layer(limits),
         expect![[r#"
-            error: timed out while the reply stood still (chatterbox): the limit is 7s after 7s
+            error: timed out between chunks (chatterbox): the limit is 7s after 7s
         "#]],
     )
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_predicate_says_which_errors_are_worth_another_attempt() {
+    let replies = || [ScriptedReply::from(ModelErrorKind::NotFound), "ok".into()];
+    let (plain, asked) = (Scripted::new(replies()), Scripted::new(replies()));
+    let plain = plain.layer(policy()).respond(request()).into_reply().await;
+    assert_eq!(plain.unwrap_err().kind(), &ModelErrorKind::NotFound);
+    let retry = policy().when(|error| error.kind() == &ModelErrorKind::NotFound);
+    let reply = asked.layer(retry.clone()).respond(request()).into_reply().await.unwrap();
+    assert_eq!(reply.message.text(), "ok");
+    let overloaded = Scripted::new([ScriptedReply::from(ModelErrorKind::Overloaded), "never".into()]);
+    let error = overloaded.layer(retry).respond(request()).into_reply().await.unwrap_err();
+    assert_eq!(error.kind(), &ModelErrorKind::Overloaded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stack_is_applied_to_several_models_with_limits_of_their_own() {
+    let stack = Layers::new().with(RateLimit::per_minute(1)).with(policy());
+    let models = [(); 2].map(|()| {
+        let replies = [ScriptedReply::from(ModelErrorKind::Overloaded), "ok".into()];
+        Scripted::new(replies).layer(stack.clone())
+    });
+    for model in models {
+        // The repeated request waits for the rate: the limit is inside of the retry.
+        let text = ask(&model).await;
+        assert_eq!(text, "ok after 60s\n");
+    }
 }

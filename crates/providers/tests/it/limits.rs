@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfold_providers::layer::Timeouts;
+use stepfold_providers::layer::Timeout;
 use stepfold_providers::probe::Response;
 use stepfold_state_core::chat::{ModelError, ModelErrorKind, Reply, TimeoutKind};
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use crate::wires::{WIRES, Wire};
 /// What comes of these pieces, and how long it takes.
 async fn read(
     wire: &Wire,
-    timeouts: Timeouts,
+    timeouts: Timeout,
     pieces: Vec<Vec<u8>>,
     pause: Duration,
 ) -> (Result<Reply, ModelError>, Duration) {
@@ -33,7 +33,7 @@ async fn a_reply_that_is_whole_is_not_lost_to_what_follows() {
     for wire in &WIRES {
         let mut pieces = vec![wire.begin, wire.finish];
         pieces.extend([": ping\n\n"; 1_000]);
-        let timeouts = Timeouts { total: Some(3 * SECOND), ..Timeouts::default() };
+        let timeouts = Timeout::default().total(3 * SECOND);
         let (reply, took) = read(wire, timeouts, bytes(&pieces), SECOND).await;
         assert_eq!(reply.unwrap().message.text(), "area", "{}", wire.name);
         assert!(took <= 7 * SECOND, "{}: {took:?}", wire.name);
@@ -45,7 +45,7 @@ async fn a_server_that_only_keeps_the_connection_alive_is_given_up_on() {
     for wire in &WIRES {
         let mut pieces = vec![wire.begin];
         pieces.extend([": ping\n\n"; 1_000]);
-        let timeouts = Timeouts { idle: Some(10 * SECOND), ..Timeouts::default() };
+        let timeouts = Timeout::default().idle(10 * SECOND);
         let (reply, took) = read(wire, timeouts, bytes(&pieces), 2 * SECOND).await;
         let error = reply.unwrap_err();
         assert_eq!(error.kind(), &ModelErrorKind::TimedOut(TimeoutKind::Idle), "{}: {error}", wire.name);
@@ -61,7 +61,7 @@ async fn a_reply_has_a_bound_in_bytes() {
         // Long lines, which are read faster than many.
         let comment = [b":", &b" ".repeat(1 << 20)[..], b"\n\n"].concat();
         pieces.extend(std::iter::repeat_n(comment, 80));
-        let (reply, _) = read(wire, Timeouts::NONE, pieces, Duration::ZERO).await;
+        let (reply, _) = read(wire, Timeout::NONE, pieces, Duration::ZERO).await;
         let error = reply.unwrap_err();
         assert!(matches!(error.kind(), ModelErrorKind::ReplyTooLarge { .. }), "{}: {error}", wire.name);
     }
@@ -71,7 +71,7 @@ async fn a_reply_has_a_bound_in_bytes() {
 async fn the_longest_limits_are_limits() {
     for wire in &WIRES {
         let longest = Some(Duration::MAX);
-        let timeouts = Timeouts { first_token: longest, idle: longest, total: longest };
+        let timeouts = Timeout::NONE.first_token(longest).idle(longest).total(longest);
         let (reply, _) = read(wire, timeouts, bytes(&[wire.begin, wire.finish]), SECOND).await;
         assert_eq!(reply.unwrap().message.text(), "area", "{}", wire.name);
     }

@@ -27,6 +27,8 @@ mod interop;
 mod layer;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod limits;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+mod messages;
 #[cfg(feature = "openai")]
 mod openai;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stepfold_providers::RawFields;
 use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::gemini::Gemini;
-use stepfold_providers::layer::Timeouts;
+use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
 use stepfold_providers::probe::{self, Response};
 use stepfold_state_core::chat::{
@@ -34,7 +34,7 @@ async fn check(request: ChatRequest, shown: fn(&Value) -> Value, expected: Expec
         let play = Play::events(format!("{}{}", wire.begin, wire.finish));
         let server = Server::start([play], usize::MAX, check).await;
         let model = match WIRES.get(index) {
-            Some(wire) => (wire.model)(&server.url, Timeouts::default()),
+            Some(wire) => (wire.model)(&server.url, Timeout::default()),
             None => openrouter(&server.url),
         };
         let line = match model.respond(request.clone()).into_reply().await {
@@ -205,7 +205,7 @@ async fn names_logprobs_and_fields_of_tools() {
         expect![[r#"
         openai: {"logprobs":true,"top_logprobs":2}
         responses: {"top_logprobs":2,"include":["reasoning.encrypted_content","message.output_text.logprobs"]}
-        anthropic: unsupported parameter `logprobs`: the Messages API has none; leave it out
+        anthropic: unsupported parameter `logprobs`: the Messages API does not have it; omit it
         gemini: {"generationConfig":{"responseLogprobs":true,"logprobs":2}}
         openrouter: {"logprobs":true,"top_logprobs":2}
     "#]],
@@ -217,7 +217,7 @@ async fn names_logprobs_and_fields_of_tools() {
         expect![[r#"
         openai: {"logprobs":true}
         responses: {"include":["reasoning.encrypted_content","message.output_text.logprobs"]}
-        anthropic: unsupported parameter `logprobs`: the Messages API has none; leave it out
+        anthropic: unsupported parameter `logprobs`: the Messages API does not have it; omit it
         gemini: {"generationConfig":{"responseLogprobs":true}}
         openrouter: {"logprobs":true}
     "#]],

@@ -54,7 +54,7 @@ fn replies_come_from_text_messages_errors_and_their_modifiers() {
             assistant: from a message [stop]
             error: overloaded (scripted): as the script says
             assistant: cut [length]
-            error: reply cut off: the stream ended without a finish reason
+            error: reply interrupted: the stream ended without a finish reason
             hangs
         "#]],
     );
@@ -91,15 +91,15 @@ fn a_broken_request_is_refused_and_uses_up_no_reply() {
             request("user: hi"),
         ],
         expect![[r#"
-            error: invalid request (scripted): request 1: there is no message
-            error: invalid request (scripted): request 2: the conversation is broken: message 1, call `c1`: not answered
-            error: invalid request (scripted): request 3: the tool `a` is offered twice
-            error: invalid request (scripted): request 4: no provider accepts the tool name `no spaces`: at most 64 of letters, digits, `_` and `-`
-            error: invalid request (scripted): request 5: the schema of the tool `search` is none of an object
-            error: invalid request (scripted): request 6: a tool is required, and none is offered
-            error: invalid request (scripted): request 7: the tool `b` is required, and not offered; there are: a
+            error: invalid request (scripted): request 1: missing message
+            error: invalid request (scripted): request 2: malformed conversation: message 1, call `c1`: missing result
+            error: invalid request (scripted): request 3: duplicate tool `a`
+            error: invalid request (scripted): request 4: invalid tool name `no spaces`: expected at most 64 letters, digits, `_` and `-`
+            error: invalid request (scripted): request 5: invalid schema of tool `search`: expected an object
+            error: invalid request (scripted): request 6: missing tools: the tool choice requires a call
+            error: invalid request (scripted): request 7: unknown tool `b` in the tool choice; available: a
             assistant: ok [stop]
-            error: invalid request (scripted): request 9: the script is at its end (8 before)
+            error: invalid request (scripted): request 9: the script has ended after 8 replies
         "#]],
     );
     assert!(model.verify().unwrap_err().to_string().contains("request 9"));
@@ -113,7 +113,7 @@ fn a_slip_in_the_script_is_found() {
         &model,
         [asked()],
         expect![[r#"
-            error: invalid request (scripted): request 1: the script calls the tool `serach`, which is not offered; there are: search, fetch
+            error: invalid request (scripted): request 1: unknown tool `serach` in the script; available: search, fetch
         "#]],
     );
     let model = Scripted::new([ScriptedReply::from("> c1 serach()").calling_unknown_tools()]);
@@ -129,7 +129,7 @@ fn a_slip_in_the_script_is_found() {
         &model,
         [asked()],
         expect![[r#"
-            error: invalid request (scripted): request 1: the script is no notation: line 1, column 15: expected value
+            error: invalid request (scripted): request 1: invalid notation in the script: line 1, column 15: expected value
         "#]],
     );
 }
@@ -162,7 +162,7 @@ fn the_prefix_is_stable_within_a_turn() {
         [first(), then("system: be kind\nuser: hi\nuser: hi\nassistant: > c1 search()\ntool c1: 1")],
         expect![[r#"
             assistant: > c1 search() [tool_calls]
-            error: invalid request (scripted): request 2: the prefix changed within the turn: the reply to request 1 stands at 3, and 2 messages were asked
+            error: invalid request (scripted): request 2: the prefix changed within the turn: the reply to request 1 is at 3, and 2 messages were asked
         "#]],
     );
     check(
@@ -187,7 +187,7 @@ fn tools_do_not_change_within_a_turn_but_may_come() {
         [asked().with_tools([tool("search")]), then().with_tools([changed])],
         expect![[r#"
             assistant: > c1 search() [tool_calls]
-            error: invalid request (scripted): request 2: the tool `search` is not what it was in request 1 of the same turn
+            error: invalid request (scripted): request 2: tool `search` differs from request 1 of the same turn
         "#]],
     );
     let model = Scripted::new(["> c1 search()", "done"]);
@@ -235,14 +235,14 @@ fn a_conversation_is_held_to_its_text() {
         ],
         expect![[r#"
             assistant: > c1 search() [tool_calls]
-            error: invalid request (scripted): request 2: the conversation goes otherwise than the script
+            error: invalid request (scripted): request 2: the conversation diverged from the script
               expected: tool c1 search: [3, 4]
               found:    tool c1 search: [4]
         "#]],
     );
     assert_eq!(
         model.verify().unwrap_err().to_string().lines().last(),
-        Some("  found:    tool c1 search: [4]; replies that were not asked for: 1")
+        Some("  found:    tool c1 search: [4]; unused replies: 1")
     );
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::gemini::Gemini;
-use stepfold_providers::layer::Timeouts;
+use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses};
 use stepfold_providers::probe::{self, Response};
 use stepfold_state_core::chat::{ChatModel, ReplyStream};
@@ -28,9 +28,9 @@ pub(crate) struct Wire {
     /// An event with this error.
     pub(crate) error: fn(&str) -> Value,
     /// The reply to a response.
-    pub(crate) read: fn(Timeouts, Response) -> ReplyStream,
+    pub(crate) read: fn(Timeout, Response) -> ReplyStream,
     /// A model behind this address.
-    pub(crate) model: fn(&str, Timeouts) -> Arc<dyn ChatModel>,
+    pub(crate) model: fn(&str, Timeout) -> Arc<dyn ChatModel>,
 }
 
 /// All dialects.
@@ -53,11 +53,11 @@ pub(crate) const WIRES: [Wire; 4] = [
         },
         error: |message| json!({"error": {"message": message}}),
         read: |timeouts, response| {
-            let model = OpenAi::at("http://127.0.0.1:1/v1", "m").key(KEY).timeouts(timeouts).build();
+            let model = OpenAi::at("http://127.0.0.1:1/v1", "m").key(KEY).timeout(timeouts).build();
             probe::reply(&model.unwrap(), response)
         },
         model: |url, timeouts| {
-            Arc::new(OpenAi::at(format!("{url}/v1"), "m").key(KEY).timeouts(timeouts).build().unwrap())
+            Arc::new(OpenAi::at(format!("{url}/v1"), "m").key(KEY).timeout(timeouts).build().unwrap())
         },
     },
     Wire {
@@ -77,11 +77,11 @@ pub(crate) const WIRES: [Wire; 4] = [
         },
         error: |message| json!({"type": "error", "error": {"message": message}}),
         read: |timeouts, response| {
-            let model = OpenAiResponses::at("http://127.0.0.1:1/v1", "m").key(KEY).timeouts(timeouts).build();
+            let model = OpenAiResponses::at("http://127.0.0.1:1/v1", "m").key(KEY).timeout(timeouts).build();
             probe::reply(&model.unwrap(), response)
         },
         model: |url, timeouts| {
-            let model = OpenAiResponses::at(format!("{url}/v1"), "m").key(KEY).timeouts(timeouts).build();
+            let model = OpenAiResponses::at(format!("{url}/v1"), "m").key(KEY).timeout(timeouts).build();
             Arc::new(model.unwrap())
         },
     },
@@ -101,10 +101,10 @@ pub(crate) const WIRES: [Wire; 4] = [
         },
         error: |message| json!({"type": "error", "error": {"message": message}}),
         read: |timeouts, response| {
-            probe::reply(&Anthropic::new("m", KEY).timeouts(timeouts).build().unwrap(), response)
+            probe::reply(&Anthropic::new("m", KEY).timeout(timeouts).build().unwrap(), response)
         },
         model: |url, timeouts| {
-            Arc::new(Anthropic::new("m", KEY).base_url(url).timeouts(timeouts).build().unwrap())
+            Arc::new(Anthropic::new("m", KEY).base_url(url).timeout(timeouts).build().unwrap())
         },
     },
     Wire {
@@ -122,10 +122,10 @@ pub(crate) const WIRES: [Wire; 4] = [
         },
         error: |message| json!({"error": {"message": message}}),
         read: |timeouts, response| {
-            probe::reply(&Gemini::new("m", KEY).timeouts(timeouts).build().unwrap(), response)
+            probe::reply(&Gemini::new("m", KEY).timeout(timeouts).build().unwrap(), response)
         },
         model: |url, timeouts| {
-            Arc::new(Gemini::new("m", KEY).base_url(url).timeouts(timeouts).build().unwrap())
+            Arc::new(Gemini::new("m", KEY).base_url(url).timeout(timeouts).build().unwrap())
         },
     },
 ];

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use serde_json::json;
-use stepfold_runner::agent_loop::graph::{END, Graph, NodeContext, NodeError, START, Update};
+use stepfold_graph::{END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::{Agent, Decision};
 use stepfold_runner::session_scopes::{DeleteSession, EventRange, SessionStore, Timestamp};
 use stepfold_runner::{DecisionReceipt, Runner, RunnerError, SessionHandle, WallClock};

@@ -50,7 +50,7 @@ fn refuse() {
             let first = session.send("one").await.unwrap();
             // Also before the first one has done anything at all.
             let error = session.send("two").await.unwrap_err();
-            expect!["session stalls/ada/s1 is busy: an invocation is at work"].assert_eq(&error.to_string());
+            expect!["session stalls/ada/s1 is busy: an invocation is running"].assert_eq(&error.to_string());
             settle().await;
             assert!(matches!(session.send("three").await, Err(RunnerError::Busy { .. })));
             gate.add_permits(1);
@@ -74,7 +74,7 @@ fn wait() {
             settle().await;
             // One is at work, two wait: that is all that may.
             let error = session.send("four").await.unwrap_err();
-            expect!["session stalls/ada/s1 is busy: too many messages wait already"]
+            expect!["session stalls/ada/s1 is busy: too many messages are waiting"]
                 .assert_eq(&error.to_string());
             gate.add_permits(1);
             assert_eq!(runs[0].outcome().await.unwrap().text(), "re: one");
@@ -148,7 +148,7 @@ fn interrupt() {
             expect![[r#"
                 user:      wait
                 assistant: > c1 wait()   > c2 look()
-                tool c1!:  tool 'wait' was cancelled while it ran; it may have had its effect
+                tool c1!:  tool 'wait' cancelled while it ran; the effect may have happened
                 tool c2:   look is done
                 user:      no, do something else
                 assistant: something else

@@ -6,7 +6,7 @@ use stepfold_runner::agent_loop::{AgentBuilder, Exit, HookAction};
 use stepfold_runner::session_scopes::{EventRange, SessionSchema};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_state_core::state::Schema;
-use stepfold_tools::Effect;
+use stepfold_tools::{Effect, Toolset};
 
 use crate::world::{Fault, World, each_store, process};
 
@@ -42,7 +42,7 @@ fn a_changed_agent_does_not_go_on_unless_it_is_told_to() {
             let session = world.session(agent).await;
             let error = session.run("thanks").await.unwrap_err();
             assert!(matches!(error, RunnerError::AgentChanged { .. }), "{error:?}");
-            expect!["the agent has changed since the run in session stalls/ada/s1 was interrupted: limits changed; tool look changed; tool pay is gone; tool save is gone; instructions is new; resume it all the same with `with_changed_agent()`, or give it up with `abandon()`"].assert_eq(&error.to_string());
+            expect!["agent changed since the run in session stalls/ada/s1 was interrupted: limits changed; tool look changed; tool pay is gone; tool save is gone; instructions is new; force it with `with_changed_agent()`, or cancel the run with `abandon()`"].assert_eq(&error.to_string());
             assert!(matches!(session.resume().await, Err(RunnerError::AgentChanged { .. })));
             let outcome = session.resume().with_changed_agent().await.unwrap();
             assert_eq!(outcome.text(), "done");
@@ -110,7 +110,8 @@ fn a_run_that_has_ended_has_ended() {
 
 /// What a session with this schema says of a value that was stored as a string.
 async fn opened(world: &World, schema: Schema, migrated: bool) -> Result<serde_json::Value, RunnerError> {
-    let agent = world.agent("assistant: done\nassistant: done").tools(vec![]).schema(schema.clone());
+    let agent =
+        world.agent("assistant: done\nassistant: done").tools(Toolset::default()).schema(schema.clone());
     let mut runner = world.runner(agent.build().unwrap());
     if migrated {
         let schema = SessionSchema::new(schema).migration("topic", |old| Ok(json!([old])));
@@ -129,7 +130,7 @@ fn another_schema() {
             session.unwrap();
             let list = || Schema::builder().key::<Vec<String>>("topic").build().unwrap();
             let error = opened(world, list(), false).await.unwrap_err();
-            expect![[r#"the store failed in session stalls/ada/s1: key "topic" was stored as string and is opened as list of string, which it does not fit: at $: expected list, found string; register a migration for it"#]].assert_eq(&error.to_string());
+            expect![[r#"the store failed in session stalls/ada/s1: incompatible stored value of key "topic": stored as string, opened as list of string: expected list, found string at $; register a migration"#]].assert_eq(&error.to_string());
             // A key more, one that is gone, a type that takes more: all that fits.
             let wider =
                 Schema::builder().key::<serde_json::Value>("topic").key::<u64>("more").build().unwrap();

@@ -57,7 +57,7 @@ fn some_are_decided_now_and_some_later() {
                 assistant: > c1 send(to="Bob")   > c2 look()   > c3 send(to="Eve")
                 tool:      @{"tool_result": {"call_id": "c1", "name": "send", "parts": [{"text": "send is done"}, {"text": "\n[The arguments were changed before the call ran, to {\"to\":\"Rob\"}]"}]}}
                 tool c2:   look is done
-                tool c3!:  tool 'send' was not run: the call was rejected: not to Eve
+                tool c3!:  tool 'send' not run: the call was rejected: not to Eve
                 assistant: > c4 send(to="Dan")
                 tool c4:   send is done
                 assistant: done
@@ -139,9 +139,9 @@ fn what_waits_can_be_given_up() {
             expect![[r#"
                 user:      send letters
                 assistant: > c1 send(to="Bob")   > c2 look()   > c3 send(to="Eve")
-                tool c1!:  tool 'send' was not started: the run was cancelled
-                tool c2!:  tool 'look' was not started: the run was cancelled
-                tool c3!:  tool 'send' was not started: the run was cancelled
+                tool c1!:  tool 'send' not started: the run was cancelled
+                tool c2!:  tool 'look' not started: the run was cancelled
+                tool c3!:  tool 'send' not started: the run was cancelled
                 user:      then something else
                 assistant: > c4 send(to="Dan")
             "#]]
@@ -168,7 +168,7 @@ fn a_decision_is_about_a_stored_call() {
                 .await;
             let error = early.unwrap_err();
             let words = format!(
-                "the decision in session stalls/ada/s1 was refused: no pending approval with id `c4`; pending: {}, {}",
+                "invalid decision in session stalls/ada/s1: no pending approval with id `c4`; pending: {}, {}",
                 pending[0].id, pending[1].id,
             );
             assert_eq!(error.to_string(), words);

@@ -168,7 +168,7 @@ fn an_outcome_that_the_store_did_not_take() {
             assert!(matches!(error, RunnerError::Store { .. }), "{error:?}");
             assert_eq!(error.unrecorded(), ["c1"]);
             let text = error.to_string();
-            assert!(text.contains("; outcomes that are not recorded: `c1`"), "{text}");
+            assert!(text.contains("; unrecorded outcomes: `c1`"), "{text}");
             world.wire.faults([]);
         });
         process(async {

@@ -129,7 +129,7 @@ fn a_newer_record_is_an_error_that_says_so() {
             world.store().append(append).await.unwrap();
             let error = session.resume().await.unwrap_err();
             assert!(matches!(error, RunnerError::NewerRecord { found: 2, .. }), "{error:?}");
-            expect!["version 12 of session stalls/ada/s1 was written by a newer stepfold (format 2); update"]
+            expect!["unsupported format 2 at version 12 of session stalls/ada/s1: written by a newer stepfold; update"]
                 .assert_eq(&error.to_string());
         });
     });

@@ -6,9 +6,7 @@ use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
 use serde_json::json;
-use stepfold_runner::agent_loop::graph::{
-    AgentNode, END, Graph, Node, NodeContext, NodeError, START, Update,
-};
+use stepfold_graph::{AgentNode, END, Graph, Node, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::{Decision, Decisions, Exit, Input, Pause};
 use stepfold_runner::session_scopes::EventRange;
 use stepfold_runner::{Runner, SessionHandle};

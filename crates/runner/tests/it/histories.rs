@@ -10,7 +10,7 @@ use stepfold_runner::session_scopes::{
 };
 use stepfold_runner::{RunnerError, SessionHandle, WallClock as _};
 use stepfold_state_core::chat::Transcript;
-use stepfold_tools::Effect;
+use stepfold_tools::{Effect, Toolset};
 
 use crate::world::{Fault, Still, World, each_store, process, shown};
 
@@ -167,15 +167,15 @@ fn a_session_is_replayed() {
             let shorter = agent().limits(RunLimits::default().with_steps(2));
             let said = [
                 diverges(&session, agent().instructions("Be brief.")).await,
-                diverges(&session, agent().tools(vec![])).await,
+                diverges(&session, agent().tools(Toolset::default())).await,
                 diverges(&session, shorter).await,
                 diverges(&session, agent().tools(vec![gone(world)]).exit_on(["look"])).await,
             ];
             expect![[r#"
                 invocation i1 of session stalls/ada/s1 diverged: event 0 (began, step 0) differs at $.kind.began.instructions: recorded "Look at rows. ", replayed "Be brief."
-                invocation i1 of session stalls/ada/s1 diverged: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: none
-                invocation i1 of session stalls/ada/s1 diverged: event 5 (replied, step 3) does not come: the run would need Nothing(MaxSteps)
-                invocation i1 of session stalls/ada/s1 diverged: event 3 (replied, step 2) does not come: the run would need Nothing(Tool("look"))"#]].assert_eq(&said.join("\n"));
+                invocation i1 of session stalls/ada/s1 diverged: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: none
+                invocation i1 of session stalls/ada/s1 diverged: event 5 (replied, step 3) is missing: the run would need Nothing(MaxSteps)
+                invocation i1 of session stalls/ada/s1 diverged: event 3 (replied, step 2) is missing: the run would need Nothing(Tool("look"))"#]].assert_eq(&said.join("\n"));
             // A replay leaves nothing behind.
             let list = stepfold_runner::session_scopes::ListSessions::new("stalls", "ada").unwrap();
             assert_eq!(world.store().list(list).await.unwrap().sessions.len(), 2);

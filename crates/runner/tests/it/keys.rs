@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use stepfold_graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::SessionHandle;
-use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, Decision, Decisions, Exit, Pause};
 use stepfold_runner::session_scopes::{DeleteSession, EventRange, SessionStore};

@@ -139,7 +139,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: started i1.2 at 3
             look stalls/ada/s1/i1/1/c1
             the store breaks: answered i1.3
-            the store failed in session stalls/ada/s1; outcomes that are not recorded: `c1`: the store could not append an event: it is broken"#]],
+            the store failed in session stalls/ada/s1; unrecorded outcomes: `c1`: the store could not append an event: it is broken"#]],
         expect![[r#"
             stored: interrupted i1.3.i3 at 4
             look stalls/ada/s1/i1/1/c1
@@ -160,7 +160,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: answered i1.3 at 4
             pay stalls/ada/s1/i1/1/c2
             the store breaks: answered i1.4
-            the store failed in session stalls/ada/s1; outcomes that are not recorded: `c2`: the store could not append an event: it is broken"#]],
+            the store failed in session stalls/ada/s1; unrecorded outcomes: `c2`: the store could not append an event: it is broken"#]],
         expect![[r#"
             stored: interrupted i1.4.i3 at 5
             the model is asked
@@ -189,7 +189,7 @@ fn a_store_that_is_busy_is_asked_again_and_no_tool_runs_again() {
             the model is asked
             stored: replied i1.5 at 6
             the model answered"#]],
-        expect!["there is nothing to resume in session stalls/ada/s1: its last run has ended"],
+        expect!["nothing to resume in session stalls/ada/s1: its last run has ended"],
     );
 }
 
@@ -214,7 +214,7 @@ fn what_was_made_and_not_heard_of_is_made_once() {
             the model is asked
             stored: replied i1.5 at 6
             the model answered"#]],
-        expect!["there is nothing to resume in session stalls/ada/s1: its last run has ended"],
+        expect!["nothing to resume in session stalls/ada/s1: its last run has ended"],
     );
 }
 

@@ -14,6 +14,7 @@
 )]
 
 mod approval_law;
+mod approved_inputs;
 mod busy;
 mod changes;
 mod claims;
@@ -30,6 +31,7 @@ mod histories;
 mod kept_open;
 mod keys;
 mod lasting;
+mod messages;
 mod scopes;
 mod time_travel;
 mod twice;

@@ -10,7 +10,7 @@ use expect_test::expect;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
-use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
+use stepfold_graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::trim::{Summarize, Trim};
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Input, Run};
@@ -815,8 +815,8 @@ fn tools_that_are_asked_for_at_each_step_are_compared() {
             }
             expect![[r#"
                 event 1 (replied, step 1) offers other tools, or with other bindings to the state
-                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: see
-                the tools of event 1 (replied, step 1) cannot be listed: toolset "remote" cannot list its tools: it is down
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: see
+                tools of event 1 (replied, step 1) could not be listed: toolset "remote" failed to list its tools: it is down
             "#]]
             .assert_eq(&told);
         });
@@ -853,13 +853,13 @@ fn a_replay_says_where_a_live_run_would_fail() {
                 told(agent(&keys).tools(vec![keys.tool("see")])).await,
                 told(agent(&keys).tools(vec![needy])).await,
                 told(agent(&keys).tools(vec![keys.tool("look").renamed("peek").unwrap()])).await,
-                told(agent(&keys).tools(vec![]).schema(other).instructions("")).await,
+                told(agent(&keys).tools(Toolset::default()).schema(other).instructions("")).await,
             ];
             expect![[r#"
-                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: see
-                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed the arguments of tool 'look' do not fit: at $: "why" is a required property
-                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: peek
-                the state schema has changed since the run was recorded: state key app:motto is gone; state key app:n is gone; state key log is gone; state key n is gone"#]].assert_eq(&lines.join("\n"));
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: see
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed invalid arguments for tool 'look': "why" is a required property at $
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: peek
+                state schema changed since the run was recorded: state key app:motto is gone; state key app:n is gone; state key log is gone; state key n is gone"#]].assert_eq(&lines.join("\n"));
         });
     });
 }

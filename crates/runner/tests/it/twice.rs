@@ -153,7 +153,7 @@ fn with_other_content() {
                 let error = settled(other()).await.unwrap_err();
                 assert_already(&error, "ada");
                 let words = format!(
-                    "the decision in session stalls/ada/s1 was refused: approval `{id}` is already decided by ada: \
+                    "invalid decision in session stalls/ada/s1: approval `{id}` is already decided by ada: \
                      approved, at 2023-11-14T22:13:20.000000Z"
                 );
                 assert_eq!(error.to_string(), words);

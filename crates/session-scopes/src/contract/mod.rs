@@ -1,8 +1,7 @@
-//! The exam of a session store: what every store has to pass, whoever wrote it.
+//! The test suite that every session store has to pass.
 //!
-//! One call runs all of it against the stores that a factory gives. Each case works under an app name of
-//! its own, so the factory may give the same database each time, one that was used before included, as
-//! long as the [`Exam`] has a name that was not used there before.
+//! One call runs all cases against the stores of a factory. Each case uses its own app name, so the factory
+//! may return the same database each time, even a used one, as long as the [`Exam`]'s name is new there.
 //!
 //! Turn the feature on for tests only:
 //!
@@ -21,9 +20,9 @@
 //! # });
 //! ```
 //!
-//! A case that fails does not stop the others; the [`Report`] names each with what was found. What one
-//! process cannot see is not here: several processes at one database, crashes, start-up. The tests of this
-//! crate have those for its own stores.
+//! A failing case does not stop the others; the [`Report`] lists each with its error. Tests that need more
+//! than one process are not included: several processes with one database, crashes, start-up. The tests of
+//! this crate cover those for its own stores.
 
 mod cases;
 mod room;
@@ -56,16 +55,16 @@ impl<F> Exam<F> {
         Exam { name: name.into(), factory, has_claims: true, has_branches: true }
     }
 
-    /// Leaves out the cases of claims and inboxes, for stores whose methods for these say
-    /// [`Unsupported`](SessionError::Unsupported). Over such a store, nobody notices that two workers are at one
-    /// session before one of them commits.
+    /// Skips the cases of claims and inboxes, for stores whose methods for these return
+    /// [`Unsupported`](SessionError::Unsupported). With such a store, two workers in one session are only
+    /// detected when one of them commits.
     #[must_use]
     pub fn without_claims(mut self) -> Self {
         self.has_claims = false;
         self
     }
 
-    /// Leaves out the cases of lists of forks and of labels on versions, for stores whose methods for these say
+    /// Skips the cases of lists of forks and of labels on versions, for stores whose methods for these return
     /// [`Unsupported`](SessionError::Unsupported).
     #[must_use]
     pub fn without_branches(mut self) -> Self {
@@ -103,7 +102,7 @@ impl<F> Exam<F> {
 pub struct Report {
     /// The cases that passed.
     pub passed: Vec<&'static str>,
-    /// The cases that failed, each with what was found.
+    /// The failed cases, each with its error.
     pub failed: Vec<(&'static str, String)>,
 }
 

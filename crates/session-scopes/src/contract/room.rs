@@ -1,4 +1,4 @@
-//! Where a case of the exam works: a store, an app of its own, and the few calls that all cases make.
+//! The environment of a test case: a store, its own app, and common calls.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::store::{
 };
 use crate::time::Timestamp;
 
-/// What a case found.
+/// The error of a case.
 #[derive(Debug)]
 pub(crate) struct Fault(String);
 
@@ -44,7 +44,7 @@ impl<E: std::error::Error + 'static> From<E> for Fault {
 pub(crate) type Checked = Result<(), Fault>;
 pub(crate) type Running = Pin<Box<dyn Future<Output = Checked> + Send>>;
 
-/// One case: its name, and what it does.
+/// A case: its name and function.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: fn(Room) -> Running,
@@ -101,7 +101,7 @@ macro_rules! ensure_error {
 
 pub(crate) use {cases, ensure, ensure_eq, ensure_error};
 
-/// The place of one case.
+/// The environment of one case.
 #[derive(Clone, Debug)]
 pub(crate) struct Room {
     pub(crate) store: AnyStore,
@@ -209,7 +209,7 @@ pub(crate) fn event(id: &str) -> Result<Event, SessionError> {
 
 pub(crate) fn delta(schema: &SessionSchema, writes: &[(&str, Value)]) -> Result<Delta, SessionError> {
     let writes = writes.iter().map(|(key, value)| schema.schema().write(*key, value.clone()));
-    writes.collect::<Result<_, _>>().map_err(SessionError::state("the writes of a case"))
+    writes.collect::<Result<_, _>>().map_err(SessionError::state("writes of a case"))
 }
 
 /// Keys of every scope, and one of every handler.

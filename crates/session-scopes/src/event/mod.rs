@@ -1,4 +1,4 @@
-//! Events: what was committed at once.
+//! Events: atomic commits.
 
 mod stored;
 mod types;

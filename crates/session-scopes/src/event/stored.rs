@@ -1,7 +1,7 @@
 //! The JSON that events are stored as, with its version number.
 //!
-//! An event has two forms. Its *body* is for a store that keeps the id and the time beside it, where they can be
-//! searched; so it does not say them again. The *whole* form says everything, for a file of events. Format 1 is an
+//! An event has two forms. Its *body* is for a store that keeps the id and the time in separate, searchable
+//! columns; so the body omits them. The *whole* form is self-contained, for a file of events. Format 1 is an
 //! object of these fields, in this order:
 //!
 //! | field | what it is | left out |
@@ -91,17 +91,18 @@ struct EventIn {
     metadata: Map<String, Value>,
 }
 
-/// The invocation of an event that does not name one. Runners make ids of an invocation's and a place in it.
+/// The invocation of an event that does not name one. Runners build event ids from an invocation's id and an
+/// index.
 fn implied_invocation(id: &EventId) -> &str {
     let id = id.as_str();
     id.split_once('.').map_or(id, |(invocation, _)| invocation)
 }
 
 impl Event {
-    /// The whole event as JSON, of the newest format. The same event always gives the same text.
+    /// The whole event as JSON, of the newest format. The output is deterministic.
     ///
     /// # Errors
-    /// [`SessionError::Stored`] should a part have no JSON form; none of ours is like that.
+    /// [`SessionError::Stored`] if a part has no JSON form; none of the built-in types is like that.
     ///
     /// # Examples
     /// ```
@@ -120,7 +121,7 @@ impl Event {
     /// Reads a whole event back, of any format that was ever written.
     ///
     /// # Errors
-    /// [`SessionError::NewerFormat`], or [`SessionError::Stored`] when the text is no event.
+    /// [`SessionError::NewerFormat`], or [`SessionError::Stored`] when the text is not an event.
     pub fn from_stored(text: &str) -> Result<Self, SessionError> {
         let mut stored = read(text)?;
         let missing = |field| stored_fault(serde::de::Error::missing_field(field));
@@ -129,8 +130,8 @@ impl Event {
         stored.event(id, at)
     }
 
-    /// The JSON to store beside the event's id and its time, of the newest format. The same event always gives the
-    /// same text; events with the same body may still differ in what stands beside it.
+    /// The JSON to store next to the event's id and its time, of the newest format. The output is
+    /// deterministic; events with the same body may still differ in the other columns.
     ///
     /// # Errors
     /// As [`to_stored`](Event::to_stored).
@@ -211,7 +212,7 @@ impl EventIn {
     }
 }
 
-/// Why a text is no event: of a newer format, or broken.
+/// The error of an invalid text: a newer format, or invalid JSON.
 fn fault_of(text: &str, error: Option<serde_json::Error>) -> SessionError {
     #[derive(Deserialize)]
     struct Version {
@@ -224,7 +225,7 @@ fn fault_of(text: &str, error: Option<serde_json::Error>) -> SessionError {
             SessionError::NewerFormat { what: "event", found, supported: EVENT_FORMAT }
         }
         (_, Some(source)) | (Err(source), None) => stored_fault(source),
-        (Ok(_), None) => stored_fault(serde::de::Error::custom("it has no format that was ever written")),
+        (Ok(_), None) => stored_fault(serde::de::Error::custom("unknown format")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! An event and its parts. Whoever makes one brings the id and the time: nothing here reads a clock.
+//! An event and its parts. The caller sets the id and the time: nothing here reads a clock.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::error::SessionError;
 use crate::ids::{Author, EventId, InvocationId};
 use crate::time::Timestamp;
 
-/// What an event is about, in one word. Stores keep it and look at none.
+/// The kind of an event, in one word. Stores keep it and do not interpret it.
 ///
 /// # Examples
 /// ```
@@ -28,7 +28,7 @@ use crate::time::Timestamp;
 pub struct EventKind(Cow<'static, str>);
 
 impl EventKind {
-    /// Something was said: a user's message, a reply, the outcomes of calls. The default.
+    /// Messages: a user's message, a reply, the outcomes of calls. The default.
     pub const MESSAGE: EventKind = EventKind(Cow::Borrowed("message"));
     /// Calls are about to start that may run only once.
     pub const STARTED: EventKind = EventKind(Cow::Borrowed("started"));
@@ -58,10 +58,10 @@ impl fmt::Display for EventKind {
     }
 }
 
-/// What an event does beside saying something.
+/// The actions of an event, in addition to its messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actions {
-    /// The writes, in order. Those to `temp:` are seen by nobody and never stored.
+    /// The writes, in order. Those to `temp:` are never stored.
     pub delta: Delta,
     /// The ids of calls that are about to start and may run only once.
     pub started: Vec<String>,
@@ -79,7 +79,7 @@ impl Actions {
 /// A record that a runner keeps with an event and a store never looks into.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// What it is: the name of its format.
+    /// The name of its format.
     pub format: String,
     /// The version of the format.
     pub version: u64,
@@ -87,7 +87,7 @@ pub struct Record {
     pub data: Value,
 }
 
-/// What is committed at once: messages, the writes that go with them, and what a runner records.
+/// An atomic commit: messages, writes, and a runner's record.
 ///
 /// The id belongs to the content: an append that is repeated with the same event returns the first
 /// receipt, and the same id with other content is an error.
@@ -115,20 +115,20 @@ pub struct Event {
     pub author: Author,
     /// When, by the clock of who wrote it. It orders nothing.
     pub at: Timestamp,
-    /// What it is about.
+    /// Its kind.
     pub kind: EventKind,
-    /// What was said. Several messages are one commit, as the outcomes of a step's last calls are.
+    /// Its messages. Several messages are one commit, as the outcomes of a step's last calls are.
     pub messages: Vec<Arc<Message>>,
-    /// What else it does.
+    /// Its other actions.
     pub actions: Actions,
-    /// What a runner keeps with it.
+    /// The runner's record.
     pub record: Option<Record>,
-    /// Whatever the application wants to keep with it.
+    /// Metadata of the application.
     pub metadata: Map<String, Value>,
 }
 
 impl Event {
-    /// An event that says and does nothing yet.
+    /// An empty event.
     pub fn new(id: EventId, invocation: InvocationId, author: Author, at: Timestamp) -> Self {
         Event {
             id,
@@ -157,7 +157,7 @@ impl Event {
         self
     }
 
-    /// This event with more writes behind those it has.
+    /// Adds more writes after the existing ones.
     #[must_use]
     pub fn with_delta(mut self, delta: Delta) -> Self {
         self.actions.delta.extend(delta);
@@ -185,7 +185,7 @@ impl Event {
         self
     }
 
-    /// Checks that what is not checked elsewhere can be read again.
+    /// Checks that parts that are not checked elsewhere can be read again.
     pub(crate) fn check(&self) -> Result<(), SessionError> {
         let too_deep =
             |what: &str| Err(SessionError::TooDeep { what: format!("{what} of event {}", self.id) });

@@ -25,7 +25,7 @@ impl Changed {
         self.version
     }
 
-    /// Of a scope that takes the place of one that was erased: nobody who knew that one knows this one.
+    /// For a scope that replaces a deleted one: earlier readers are invalid.
     pub(super) fn after(erased: &Changed) -> Self {
         let version = erased.version + 1;
         Changed { version, known: version, ..Changed::default() }

@@ -1,8 +1,8 @@
-//! Sessions in memory: for tests, and for what need not outlive the process.
+//! Sessions in memory: for tests, and for data that need not outlive the process.
 //!
 //! Values and events are persistent maps and lists, so every version of a session keeps a snapshot of its
-//! state, and a fork shares all of it. One lock guards the whole store; no operation holds it for longer
-//! than its own writes take.
+//! state, and a fork shares all of it. One lock guards the whole store; each operation holds it only for its
+//! own writes.
 
 mod branches;
 mod changed;
@@ -123,7 +123,7 @@ impl SessionStore for MemoryStore {
         self.lock().place(&request.key)?.entry.prune(&request)
     }
 
-    /// What is in memory is what was written.
+    /// Data in memory cannot be damaged.
     async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
         self.lock().verify(&request)
     }
@@ -184,7 +184,7 @@ impl Inner {
         self.get(&GetSession::new(key).events(EventRange::None))
     }
 
-    /// The id that was asked for, if it is free, or a new one.
+    /// The requested id, if it is free, or a new one.
     fn free_id(
         &self,
         app: &AppId,
@@ -328,7 +328,7 @@ impl Inner {
         self.apps.get(app)?.users.get(user)
     }
 
-    /// A user, and what its app shares.
+    /// A user, and the shared values of its app.
     fn tenant_or_new(&mut self, app: &AppId, user: &UserId) -> (&mut Shared, &mut Tenant) {
         let App { shared, users } = self.apps.entry(app.clone()).or_default();
         (shared, users.entry(user.clone()).or_default())

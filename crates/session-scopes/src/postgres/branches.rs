@@ -113,8 +113,8 @@ pub(super) async fn add_fork(
     put_seal(connection, from, &parent.with_forks(sum)).await
 }
 
-/// Forgets a session that is deleted: its labels, its forks, and that it is one. Nobody else forks or deletes a session of
-/// the user meanwhile, so to lock what it was forked from behind it makes nobody wait for somebody who waits for him.
+/// Deletes a session's labels, forks and its own fork row. No other worker forks or deletes a session of the
+/// user meanwhile, so locking the origin after the session cannot deadlock.
 pub(super) async fn forget(
     connection: &Object,
     key: &SessionKey,

@@ -1,5 +1,5 @@
-//! Claims on sessions, and what an append does about claim and inbox. They are decided under the lock of the
-//! session's row, by the server's clock.
+//! Claims on sessions, and an append's action on claim and inbox. Decided with the lock of the session's row,
+//! by the server's clock.
 
 use deadpool_postgres::Object;
 use tokio::try_join;
@@ -30,8 +30,8 @@ pub(super) struct PlainClaim {
 }
 
 impl PlainClaim {
-    /// What the statement does itself, given what is known of claim and inbox of the session with this number; none if it is
-    /// to be looked at more closely.
+    /// The part that the statement does itself, given the known claim and inbox of the session with this
+    /// number; `None` if they have to be examined.
     pub(super) fn of(asked: Asked<'_>, number: i64, known: Work) -> Option<Self> {
         // So that adding it to the time does not overflow.
         const LONGEST: i64 = i64::MAX / 4;
@@ -59,7 +59,7 @@ pub(super) fn repeated(row: &SessionRow, asked: Asked<'_>, receipt: Receipt) -> 
     Receipt { claim: row.work.fence.of_asker(asked.claim), inbox: row.work.inbox, ..receipt }
 }
 
-/// What an append leaves of claim and inbox.
+/// The claim and inbox after an append.
 pub(super) struct Left<'a> {
     asked: Asked<'a>,
     number: i64,
@@ -68,7 +68,7 @@ pub(super) struct Left<'a> {
     is_changed: bool,
 }
 
-/// What an append leaves of claim and inbox, if nothing speaks against it.
+/// The claim and inbox after an append, if it is allowed.
 pub(super) fn check<'a>(
     row: &SessionRow,
     asked: Asked<'a>,

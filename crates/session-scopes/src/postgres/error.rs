@@ -1,4 +1,4 @@
-//! What PostgreSQL says, sorted by what a caller can do about it.
+//! Maps errors of PostgreSQL to kinds by what a caller can do.
 
 use deadpool_postgres::PoolError;
 use tokio_postgres::Error;
@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use super::tls;
 use crate::error::SessionError;
 
-/// Turns an error of PostgreSQL into ours; `what` follows "the store could not".
+/// Maps an error of PostgreSQL; `what` follows "the store could not".
 pub(super) fn failed(what: &'static str) -> impl Fn(Error) -> SessionError + Copy {
     move |error| {
         if is_passing(&error) {

@@ -20,7 +20,7 @@ use crate::store::{
 };
 use crate::work::{InputRow, TakenRow, Work, repeated};
 
-/// Those of the entries that are asked for that wait, and the newest one beside them (0 if there is none).
+/// The requested entries that wait, and the newest one (0 if there is none).
 #[derive(Default)]
 pub(super) struct Waiting {
     rows: BTreeMap<u64, InputRow>,
@@ -28,7 +28,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Looks for these. The session's row has to be locked.
+    /// Finds these entries. The session's row must be locked.
     pub(super) async fn look(
         connection: &Object,
         key: &SessionKey,
@@ -126,7 +126,7 @@ async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result
     Ok(enqueued(position, false))
 }
 
-/// The position of an entry that was accepted before, from the row of what was found under its idempotency key.
+/// The position of an entry that was accepted before, from the row found with its idempotency key.
 fn known(found: &Row, number: i64, prepared: &PreparedInput) -> Result<Option<u64>, SessionError> {
     let Some(position) = found.get(0) else { return Ok(None) };
     if found.get::<_, Option<&str>>(5).is_some() {
@@ -146,7 +146,7 @@ fn add(connection: &Object, number: i64, row: InputRow) -> Sent<'_> {
     })
 }
 
-/// What waits behind a position, inside a transaction; that nothing else that should wait is gone, too.
+/// The entries after a position, inside a transaction; detects missing ones.
 pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
@@ -158,14 +158,14 @@ pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec
     rows.iter().map(InputRow::entry).collect()
 }
 
-/// The entries behind a position, of rows of all that waits.
+/// The entries after a position, from the rows of all waiting ones.
 fn checked(rows: &[Row], session: &SessionRow, after: u64) -> Result<Vec<InputRow>, SessionError> {
     session.work.check_waiting(rows.iter().fold(0, |sum, row| sum ^ row.get::<_, i64>(1)))?;
     let behind = rows.iter().filter(|row| from_db(row.get(0)) > after).map(input_row);
     behind.map(|row| row.check(session.number).map(|()| row)).collect()
 }
 
-/// Checks what waits, and what was taken.
+/// Verifies the waiting entries and the taken ones.
 pub(super) async fn verify(
     connection: &Object,
     key: &SessionKey,

@@ -46,19 +46,20 @@ use crate::store::{
     RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
 };
 
-/// A connection that was idle for longer than this is asked whether it is alive before it is used.
+/// A connection that was idle for longer than this is tested before use.
 const TRUSTED_FOR: Duration = Duration::from_secs(5);
 
-/// How much longer than the server a worker waits for the end of a statement. What is given up so is not used again
-/// before it has answered: this is no less than [`TRUSTED_FOR`].
+/// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
+/// before it has answered: so this is no less than [`TRUSTED_FOR`].
 const GRACE: Duration = Duration::from_secs(5);
 
 /// How a PostgreSQL database is reached.
 ///
-/// No operation waits for ever: each connection has timeouts that the server keeps, so that a worker that is stopped
-/// in the middle of a transaction holds up others for a bounded time only. For a server that is itself stopped, or out of
-/// reach, an operation waits five seconds longer than for a statement. What is ended so is an error of the kind
-/// `Transient`; whether a write was made is then not known, and the same event can be sent again.
+/// No operation waits forever: each connection has timeouts enforced by the server, so that a worker that
+/// stops in the middle of a transaction delays others only for a bounded time. If the server itself is
+/// stopped or unreachable, an operation waits five seconds longer than for a statement. A timeout is an error
+/// of the kind `Transient`; whether a write was committed is then unknown, and the same event can be sent
+/// again.
 #[derive(Clone)]
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct PostgresOptions {
@@ -85,7 +86,7 @@ impl Limits {
             ("statement_timeout", statement),
             ("idle_in_transaction_session_timeout", idle_in_transaction),
         ];
-        // Zero would be none; whoever wants none has a very long time instead.
+        // Zero would mean no timeout; use a very long time instead.
         let set = settings
             .map(|(name, time)| format!("SET {name} = {};", time.as_millis().clamp(1, 2_147_483_647)));
         set.concat() + "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
@@ -96,7 +97,7 @@ impl PostgresOptions {
     /// The database at `url`: `postgres://user:password@host:port/database`, or the key-value form.
     /// Tables are made in the first schema of the search path.
     ///
-    /// Options behind a `?` say how connections are encrypted (TLS by rustls):
+    /// Options after a `?` configure encryption (TLS by rustls):
     ///
     /// | `sslmode` | encrypted | certificate |
     /// |---|---|---|
@@ -105,9 +106,9 @@ impl PostgresOptions {
     /// | `require` | always | checked if there is `sslrootcert` |
     /// | `verify-full` | always | always checked, with the name of the host |
     ///
-    /// `sslrootcert` is a file with the certificates to trust (PEM), or `system`; `verify-full` without it trusts what
-    /// the system trusts. A certificate that is checked has to be for the host, unlike libpq's `verify-ca`. The
-    /// key-value form has `disable`, `prefer` and `require`.
+    /// `sslrootcert` is a file with the trusted certificates (PEM), or `system`; `verify-full` without it
+    /// uses the system's certificates. A verified certificate must match the host, unlike libpq's
+    /// `verify-ca`. The key-value form supports `disable`, `prefer` and `require`.
     ///
     /// # Examples
     /// ```
@@ -129,14 +130,14 @@ impl PostgresOptions {
         }
     }
 
-    /// How many connections there are at most; 16 by default, at least one.
+    /// Sets the maximum number of connections; 16 by default, at least one.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
         self
     }
 
-    /// How long to wait for a connection, and for a server that does not acknowledge what it is sent; 30 seconds by
-    /// default. Then the error is one of the kind `Transient`.
+    /// Sets the timeout of waiting for a connection, and for a server's acknowledgement; 30 seconds by
+    /// default. The error is of the kind `Transient`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -164,7 +165,7 @@ impl PostgresOptions {
     /// Connects, and makes or upgrades the tables. Instances that start together wait for each other.
     ///
     /// # Errors
-    /// When the address is not valid or nobody answers; [`SessionError::ForeignTable`];
+    /// When the address is invalid or the server does not answer; [`SessionError::ForeignTable`];
     /// [`SessionError::NewerFormat`].
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
         let (mut config, tls) = tls::read_address(&self.url)?;
@@ -212,11 +213,14 @@ impl PostgresOptions {
             .post_create(prepare)
             .pre_recycle(look_after)
             .build()
-            .map_err(|error| SessionError::Store { what: "make a pool", source: Box::new(error) })
+            .map_err(|error| SessionError::Store {
+                what: "create a connection pool",
+                source: Box::new(error),
+            })
     }
 }
 
-/// What is asked of a connection before it is used. The pool does not bound the wait for it.
+/// Tests a connection before use. The pool does not limit this wait.
 async fn answered(
     patience: Duration,
     answers: impl Future<Output = Result<(), tokio_postgres::Error>>,
@@ -273,7 +277,7 @@ impl PostgresStore {
     /// When it does not.
     pub async fn check(&self) -> Result<(), SessionError> {
         let connection = self.connection().await?;
-        let answer = async { connection.simple_query("").await.map(drop).map_err(failed("answer")) };
+        let answer = async { connection.simple_query("").await.map(drop).map_err(failed("respond")) };
         self.within(answer).await
     }
 
@@ -296,13 +300,13 @@ impl fmt::Debug for PostgresStore {
     }
 }
 
-/// The futures inside are large, for all the statements that travel together; hence the boxes.
+/// The futures inside are large, because of all the pipelined statements; hence the boxes.
 impl SessionStore for PostgresStore {
     async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
         let connection = self.connection().await?;
         let key = self.within(Box::pin(write::create(connection, &self.0.cache, request, &delta))).await?;
-        // Others may write to what the session shares meanwhile; what is read is of one moment.
+        // Other sessions may write to shared scopes meanwhile; the read is a snapshot.
         let connection = self.connection().await?;
         let get = GetSession::new(key).events(EventRange::None);
         self.within(Box::pin(read::get(connection, &self.0.cache, &get))).await

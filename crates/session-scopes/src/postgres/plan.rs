@@ -1,5 +1,5 @@
-//! From writes to statements: what is there is read once, what changes is decided by pure functions, and
-//! the changes of all keys of a scope travel as arrays, so that their number does not count.
+//! From writes to statements: current rows are read once, changes are computed by pure functions, and the
+//! changes of all keys of a scope are sent as arrays, so their number does not matter.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The operations that change nothing. What one of them sees is of one moment, in one round trip.
+//! The read operations. Each reads a snapshot, in one round trip.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(super) async fn get(
     Ok(session)
 }
 
-/// A session, as much of it as is asked for, inside a transaction.
+/// A session with the requested parts, inside a transaction.
 pub(super) async fn session(
     connection: &Object,
     cache: &Cache,

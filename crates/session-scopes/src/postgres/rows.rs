@@ -1,4 +1,4 @@
-//! Rows as they come from the server, read into what they mean.
+//! Parses the server's rows.
 
 use std::collections::HashMap;
 use std::mem;
@@ -35,7 +35,7 @@ pub(super) fn schema_sum(text: &str) -> i64 {
     seal::of_schema(0, text)
 }
 
-/// Schemas by number: a row says under which it was written, and the text is stored once.
+/// Schemas by number: a row refers to its schema, whose text is stored once.
 #[derive(Default)]
 pub(super) struct Schemas(Mutex<KnownSchemas>);
 
@@ -62,7 +62,7 @@ impl Schemas {
         let number: Option<i64> = found.first().and_then(|row| row.get(0));
         let number = number.ok_or_else(|| SessionError::Store {
             what: "store a schema",
-            source: "it is not there after it was stored".into(),
+            source: "missing after it was stored".into(),
         })?;
         self.known(|known| {
             known.numbers.insert(Arc::clone(text), number);
@@ -78,22 +78,22 @@ impl Schemas {
         }
         let rows = query(connection, READ_SCHEMA, &[&number]).await?;
         let damaged = |why| SessionError::damaged(format!("schema {number}"), why);
-        let row = rows.first().ok_or_else(|| damaged("its row is missing"))?;
+        let row = rows.first().ok_or_else(|| damaged("missing row"))?;
         let text: Arc<str> = row.get::<_, &str>(0).into();
         if schema_sum(&text) != row.get::<_, i64>(1) {
-            return Err(damaged("the checksum of its row does not fit"));
+            return Err(damaged("checksum mismatch of its row"));
         }
         self.known(|known| known.texts.insert(number, Arc::clone(&text)));
         Ok(text)
     }
 }
 
-/// The sessions whose rows were read or written last: an event can be added to one in one statement as long as nobody
-/// else has written to it.
+/// The recently read or written sessions: an event can be added in one statement if no other worker has
+/// written since.
 #[derive(Default)]
 pub(super) struct Records(Mutex<Generations>);
 
-/// What was known of a session last.
+/// The last known data of a session.
 #[derive(Clone)]
 pub(super) struct Known {
     pub(super) record: SessionRecord,
@@ -115,14 +115,14 @@ impl Records {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was known of a session last.
+    /// The last known data of a session.
     pub(super) fn last(&self, key: &SessionKey) -> Option<Known> {
         let known = self.locked();
         known.newer.get(key).or_else(|| known.older.get(key)).cloned()
     }
 
-    /// What is known of a session now, unless that was overtaken. That it turns out otherwise does no harm: the seal
-    /// tells.
+    /// Sets the last known data of a session, unless it is outdated. Wrong data does no harm: the seal
+    /// detects it.
     pub(super) fn set(&self, key: &SessionKey, record: SessionRecord, work: Work) {
         let mut known = self.locked();
         let is_newer =
@@ -137,7 +137,7 @@ impl Records {
     }
 }
 
-/// What a store remembers of its database.
+/// The store's cache of its database.
 #[derive(Default)]
 pub(super) struct Cache {
     pub(super) schemas: Schemas,
@@ -165,7 +165,7 @@ impl SessionRow {
     pub(super) fn read(row: &Row, key: &SessionKey) -> Result<Self, SessionError> {
         let (parent, parent_version): (Option<String>, Option<i64>) = (row.get(5), row.get(6));
         let seal = SessionSeal::from_bytes(row.get(14))
-            .ok_or_else(|| SessionError::damaged(format!("session {key}"), "its row has no seal"))?;
+            .ok_or_else(|| SessionError::damaged(format!("session {key}"), "missing seal of its row"))?;
         let record = SessionRecord {
             number: row.get(0),
             version: from_db(row.get(1)),
@@ -186,7 +186,7 @@ impl SessionRow {
         Ok(SessionRow { record, work, now: Timestamp::from_micros(row.get(13)) })
     }
 
-    /// The row of a session that has to be there.
+    /// The row of an existing session.
     pub(super) fn of(rows: &[Row], key: &SessionKey) -> Result<Self, SessionError> {
         let row = rows.first().ok_or_else(|| SessionError::not_found(key))?;
         SessionRow::read(row, key)
@@ -217,7 +217,7 @@ fn fence_of(number: i64, row: &Row, claims: usize) -> Result<Fence, SessionError
 pub(super) struct History {
     /// Newest first.
     pub(super) lineage: Vec<Segment>,
-    /// What counts at the version that was asked for.
+    /// The visible versions at the requested version.
     pub(super) visible: Visible,
     /// The newest rewind up to that version.
     pub(super) rewound: u64,
@@ -249,7 +249,7 @@ impl History {
     pub(super) fn check_rewound(&self, states: &States, version: u64) -> Result<(), SessionError> {
         match states.get(&version) {
             Some(state) if state.rewound != self.rewound => {
-                Err(SessionError::damaged("history of a session", "a rewind is missing"))
+                Err(SessionError::damaged("history of a session", "missing rewind"))
             }
             _ => Ok(()),
         }
@@ -292,8 +292,9 @@ pub(super) fn states(rows: &[Row]) -> Result<States, SessionError> {
 
 /// What held after an event, by its seal.
 pub(super) fn read_state(stream: i64, version: u64, at: i64, seal: &[u8]) -> Result<State, SessionError> {
-    let seal = EventSeal::from_bytes(seal)
-        .ok_or_else(|| SessionError::damaged(format!("event of version {version}"), "its row has no seal"))?;
+    let seal = EventSeal::from_bytes(seal).ok_or_else(|| {
+        SessionError::damaged(format!("event of version {version}"), "missing seal of its row")
+    })?;
     seal.open(row_number(stream, version), at)
 }
 
@@ -334,7 +335,7 @@ pub(super) fn events(
             let (version, id, at) = (from_db(row.get(0)), row.get(1), Timestamp::from_micros(row.get(2)));
             let (body, seal) = (row.get(3), EventSeal::from_bytes(row.get(4)));
             let seal = seal.ok_or_else(|| {
-                SessionError::damaged(format!("event of version {version}"), "its row has no seal")
+                SessionError::damaged(format!("event of version {version}"), "missing seal of its row")
             })?;
             chain.add(version, Content::new(version, id, at, body), seal.state.head)?;
             let event = Event::from_body(EventId::new(id)?, at, body)?;
@@ -429,7 +430,7 @@ pub(super) fn heads(rows: &[Row], of: RowsOf) -> Result<Vec<HeadRow>, SessionErr
 /// Items of lists by key.
 pub(super) type Items = HashMap<String, List<Arc<Value>>>;
 
-/// A list that is put together.
+/// A list in assembly.
 struct Gathered {
     list: Result<Assembly, SessionError>,
     sum: i64,
@@ -459,7 +460,7 @@ impl Gathered {
 }
 
 fn damaged_list(key: &str) -> SessionError {
-    SessionError::damaged(format!("list \"{key}\""), "items are missing or damaged")
+    SessionError::damaged(format!("list \"{key}\""), "missing or damaged items")
 }
 
 /// The row of a list, and its items.
@@ -576,7 +577,7 @@ pub(super) async fn values(
     Ok(values.into_iter().collect())
 }
 
-/// The row of a scope that outlives sessions; zeros, if nobody wrote to it.
+/// The row of a shared scope; zeros without writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ScopeRow {
     pub(super) scope: i64,
@@ -598,12 +599,12 @@ impl ScopeRow {
             if version == 0 {
                 return Ok(ScopeRow { scope, version, known, cells: 0 });
             }
-            return Err(damaged("its row has no seal"));
+            return Err(damaged("missing seal of its row"));
         };
-        let seal = ScopeSeal::from_bytes(bytes).ok_or_else(|| damaged("its row has no seal"))?;
+        let seal = ScopeSeal::from_bytes(bytes).ok_or_else(|| damaged("missing seal of its row"))?;
         let found = ScopeRow { scope, version, known, cells: seal.cells };
         if found.seal(app, owner) != seal {
-            return Err(damaged("the checksum of its row does not fit"));
+            return Err(damaged("checksum mismatch of its row"));
         }
         Ok(found)
     }
@@ -617,7 +618,7 @@ impl ScopeRow {
         if found == self.cells {
             return Ok(());
         }
-        Err(SessionError::damaged("shared scope", "a key is missing, or is an older one"))
+        Err(SessionError::damaged("shared scope", "a key is missing or outdated"))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The checksums of the rows of values.
 //!
-//! The row of a session's key goes with its content into forks, and back into its place when the session is rewound. So
-//! the checksum of the row covers its content alone, and what the seals of events combine covers key, version and
-//! content.
+//! The row of a session's key is copied with its content into forks, and back when the session is rewound. So
+//! the checksum of the row covers only its content, and the combined checksums in the seals of events cover
+//! key, version and content.
 
 use std::collections::HashMap;
 
@@ -50,12 +50,12 @@ pub(super) fn combined_shared(rows: &[Row]) -> i64 {
     rows.iter().fold(0, |sum, row| sum ^ row.get::<_, i64>(2))
 }
 
-/// Refuses values that are not all, or not those of this version, by their combined checksums.
+/// Rejects values that are incomplete or of another version, by their combined checksums.
 pub(super) fn compare_cells(found: i64, cells: i64) -> Result<(), SessionError> {
     if found == cells {
         return Ok(());
     }
-    Err(SessionError::damaged("values of a session", "a key is missing, or is not of this version"))
+    Err(SessionError::damaged("values of a session", "a key is missing or has another version"))
 }
 
 /// The combined checksums of rows by their keys.

@@ -14,19 +14,19 @@ use crate::rows::from_db;
 /// The version of the tables that this crate makes.
 const FORMAT: u64 = 1;
 
-/// What takes the tables from one version to the next. A version that was released is never changed.
+/// The migrations of the tables, from one version to the next. A released version never changes.
 const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
 
 const META: &str = "stepfold_meta";
 
-/// Any number, as long as it is always the same one.
+/// Any constant number.
 const LOCK: i64 = 0x7374_6570_666f_6c64;
 
 /// How long an instance waits for another one that is at it, in seconds.
 const WAIT_FOR_OTHERS: u64 = 60;
 
-/// Makes or upgrades the tables, on a connection of its own. One instance does it, the others wait. It waits for the
-/// connection and, beside waiting for others, for the server's answers for so long.
+/// Creates or upgrades the tables, on a separate connection. One instance does it, the others wait. The time
+/// limit applies to the connection and the server's answers, in addition to waiting for others.
 pub(super) async fn set_up(
     config: &Config,
     tls: MakeRustlsConnect,
@@ -67,9 +67,9 @@ async fn migrate(client: &mut tokio_postgres::Client) -> Result<(), SessionError
     transaction.commit().await.map_err(failed)
 }
 
-/// The version of the tables that are there; 0 if none are.
+/// The version of the existing tables; 0 without tables.
 async fn format_of(transaction: &Transaction<'_>) -> Result<u64, SessionError> {
-    let failed = failed("look at its tables");
+    let failed = failed("inspect its tables");
     let names = transaction
         .query(
             "SELECT table_name::text FROM information_schema.tables WHERE table_schema = current_schema() \

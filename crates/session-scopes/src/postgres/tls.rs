@@ -1,4 +1,4 @@
-//! How a connection is encrypted, as its address says by `sslmode` and `sslrootcert`.
+//! The encryption of a connection, configured by `sslmode` and `sslrootcert` in its address.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::SessionError;
 
-/// Whether the certificate of a server is looked at.
+/// The verification of a server's certificate.
 #[derive(Debug, PartialEq, Eq)]
 enum Trust {
-    /// Whoever answers is believed.
+    /// No verification.
     Anyone,
-    /// What the system trusts.
+    /// The system's certificates.
     System,
-    /// What the certificates of this file have signed.
+    /// The certificates in this file.
     File(String),
 }
 
@@ -35,7 +35,7 @@ fn invalid(why: &'static str) -> SessionError {
     SessionError::Store { what: "read the address of its database", source: why.into() }
 }
 
-/// The driver's own options, and what is ours.
+/// The driver's own options, and those of this crate.
 fn parse(url: &str) -> Result<(Config, Trust), SessionError> {
     let mut rest = url.to_owned();
     let (mut mode, mut root) = (None, None);
@@ -75,7 +75,7 @@ fn parse(url: &str) -> Result<(Config, Trust), SessionError> {
     Ok((config, trust))
 }
 
-/// Without what the parser says: it may quote a part of a password.
+/// Without the parser's message, which may quote part of a password.
 fn config(address: &str) -> Result<Config, SessionError> {
     address.parse().map_err(|_: tokio_postgres::Error| {
         invalid(
@@ -86,7 +86,7 @@ fn config(address: &str) -> Result<Config, SessionError> {
     })
 }
 
-/// The value of an option, as the driver decodes those that it knows.
+/// The value of an option, decoded like the driver's own.
 fn decode(value: &str) -> Result<String, SessionError> {
     let config = config(&format!("postgres:///?application_name={value}"))?;
     Ok(config.get_application_name().unwrap_or_default().to_owned())
@@ -123,7 +123,7 @@ fn roots(path: &str) -> Result<RootCertStore, SessionError> {
     Ok(roots)
 }
 
-/// Whether it will go on like this: the server has no TLS, or is not who it should be.
+/// Whether a retry fails too: the server has no TLS, or the wrong certificate.
 pub(super) fn is_refused(error: &tokio_postgres::Error) -> bool {
     let Some(source) = std::error::Error::source(error) else { return false };
     match source.downcast_ref::<std::io::Error>() {
@@ -132,7 +132,7 @@ pub(super) fn is_refused(error: &tokio_postgres::Error) -> bool {
     }
 }
 
-/// Encrypts, and does not ask to whom: what `prefer` and `require` mean without certificates to compare with.
+/// Encrypts without authentication: the meaning of `prefer` and `require` without certificates.
 #[derive(Debug)]
 struct BelieveAnyone(WebPkiSupportedAlgorithms);
 
@@ -190,7 +190,7 @@ mod tests {
                 SslMode::Require,
                 Trust::File("/my ca.pem".to_owned()),
             ),
-            // Who names a certificate wants it to count.
+            // Naming a certificate implies its verification.
             (
                 "postgres://a@h/d?sslmode=require&sslrootcert=ca",
                 SslMode::Require,

@@ -1,10 +1,9 @@
 //! Statements that travel together.
 //!
-//! The driver sends a statement when its future is first polled and does not wait for the one before it.
-//! So statements that are polled in order, `BEGIN` and `COMMIT` among them, share one round trip. That
-//! needs them to be prepared: preparing is a round trip of its own, which would let later ones overtake.
-//! Hence a [`Sql`] can only come from the list in `statements`, all of which is prepared when a connection
-//! is made.
+//! The driver sends a statement when its future is first polled and does not wait for the previous one. So
+//! statements that are polled in order, including `BEGIN` and `COMMIT`, share one round trip. They must be
+//! prepared: preparing is a separate round trip, which later statements would overtake. Hence a [`Sql`] can
+//! only come from the list in `statements`, which is prepared completely when a connection is created.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -44,22 +43,22 @@ impl Transaction {
 
     /// The connection, to run statements on.
     pub(super) fn connection(&self) -> Result<&Object, SessionError> {
-        let ended = || SessionError::Store { what: "go on", source: "the transaction has ended".into() };
+        let ended = || SessionError::Store { what: "continue", source: "the transaction has ended".into() };
         self.connection.as_ref().ok_or_else(ended)
     }
 
-    /// Gives the connection back, after a `COMMIT` that succeeded.
+    /// Returns the connection to the pool, after a successful `COMMIT`.
     pub(super) fn end(mut self) {
         self.connection.take();
     }
 
     /// The connection, after a `COMMIT` that succeeded.
     pub(super) fn into_connection(mut self) -> Result<Object, SessionError> {
-        let ended = || SessionError::Store { what: "go on", source: "the transaction has ended".into() };
+        let ended = || SessionError::Store { what: "continue", source: "the transaction has ended".into() };
         self.connection.take().ok_or_else(ended)
     }
 
-    /// Rolls back, and hands on why.
+    /// Rolls back, and returns the error.
     pub(super) async fn give_up<T>(mut self, error: SessionError) -> Result<T, SessionError> {
         if self.connection()?.batch_execute("ROLLBACK").await.is_ok() {
             self.connection.take();
@@ -68,7 +67,7 @@ impl Transaction {
     }
 }
 
-/// Runs `$body` in a transaction; what it gives is committed, and what it refuses is rolled back.
+/// Runs `$body` in a transaction; commits its value, and rolls back after an error.
 macro_rules! in_transaction {
     ($connection:expr, |$inside:ident| $body:expr) => {{
         let transaction = Transaction::new($connection);
@@ -107,7 +106,7 @@ pub(super) async fn commit(connection: &Object) -> Result<(), SessionError> {
     connection.batch_execute("COMMIT").await.map_err(failed("commit"))
 }
 
-/// Waits for the answers of a server for this long: one that is frozen keeps no timeout of its own.
+/// Waits for a server's answer for at most this time: a frozen server does not enforce its own timeouts.
 pub(super) async fn within<T>(
     patience: Duration,
     answers: impl Future<Output = Result<T, SessionError>>,

@@ -1,8 +1,7 @@
-//! Checking a whole database: what reading would check, of everything, and what reading cannot miss because it never
-//! hears of it.
+//! Verifies a whole database: the checks of reads, for everything, and rows that no read refers to.
 //!
-//! What is read in one go is one session, its events in pages, or one scope: other workers go on meanwhile. What each
-//! of them is checked in is one moment.
+//! One read covers one session, its events in pages, or one scope: other workers continue meanwhile. Each is
+//! verified in a snapshot.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -97,7 +96,7 @@ impl Verifier<'_> {
             for row in &rows {
                 let (number, text, checksum): (i64, &str, i64) = (row.get(0), row.get(1), row.get(2));
                 if schema_sum(text) != checksum {
-                    let detail = format!("the checksum of schema {number} does not fit");
+                    let detail = format!("checksum mismatch of schema {number}");
                     self.report.damaged(FaultPlace::Store, detail);
                 }
             }
@@ -124,7 +123,7 @@ impl Verifier<'_> {
                 let key =
                     SessionKey::new(row.get::<_, &str>(1), row.get::<_, &str>(2), row.get::<_, &str>(3));
                 match key {
-                    // That it is not there any more is no fault: somebody has deleted it.
+                    // A missing session is not a fault: it was deleted.
                     Ok(key) => connection = self.session(connection, &key).await?.0,
                     Err(error) => {
                         self.report.damaged(FaultPlace::UnknownSession { number }, told(&error));
@@ -133,7 +132,7 @@ impl Verifier<'_> {
             }
         }
         for row in within(self.patience, query(&connection, LOST_SESSIONS, &[])).await? {
-            let detail = "its history is there, and not its row";
+            let detail = "its history exists, but its row is missing";
             self.report.missing(FaultPlace::UnknownSession { number: row.get(0) }, detail);
         }
         Ok(connection)
@@ -233,7 +232,7 @@ impl Verifier<'_> {
             }
         }
         if sum(&heads, RowsOf::Session) != row.state.cells {
-            let detail = "the values are not those of its version: one is missing, or is an older one";
+            let detail = "values do not match the version: one is missing or outdated";
             self.report.damaged(FaultPlace::Session(key.clone()), detail);
         }
         Ok(())
@@ -283,12 +282,12 @@ impl Verifier<'_> {
                 } else {
                     let (app, user) = (app.to_owned(), Some(owner.to_owned()));
                     let place = FaultPlace::Scope { app, user, key: None };
-                    self.report.damaged(place, "its name is not valid");
+                    self.report.damaged(place, "invalid name");
                 }
             }
         }
         for row in within(self.patience, query(&connection, LOST_SCOPES, &[])).await? {
-            let detail = format!("values of scope {} are there, and not its row", row.get::<_, i64>(0));
+            let detail = format!("values of scope {} exist, but its row is missing", row.get::<_, i64>(0));
             self.report.missing(FaultPlace::Store, detail);
         }
         Ok(connection)

@@ -1,5 +1,5 @@
-//! The operations that change something. A session's row is locked first, then its app's scope, then its
-//! user's: always in this order, so that nobody waits for somebody who waits for him.
+//! The write operations. A session's row is locked first, then its app's scope, then its user's: always in
+//! this order, to avoid deadlocks.
 
 use deadpool_postgres::Object;
 use stepfold_state_core::state::{Delta, Write};
@@ -85,7 +85,7 @@ async fn lock_keys(
         Some(row) => Ok(LockedScope { row: ScopeRow::read(row, app)?, rows }),
         // It was deleted between the two statements.
         None => {
-            Err(SessionError::Unavailable { what: "lock a scope", source: "it was deleted just now".into() })
+            Err(SessionError::Unavailable { what: "lock a scope", source: "it was deleted meanwhile".into() })
         }
     }
 }
@@ -131,8 +131,8 @@ fn followed(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (S
     (SessionRecord { version, updated: event.at, state, ..record.clone() }, seal)
 }
 
-/// Commits an event without writes in one round trip; none if something is not as expected. The digest of the event is
-/// made here: so what is known of the session has to be what it is.
+/// Commits an event without writes in one round trip; `None` if something is unexpected. The digest of the
+/// event is computed here: so the cached data of the session must be current.
 async fn append_plain(
     connection: &Object,
     records: &Records,

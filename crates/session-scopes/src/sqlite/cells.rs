@@ -78,7 +78,7 @@ impl Stored {
             return Ok(());
         }
         let what = format!("value of key \"{}\"", self.row.key);
-        Err(SessionError::damaged(what, "the checksum of its row does not fit"))
+        Err(SessionError::damaged(what, "checksum mismatch of its row"))
     }
 
     /// Puts what is new in the place of what is stored; what the event has to remember of that, and what the
@@ -236,7 +236,7 @@ impl<'a> SessionCells<'a> {
         Ok(())
     }
 
-    /// The value or the list that a key comes to have. The trail gets what is added to the list.
+    /// The new value or list of a key. The trail gets the items added to the list.
     fn new_value(
         &mut self,
         key: &str,
@@ -307,7 +307,7 @@ fn compare_cells(found: i64, cells: i64) -> Result<(), SessionError> {
     if found == cells {
         return Ok(());
     }
-    Err(SessionError::damaged("values of a session", "a key is missing, or is not of this version"))
+    Err(SessionError::damaged("values of a session", "a key is missing or has another version"))
 }
 
 /// What a row holds; none if its key was removed.

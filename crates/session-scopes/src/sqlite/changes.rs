@@ -129,7 +129,7 @@ impl Scopes {
 
 /// That a scope is gone which was there.
 pub(super) fn missing_scope(app: &AppId, user: Option<&UserId>) -> SessionError {
-    SessionError::damaged(seal::shared(app.as_str(), user.map_or("", UserId::as_str)), "its row is missing")
+    SessionError::damaged(seal::shared(app.as_str(), user.map_or("", UserId::as_str)), "missing row")
 }
 
 impl ScopeRow {
@@ -165,7 +165,7 @@ impl ScopeRow {
         if read.seal() == seal {
             return Ok(Ok(read));
         }
-        Ok(Err(read.damaged("the checksum of its row does not fit")))
+        Ok(Err(read.damaged("checksum mismatch of its row")))
     }
 
     /// The scope, which is made if it is not there.
@@ -177,7 +177,7 @@ impl ScopeRow {
         if let Some(scope) = ScopeRow::find(connection, app, user)? {
             return Ok(scope);
         }
-        let failed = failed("make a scope");
+        let failed = failed("create a scope");
         let scope: i64 = connection
             .prepare_cached("SELECT COALESCE(MAX(scope), 0) + 1 FROM stepfold_scopes")
             .and_then(|mut query| query.query_row([], |row| row.get(0)))
@@ -220,7 +220,7 @@ impl ScopeRow {
         if found == self.cells {
             return Ok(());
         }
-        Err(self.damaged("a key is missing, or is an older one"))
+        Err(self.damaged("a key is missing or outdated"))
     }
 
     /// Checks that all rows of keys are there, without reading what they hold.
@@ -256,7 +256,7 @@ impl ScopeRow {
 }
 
 fn keys(connection: &Connection, query: &str, of: &[i64; 2]) -> Result<BTreeSet<Arc<str>>, SessionError> {
-    let failed = failed("read what has changed");
+    let failed = failed("read changes");
     let mut query = connection.prepare_cached(query).map_err(failed)?;
     let keys = query.query_map(*of, |row| row.get::<_, Arc<str>>(0));
     keys.and_then(Iterator::collect).map_err(failed)
@@ -269,7 +269,7 @@ pub(super) fn remember_removal(
     row: &mut ScopeRow,
     key: &str,
 ) -> Result<(), SessionError> {
-    let failed = failed("remember what was removed");
+    let failed = failed("record a removal");
     let run = |statement: &str, values: &[&dyn rusqlite::ToSql]| {
         let statement = connection.prepare_cached(statement);
         statement.and_then(|mut statement| statement.execute(values)).map(drop).map_err(failed)

@@ -1,10 +1,10 @@
-//! What SQLite says, sorted by what a caller can do about it.
+//! Maps errors of SQLite to kinds by what a caller can do.
 
 use rusqlite::{Error, ErrorCode};
 
 use crate::error::SessionError;
 
-/// Turns an error of SQLite into ours; `what` follows "the store could not".
+/// Maps an error of SQLite; `what` follows "the store could not".
 pub(super) fn failed(what: &'static str) -> impl Fn(Error) -> SessionError + Copy {
     move |error| {
         let source = Box::new(error);
@@ -21,7 +21,7 @@ pub(super) fn failed(what: &'static str) -> impl Fn(Error) -> SessionError + Cop
     }
 }
 
-/// The error of a store whose threads are gone.
+/// The error of a store whose threads have ended.
 pub(super) fn closed() -> SessionError {
-    SessionError::Store { what: "answer", source: "its thread has ended".into() }
+    SessionError::Store { what: "respond", source: "its thread has ended".into() }
 }

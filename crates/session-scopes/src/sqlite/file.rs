@@ -1,13 +1,14 @@
-//! The file of a store: whether there is one, whether it is whole, and how a new one comes to be.
+//! The file of a store: checks whether it exists and is complete, and creates new ones.
 //!
-//! A new store is made beside its path and linked there once it is whole. So a file at the path is a store or it is
-//! not ours; an empty one was emptied by something else. Nothing here changes a file that it refuses.
+//! A new store is created next to its path and linked there when it is complete. So a file at the path is a
+//! store or belongs to another program; an empty one was truncated. Rejected files are not changed.
 //!
-//! A file that nobody has open needs no log: the last one to close it has copied the log into it. While it is open, the
-//! newest commits are in its write-ahead log, `-wal`. The file says so itself: each checkpoint of ours leaves
-//! `logged = 1` in the file, and the commit behind it, in the log, takes that back, as does whoever closes the file. A
-//! checkpoint that copies all of the log, as the last one to close a file makes it, so leaves 0; a file that says 1 and has
-//! no log has lost commits. (The number is another one each time, by which a process sees that its own was in the file.)
+//! A file that is not open needs no log: the last process to close it has copied the log into it. While it is
+//! open, the newest commits are in its write-ahead log, `-wal`. The file records this: each checkpoint of
+//! this crate leaves `logged = 1` in the file, and the commit after it, in the log, resets that, as does the
+//! last close. A checkpoint that copies all of the log, as the last close makes it, leaves 0; a file with 1
+//! and without a log has lost commits. (The number differs each time, so that a process can verify that its
+//! own was in the file.)
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -34,8 +35,8 @@ pub(super) enum Found {
 /// What every SQLite file begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// Looks at what is at a path, and refuses what cannot be opened as a store. `accepts_loss`: also without the log that
-/// it needs.
+/// Inspects the file at a path, and rejects one that cannot be opened as a store. `accepts_loss`: even
+/// without the log that it needs.
 pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<Found, SessionError> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -59,7 +60,7 @@ pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<Found, SessionErro
     Ok(Found::Database { is_ours })
 }
 
-/// A connection that changes nothing and, where nobody has the file open, makes no file beside it.
+/// A connection that changes nothing and, if no other process has the file open, creates no other file.
 pub(super) fn connect_to_look(path: &Path) -> Result<Connection, SessionError> {
     let failed = failed("open its file");
     let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -78,7 +79,7 @@ pub(super) fn connect_to_look(path: &Path) -> Result<Connection, SessionError> {
     Connection::open_with_flags(path, flags).map_err(failed)
 }
 
-/// Whether the file is of the kind that is read with a log, and nobody has it open: to read it that way would make one.
+/// Whether the file uses a log and is not open elsewhere: reading it normally would create a log.
 pub(super) fn is_read_alone(path: &Path) -> bool {
     /// Where the file says how it is read, and what stands there for a log.
     const PLACE: usize = 19;
@@ -89,7 +90,7 @@ pub(super) fn is_read_alone(path: &Path) -> bool {
     read.is_ok() && start[PLACE] == LOG && !is_open && !has_content(&beside(path, "-wal"))
 }
 
-/// The address under which SQLite takes a file for one that nobody changes.
+/// The address with which SQLite treats a file as immutable.
 fn immutable(path: &Path) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.-_".contains(&byte);
     let bytes = path.as_os_str().as_encoded_bytes().iter();
@@ -101,7 +102,7 @@ fn immutable(path: &Path) -> String {
 
 fn is_logged(connection: &Connection) -> Result<bool, SessionError> {
     let logged = connection.query_row("SELECT logged FROM stepfold_meta", [], |row| row.get::<_, i64>(0));
-    Ok(logged.optional().map_err(failed("look at its tables"))?.is_some_and(|logged| logged != 0))
+    Ok(logged.optional().map_err(failed("inspect its tables"))?.is_some_and(|logged| logged != 0))
 }
 
 fn has_content(path: &Path) -> bool {
@@ -115,7 +116,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Makes a store at a path where nothing is. Another process may be faster, which is no error.
+/// Creates a store at a path without a file. If another process was faster, that is not an error.
 pub(super) fn make(path: &Path) -> Result<(), SessionError> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -128,17 +129,17 @@ pub(super) fn make(path: &Path) -> Result<(), SessionError> {
 }
 
 fn fill(new: &Path) -> Result<(), SessionError> {
-    let mut connection = Connection::open(new).map_err(failed("make its file"))?;
+    let mut connection = Connection::open(new).map_err(failed("create its file"))?;
     tables::set_up(&mut connection)?;
-    connection.close().map_err(|(_, error)| failed("make its file")(error))
+    connection.close().map_err(|(_, error)| failed("create its file")(error))
 }
 
-/// Gives a whole file its name, unless there is one by now.
+/// Renames a complete file, unless the target exists by now.
 fn put(new: &Path, path: &Path) -> Result<(), SessionError> {
     match fs::hard_link(new, path) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
-        // The file system has no links.
+        // The file system does not support links.
         Err(_) if !path.exists() => fs::rename(new, path).map_err(cannot_open)?,
         Err(_) => return Ok(()),
     }

@@ -110,7 +110,7 @@ impl SessionRow {
             && version_of(number) > found.version
         {
             let seal = seal.ok_or_else(|| {
-                SessionError::damaged(format!("session {key}"), "its newest event has no seal")
+                SessionError::damaged(format!("session {key}"), "missing seal of its newest event")
             })?;
             let state = seal.open(number, at)?;
             let (version, updated) = (version_of(number), Timestamp::from_micros(at));
@@ -124,8 +124,7 @@ impl SessionRow {
         SessionRow::find(connection, key)?.ok_or_else(|| SessionError::not_found(key))
     }
 
-    /// Checks that the list of sessions tells of the same newest event: one that cannot be found would be missed by
-    /// nobody else.
+    /// Checks that the list of sessions has the same newest event: no other check detects a missing one.
     pub(super) fn check_newest(&self, connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
         let failed = failed("find a session");
         let (app, user, updated) = (key.app.as_str(), key.user.as_str(), self.updated.as_micros());
@@ -143,7 +142,7 @@ impl SessionRow {
             return Err(not_newest(key, self.version));
         };
         let sum = seal::of_recent(app, user, updated, self.number, version);
-        seal::compare(sum, checksum, || format!("place of session {key} in the list"))
+        seal::compare(sum, checksum, || format!("list entry of session {key}"))
     }
 
     /// The session without values and events.
@@ -160,7 +159,7 @@ impl SessionRow {
 
 /// That the newest event is not the one that the list of sessions tells of.
 pub(super) fn not_newest(key: &SessionKey, version: u64) -> SessionError {
-    let why = format!("the list of sessions does not have it at version {version}, its newest event");
+    let why = format!("missing in the list of sessions at version {version}, its newest event");
     SessionError::damaged(format!("session {key}"), why)
 }
 
@@ -309,7 +308,7 @@ impl History {
         after: u64,
         mut each: impl FnMut(&str) -> Result<(), SessionError>,
     ) -> Result<(), SessionError> {
-        let failed = failed("read what events wrote");
+        let failed = failed("read writes of events");
         let mut query = connection
             .prepare_cached(
                 "SELECT number, id, at, body, seal FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
@@ -333,7 +332,7 @@ impl History {
             digest = Content::new(version, &id, Timestamp::from_micros(at), body).after(digest);
             if digest != seal.state.head {
                 let what = format!("event of version {version}");
-                return Err(SessionError::damaged(what, "its digest does not fit"));
+                return Err(SessionError::damaged(what, "digest mismatch"));
             }
             each(body)?;
         }

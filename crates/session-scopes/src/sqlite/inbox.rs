@@ -112,7 +112,7 @@ pub(super) fn enqueue(desk: &mut Desk, prepared: &PreparedInput) -> Result<Enque
 
 /// The position of an entry that was accepted before.
 fn known(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<Option<u64>, SessionError> {
-    let failed = failed("look for an entry of an inbox");
+    let failed = failed("find an inbox entry");
     let operation = &prepared.input.idempotency_key;
     let parts = params![number, operation.as_str()];
     let waiting: Option<i64> = desk
@@ -219,5 +219,5 @@ fn ask(desk: &Desk, statement: &str, values: &[&dyn rusqlite::ToSql]) -> Result<
     let statement = desk.connection.prepare_cached(statement);
     statement
         .and_then(|mut statement| statement.query_row(values, |row| row.get(0)))
-        .map_err(failed("look at an inbox"))
+        .map_err(failed("inspect an inbox"))
 }

@@ -1,8 +1,7 @@
 //! Sessions in a SQLite file: the embedded default.
 //!
-//! One thread writes, and commits what many ask for at once; a few threads read. Several processes may
-//! share a file: SQLite's own lock decides whose turn it is, and whoever has to wait does, for a bounded
-//! time.
+//! One thread writes, and groups concurrent commits; a few threads read. Several processes may share a file:
+//! SQLite's lock orders them, and waits are bounded.
 
 mod at_version;
 mod branches;
@@ -50,7 +49,7 @@ use crate::store::{
     ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
 };
 
-/// What a commit means when it returns.
+/// The guarantee of a commit after its return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// It is on the disk: it survives a loss of power.
@@ -60,23 +59,23 @@ pub enum Durability {
     Process,
 }
 
-/// What may happen to a file when it is opened.
+/// The allowed changes to a file when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     /// A new store is made where nothing is.
     Create,
-    /// It is written, and has to be there.
+    /// It is written, and must exist.
     Write,
-    /// It is read, and has to be there.
+    /// It is read, and must exist.
     Read,
 }
 
 /// How a SQLite file is opened.
 ///
-/// Nothing at the path: a new store is made, unless the options say [`must_exist`](SqliteOptions::must_exist) or
-/// [`read_only`](SqliteOptions::read_only). A database without our tables: they are added to it, in the same two
-/// cases not. An empty file is never taken for a new store: a store's file is made beside its path and gets its name
-/// once it is whole, so something has emptied it. What is refused is not changed.
+/// A missing file is created, unless the options include [`must_exist`](SqliteOptions::must_exist) or
+/// [`read_only`](SqliteOptions::read_only). Missing tables in an existing database are added, with the same
+/// two exceptions. An empty file is never treated as a new store: a store's file is created next to its path
+/// and renamed when it is complete, so another program has truncated it. A rejected file is not changed.
 ///
 /// # Examples
 /// ```
@@ -115,47 +114,48 @@ impl SqliteOptions {
         }
     }
 
-    /// Opens what is there, and makes no file: [`SessionError::NoStore`] where there is no store.
+    /// Opens an existing store and creates no file: [`SessionError::NoStore`] if there is no store.
     pub fn must_exist(mut self) -> Self {
         self.access = Access::Write;
         self
     }
 
-    /// Opens what is there for reading: no file is made or changed, and operations that change something are a
+    /// Opens an existing store for reading: no file is created or changed, and operations that write return
     /// [`SessionError::ReadOnly`]. Another process may have the same file open for writing.
     pub fn read_only(mut self) -> Self {
         self.access = Access::Read;
         self
     }
 
-    /// Opens a file also if the log that it needs is gone, with what had been copied from the log into the file. Its
-    /// newest commits are lost: for use after a [`SessionError::LogMissing`], when there is no backup.
+    /// Opens a file even if its required log is missing, with the data that had been copied from the log into
+    /// the file. Its newest commits are lost: for use after a [`SessionError::LogMissing`], when there is no
+    /// backup.
     pub fn accept_lost_log(mut self) -> Self {
         self.accepts_loss = true;
         self
     }
 
-    /// How large the file may become; as large as the disk allows by default. An operation for which there is no room
-    /// fails with an error of the kind `Transient`, as it does when the disk is full.
+    /// Limits the size of the file; unlimited by default. An operation that exceeds the limit fails with an
+    /// error of the kind `Transient`, as it does when the disk is full.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
         self
     }
 
-    /// What a commit means when it returns; [`Durability::Full`] unless said otherwise.
+    /// Sets the guarantee of a commit; [`Durability::Full`] by default.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How long to wait for other processes that write; 30 seconds unless said otherwise. Then the error
-    /// is one of the kind `Transient`.
+    /// Sets the timeout of waiting for other writing processes; 30 seconds by default. The error is of the
+    /// kind `Transient`.
     pub fn busy_timeout(mut self, timeout: Duration) -> Self {
         self.busy_timeout = timeout;
         self
     }
 
-    /// How many threads read at the same time; 4 unless said otherwise, at least one.
+    /// Sets the number of reader threads; 4 by default, at least one.
     pub fn readers(mut self, readers: usize) -> Self {
         self.readers = readers.max(1);
         self
@@ -165,8 +165,9 @@ impl SqliteOptions {
     /// takes: some milliseconds, or as long as another process sets the same file up.
     ///
     /// # Errors
-    /// When the file cannot be opened or is no database; [`SessionError::NoStore`], [`SessionError::EmptyFile`],
-    /// [`SessionError::LogMissing`]; [`SessionError::ForeignTable`]; [`SessionError::NewerFormat`].
+    /// When the file cannot be opened or is not a database; [`SessionError::NoStore`],
+    /// [`SessionError::EmptyFile`], [`SessionError::LogMissing`]; [`SessionError::ForeignTable`];
+    /// [`SessionError::NewerFormat`].
     pub fn open(self) -> Result<SqliteStore, SessionError> {
         self.check_path()?;
         let access = self.access;
@@ -184,14 +185,14 @@ impl SqliteOptions {
         Ok(self.store(Some(writer), readers, vec![thread]))
     }
 
-    /// Refuses what is at the path, or makes a store where nothing is and one may be made.
+    /// Rejects an invalid file at the path, or creates a store if none exists and that is allowed.
     fn check_path(&self) -> Result<(), SessionError> {
         let no_store = |why| SessionError::NoStore { path: self.path.display().to_string(), why };
         match file::look(&self.path, self.accepts_loss)? {
             Found::Nothing if self.access == Access::Create => file::make(&self.path),
-            Found::Nothing => Err(no_store("there is no such file")),
+            Found::Nothing => Err(no_store("file not found")),
             Found::Database { is_ours: false } if self.access != Access::Create => {
-                Err(no_store("the database there has no tables of stepfold"))
+                Err(no_store("the database has no stepfold tables"))
             }
             Found::Database { .. } => Ok(()),
         }
@@ -226,7 +227,7 @@ impl SqliteOptions {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection =
             self.with_options(Connection::open_with_flags(&self.path, flags).map_err(failed)?)?;
-        // The log is copied to the file by the writer. This is for what it does not foresee: some huge events.
+        // The writer copies the log to the file. This covers the exception: a few huge events.
         connection.pragma_update(None, "wal_autocheckpoint", 10 * threads::LOG_PAGES).map_err(failed)?;
         self.use_wal(&connection)?;
         let synchronous = match self.durability {
@@ -246,13 +247,14 @@ impl SqliteOptions {
         let failed = failed("open its file");
         connection.busy_timeout(self.busy_timeout).map_err(failed)?;
         connection.set_prepared_statement_cache_capacity(64);
-        // Or SQLite prepares some statements anew whenever a value is bound, to look for a better plan.
+        // Otherwise SQLite prepares some statements again whenever a value is bound, to look for a better
+        // plan.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
         Ok(connection)
     }
 
-    /// Turns the write-ahead log on. While another process does the same, SQLite says "locked" at once,
-    /// whatever time-out is set; so the waiting is ours.
+    /// Enables the write-ahead log. While another process does the same, SQLite returns "locked" immediately,
+    /// whatever the timeout; so this retries.
     fn use_wal(&self, connection: &Connection) -> Result<(), SessionError> {
         const PAUSE: Duration = Duration::from_millis(5);
         let failed = failed("turn on the write-ahead log of its file");
@@ -281,10 +283,10 @@ impl SqliteOptions {
 
 /// Sessions in a SQLite file. Cloning is cheap and shares the threads.
 ///
-/// Dropping the last clone waits for the operations that were begun, and for the log to be copied into the file: some
-/// milliseconds. After that the file holds everything, so a copy of it is a backup, unless another process has it
-/// open. A process that is killed leaves its newest commits in the log beside the file, `-wal`; keep both together. A
-/// file whose log is gone is refused ([`SessionError::LogMissing`]).
+/// Dropping the last clone waits for pending operations, and for the copy of the log into the file: some
+/// milliseconds. After that the file is complete, so a copy of it is a backup, unless another process has it
+/// open. A process that is killed leaves its newest commits in the log next to the file, `-wal`; keep both
+/// together. A file without its log is rejected ([`SessionError::LogMissing`]).
 ///
 /// # Examples
 /// ```
@@ -308,10 +310,10 @@ impl SqliteOptions {
 #[derive(Clone)]
 pub struct SqliteStore(Arc<Inner>);
 
-/// What is written where it comes up, and not by the writer, if that waits for nothing.
+/// Small events are written directly, not by the writer thread, if that does not have to wait.
 const SMALL_EVENT_BYTES: usize = 64 * 1024;
 
-/// Dropped in this order: what takes jobs first, then the threads are waited for.
+/// Dropped in this order: first the job queues, then the threads are joined.
 struct Inner {
     path: PathBuf,
     /// None in a store that is opened for reading.

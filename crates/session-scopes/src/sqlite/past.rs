@@ -112,7 +112,7 @@ fn replaced_by(
         replaced: Vec<Replaced>,
     }
 
-    let failed = failed("read what values were");
+    let failed = failed("read past values");
     let number = history.row_of(version);
     let text: Option<Option<String>> = connection
         .prepare_cached("SELECT trail FROM stepfold_events WHERE number = ?1")

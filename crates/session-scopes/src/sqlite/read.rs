@@ -197,7 +197,7 @@ fn listed(
     }
     let Some(id) = row.get::<_, Option<String>>(16)? else {
         let what = format!("list of the sessions of {app}/{user}");
-        return Ok(Err(SessionError::damaged(what, "the row of a session is missing")));
+        return Ok(Err(SessionError::damaged(what, "missing row of a session")));
     };
     let key = match SessionId::new(id) {
         Ok(id) => SessionKey { app: request.app.clone(), user: request.user.clone(), id },

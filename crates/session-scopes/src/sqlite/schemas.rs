@@ -57,7 +57,7 @@ impl Schemas {
             .and_then(|mut query| query.query_row([number], |row| Ok((row.get(0)?, row.get(1)?))).optional())
             .map_err(failed("read a schema"))?;
         let what = || format!("schema {number}");
-        let (text, checksum) = found.ok_or_else(|| SessionError::damaged(what(), "it is missing"))?;
+        let (text, checksum) = found.ok_or_else(|| SessionError::damaged(what(), "missing"))?;
         seal::compare(seal::of_schema(number, &text), checksum, what)?;
         let text: Arc<str> = text.into();
         self.texts.insert(number, Arc::clone(&text));

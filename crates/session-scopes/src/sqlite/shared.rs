@@ -71,7 +71,7 @@ impl SharedRow {
         if self.is_whole {
             return Ok(());
         }
-        Err(scope.damaged(&format!("the checksum of the row of key \"{}\" does not fit", self.key)))
+        Err(scope.damaged(&format!("checksum mismatch of the row of key \"{}\"", self.key)))
     }
 
     fn find(desk: &Desk, scope: &ScopeRow, key: &str) -> Result<Option<Self>, SessionError> {

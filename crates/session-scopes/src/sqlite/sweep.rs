@@ -22,7 +22,7 @@ struct Shared {
 
 impl Shared {
     fn read(desk: &Desk, stream: i64) -> Result<Option<Self>, SessionError> {
-        let failed = failed("see who shares a history");
+        let failed = failed("find forks");
         let query = desk.connection.prepare_cached(
             "SELECT MAX(l.upto), MIN(s.oldest), COUNT(*) = 1 AND MAX(s.number) = ?1 FROM stepfold_lineage l \
              JOIN stepfold_sessions s ON s.number = l.number WHERE l.stream = ?1",
@@ -108,7 +108,7 @@ fn for_trails(
     last: i64,
     mut each: impl FnMut(i64, Trail) -> Result<(), SessionError>,
 ) -> Result<(), SessionError> {
-    let failed = failed("read what events left");
+    let failed = failed("read remaining events");
     let mut query = desk
         .connection
         .prepare_cached(

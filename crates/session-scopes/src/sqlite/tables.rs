@@ -73,9 +73,9 @@ impl Meta {
         let (meta, checksum) = connection
             .prepare_cached("SELECT format, newest, checksum FROM stepfold_meta")
             .and_then(|mut query| query.query_row([], read))
-            .map_err(failed("look at its tables"))?;
+            .map_err(failed("inspect its tables"))?;
         if meta.checksum() != checksum {
-            return Err(SessionError::damaged("row about the tables", "its checksum does not fit"));
+            return Err(SessionError::damaged("row about the tables", "checksum mismatch"));
         }
         Ok(meta)
     }
@@ -97,7 +97,7 @@ impl Meta {
 
 /// The version of the tables that are there; 0 if none are.
 fn format_of(connection: &Connection) -> Result<u64, SessionError> {
-    let failed = failed("look at its tables");
+    let failed = failed("inspect its tables");
     let mut query = connection
         .prepare("SELECT name FROM sqlite_schema WHERE name LIKE 'stepfold\\_%' ESCAPE '\\' AND type IN ('table', 'view') ORDER BY name")
         .map_err(&failed)?;
@@ -126,9 +126,9 @@ fn format_of(connection: &Connection) -> Result<u64, SessionError> {
 /// Refuses tables that have the number of our version and another layout: those of another line of development, or a
 /// damaged description. What is there beside ours does no harm.
 fn check_layout(connection: &Connection) -> Result<(), SessionError> {
-    let ours = Connection::open_in_memory().map_err(failed("look at its tables"))?;
+    let ours = Connection::open_in_memory().map_err(failed("inspect its tables"))?;
     for migration in MIGRATIONS {
-        ours.execute_batch(migration).map_err(failed("look at its tables"))?;
+        ours.execute_batch(migration).map_err(failed("inspect its tables"))?;
     }
     let missing = match missing(layout(&ours)?, &layout(connection)?) {
         Some(part) => part,
@@ -146,7 +146,7 @@ fn missing(ours: BTreeSet<String>, found: &BTreeSet<String>) -> Option<String> {
 
 /// The statements that made our tables and indexes.
 fn made_by(connection: &Connection) -> Result<BTreeSet<String>, SessionError> {
-    let failed = failed("look at its tables");
+    let failed = failed("inspect its tables");
     let mut query = connection
         .prepare(
             "SELECT sql FROM sqlite_schema WHERE name LIKE 'stepfold\\_%' ESCAPE '\\' AND sql IS NOT NULL",
@@ -158,7 +158,7 @@ fn made_by(connection: &Connection) -> Result<BTreeSet<String>, SessionError> {
 
 /// The columns of our tables, and our indexes, by name.
 fn layout(connection: &Connection) -> Result<BTreeSet<String>, SessionError> {
-    let failed = failed("look at its tables");
+    let failed = failed("inspect its tables");
     let mut query = connection
         .prepare(
             "SELECT t.name || '.' || c.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c \

@@ -1,11 +1,12 @@
 //! The threads that talk to SQLite: one that writes, a few that read.
 //!
-//! The writer takes whatever waits, up to 64 jobs, runs each in a savepoint of one transaction (a single one
-//! needs none), commits once, and answers then. So many writers share the cost of one flush to disk, and an answer means that
-//! it happened.
+//! The writer takes up to 64 waiting jobs, runs each in a savepoint of one transaction (a single one needs
+//! none), commits once, and then responds. So concurrent writers share the cost of one flush to disk, and a
+//! response means that the commit is done.
 //!
-//! Where a commit does not wait for the disk, a small job is done by whoever brings it, if nobody is at the desk: to wake the
-//! writer and to be woken costs as much as the job. What waits for the disk or for another process is the writer's in any case.
+//! If a commit does not wait for the disk, a small job runs on the caller's thread when the writer is idle:
+//! waking the writer and the caller costs as much as the job. Jobs that wait for the disk or for another
+//! process always run on the writer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,13 +34,13 @@ const QUEUE: usize = 1024;
 pub(super) struct Desk {
     pub(super) connection: Connection,
     pub(super) schemas: Schemas,
-    /// Present while the connection takes the file for one that nobody changes.
+    /// Present while the connection treats the file as immutable.
     pub(super) reconnect: Option<Reconnect>,
     /// How long it waits for other processes that write.
     pub(super) patience: Duration,
 }
 
-/// Gives another connection once somebody has the file open.
+/// Returns another connection when another process has opened the file.
 pub(super) type Reconnect = Box<dyn Fn() -> Option<Result<Connection, SessionError>> + Send>;
 
 /// One thing to do.
@@ -357,8 +358,8 @@ impl Log {
         }
     }
 
-    /// Takes back whatever mark the newest commit has. One that is not ours is that of a process that was killed, or of
-    /// one at work, which makes it again; whoever closes the file last copies all of the log.
+    /// Resets the mark of the newest commit. A foreign mark belongs to a killed process, or to a running one, which sets
+    /// it again; the last close of the file copies all of the log.
     fn end(desk: &Desk) {
         if desk.marked().is_ok_and(|mark| mark != 0)
             && let Err(error) = desk.take_back(None)
@@ -445,7 +446,7 @@ impl Desk {
     /// How many pages the log has.
     fn log_pages(&self) -> Result<i64, SessionError> {
         let pages = self.connection.prepare_cached("PRAGMA wal_checkpoint(NOOP)");
-        pages.and_then(|mut pages| pages.query_row([], |row| row.get(1))).map_err(failed("look at its log"))
+        pages.and_then(|mut pages| pages.query_row([], |row| row.get(1))).map_err(failed("inspect its log"))
     }
 
     /// Copies the log to the file, as far as readers let it. Whether all of it was copied.
@@ -476,8 +477,8 @@ impl Desk {
         update.and_then(|mut update| update.execute([mark])).map(drop).map_err(failed(COMMITTING))
     }
 
-    /// Closes the file. If nobody else has it open, all that is in the log is copied into it, and it is left in the form
-    /// that is read without a log.
+    /// Closes the file. If no other process has it open, the log is copied into it, and it is left in the form that is
+    /// read without a log.
     fn close(self) {
         let Desk { connection, schemas, .. } = self;
         drop(schemas);
@@ -495,7 +496,7 @@ impl Desk {
         run.map(drop).map_err(failed(what))
     }
 
-    /// Connects anew where the connection takes the file for one that nobody changes, and somebody has it open by now.
+    /// Reconnects if the connection treats the file as immutable, and another process has opened it by now.
     fn connect_again(&mut self) -> Result<(), SessionError> {
         if let Some(connection) = self.reconnect.as_ref().and_then(|reconnect| reconnect()) {
             *self = Desk { connection: connection?, schemas: Schemas::default(), reconnect: None, ..*self };

@@ -77,7 +77,7 @@ impl CellRow {
         Ok(CellRow { key, version, schema, value: row.get(3)?, list })
     }
 
-    /// The row of a key that comes to have what it had in another row, or nothing.
+    /// The new row of a key, copied from another row, or empty.
     pub(super) fn again(was: Option<CellRow>, key: String, version: i64) -> Self {
         match was {
             Some(was) => CellRow { key, version, ..was },
@@ -204,7 +204,7 @@ impl Trail {
 
 /// Reads a part of the trail of the row of a number, and checks the whole.
 pub(super) fn parse<T: DeserializeOwned>(number: i64, text: &str) -> Result<T, SessionError> {
-    let damaged = || SessionError::damaged(TRAIL, "its checksum does not fit");
+    let damaged = || SessionError::damaged(TRAIL, "checksum mismatch");
     let (sum, text) = text.split_at_checked(SUM).ok_or_else(damaged)?;
     if sum != checksum(number, text) {
         return Err(damaged());

@@ -1,8 +1,7 @@
-//! Checking a whole file: what reading would check, of everything, and what reading cannot miss because it never
-//! hears of it.
+//! Verifies a whole file: the checks of reads, for everything, and rows that no read refers to.
 //!
-//! A damaged page takes rows out of sight of whoever looks them up. So what is to be there is gathered from all places
-//! that tell of it: the rows of sessions, the index over them, the list, the lineages.
+//! A damaged page hides its rows from lookups. So the expected rows are collected from all places that refer to them:
+//! the rows of sessions, the index over them, the list, the lineages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -116,7 +115,7 @@ fn check_schemas(connection: &Connection, report: &mut Verified) {
         Ok(())
     });
     for number in faults {
-        report.damaged(FaultPlace::Store, format!("the checksum of schema {number} does not fit"));
+        report.damaged(FaultPlace::Store, format!("checksum mismatch of schema {number}"));
     }
 }
 
@@ -151,7 +150,7 @@ impl Seen {
             (self.in_lineage, "the table of lineages"),
         ] {
             if !is_there {
-                report.missing(FaultPlace::Session(key.clone()), format!("it is not in {place}"));
+                report.missing(FaultPlace::Session(key.clone()), format!("missing in {place}"));
             }
         }
         if self.keys.len() > 1 {
@@ -246,7 +245,7 @@ fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
     report.sessions += 1;
     let row = match SessionRow::find(&desk.connection, key) {
         Ok(Some(row)) => row,
-        Ok(None) => return report.missing(place(), "it cannot be found by its key"),
+        Ok(None) => return report.missing(place(), "not found by its key"),
         Err(error) => return report.damaged(place(), told(&error)),
     };
     if let Err(error) = row.check_newest(&desk.connection, key) {
@@ -255,7 +254,7 @@ fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
     for user in [None, Some(&key.user)] {
         match ScopeRow::find(&desk.connection, &key.app, user) {
             Ok(Some(_)) => {}
-            Ok(None) => report.missing(scope_place(&key.app, user, None), "it cannot be found"),
+            Ok(None) => report.missing(scope_place(&key.app, user, None), "not found"),
             Err(error) => report.damaged(scope_place(&key.app, user, None), told(&error)),
         }
     }
@@ -300,7 +299,7 @@ fn check_events(
     check_links(report, key, row, &links);
     for version in found.into_iter().filter(|(_, read)| !read.has_trail).map(|(version, _)| version) {
         let place = FaultPlace::Versions(key.clone(), version..=version);
-        report.damaged(place, "what its event replaced and added does not fit its checksum");
+        report.damaged(place, "checksum mismatch of the trail of its event");
     }
 }
 
@@ -432,7 +431,7 @@ fn check_scopes(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
         let found_user = user.as_deref().map(UserId::new).transpose();
         let (Ok(found_app), Ok(found_user)) = (found_app, found_user) else {
             let place = FaultPlace::Scope { app: app_name, user, key: None };
-            report.damaged(place, "its name is not valid");
+            report.damaged(place, "invalid name");
             continue;
         };
         if app.is_none_or(|app| *app == found_app) {
@@ -445,7 +444,7 @@ fn check_scope(desk: &mut Desk, report: &mut Verified, app: &AppId, user: Option
     let place = |key: Option<&str>| scope_place(app, user, key);
     let scope = match ScopeRow::find(&desk.connection, app, user) {
         Ok(Some(scope)) => scope,
-        Ok(None) => return report.missing(place(None), "it cannot be found"),
+        Ok(None) => return report.missing(place(None), "not found"),
         Err(error) => return report.damaged(place(None), told(&error)),
     };
     let rows = match SharedRow::read_all(desk, &scope) {

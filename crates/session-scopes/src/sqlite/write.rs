@@ -198,7 +198,7 @@ fn repeated(
     event: &Event,
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
-    let failed = failed("look for an event");
+    let failed = failed("find an event");
     let mut query = desk
         .connection
         .prepare_cached(
@@ -404,7 +404,7 @@ pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> 
 }
 
 fn is_repeated(desk: &Desk, scope: i64, operation: &str, body: &str) -> Result<bool, SessionError> {
-    let failed = failed("look for an operation");
+    let failed = failed("find an operation");
     let query = desk.connection.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM stepfold_operations WHERE scope = ?1 AND operation = ?2 AND body = ?3)",
     );

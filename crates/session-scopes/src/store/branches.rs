@@ -50,7 +50,7 @@ pub struct LabelVersion {
     pub key: SessionKey,
     /// The label. It names one version of the session; a version may have several.
     pub label: Label,
-    /// The version that it names from now on; none takes the label away.
+    /// The version to be labelled; `None` removes the label.
     pub version: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ impl LabelVersion {
     /// let label = Label::new("before the tests")?;
     /// assert_eq!(store.set_label(LabelVersion::new(key.clone(), label.clone(), 0)).await?, None);
     ///
-    /// // Which version was that? Read it as it was.
+    /// // Read the labelled version.
     /// let labels = store.labels(ReadLabels::new(key.clone())).await?;
     /// let (_, version) = labels.into_iter().find(|(known, _)| *known == label).unwrap();
     /// assert_eq!(store.get(GetSession::new(key.clone()).at_version(version)).await?.version, 0);

@@ -1,9 +1,9 @@
 //! Claims: which worker works on a session, and how one that lost it is kept from writing.
 //!
-//! A claim has an owner, an expiry and a *fencing token*, a number that grows with each claim. What a worker
-//! writes names its token, and the store compares it in the transaction of the write; so a worker that was
-//! suspended for long and wakes up changes nothing. The decisions are functions of what is stored, the same for
-//! every store. Surprising at first: a claim that has expired and that nobody took over is still its holder's.
+//! A claim has an owner, an expiry and a *fencing token*, a number that grows with each claim. A worker's
+//! writes contain its token, and the store compares it in the transaction of the write; so a worker that was
+//! suspended for long and wakes up changes nothing. The decisions are pure functions of stored data, the same
+//! for every store. Note that an expired claim still belongs to its holder until another worker takes over.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 /// A worker's claim on a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The worker that holds it.
+    /// The owner.
     pub owner: WorkerId,
     /// The fencing token: larger than that of any claim before, also if the session was deleted and made again.
     pub token: u64,
@@ -24,16 +24,16 @@ pub struct Claim {
     pub expires: Timestamp,
 }
 
-/// Whether a claim that has not expired is taken from the worker that holds it.
+/// Whether an unexpired claim is taken from its holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TakeOver {
-    /// It is not: the request is refused with [`SessionError::Claimed`].
+    /// Never: the request is rejected with [`SessionError::Claimed`].
     #[default]
     Never,
-    /// If it is the claim with this token: that of a worker which is known to be dead, for instance. If another worker
-    /// has claimed the session since, the request is refused.
+    /// If it is the claim with this token: that of a dead worker, for example. If another worker has claimed
+    /// the session since, the request is rejected.
     Token(u64),
-    /// Whoever holds it.
+    /// Always.
     Always,
 }
 
@@ -56,19 +56,19 @@ pub struct ClaimSession {
     pub owner: WorkerId,
     /// For how long, unless it is renewed.
     pub duration: Duration,
-    /// When. Stores with a clock of their own (PostgreSQL) take theirs.
+    /// The time of the request. Stores with their own clock (PostgreSQL) use that one.
     pub at: Timestamp,
-    /// Whether a claim that another worker holds is taken over, although it has not expired.
+    /// Whether another worker's unexpired claim is taken over.
     pub take_over: TakeOver,
 }
 
 impl ClaimSession {
-    /// A claim that is refused while another worker holds one.
+    /// A claim that is rejected while another worker holds one.
     pub fn new(key: SessionKey, owner: WorkerId, duration: Duration, at: Timestamp) -> Self {
         ClaimSession { key, owner, duration, at, take_over: TakeOver::Never }
     }
 
-    /// Also if another worker holds one.
+    /// Takes over another worker's claim.
     #[must_use]
     pub fn take_over(mut self) -> Self {
         self.take_over = TakeOver::Always;
@@ -85,16 +85,16 @@ pub struct RenewClaim {
     pub token: u64,
     /// For how long from now on.
     pub duration: Duration,
-    /// When. Stores with a clock of their own take theirs.
+    /// The time of the request. Stores with their own clock use that one.
     pub at: Timestamp,
 }
 
 /// That a claim was renewed, and whether there is something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewed {
-    /// The claim as it is now.
+    /// The current claim.
     pub claim: Claim,
-    /// The position of the newest entry that waits in the inbox; 0 if none does.
+    /// The position of the newest waiting entry in the inbox; 0 if there is none.
     pub inbox: u64,
 }
 
@@ -107,7 +107,7 @@ pub struct ReleaseClaim {
     pub token: u64,
 }
 
-/// What an append does about the session's claim, in its own transaction.
+/// An append's action on the session's claim, in its own transaction.
 ///
 /// Time is the event's, or the database's where it has a clock that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,31 +118,31 @@ pub enum AppendClaim {
         owner: WorkerId,
         /// For how long, unless it is renewed.
         duration: Duration,
-        /// Whether a claim that another worker holds is taken over, although it has not expired.
+        /// Whether another worker's unexpired claim is taken over.
         take_over: TakeOver,
     },
-    /// Writes while nobody is at work in the session, and claims it for this write alone: a claim that has not expired
-    /// refuses it, unless it is taken over; afterwards nobody holds one.
+    /// Writes while no worker is running in the session, and claims it for this write only: an unexpired
+    /// claim rejects it, unless it is taken over; afterwards there is no claim.
     Once {
         /// Whether a claim is taken over, although it has not expired.
         take_over: TakeOver,
     },
-    /// Writes under a claim. It is renewed if less than half of the duration is left, so that most appends write
-    /// nothing for it.
+    /// Writes with a claim. It is renewed if less than half of the duration is left, so that most appends do
+    /// not write it.
     Hold {
         /// The token of the claim.
         token: u64,
         /// For how long from now on.
         duration: Duration,
     },
-    /// Writes under a claim, and gives it up.
+    /// Writes with a claim, and releases it.
     Release {
         /// The token of the claim.
         token: u64,
     },
 }
 
-/// What an append or a rewind asks about claim and inbox.
+/// The claim and inbox part of an append or a rewind request.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
@@ -232,7 +232,7 @@ impl Fence {
         now.map_or_else(|| self.claim(), |now| self.unexpired(now))
     }
 
-    /// The claim, if it is that of the worker who asks: what the receipt of a repeated append says.
+    /// The claim, if it belongs to the requesting worker: for the receipt of a repeated append.
     pub(crate) fn of_asker(&self, asked: Option<&AppendClaim>) -> Option<Claim> {
         let claim = self.claim()?;
         let is_its = match asked? {
@@ -243,7 +243,7 @@ impl Fence {
         is_its.then_some(claim)
     }
 
-    /// What is stored after an append that asks for this.
+    /// The stored data after an append with this request.
     pub(crate) fn after(
         &self,
         key: &SessionKey,
@@ -270,7 +270,7 @@ impl Fence {
         }
     }
 
-    /// What is stored once the worker has claimed the session.
+    /// The stored data after the worker has claimed the session.
     pub(crate) fn taken(
         &self,
         key: &SessionKey,
@@ -286,8 +286,8 @@ impl Fence {
         Ok(Fence { token: self.token + 1, holder: Some((owner.clone(), now.after(duration))) })
     }
 
-    /// Refuses what is not done while a worker holds the claim, unless it is taken over. Without a time, a claim counts
-    /// until it is released.
+    /// Rejects operations that are not allowed while a worker holds the claim, unless it is taken over.
+    /// Without a time, a claim counts until it is released.
     pub(crate) fn check_free(
         &self,
         key: &SessionKey,
@@ -304,7 +304,7 @@ impl Fence {
         }
     }
 
-    /// What is stored once the claim is renewed. It never becomes shorter: clocks may go back.
+    /// The stored data after a renewal. A claim never becomes shorter: clocks may go back.
     pub(crate) fn renewed(
         &self,
         key: &SessionKey,
@@ -316,7 +316,7 @@ impl Fence {
         Ok(Fence { token, holder: Some((owner.clone(), now.after(duration).max(*expires))) })
     }
 
-    /// What is stored once the claim is released.
+    /// The stored data after a release.
     pub(crate) fn released(&self, key: &SessionKey, token: u64) -> Result<Self, SessionError> {
         self.holder_of(key, token)?;
         Ok(Fence { token, holder: None })
@@ -366,8 +366,8 @@ mod tests {
         let refused = held.taken(&key(), &worker("b"), MINUTE, TakeOver::Never, at(59)).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "cannot claim session app/alice/s: worker a holds it until 1970-01-01T00:01:00.000000Z; wait until it \
-             is released or has expired, or take it over"
+            "session app/alice/s is claimed by worker a until 1970-01-01T00:01:00.000000Z; wait until the claim is \
+             released or expired, or take it over"
         );
         let released = held.released(&key(), held.token).unwrap();
         for (fence, owner, take_over, now) in [
@@ -391,7 +391,7 @@ mod tests {
         for (fence, token, said) in [
             (&second, first.token, "worker b holds it now, not token"),
             (&second, second.token + 1, "worker b holds it now, not token"),
-            (&released, second.token, "nobody holds token"),
+            (&released, second.token, "no worker holds token"),
         ] {
             let hold = AppendClaim::Hold { token, duration: MINUTE };
             for asked in [hold, AppendClaim::Release { token }] {

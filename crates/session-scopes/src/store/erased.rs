@@ -1,7 +1,7 @@
-//! A store of any kind: what a runner holds.
+//! A store of any type, for runners.
 //!
-//! Authors implement [`SessionStore`] with `async fn`s; its private twin here boxes their futures, so that
-//! nothing that holds a store needs a type parameter for it.
+//! Authors implement [`SessionStore`] with `async fn`s; its private counterpart here boxes their futures, so
+//! that users of a store need no type parameter.
 
 use std::fmt;
 use std::future::Future;

@@ -1,8 +1,8 @@
-//! The inbox of a session: what was accepted for it and has not been taken yet, in order.
+//! The inbox of a session: accepted inputs that were not taken yet, in order.
 //!
-//! Whoever enqueues needs no claim; who takes is the holder of the session's claim, with the event that it makes of
-//! the entry ([`AppendEvent::taken`](crate::AppendEvent)), so that nothing is taken twice or lost between the two.
-//! The idempotency key of an entry is remembered beyond its being taken.
+//! Enqueueing needs no claim; only the holder of the session's claim takes entries, with the event that
+//! contains them ([`AppendEvent::taken`](crate::AppendEvent)), so that no entry is taken twice or lost. The
+//! idempotency key of an entry is kept after it was taken.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,15 +26,15 @@ pub const REMEMBERED_INPUTS: usize = 1_000;
 /// The largest body of an entry, in bytes of its JSON.
 pub const MAX_INPUT_BYTES: usize = 16 * 1024 * 1024;
 
-/// What an entry of an inbox is for. A store looks at none of it.
+/// The kind of an inbox entry. Stores do not interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InboxKind {
     /// A message that begins a turn.
     Message,
-    /// A message for the turn that is at work.
+    /// A message for the current turn.
     Steer,
-    /// A request to end the turn that is at work.
+    /// A request to cancel the current turn.
     Cancel,
 }
 
@@ -61,7 +61,7 @@ impl FromStr for InboxKind {
     fn from_str(word: &str) -> Result<Self, SessionError> {
         let kinds = [InboxKind::Message, InboxKind::Steer, InboxKind::Cancel];
         kinds.into_iter().find(|kind| kind.as_str() == word).ok_or_else(|| SessionError::Stored {
-            what: "entry of an inbox".to_owned(),
+            what: "inbox entry".to_owned(),
             source: serde::de::Error::custom(format_args!("unknown kind `{word}`")),
         })
     }
@@ -72,7 +72,7 @@ impl FromStr for InboxKind {
 pub struct EnqueueInput {
     /// Of which session.
     pub key: SessionKey,
-    /// What it is for.
+    /// Its kind.
     pub kind: InboxKind,
     /// Makes a repeated request harmless: it gets the position of the first.
     pub idempotency_key: OperationId,
@@ -82,7 +82,7 @@ pub struct EnqueueInput {
     pub at: Timestamp,
 }
 
-/// What an entry is told by, once its idempotency key is known: its content, whatever the order of its keys.
+/// The digest of an entry's content, independent of key order; compared for equal idempotency keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InputDigest(u128);
 
@@ -105,7 +105,7 @@ pub(crate) struct PreparedInput {
 impl EnqueueInput {
     /// Checks that the entry can be stored and read again.
     pub(crate) fn prepare(self) -> Result<PreparedInput, SessionError> {
-        let what = || format!("entry {} of an inbox", self.idempotency_key);
+        let what = || format!("inbox entry {}", self.idempotency_key);
         if exceeds(&self.body, MAX_DEPTH) {
             return Err(SessionError::TooDeep { what: what() });
         }
@@ -131,13 +131,13 @@ impl EnqueueInput {
 /// That an entry was accepted: it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enqueued {
-    /// Its place: entries are taken in the order of their positions, which is that in which they were accepted.
+    /// Its position: entries are taken in the order of their positions, which is that of acceptance.
     pub position: u64,
     /// Whether it had been accepted before, by a request with the same idempotency key and content. It may have been
     /// taken since.
     pub is_repeat: bool,
-    /// The claim on the session, if it has not expired: who will take the entry. If there is none, somebody has to
-    /// claim the session for that.
+    /// The claim on the session, if unexpired: its holder will take the entry. Without one, a worker has to
+    /// claim the session.
     pub claim: Option<Claim>,
     /// The version of the session.
     pub version: u64,
@@ -148,7 +148,7 @@ pub struct Enqueued {
 pub struct ReadInbox {
     /// Of which session.
     pub key: SessionKey,
-    /// Entries behind this position only.
+    /// Only entries after this position.
     pub after: u64,
 }
 
@@ -158,7 +158,7 @@ impl ReadInbox {
         ReadInbox { key, after: 0 }
     }
 
-    /// Entries behind this position only.
+    /// Only entries after this position.
     #[must_use]
     pub fn after(mut self, position: u64) -> Self {
         self.after = position;
@@ -169,9 +169,9 @@ impl ReadInbox {
 /// An entry that waits in an inbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboxEntry {
-    /// Its place. Positions grow for as long as the session lives.
+    /// Its position. Positions grow over the life of the session.
     pub position: u64,
-    /// What it is for.
+    /// Its kind.
     pub kind: InboxKind,
     /// The idempotency key that it was accepted with.
     pub idempotency_key: OperationId,
@@ -193,7 +193,7 @@ pub struct DequeueInput {
 }
 
 impl DequeueInput {
-    /// Whoever holds the claim.
+    /// The holder of the claim.
     pub fn new(key: SessionKey, positions: impl IntoIterator<Item = u64>) -> Self {
         DequeueInput { key, positions: positions.into_iter().collect(), token: None }
     }

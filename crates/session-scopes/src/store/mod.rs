@@ -1,4 +1,4 @@
-//! The port of session stores: what they are asked, what they answer, and the erased form of one.
+//! The port of session stores: requests, responses, and the type-erased form.
 
 mod branches;
 mod claims;
@@ -31,35 +31,35 @@ use crate::error::SessionError;
 use crate::ids::Label;
 use crate::session::{Session, Values};
 
-/// Where sessions are kept.
+/// Stores sessions.
 ///
-/// Implemented by stores: [`MemoryStore`](crate::MemoryStore) and those for databases here, others
-/// elsewhere; `contract` is the exam that each of them passes. Called by the runner, and by applications
-/// that show, fork or delete sessions. A method can be written as an `async fn`. Whoever holds stores of
-/// several kinds holds an [`AnyStore`].
+/// Implemented by stores: [`MemoryStore`](crate::MemoryStore) and those for databases here, others elsewhere;
+/// `contract` is the test suite that each of them passes. Called by the runner, and by applications that
+/// show, fork or delete sessions. A method can be written as an `async fn`. Use [`AnyStore`] to hold stores
+/// of several types.
 ///
-/// What holds for every store:
+/// Guarantees of every store:
 ///
 /// - An operation is made whole or not at all, and is durable when it returns (as durable as the store is).
-/// - Merge handlers run inside the transaction, on the values as they are then. So `sum`, `union`,
-///   `upsert_by` and all others lose nothing, however many writers there are.
+/// - Merge handlers run inside the transaction, on the current values. So `sum`, `union`, `upsert_by` and all
+///   others lose no update, however many writers there are.
 /// - A session is reached by its whole key only.
 /// - The future of an operation may be dropped: the operation is made whole or not at all also then.
 pub trait SessionStore: Send + Sync + 'static {
-    /// Makes a session and returns it with its merged values. The values given go to their scopes; those
-    /// of `app:` and `user:` through their handlers.
+    /// Creates a session and returns it with its merged values. The given values go to their scopes; those of
+    /// `app:` and `user:` through their handlers.
     ///
     /// # Errors
     /// [`SessionError::AlreadyExists`], and nothing was changed; [`SessionError::State`] when a value does
     /// not fit.
     fn create(&self, request: CreateSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
 
-    /// Reads a session: state and events, as far as they are asked for, of one version.
+    /// Reads a session: the requested state and events, of one version.
     ///
     /// Values of `app:` and `user:` are always the current ones.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] if a version is asked for that is not kept.
+    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] if the requested version does not exist.
     fn get(&self, request: GetSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
 
     /// Lists sessions of a user, the one that was written last first.
@@ -68,23 +68,24 @@ pub trait SessionStore: Send + Sync + 'static {
     /// [`SessionError::InvalidCursor`].
     fn list(&self, request: ListSessions) -> impl Future<Output = Result<SessionPage, SessionError>> + Send;
 
-    /// Deletes a session, and the values of its user too if that is asked for. Forks of it stay whole.
+    /// Deletes a session, and the values of its user if requested. Forks are unaffected.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::Claimed`] while a worker holds the claim on it, unless it is taken
+    /// [`SessionError::NotFound`]; [`SessionError::Claimed`] while a worker holds its claim, unless taken
     /// over.
     fn delete(&self, request: DeleteSession) -> impl Future<Output = Result<Deleted, SessionError>> + Send;
 
     /// Commits an event: the event, its writes in all scopes and the version, all of it or nothing.
     ///
-    /// An event that is there already is not committed again: the first receipt is returned. Only then is the
-    /// claim looked at, and the version only after it.
+    /// An event that exists is not committed again: the first receipt is returned. This is checked first,
+    /// then the claim, then the version.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::Claimed`] and [`SessionError::ClaimLost`], as the request asks
-    /// about claims; [`SessionError::Conflict`] when the session is not at the expected version;
-    /// [`SessionError::NotWaiting`] when an entry that it takes from the inbox is not there; [`SessionError::EventReused`]; [`SessionError::State`] when a write cannot be made;
-    /// [`SessionError::SchemaMismatch`] when the session was stored under another schema.
+    /// [`SessionError::NotFound`]; [`SessionError::Claimed`] and [`SessionError::ClaimLost`], depending on
+    /// the claim in the request; [`SessionError::Conflict`] when the session is not at the expected version;
+    /// [`SessionError::NotWaiting`] when an inbox entry to be taken does not exist;
+    /// [`SessionError::EventReused`]; [`SessionError::State`] when a write fails;
+    /// [`SessionError::SchemaMismatch`] when the session was stored with an incompatible schema.
     fn append(&self, request: AppendEvent) -> impl Future<Output = Result<Receipt, SessionError>> + Send;
 
     /// Makes a session that begins with the history of another up to a version, and returns it without
@@ -94,14 +95,14 @@ pub trait SessionStore: Send + Sync + 'static {
     /// [`SessionError::NotFound`], [`SessionError::AlreadyExists`], [`SessionError::NoSuchVersion`].
     fn fork(&self, request: ForkSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
 
-    /// Brings the session's own state back to what it was at a version, by an event that says so. Nothing
-    /// is erased; `app:` and `user:` stay as they are.
+    /// Rewinds the session's own state to a version, by an appended event. Nothing is deleted; `app:` and
+    /// `user:` are unchanged.
     ///
     /// # Errors
     /// As [`append`](SessionStore::append), and [`SessionError::NoSuchVersion`].
     fn rewind(&self, request: RewindSession) -> impl Future<Output = Result<Receipt, SessionError>> + Send;
 
-    /// The values of a scope that outlives sessions. A scope that nobody wrote to is empty.
+    /// The values of a shared scope. A scope without writes is empty.
     ///
     /// # Errors
     /// When the store fails.
@@ -120,15 +121,15 @@ pub trait SessionStore: Send + Sync + 'static {
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for a version that is not there yet.
     fn prune(&self, request: PruneSession) -> impl Future<Output = Result<Pruned, SessionError>> + Send;
 
-    /// Checks what is stored: every digest, every checksum, and that nothing is missing that something else says was
-    /// there. Reading checks what it reads; this checks all, and names each fault.
+    /// Verifies the stored data: every digest, every checksum, and completeness. Reads verify what they read;
+    /// this verifies everything, and lists each fault.
     ///
     /// # Errors
     /// [`SessionError::Unsupported`] where the store keeps no digests; [`SessionError::NotFound`] for one session that
     /// is not there; when the store cannot be read at all.
     fn verify(&self, request: VerifySessions) -> impl Future<Output = Result<Verified, SessionError>> + Send {
         drop(request);
-        async { Err(SessionError::Unsupported { what: "verifying its sessions" }) }
+        async { Err(SessionError::Unsupported { what: "verification of sessions" }) }
     }
 
     /// The forks of a session that are there, in the order in which they were made; not the forks of these.
@@ -140,9 +141,9 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported("lists of forks")) }
     }
 
-    /// Gives a label to a version of a session, or takes it away; the version that it named before. A label belongs to
-    /// the session and not to its history: a fork begins without any, a rewind keeps all, and retention takes those
-    /// of the versions that it takes.
+    /// Sets or removes a label of a session's version; returns the version that it labelled before. A label
+    /// belongs to the session and not to its history: a fork begins without labels, a rewind keeps all, and
+    /// retention deletes those of deleted versions.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`]; [`SessionError::TooManyLabels`] beyond
@@ -167,20 +168,21 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(LABELS)) }
     }
 
-    /// Claims a session for a worker. A worker that holds the claim already gets a new one, with another token.
+    /// Claims a session for a worker. A worker that already holds the claim gets a new one, with another
+    /// token.
     ///
-    /// A store without claims keeps this method and the five after it as they are. It gives no claim in its
-    /// receipts; a runner then works without takeover, and keeps no inbox that outlives it.
+    /// A store without claims keeps the default of this method and the next five. Its receipts have no claim;
+    /// a runner then works without takeover, and its inbox does not outlive it.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::Claimed`] while another worker holds a claim that has not expired,
-    /// unless it is to be taken over; [`SessionError::Unsupported`].
+    /// [`SessionError::NotFound`]; [`SessionError::Claimed`] while another worker holds an unexpired claim,
+    /// unless taken over; [`SessionError::Unsupported`].
     fn claim(&self, request: ClaimSession) -> impl Future<Output = Result<Claim, SessionError>> + Send {
         let _ = request;
         async { Err(unsupported(CLAIMS)) }
     }
 
-    /// Keeps a claim for longer. It may have expired, as long as nobody has taken it over.
+    /// Renews a claim. It may have expired, unless another worker has taken over.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::ClaimLost`]; [`SessionError::Unsupported`].
@@ -189,7 +191,7 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(CLAIMS)) }
     }
 
-    /// Gives a claim up. That it is lost already, or its session gone, is no error.
+    /// Releases a claim. A lost claim or a deleted session is not an error.
     ///
     /// # Errors
     /// [`SessionError::Unsupported`], and when the store fails.
@@ -198,13 +200,13 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(CLAIMS)) }
     }
 
-    /// Accepts an entry for the inbox of a session: once it returns, the entry is stored until it is taken, by an
-    /// append or a [`dequeue`](SessionStore::dequeue). What is enqueued after this has returned comes after it.
+    /// Accepts an entry for the inbox of a session: after the return, the entry is stored until it is taken,
+    /// by an append or a [`dequeue`](SessionStore::dequeue). Entries enqueued later come after it.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::OperationReused`] for an idempotency key that came with other
-    /// content; [`SessionError::InboxFull`]; [`SessionError::TooLarge`], [`SessionError::TooDeep`];
-    /// [`SessionError::Unsupported`].
+    /// [`SessionError::NotFound`]; [`SessionError::OperationReused`] for an idempotency key that was used
+    /// with other content; [`SessionError::InboxFull`]; [`SessionError::TooLarge`],
+    /// [`SessionError::TooDeep`]; [`SessionError::Unsupported`].
     fn enqueue(&self, request: EnqueueInput) -> impl Future<Output = Result<Enqueued, SessionError>> + Send {
         let _ = request;
         async { Err(unsupported(INBOXES)) }
@@ -222,7 +224,8 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(INBOXES)) }
     }
 
-    /// Drops entries from the inbox of a session without an event, and gives the positions of those that waited.
+    /// Removes entries from the inbox of a session without an event, and returns the positions of those that
+    /// waited.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::ClaimLost`] if a token is given that is not current;

@@ -1,21 +1,21 @@
-//! Reading a session as it was.
+//! Reads earlier versions of a session.
 
 use super::requests::GetSession;
 use crate::error::SessionError;
 use crate::session::Visible;
 
 impl GetSession {
-    /// As the session was at a version: with the values that it had then, and the events up to it. What
-    /// [`Session::version`](crate::Session), [`visible`](crate::Session::visible) and all that is made of them say
-    /// is of that version too; the rest is as it is today.
+    /// Reads the session at an earlier version: with its values at that time, and the events up to it.
+    /// [`Session::version`](crate::Session), [`visible`](crate::Session::visible) and everything derived from
+    /// them belong to that version too; the rest is current.
     ///
-    /// So are the values of `app:` and `user:`, which have no past: others have written to them since. And so is
-    /// [`newest`](crate::Session::newest), which tells a session that is read like this from one that is read as
-    /// it is.
+    /// That includes the values of `app:` and `user:`, which have no history: other sessions have written to
+    /// them since. And [`newest`](crate::Session::newest), which distinguishes a session read at an earlier
+    /// version from a current one.
     ///
-    /// Any version is there that a session can go back to, hidden ones included. Another one is
-    /// [`SessionError::NoSuchVersion`]. Together with [`changed_since`](GetSession::changed_since), all of the session's
-    /// own values are given, and of its scopes what has changed.
+    /// Every version that a session can be rewound to is available, including hidden ones; any other is
+    /// [`SessionError::NoSuchVersion`]. Together with [`changed_since`](GetSession::changed_since), all of
+    /// the session's own values are returned, and the changed ones of shared scopes.
     ///
     /// # Examples
     /// ```

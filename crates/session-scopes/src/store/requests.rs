@@ -1,5 +1,5 @@
-//! What a store is asked and what it answers. A request names all that an operation depends on, the time
-//! and the schema included.
+//! Requests to a store and their responses. A request contains everything that an operation depends on,
+//! including the time and the schema.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,13 +27,13 @@ pub struct CreateSession {
     pub app: AppId,
     /// The user.
     pub user: UserId,
-    /// The id; the store makes one if there is none.
+    /// The id; the store generates one if `None`.
     pub id: Option<SessionId>,
-    /// Its life; a random one if there is none. Whoever gives one never gives it again.
+    /// Its life; random if `None`. A caller that sets it must never reuse it.
     pub life: Option<LifeId>,
     /// When.
     pub at: Timestamp,
-    /// What its values are checked against.
+    /// The schema for validating its values.
     pub schema: SessionSchema,
     /// The values to begin with, by key; of any scope.
     pub values: Map<String, Value>,
@@ -70,7 +70,7 @@ impl CreateSession {
     /// The values to begin with: an object by key.
     ///
     /// # Errors
-    /// [`SessionError::State`] when it is no object.
+    /// [`SessionError::State`] when it is not an object.
     pub fn values(mut self, values: Value) -> Result<Self, SessionError> {
         self.values = match values {
             Value::Object(values) => values,
@@ -91,16 +91,16 @@ pub struct GetSession {
     pub events: EventRange,
     /// Whether its values are wanted.
     pub state: bool,
-    /// The time by which a claim has expired; one that has is not given. Without it, a claim is given until it is
-    /// released, but by stores with a clock of their own.
+    /// The time for expiring claims; an expired one is not returned. Without it, a claim is returned until it
+    /// is released, except by stores with their own clock.
     pub now: Option<Timestamp>,
-    /// If its values are wanted: those of these keys only.
+    /// If values are requested: those of these keys only.
     pub keys: Option<BTreeSet<Arc<str>>>,
     /// If its values are wanted: those only that have changed since this was seen.
     pub since: Option<Seen>,
-    /// If what has changed is wanted: for a state under this schema, see [`incremental`](GetSession::incremental).
+    /// If changes are requested: for a state with this schema, see [`incremental`](GetSession::incremental).
     pub incremental: Option<SessionSchema>,
-    /// The version that is wanted; the newest if none.
+    /// The requested version; the newest if `None`.
     pub version: Option<u64>,
     /// Whether those events are wanted as well that a rewind has hidden.
     pub hidden: bool,
@@ -143,7 +143,7 @@ impl GetSession {
         self
     }
 
-    /// With the values of these keys only, of any scope. What the other keys hold is not read.
+    /// Requests the values of these keys only, of any scope. Values of other keys are not read.
     ///
     /// # Examples
     /// ```
@@ -171,11 +171,11 @@ impl GetSession {
     /// With those values only that have changed since this was seen of the session: a key that was written since,
     /// or [removed](crate::Values::removed). [`Session::update`] brings an earlier state up to date by them.
     ///
-    /// A store that does not know what has changed in a scope gives all values of it, which
-    /// [`Values::is_whole`](crate::Values::is_whole) tells: stores do so when the version that was seen was
-    /// pruned, when the session was rewound since, or when more keys were removed than a scope remembers
-    /// ([`REMEMBERED_REMOVALS`]). Whoever has seen another session under this key, one that was deleted
-    /// since, cannot be told what has changed.
+    /// A store that cannot determine the changes of a scope returns all its values, as
+    /// [`Values::is_whole`](crate::Values::is_whole) shows: when the seen version was pruned, when the
+    /// session was rewound since, or when more keys were removed than a scope remembers
+    /// ([`REMEMBERED_REMOVALS`]). Changes since a read of an earlier, deleted session with this key cannot be
+    /// determined.
     #[must_use]
     pub fn changed_since(mut self, seen: Seen) -> Self {
         self.since = Some(seen);
@@ -205,7 +205,7 @@ impl GetSession {
     /// let session = store.create(request).await?;
     /// let state = session.state(&schema)?;
     ///
-    /// // Another session of the user appends. Over a database, what is read now is the new item.
+    /// // Another session of the user appends. With a database, this reads only the new item.
     /// let delta = [schema.schema().write("user:seen", json!(["plan.pdf"]))?].into_iter().collect();
     /// store.write_scope(WriteScope::new(ScopeKey::user("my_app", "alice")?, delta, &schema)).await?;
     /// let get = GetSession::new(session.key.clone()).changed_since(session.seen()).incremental(&schema);
@@ -222,8 +222,8 @@ impl GetSession {
 }
 
 impl GetSession {
-    /// The keys of a scope whose values are looked up, given those that have changed, if that is asked for and
-    /// known; none: all values are read.
+    /// The keys of a scope whose values are read, given the changed ones if requested and known; `None`: all
+    /// values.
     pub(crate) fn looked_up(
         &self,
         scope: Scope,
@@ -240,8 +240,9 @@ impl GetSession {
         )
     }
 
-    /// The version of a shared scope after which items are read of a list whose last change other than appending, and
-    /// whose schema, are these; none if the list is read whole. To be asked where it is known what has changed since.
+    /// The version of a shared scope from which items of a list are read, given its last change other than
+    /// appending and its schema; `None` if the list is read completely. Only called when the changes are
+    /// known.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn items_after(&self, scope: Scope, key: &str, (changed, stored): (u64, &str)) -> Option<u64> {
         let (seen, schema) = (self.since?.scopes, self.incremental.as_ref()?);
@@ -250,10 +251,10 @@ impl GetSession {
     }
 }
 
-/// How many removed keys a scope that outlives sessions remembers, for those who ask what has changed.
+/// The number of removed keys that a shared scope remembers, for reading changes.
 pub const REMEMBERED_REMOVALS: usize = 1_000;
 
-/// Which events of a session are read. What is not read costs nothing.
+/// The events of a session that are read. Other events cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventRange {
     /// None.
@@ -264,7 +265,7 @@ pub enum EventRange {
     Last(usize),
     /// Those after a version.
     AfterVersion(u64),
-    /// Those behind the newest event that is older than this.
+    /// Those after the newest event that is older than this.
     Since(Timestamp),
 }
 
@@ -277,7 +278,7 @@ pub struct ListSessions {
     pub user: UserId,
     /// How many at most.
     pub limit: usize,
-    /// Where the page before ended.
+    /// The cursor at the end of the previous page.
     pub after: Option<Cursor>,
     /// Whether the values of each are wanted.
     pub state: bool,
@@ -304,7 +305,7 @@ impl ListSessions {
         })
     }
 
-    /// At most so many.
+    /// The maximum number.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
@@ -345,7 +346,7 @@ impl ListSessions {
     }
 }
 
-/// Where a page ended. Its text belongs to the store that made it.
+/// The end of a page. The text is specific to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(String);
 
@@ -378,7 +379,7 @@ impl Cursor {
 pub struct SessionPage {
     /// The sessions.
     pub sessions: Vec<Session>,
-    /// Where to go on; none at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<Cursor>,
 }
 
@@ -389,15 +390,15 @@ pub struct DeleteSession {
     pub key: SessionKey,
     /// Whether the values under `user:` go as well. They are shared with the user's other sessions.
     pub user_state: bool,
-    /// When: a claim that has expired by then does not keep the session. Without it, a claim counts until it is
-    /// released. Stores with a clock of their own (PostgreSQL) take theirs.
+    /// The time: an expired claim does not keep the session. Without it, a claim counts until it is released.
+    /// Stores with their own clock (PostgreSQL) use that one.
     pub at: Option<Timestamp>,
-    /// Whether the session is deleted although a worker holds the claim on it.
+    /// Whether the session is deleted despite a worker's claim.
     pub take_over: TakeOver,
 }
 
 impl DeleteSession {
-    /// The session only, and only while no worker holds the claim on it.
+    /// Deletes the session only, and only while no worker holds its claim.
     pub fn new(key: SessionKey) -> Self {
         DeleteSession { key, user_state: false, at: None, take_over: TakeOver::Never }
     }
@@ -409,7 +410,7 @@ impl DeleteSession {
         self
     }
 
-    /// Also if a worker holds the claim.
+    /// Deletes it despite a worker's claim.
     #[must_use]
     pub fn take_over(mut self) -> Self {
         self.take_over = TakeOver::Always;
@@ -424,7 +425,7 @@ impl DeleteSession {
     }
 }
 
-/// What was deleted.
+/// The result of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deleted {
     /// The number of events that the session showed.
@@ -438,7 +439,7 @@ pub struct Deleted {
 /// The version that a writer counts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// This one: whoever comes later gets a conflict.
+    /// This version: later writers get a conflict.
     Version(u64),
     /// Whatever it is. For writers to whom the history before does not matter.
     Any,
@@ -468,14 +469,13 @@ pub struct AppendEvent {
     pub key: SessionKey,
     /// At which version.
     pub expected: Expected,
-    /// What. Whoever repeats an append copies a pointer; a store in memory keeps it.
+    /// The event. A retry copies only a pointer; a memory store keeps it.
     pub event: Arc<Event>,
-    /// What its writes are checked against and merged by.
+    /// The schema for validating and merging its writes.
     pub schema: SessionSchema,
-    /// What it does about the session's claim. Without it, the claim is not looked at: the expected version alone
-    /// decides.
+    /// Its action on the session's claim. Without it, the claim is not checked: only the expected version is.
     pub claim: Option<AppendClaim>,
-    /// The positions of entries that it takes from the inbox: they are gone once the event is there.
+    /// The positions of inbox entries that it takes: they are removed with the commit of the event.
     pub taken: Vec<u64>,
 }
 
@@ -514,7 +514,7 @@ impl AppendEvent {
     /// let append = AppendEvent::new(key.clone(), 0, event("e1")?, &schema).with_claim(take(first));
     /// let claim = store.append(append).await?.claim.unwrap();
     ///
-    /// // Another worker is refused meanwhile.
+    /// // Another worker is rejected meanwhile.
     /// let append = AppendEvent::new(key.clone(), 1, event("x1")?, &schema).with_claim(take(other));
     /// assert!(matches!(store.append(append).await, Err(SessionError::Claimed { .. })));
     ///
@@ -538,7 +538,7 @@ impl AppendEvent {
         self
     }
 
-    /// The event as it is stored: checked, and without writes to `temp:`.
+    /// The event to be stored: validated, and without writes to `temp:`.
     ///
     /// # Errors
     /// [`SessionError::State`] for an invalid key, [`SessionError::TooDeep`].
@@ -549,7 +549,7 @@ impl AppendEvent {
         if actions.rewound_to.is_some() || has_temp(&actions.delta) {
             let actions = &mut Arc::make_mut(&mut self.event).actions;
             drop_temp(&mut actions.delta);
-            // Only a rewind says that it is one.
+            // Only a rewind sets this field.
             actions.rewound_to = None;
         }
         Ok(self)
@@ -563,13 +563,13 @@ pub struct Receipt {
     pub event: EventId,
     /// The version that it gave the session.
     pub version: u64,
-    /// The claim of the worker that asked for one or wrote under one. None if it released it, if it asked for none,
-    /// and from a store that has no claims. A repeated append gives the claim as it is now.
+    /// The claim of the worker that requested one or wrote with one. `None` if it was released, if none was
+    /// requested, and from a store without claims. A repeated append returns the current claim.
     pub claim: Option<Claim>,
-    /// The position of the newest entry that waits in the inbox; 0 if none does. A repeated append gives it as it
-    /// is now.
+    /// The position of the newest waiting entry in the inbox; 0 if there is none. A repeated append returns
+    /// the current one.
     pub inbox: u64,
-    /// The versions of the shared scopes after it; as they are now, if it was committed before.
+    /// The versions of the shared scopes after it; the current ones, if it was committed before.
     pub scopes: ScopeVersions,
 }
 
@@ -592,11 +592,11 @@ impl Receipt {
 pub struct ForkSession {
     /// From which.
     pub from: SessionKey,
-    /// The new one's id; the store makes one if there is none.
+    /// The id of the fork; the store generates one if `None`.
     pub id: Option<SessionId>,
-    /// Its life; a random one if there is none. Whoever gives one never gives it again.
+    /// Its life; random if `None`. A caller that sets it must never reuse it.
     pub life: Option<LifeId>,
-    /// Up to which version; the newest if none.
+    /// The version to fork at; the newest if `None`.
     pub version: Option<u64>,
     /// When.
     pub at: Timestamp,
@@ -647,7 +647,7 @@ pub struct RewindSession {
     pub author: Author,
     /// When.
     pub at: Timestamp,
-    /// What it does about the session's claim, as an append does.
+    /// Its action on the session's claim, as for an append.
     pub claim: Option<AppendClaim>,
     /// The positions of entries that it takes from the inbox.
     pub taken: Vec<u64>,
@@ -666,9 +666,9 @@ impl RewindSession {
 /// A scope that outlives sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ScopeKey {
-    /// What all users of an app share.
+    /// Shared by all users of an app.
     App(AppId),
-    /// What all sessions of a user share.
+    /// Shared by all sessions of a user.
     User(AppId, UserId),
 }
 
@@ -722,7 +722,7 @@ pub struct WriteScope {
     pub scope: ScopeKey,
     /// What.
     pub delta: Delta,
-    /// What the writes are checked against and merged by.
+    /// The schema for validating and merging the writes.
     pub schema: SessionSchema,
     /// Makes a repeated write harmless. A scope remembers the last 1,000 of them.
     pub operation: Option<OperationId>,
@@ -732,12 +732,12 @@ pub struct WriteScope {
 pub const REMEMBERED_OPERATIONS: usize = 1_000;
 
 impl WriteScope {
-    /// Writes that are made each time they are asked for.
+    /// Writes that are applied with each request.
     pub fn new(scope: ScopeKey, delta: Delta, schema: &SessionSchema) -> Self {
         WriteScope { scope, delta, schema: schema.clone(), operation: None }
     }
 
-    /// Once, however often they are asked for with this id.
+    /// Writes that are applied once, however often they are requested with this id.
     #[must_use]
     pub fn once(mut self, operation: OperationId) -> Self {
         self.operation = Some(operation);
@@ -760,8 +760,7 @@ impl WriteScope {
     }
 }
 
-/// Old events to be deleted. A claim is not looked at: a run at work needs none of them, and its next append is not
-/// refused for it.
+/// Deletes old events. Claims are not checked: a run needs no old events, and its next append succeeds.
 #[derive(Clone, Debug)]
 pub struct PruneSession {
     /// Of which session.
@@ -779,7 +778,7 @@ pub enum Before {
     Time(Timestamp),
 }
 
-/// What retention did.
+/// The result of retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pruned {
     /// How many events the session shows less.

@@ -1,11 +1,11 @@
-//! Checking what is stored as a whole, beyond what reading checks.
+//! Verification of all stored data, beyond the checks of reads.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::ids::{AppId, SessionKey};
 
-/// What is to be checked: everything, by default.
+/// The scope of a verification: everything, by default.
 ///
 /// # Examples
 /// ```
@@ -45,7 +45,7 @@ impl VerifySessions {
     }
 }
 
-/// The result of a check: what was looked at, and each fault.
+/// The result of a verification: the counts, and each fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// How many sessions were checked.
@@ -56,11 +56,11 @@ pub struct Verified {
     pub values: u64,
     /// The faults, at most [`MAX_FAULTS`].
     pub faults: Vec<Fault>,
-    /// Whether there are more faults than were kept.
+    /// Whether there are more faults than listed.
     pub is_cut: bool,
 }
 
-/// How many faults a report holds at most.
+/// The maximum number of listed faults.
 pub const MAX_FAULTS: usize = 10_000;
 
 impl Verified {
@@ -82,21 +82,21 @@ impl Verified {
 /// One thing that is damaged or missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where it is.
+    /// Its location.
     pub place: FaultPlace,
-    /// Whether it is gone or not what was written.
+    /// Whether data is missing or damaged.
     pub kind: FaultKind,
-    /// What was found, for people.
+    /// A description, for people.
     pub detail: String,
 }
 
-/// Where a fault is.
+/// The location of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultPlace {
     /// The store around its sessions: a database file, a table, an index.
     Store,
-    /// A session as a whole: its row, its place in lists, its history's beginning.
+    /// A session as a whole: its row, its list entries, the beginning of its history.
     Session(SessionKey),
     /// A session whose id is lost with its row; the number that the store gave it.
     UnknownSession {
@@ -111,20 +111,20 @@ pub enum FaultPlace {
     Scope {
         /// The app.
         app: String,
-        /// The user; none for the app's own scope.
+        /// The user; `None` for the app's own scope.
         user: Option<String>,
         /// The key, if it is known.
         key: Option<String>,
     },
 }
 
-/// What is wrong.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// It is not there, though something says that it was.
+    /// Data is missing, although other data refers to it.
     Missing,
-    /// It is not what was written.
+    /// Data differs from what was written.
     Damaged,
 }
 

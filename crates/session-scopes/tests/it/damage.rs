@@ -497,7 +497,7 @@ async fn one_session_and_one_app_are_verified_alone() {
     // And whoever reads it is told, in an error that a person has to look at.
     let error = store.get(GetSession::new(damaged)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Broken);
-    assert!(error.to_string().contains("is damaged"), "{error}");
+    assert!(error.to_string().contains(" damaged: "), "{error}");
 }
 
 /// The digest of the newest event stands for the history: noted elsewhere, it shows any change to that. It is the same

@@ -22,6 +22,7 @@ mod damage;
 mod files;
 mod golden;
 mod limits;
+mod messages;
 mod model;
 mod parallel;
 mod past;

@@ -128,7 +128,7 @@ async fn temp_is_seen_within_the_invocation_and_gone_after_it() {
     crate::scenario::append(&store, &key("s"), 0, step).await.unwrap();
     let next = get(&store, &key("s")).await.state(&schema).unwrap();
     assert!(!next.has("temp:step"));
-    assert_eq!(template.render(&next).unwrap_err().to_string().split(' ').nth(3), Some("\"temp:step\""));
+    assert_eq!(template.render(&next).unwrap_err().to_string().split(' ').nth(2), Some("\"temp:step\""));
 }
 
 /// The document's example, word for word where the words are the same.

@@ -53,7 +53,7 @@ fn check_foreign(opened: Result<(), SessionError>) {
     let error = opened.unwrap_err();
     assert!(matches!(error, SessionError::ForeignTable { .. }), "{error:?}");
     assert_eq!(error.kind(), ErrorKind::Incompatible);
-    assert!(error.to_string().contains("that stepfold did not make"), "{error}");
+    assert!(error.to_string().contains("not created by stepfold"), "{error}");
 }
 
 #[tokio::test]

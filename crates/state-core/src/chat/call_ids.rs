@@ -1,23 +1,22 @@
-//! Call ids that can be told apart: models leave ids out and repeat them, and everything behind a call
-//! (its marker, its key, its result, an approval) is bound to its id.
+//! Unique call ids: models omit and repeat ids, and everything about a call (its marker, key, result,
+//! approval) refers to its id.
 
 use std::collections::HashSet;
 
 use super::{Content, Message};
 
-/// The reply with an id for each of its calls that no other call has: its own where it can stay, else a
-/// fresh one. Everything else of the message stays as it is.
+/// Returns the reply with a unique id for each of its calls: its own id if possible, otherwise a fresh one.
+/// The rest of the message is unchanged.
 ///
-/// An id cannot stay if it is blank, if an earlier call of the reply has it, or if it is `taken`, by an
-/// earlier reply of the same conversation for instance. Fresh ids are made of the old id and the number of
-/// the call in the conversation, of which `earlier` calls came before the reply, so that the same reply at
-/// the same place always gets the same ones. To be called once, when the reply arrives and before anything
-/// is stored.
+/// An id is replaced if it is blank, repeated within the reply, or `taken`, for instance by an earlier reply
+/// of the conversation. Fresh ids are made from the old id and the number of the call in the conversation,
+/// counted from `earlier`, so the same reply at the same point always gets the same ids. Call it once, when
+/// the reply arrives and before anything is stored.
 ///
-/// The cost per call does not depend on `earlier`, also with a server that sends no ids or the same one for
-/// ever: the number is free unless the server uses that id. Then the step of the search doubles.
+/// The cost per call does not depend on `earlier`, even if a server sends no ids or always the same one: the
+/// number is free unless the server uses that id. In that case the search step doubles.
 ///
-/// `taken` must return false for some id, or the search does not end.
+/// `taken` must return false for some id; otherwise the search does not end.
 ///
 /// # Examples
 /// ```
@@ -44,7 +43,7 @@ pub fn with_unique_call_ids(reply: Message, earlier: usize, taken: impl Fn(&str)
     Message::from_parts(role, parts).with_extras(extras)
 }
 
-/// The ids that the calls should have; none if they are those that they have.
+/// The unique ids of the calls; `None` if the current ids are unique.
 fn unique_ids(reply: &Message, earlier: usize, taken: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let mut first_with = HashSet::new();
     let keeps: Vec<bool> = reply
@@ -54,7 +53,7 @@ fn unique_ids(reply: &Message, earlier: usize, taken: impl Fn(&str) -> bool) -> 
     if keeps.iter().all(|keeps| *keeps) {
         return None;
     }
-    // A fresh id must not be that of a later call either, so all ids of the reply are known from the start.
+    // A fresh id must differ from the ids of later calls too, so all ids of the reply are collected first.
     let mut used: HashSet<String> = reply.tool_calls().map(|call| call.id.clone()).collect();
     let ids = reply.tool_calls().zip(keeps).enumerate().map(|(place, (call, keeps))| {
         if keeps {
@@ -67,11 +66,11 @@ fn unique_ids(reply: &Message, earlier: usize, taken: impl Fn(&str) -> bool) -> 
     Some(ids.collect())
 }
 
-/// A call id that is free: `base` (the id that cannot stay; `call` for an empty one) with the number `first`, or with one
-/// above it.
+/// Returns a free call id: `base` (the rejected id; `call` for an empty one) with the number `first` or a
+/// higher one.
 ///
-/// Found by steps that double, and then by halving, so that a server which takes all numbers ahead of us costs no more
-/// than their logarithm. `is_free` must return true for some id, or the search does not end.
+/// The search doubles its step, then bisects, so the cost is logarithmic in the number of taken ids.
+/// `is_free` must return true for some id; otherwise the search does not end.
 ///
 /// # Examples
 /// ```
@@ -111,14 +110,14 @@ mod tests {
     use crate::chat::{Part, ToolCall, Transcript};
     use serde_json::json;
 
-    /// The notation of a reply in, the ids out.
+    /// Takes a reply in the notation and compares its ids.
     fn check(reply: &str, taken: &[&str], expected: &str) {
         let transcript: Transcript = reply.parse().unwrap();
         let reply = (**transcript.get(0).unwrap()).clone();
         let made = with_unique_call_ids(reply.clone(), 0, |id| taken.contains(&id));
         let ids: Vec<&str> = made.tool_calls().map(|call| call.id.as_str()).collect();
         assert_eq!(ids.join(" "), expected);
-        assert_eq!(with_unique_call_ids(reply, 0, |id| taken.contains(&id)), made, "the same each time");
+        assert_eq!(with_unique_call_ids(reply, 0, |id| taken.contains(&id)), made, "not deterministic");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Whether a conversation is well-formed, and if not, exactly where.
+//! Checks whether a conversation is well-formed, and locates each fault.
 //!
-//! One walk, and nothing is allocated for messages without tool calls: a conversation of 10,000 messages
-//! is checked in well under a millisecond, so that it can be checked before every request.
+//! One pass, without allocation for messages without tool calls: 10,000 messages take well under a
+//! millisecond, so a conversation can be checked before every request.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,13 +9,13 @@ use std::fmt;
 use super::{Content, Message, Role, ToolCall, ToolResult, Transcript};
 
 impl Transcript {
-    /// Whether the conversation makes sense to a model and to its provider.
+    /// Checks whether the conversation is well-formed.
     ///
-    /// It does if every tool call of an assistant message is answered exactly once, in any order, by the
-    /// tool messages right behind it; if each of these answers a call and names its tool; if call ids are
-    /// neither empty nor repeated within a message (they may repeat in another); and if tool calls are in
-    /// assistant messages only, and a tool message holds one result and nothing else (but perhaps parts
-    /// of an unknown kind).
+    /// Every tool call of an assistant message must be answered exactly once, in any order, by the tool
+    /// messages directly after it; each of these must answer a call and name its tool; call ids must be
+    /// non-empty and unique within a message (they may repeat in other messages); tool calls must be in
+    /// assistant messages; and a tool message must hold one result and nothing else (except parts of an
+    /// unknown kind).
     ///
     /// # Errors
     /// [`TranscriptFaults`] lists all faults, in the order of the messages.
@@ -30,7 +30,7 @@ impl Transcript {
     /// user:      hello?
     /// ".parse()?;
     /// let faults = transcript.check().unwrap_err();
-    /// assert_eq!(faults.to_string(), "message 1, call `c1`: not answered");
+    /// assert_eq!(faults.to_string(), "message 1, call `c1`: missing result");
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
     pub fn check(&self) -> Result<(), TranscriptFaults> {
@@ -43,13 +43,13 @@ impl Transcript {
         if faults.is_empty() {
             return Ok(());
         }
-        // A call that stays unanswered is noticed late.
+        // An unanswered call is detected late.
         faults.sort_by_key(|fault| fault.message);
         Err(TranscriptFaults(faults))
     }
 }
 
-/// Everything that is wrong with a conversation; at least one fault.
+/// All faults of a conversation; least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TranscriptFaults(Vec<TranscriptFault>);
 
@@ -69,7 +69,7 @@ impl<'a> IntoIterator for &'a TranscriptFaults {
     }
 }
 
-/// How many faults are spelled out.
+/// The number of faults that are printed.
 const SHOWN: usize = 10;
 
 impl fmt::Display for TranscriptFaults {
@@ -87,15 +87,15 @@ impl fmt::Display for TranscriptFaults {
 
 impl std::error::Error for TranscriptFaults {}
 
-/// One thing that is wrong with a conversation.
+/// A fault of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TranscriptFault {
-    /// The index of the message at fault.
+    /// The index of the message.
     pub message: usize,
-    /// The tool call it is about, if it is about one.
+    /// The tool call, if the fault concerns one.
     pub call_id: Option<String>,
-    /// What is wrong.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
@@ -109,28 +109,28 @@ impl fmt::Display for TranscriptFault {
     }
 }
 
-/// What can be wrong with a message.
+/// The kinds of faults of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// A tool call without a result right behind its message.
+    /// A tool call without a result directly after its message.
     Unanswered,
-    /// A tool result that answers no call of the step it is in.
+    /// A tool result without a call in its step.
     Orphan,
-    /// A tool result for a call that already has one.
+    /// A second tool result for the same call.
     AnsweredTwice,
-    /// A tool call with the id of an earlier one in the same message.
+    /// A tool call with the id of an earlier call in the same message.
     DuplicateCallId,
     /// A tool call without an id.
     EmptyCallId,
-    /// A tool result that names another tool than its call.
+    /// A tool result that names a different tool than its call.
     WrongName {
         /// The tool that was called.
         called: String,
         /// The tool that the result names.
         answered: String,
     },
-    /// A part in a message that cannot hold it.
+    /// A part that is not allowed in a message of this role.
     Misplaced {
         /// The kind of the part, as in JSON.
         part: String,
@@ -146,19 +146,19 @@ pub enum FaultKind {
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FaultKind::Unanswered => f.write_str("not answered"),
-            FaultKind::Orphan => f.write_str("a result without a call"),
-            FaultKind::AnsweredTwice => f.write_str("answered a second time"),
-            FaultKind::DuplicateCallId => f.write_str("its id is that of an earlier call"),
-            FaultKind::EmptyCallId => f.write_str("its id is empty"),
+            FaultKind::Unanswered => f.write_str("missing result"),
+            FaultKind::Orphan => f.write_str("result without a call"),
+            FaultKind::AnsweredTwice => f.write_str("duplicate result"),
+            FaultKind::DuplicateCallId => f.write_str("duplicate call id"),
+            FaultKind::EmptyCallId => f.write_str("empty call id"),
             FaultKind::WrongName { called, answered } => {
-                write!(f, "called `{called}`, answered by `{answered}`")
+                write!(f, "expected a result of `{called}`, found one of `{answered}`")
             }
             FaultKind::Misplaced { part, role } => {
-                write!(f, "a `{part}` part does not belong in a {role} message")
+                write!(f, "invalid `{part}` part in a {role} message")
             }
-            FaultKind::NoResult => f.write_str("a tool message without a result"),
-            FaultKind::SeveralResults => f.write_str("a tool message with several results"),
+            FaultKind::NoResult => f.write_str("tool message without a result"),
+            FaultKind::SeveralResults => f.write_str("tool message with several results"),
         }
     }
 }
@@ -173,10 +173,10 @@ pub(super) const fn may_hold(role: Role, content: &Content) -> bool {
     }
 }
 
-/// The walk over a conversation.
+/// The pass over a conversation.
 #[derive(Default)]
 struct Checker<'a> {
-    /// The index of the assistant message whose calls are open.
+    /// The index of the assistant message with the open calls.
     step: usize,
     calls: OpenCalls<'a>,
     faults: Vec<TranscriptFault>,
@@ -266,11 +266,11 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The calls of one assistant message, and which of them are answered.
+/// The calls of one assistant message, and their answers.
 #[derive(Default)]
 pub(super) struct OpenCalls<'a> {
     pub(super) calls: Vec<OpenCall<'a>>,
-    /// The first unanswered call of each id; none if all of that id are answered.
+    /// The first unanswered call of each id; `None` if all calls with that id are answered.
     index: HashMap<&'a str, Option<usize>>,
 }
 
@@ -284,18 +284,18 @@ pub(super) struct OpenCall<'a> {
     next_of_id: Option<usize>,
 }
 
-/// What a result answers.
+/// The call that a result answers.
 pub(super) enum Answer<'a> {
     /// The call at this position.
     To { position: usize, name: &'a str },
-    /// A call that is answered already.
+    /// A call that is already answered.
     Again,
     /// No call of the message.
     ToNothing,
 }
 
 impl<'a> OpenCalls<'a> {
-    /// Opens the calls of a message, in place of those of the last one.
+    /// Opens the calls of a message; replaces the calls of the previous one.
     pub(super) fn open(&mut self, calls: impl Iterator<Item = &'a ToolCall>) {
         self.clear();
         self.calls.extend(calls.map(|call| OpenCall {

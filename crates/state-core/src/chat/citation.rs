@@ -1,13 +1,13 @@
-//! Sources that a reply names.
+//! Sources that a reply cites.
 
 use serde_json::Value;
 
 use super::{Extras, Message};
 
-/// The extra of a message or a part that holds the citations, as the provider wrote them.
+/// The extra of a message or a part that holds the citations, in the provider's form.
 pub const CITATIONS: &str = "citations";
 
-/// A source that a reply names, as far as the provider says.
+/// A source that a reply cites, with the fields that the provider reports.
 ///
 /// # Examples
 /// ```
@@ -23,20 +23,21 @@ pub const CITATIONS: &str = "citations";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Citation {
-    /// Where the source is.
+    /// The URL of the source.
     pub url: Option<String>,
-    /// What it is called.
+    /// The title of the source.
     pub title: Option<String>,
-    /// What it says.
+    /// The quoted text.
     pub text: Option<String>,
-    /// Where the words that it stands for begin in the reply, or in the source, as the provider counts.
+    /// The start of the citing text in the reply, or of the cited text in the source; units depend on the
+    /// provider.
     pub start: Option<u64>,
-    /// Where they end.
+    /// The end of that text.
     pub end: Option<u64>,
 }
 
 impl Message {
-    /// The sources that the message names, those of its parts in order.
+    /// The sources that the message and its parts cite, in order.
     pub fn citations(&self) -> Vec<Citation> {
         let all = [self.extras()].into_iter().chain(self.parts().iter().map(|part| &part.extras));
         let lists = all.filter_map(|extras: &Extras| extras.get(CITATIONS)?.as_array());
@@ -46,7 +47,7 @@ impl Message {
 
 impl Citation {
     fn read(value: &Value) -> Self {
-        // Some wrap it, and some have nothing but its address.
+        // Some providers wrap the citation, and some send only its URL.
         let inner = ["url_citation", "web", "citation"].iter().find_map(|name| value.get(*name));
         let fields = inner.unwrap_or(value);
         let text = |names: &[&str]| {

@@ -1,5 +1,5 @@
-//! Errors of models: why there is no reply. Callers branch on the [kind](ModelErrorKind), never on the text; what the
-//! provider's own library said rides inside as the source.
+//! Errors of models. Callers branch on the [kind](ModelErrorKind), never on the text; the error of the
+//! provider's library is the source.
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::PartialReply;
 use crate::error_chain::push_causes;
 
-/// Why a model did not answer, or did not answer to the end.
+/// An error of a model: no reply, or an incomplete one.
 ///
 /// # Examples
 /// ```
@@ -42,49 +42,49 @@ struct Details {
     partial: Option<PartialReply>,
 }
 
-/// What went wrong, for callers to branch on.
+/// The kind of a [`ModelError`], for callers to branch on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModelErrorKind {
-    /// The network or the server failed in a way that may pass.
+    /// The network or the server failed temporarily.
     Transient,
     /// Too many requests or tokens in too short a time.
     RateLimited,
-    /// The server has too much to do.
+    /// The server is overloaded.
     Overloaded,
-    /// The key is missing, wrong, or may not do this.
+    /// The API key is missing, invalid, or lacks a permission.
     Authentication,
-    /// There is no such model or address.
+    /// Unknown model or URL.
     NotFound,
-    /// The provider does not accept the request as it is.
+    /// The provider rejects the request as invalid.
     InvalidRequest,
-    /// The conversation does not fit into the model's window.
+    /// The conversation exceeds the model's context window.
     TooLong {
-        /// The number of tokens that fit.
+        /// The maximum number of tokens.
         limit: Option<u64>,
-        /// The number of tokens that there were.
+        /// The number of tokens of the request.
         used: Option<u64>,
     },
-    /// The provider refused to process the request because of what it says.
+    /// The provider refused the request because of its content.
     Refused,
-    /// The reply cannot be understood.
+    /// The reply cannot be parsed.
     Malformed,
     /// The reply was interrupted: its stream ended before it was complete.
     CutOff,
-    /// The reply is larger than the reader allows. Sent again, the request may bring the same.
+    /// The reply exceeds the reader's limit. A retry may give the same reply.
     ReplyTooLarge {
-        /// The number of bytes that are allowed.
+        /// The maximum number of bytes.
         limit: usize,
     },
     /// A timeout was exceeded.
     TimedOut(TimeoutKind),
-    /// A tool had to be called, and none was.
+    /// The request required a tool call, and the reply has none.
     ToolChoiceIgnored,
     /// The caller cancelled the request.
     Cancelled,
-    /// This model or provider cannot do what was asked.
+    /// The model or provider does not support the request.
     Unsupported,
-    /// The server could not show that it is the one at this address: its certificate is not trusted.
+    /// The server's certificate is not trusted.
     Untrusted,
 }
 
@@ -103,7 +103,7 @@ pub enum TimeoutKind {
 }
 
 impl ModelErrorKind {
-    /// Each kind, without what it carries.
+    /// Each kind, without its fields.
     const ALL: [ModelErrorKind; 19] = [
         ModelErrorKind::Transient,
         ModelErrorKind::RateLimited,
@@ -126,7 +126,7 @@ impl ModelErrorKind {
         ModelErrorKind::Untrusted,
     ];
 
-    /// The name of the kind, without what it carries: to count errors by, and to write them down.
+    /// The name of the kind, without its fields: for metrics and records.
     ///
     /// # Examples
     /// ```
@@ -158,7 +158,7 @@ impl ModelErrorKind {
         }
     }
 
-    /// The kind of this [name](ModelErrorKind::name), carrying nothing.
+    /// The kind with this [name](ModelErrorKind::name), with empty fields.
     ///
     /// # Examples
     /// ```
@@ -171,32 +171,32 @@ impl ModelErrorKind {
         ModelErrorKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// What a person can do about it, as a sentence without its full stop.
+    /// Advice for a person, as a sentence without a full stop.
     pub const fn advice(&self) -> &'static str {
         match self {
-            ModelErrorKind::Transient => "try again",
-            ModelErrorKind::RateLimited => "wait, then try again; send fewer requests",
-            ModelErrorKind::Overloaded => "try again later, or fall back to another model",
-            ModelErrorKind::Authentication => "check the API key and what it may be used for",
+            ModelErrorKind::Transient => "retry",
+            ModelErrorKind::RateLimited => "wait, then retry; send fewer requests",
+            ModelErrorKind::Overloaded => "retry later, or fall back to another model",
+            ModelErrorKind::Authentication => "check the API key and its permissions",
             ModelErrorKind::NotFound => "check the name of the model and the base URL",
             ModelErrorKind::InvalidRequest => "check the parameters and the tool schemas",
             ModelErrorKind::TooLong { .. } => "trim the conversation, or use a model with a larger window",
-            ModelErrorKind::Refused => "change what is asked",
-            ModelErrorKind::Malformed => "try again; check that the server speaks this protocol",
-            ModelErrorKind::CutOff => "try again; what had come is in the error",
+            ModelErrorKind::Refused => "change the content of the request",
+            ModelErrorKind::Malformed => "retry; check that the server speaks this protocol",
+            ModelErrorKind::CutOff => "retry; the error has the partial reply",
             ModelErrorKind::ReplyTooLarge { .. } => {
-                "ask for less at once, or raise the limit on the bytes of a reply; what had come is in the error"
+                "request less at once, or raise the limit on the bytes of a reply; the error has the partial reply"
             }
             ModelErrorKind::TimedOut(TimeoutKind::Connect) => "check the base URL and the network",
-            ModelErrorKind::TimedOut(_) => "try again, or allow more time",
+            ModelErrorKind::TimedOut(_) => "retry, or raise the timeout",
             ModelErrorKind::ToolChoiceIgnored => "use a model that follows the tool choice",
-            ModelErrorKind::Cancelled => "start again when ready",
-            ModelErrorKind::Unsupported => "use a model or a provider that can do it",
-            ModelErrorKind::Untrusted => "check the base URL, and the certificates that this machine trusts",
+            ModelErrorKind::Cancelled => "send the request again if it is still needed",
+            ModelErrorKind::Unsupported => "use a model or a provider that supports it",
+            ModelErrorKind::Untrusted => "check the base URL, and the trusted certificates of this machine",
         }
     }
 
-    /// Whether the same request may succeed when it is sent again.
+    /// Whether a retry of the same request may succeed.
     pub const fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -214,13 +214,13 @@ impl fmt::Display for ModelErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             ModelErrorKind::TooLong { limit: Some(limit), used: Some(used) } => {
-                return write!(f, "conversation too long, {used} tokens of at most {limit}");
+                return write!(f, "conversation too long: expected at most {limit} tokens, found {used}");
             }
             ModelErrorKind::TooLong { limit: Some(limit), used: None } => {
-                return write!(f, "conversation too long, at most {limit} tokens");
+                return write!(f, "conversation too long: expected at most {limit} tokens");
             }
             ModelErrorKind::ReplyTooLarge { limit } => {
-                return write!(f, "reply too large, more than {limit} bytes");
+                return write!(f, "reply too large: expected at most {limit} bytes");
             }
             ModelErrorKind::Transient => "transient failure",
             ModelErrorKind::RateLimited => "rate limited",
@@ -231,10 +231,10 @@ impl fmt::Display for ModelErrorKind {
             ModelErrorKind::TooLong { .. } => "conversation too long",
             ModelErrorKind::Refused => "refused",
             ModelErrorKind::Malformed => "malformed reply",
-            ModelErrorKind::CutOff => "reply cut off",
+            ModelErrorKind::CutOff => "reply interrupted",
             ModelErrorKind::TimedOut(TimeoutKind::Connect) => "timed out while connecting",
-            ModelErrorKind::TimedOut(TimeoutKind::FirstToken) => "timed out before the reply began",
-            ModelErrorKind::TimedOut(TimeoutKind::Idle) => "timed out while the reply stood still",
+            ModelErrorKind::TimedOut(TimeoutKind::FirstToken) => "timed out before the first chunk",
+            ModelErrorKind::TimedOut(TimeoutKind::Idle) => "timed out between chunks",
             ModelErrorKind::TimedOut(TimeoutKind::Total) => "timed out",
             ModelErrorKind::ToolChoiceIgnored => "tool choice ignored",
             ModelErrorKind::Cancelled => "cancelled",
@@ -246,7 +246,7 @@ impl fmt::Display for ModelErrorKind {
 }
 
 impl ModelError {
-    /// An error of this kind. The message adds what the kind does not say; it may be empty.
+    /// Creates an error of this kind. The message adds details to the kind; it may be empty.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
         ModelError(Box::new(Details {
             kind,
@@ -260,29 +260,29 @@ impl ModelError {
         }))
     }
 
-    /// The same error, with the provider it came from.
+    /// Sets the provider that returned the error.
     #[must_use]
     pub fn with_provider(mut self, provider: impl Into<String>) -> Self {
         self.0.provider = Some(provider.into());
         self
     }
 
-    /// The same error, with the model that was asked.
+    /// Sets the model that was called.
     #[must_use]
     pub fn with_model(mut self, model: impl Into<String>) -> Self {
         self.0.model = Some(model.into());
         self
     }
 
-    /// The same error, with the provider's id of the request.
+    /// Sets the provider's id of the request.
     #[must_use]
     pub fn with_request_id(mut self, request_id: impl Into<String>) -> Self {
         self.0.request_id = Some(request_id.into());
         self
     }
 
-    /// The same error, with how long the provider asks to wait. A server that is overloaded or starting may
-    /// say so as well as one that counts requests.
+    /// Sets the wait that the provider requests before a retry. Servers that are overloaded or starting may send
+    /// one, too.
     ///
     /// # Examples
     /// ```
@@ -300,7 +300,7 @@ impl ModelError {
         self
     }
 
-    /// The same error, with another message.
+    /// Replaces the message.
     ///
     /// # Examples
     /// ```
@@ -316,8 +316,7 @@ impl ModelError {
         self
     }
 
-    /// The same error, with the one that caused it. Its text is shown after the message, unless the message ends with
-    /// it.
+    /// Sets the underlying error. Its text is shown after the message, unless the message ends with it.
     ///
     /// # Examples
     /// ```
@@ -335,7 +334,7 @@ impl ModelError {
         self
     }
 
-    /// The same error, with what had come of the reply.
+    /// Sets the partial reply.
     #[must_use]
     pub fn with_partial(mut self, partial: PartialReply) -> Self {
         self.0.partial = Some(partial);
@@ -348,22 +347,22 @@ impl ModelError {
         Some(&**source)
     }
 
-    /// What went wrong.
+    /// The kind of the error.
     pub const fn kind(&self) -> &ModelErrorKind {
         &self.0.kind
     }
 
-    /// Details that the kind does not have.
+    /// Details beyond the kind.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The provider it came from.
+    /// The provider that returned the error.
     pub fn provider(&self) -> Option<&str> {
         self.0.provider.as_deref()
     }
 
-    /// The model that was asked.
+    /// The model that was called.
     pub fn model(&self) -> Option<&str> {
         self.0.model.as_deref()
     }
@@ -373,22 +372,22 @@ impl ModelError {
         self.0.request_id.as_deref()
     }
 
-    /// What had come of the reply.
+    /// The partial reply.
     pub const fn partial(&self) -> Option<&PartialReply> {
         self.0.partial.as_ref()
     }
 
-    /// What a person can do about it; see [`ModelErrorKind::advice`].
+    /// Advice for a person; see [`ModelErrorKind::advice`].
     pub const fn advice(&self) -> &'static str {
         self.0.kind.advice()
     }
 
-    /// Whether the same request may succeed when it is sent again.
+    /// Whether a retry of the same request may succeed.
     pub const fn is_retryable(&self) -> bool {
         self.0.kind.is_retryable()
     }
 
-    /// How long the provider asks to wait before the next request.
+    /// The wait that the provider requests before a retry.
     pub const fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }

@@ -1,14 +1,14 @@
-//! What a provider wants kept beside a message or a part: signatures, cache marks, ids of its own.
-//! Nobody else reads it. Empty, which it nearly always is, it takes one word and no allocation.
+//! A provider's extra data of a message or a part: signatures, cache marks, ids. Other code ignores it. When
+//! empty, which is the common case, it takes one word and no allocation.
 
 use serde_json::{Map, Value};
 
 use crate::{MAX_DEPTH, depth};
 
-/// Named JSON values of one provider that survive every round trip untouched.
+/// A provider's named JSON values, preserved through every round trip.
 ///
-/// Only the provider that wrote an extra gives it a meaning. One exception to "untouched": a value
-/// nested deeper than [`MAX_DEPTH`], which could be written but not read again, is kept as its JSON text.
+/// Only the provider that wrote an extra interprets it. One exception to exact preservation: a value nested
+/// deeper than [`MAX_DEPTH`], which could be written but not read again, is kept as its JSON text.
 ///
 /// # Examples
 /// ```
@@ -27,17 +27,17 @@ impl Extras {
         Extras(None)
     }
 
-    /// The value kept under `name`.
+    /// The value with this name.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.as_ref()?.get(name)
     }
 
-    /// Keeps `value` under `name`, in place of what was there.
+    /// Sets a value; replaces an existing one.
     pub fn insert(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         self.0.get_or_insert_default().insert(name.into(), storable(value.into()));
     }
 
-    /// Whether there is nothing in it.
+    /// Whether there are no extras.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -75,7 +75,7 @@ impl From<Map<String, Value>> for Extras {
     }
 }
 
-/// `value`, or its JSON text if it is nested too deep to be read again once written.
+/// The value, or its JSON text if it is nested too deeply to be read again.
 pub(crate) fn storable(value: Value) -> Value {
     if depth::exceeds(&value, MAX_DEPTH) { Value::String(value.to_string()) } else { value }
 }

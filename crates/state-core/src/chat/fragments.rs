@@ -1,12 +1,12 @@
-//! Tool calls that come in pieces: their arguments, and which call a piece belongs to. Each piece costs the same,
-//! however many came before it.
+//! Assembles streamed tool calls: the arguments, and the call that a fragment belongs to. The cost per
+//! fragment is constant.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use serde_json::{Map, Value};
 
-/// The arguments of a call, assembled from fragments, with whether they are a complete JSON object.
+/// Assembles the arguments of a call from fragments, and detects a complete JSON object.
 ///
 /// Tells a fragment of one call from the beginning of the next: each byte is scanned once,
 /// and the text is parsed at most once.
@@ -30,17 +30,17 @@ pub struct ArgumentsBuilder {
     is_object: Option<bool>,
 }
 
-/// How far an object has come, by its brackets.
+/// The scan state of an object, by its brackets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Scan {
     /// White space only.
     #[default]
     Before,
-    /// Inside of so many brackets.
+    /// Inside this many brackets.
     Inside { depth: usize },
-    /// In a string there; `is_escaped` is true right behind a backslash.
+    /// In a string; `is_escaped` is true directly after a backslash.
     Quoted { depth: usize, is_escaped: bool },
-    /// The outermost bracket was closed.
+    /// After the outermost closing bracket.
     Closed,
     /// Not an object, whatever follows.
     Spoiled,
@@ -63,7 +63,7 @@ impl ArgumentsBuilder {
         if self.scan != Scan::Closed {
             return false;
         }
-        // Only white space can follow without spoiling it.
+        // Only white space may follow a complete object.
         let parse = || serde_json::from_str::<Map<String, Value>>(&self.text).is_ok();
         *self.is_object.get_or_insert_with(parse)
     }
@@ -93,30 +93,30 @@ impl Scan {
     }
 }
 
-/// Where the calls of a reply are among its parts, by what servers number and call them.
+/// The positions of a reply's calls among its parts, by the server's indexes and ids.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallPlaces(HashMap<usize, AtIndex>);
 
 /// The calls with one index.
 #[derive(Clone, Debug)]
 enum AtIndex {
-    /// One, as servers should number them: nothing is looked up by its id.
+    /// One call, the normal case: no lookup by id.
     One { place: usize, id: Option<Box<str>> },
-    /// Several. Some servers number every call 0.
+    /// Several calls. Some servers number every call 0.
     Many(Box<Many>),
 }
 
 #[derive(Clone, Debug, Default)]
 struct Many {
     last: usize,
-    /// The last one with each id.
+    /// The last call with each id.
     by_id: HashMap<Box<str>, usize>,
-    /// Those without an id, in their order.
+    /// The calls without an id, in order.
     without_id: Vec<usize>,
 }
 
 impl CallPlaces {
-    /// The last call with this index that a piece with this id, or without one, can belong to.
+    /// The last call with this index that a fragment with this id, or without one, can belong to.
     pub(super) fn find(&self, index: usize, id: Option<&str>) -> Option<usize> {
         match (self.0.get(&index)?, id) {
             (AtIndex::One { place, id: Some(known) }, Some(id)) => (**known == *id).then_some(*place),
@@ -128,7 +128,7 @@ impl CallPlaces {
         }
     }
 
-    /// Notes a call that begins.
+    /// Registers a new call.
     pub(super) fn begin(&mut self, index: usize, id: Option<&str>, place: usize) {
         let id = id.map(Box::from);
         match self.0.entry(index) {
@@ -137,7 +137,7 @@ impl CallPlaces {
         }
     }
 
-    /// Notes that the last call with this index that had no id has one now.
+    /// Sets the id of the last call with this index that has none.
     pub(super) fn name_last(&mut self, index: usize, id: &str) {
         match self.0.get_mut(&index) {
             Some(AtIndex::One { id: unknown @ None, .. }) => *unknown = Some(id.into()),
@@ -148,7 +148,7 @@ impl CallPlaces {
 }
 
 impl AtIndex {
-    /// The calls, of which there will be several.
+    /// The calls, converted to the form for several.
     fn many(&mut self) -> &mut Many {
         if let AtIndex::One { place, id } = self {
             let mut many = Box::<Many>::default();
@@ -157,7 +157,7 @@ impl AtIndex {
         }
         match self {
             AtIndex::Many(many) => many,
-            AtIndex::One { .. } => unreachable!("it was made many"),
+            AtIndex::One { .. } => unreachable!("converted to many above"),
         }
     }
 }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// As a parser sees it, after each fragment.
+        /// Agrees with a parser after each fragment.
         #[test]
         fn complete_is_what_parses_to_an_object(
             fragments in prop::collection::vec(r#"[{}\[\]",:a1\\ ]|\{\}|"a":|\{"a":|\\""#, 0..12),

@@ -1,9 +1,9 @@
-//! The stored form of messages: what `Serialize`, `Deserialize` and `JsonSchema` say of them.
+//! The stored form of messages: their `Serialize`, `Deserialize` and `JsonSchema`.
 //!
-//! Each form is a struct, borrowed when it is written and owned when it was read. None is a tagged or untagged enum:
-//! those copy every message into a buffer before they look at it. A part is an object with one field, named after its
-//! kind, and perhaps `extras`; on reading, a bare string stands for a text part. Fields that this version does not know
-//! are ignored, a kind of part that it does not know is kept: neither an old nor a new record stops a reader.
+//! Each form is a struct, borrowed for writing and owned after reading. Tagged and untagged enums are
+//! avoided: serde buffers their whole content first. A part is an object with one field, named after its
+//! kind, and optional `extras`; on reading, a bare string is a text part. Unknown fields are ignored and
+//! unknown kinds of parts are kept, so old and new records are readable.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -90,7 +90,7 @@ struct StoredCall<'a> {
 struct StoredResult<'a> {
     call_id: Cow<'a, str>,
     name: Cow<'a, str>,
-    /// A null is a value, too.
+    /// Null is a value, too.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     value: Option<Cow<'a, Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,7 +178,7 @@ impl Serialize for Extras {
     }
 }
 
-/// The only one of several that is there.
+/// Returns the only one of several fields.
 fn only<T, E: Error>(given: impl IntoIterator<Item = Option<T>>, names: &str) -> Result<T, E> {
     let mut given = given.into_iter().flatten();
     match (given.next(), given.next()) {
@@ -268,7 +268,7 @@ impl<'de> Deserialize<'de> for StoredParts<'_> {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<Part>, A::Error> {
-                // Nearly every message has one part; `Vec` would begin with room for four.
+                // Most messages have one part; `Vec` would allocate four.
                 let mut parts = Vec::with_capacity(items.size_hint().unwrap_or(1).clamp(1, 64));
                 while let Some(part) = items.next_element()? {
                     parts.push(part);
@@ -328,7 +328,7 @@ impl StoredPart<'_> {
             }
             (None, _) if unknown.is_empty() => {
                 return Err(E::custom(
-                    "expected a part with a field such as `text` or `tool_call`, found none",
+                    "expected a part with a field such as `text` or `tool_call`, found no field",
                 ));
             }
             (None, _) => Content::Unknown(UnknownPart::new(unknown).ok_or_else(|| {

@@ -1,5 +1,5 @@
-//! A message: a role and its parts. It has no setters: a transcript shares messages between all its
-//! snapshots, and a provider may keep the wire form of one beside it for as long as it lives.
+//! A message: a role and its parts. It has no setters: the snapshots of a transcript share messages, and a
+//! provider may cache a message's wire form.
 
 use std::borrow::Cow;
 
@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use super::{Content, Extras, Part, ToolCall, ToolResult};
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The instructions.
     System,
-    /// The person, or a program in their place.
+    /// The person, or a program on their behalf.
     User,
     /// The model.
     Assistant,
-    /// The outcome of one tool call.
+    /// The result of a tool call.
     Tool,
 }
 
@@ -40,14 +40,13 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// The extra of a message that holds the name of who says it.
+/// The extra of a message that holds the name of its author.
 const NAME: &str = "name";
 
-/// One message of a conversation; immutable once it is made.
+/// A message of a conversation; immutable.
 ///
-/// Any role can hold any part here, so that whatever a provider sent or an older version stored can be
-/// kept and looked at. Whether a conversation makes sense is asked of the whole of it:
-/// [`Transcript::check`](super::Transcript::check).
+/// Any role may hold any part, so that everything a provider sent or an older version stored can be kept.
+/// [`Transcript::check`](super::Transcript::check) checks whole conversations.
 ///
 /// # Examples
 /// ```
@@ -74,7 +73,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message without parts, to add some with [`with_part`](Message::with_part).
+    /// A message without parts; see [`with_part`](Message::with_part).
     pub const fn new(role: Role) -> Self {
         Message { role, parts: Vec::new(), extras: Extras::new() }
     }
@@ -99,34 +98,34 @@ impl Message {
         Message::from_parts(Role::Tool, vec![result.into()])
     }
 
-    /// A message of these parts.
+    /// A message with these parts.
     pub const fn from_parts(role: Role, parts: Vec<Part>) -> Self {
         Message { role, parts, extras: Extras::new() }
     }
 
-    /// This message with one more part at its end.
+    /// Appends a part.
     #[must_use]
     pub fn with_part(mut self, part: impl Into<Part>) -> Self {
         self.parts.push(part.into());
         self
     }
 
-    /// This message with one more extra, in place of an extra of the same name.
+    /// Adds an extra; replaces one of the same name.
     #[must_use]
     pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extras.insert(name, value);
         self
     }
 
-    /// This message with these extras in place of its own.
+    /// Replaces the extras.
     #[must_use]
     pub fn with_extras(mut self, extras: Extras) -> Self {
         self.extras = extras;
         self
     }
 
-    /// This message, said by a participant of this name: one of several users or assistants. Providers that have no
-    /// such names refuse the request.
+    /// This message with the name of its author, one of several users or assistants. Providers without such names
+    /// reject the request.
     ///
     /// # Examples
     /// ```
@@ -139,27 +138,27 @@ impl Message {
         self.with_extra(NAME, name.into())
     }
 
-    /// The name of the participant who says it, if it has one.
+    /// The name of the author, if any.
     pub fn name(&self) -> Option<&str> {
         self.extras.get(NAME)?.as_str()
     }
 
-    /// Who speaks.
+    /// The author of the message.
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// What is said, in order.
+    /// The content, in order.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// What its provider wants kept with the message.
+    /// The provider's extra data.
     pub const fn extras(&self) -> &Extras {
         &self.extras
     }
 
-    /// All text parts, joined without anything between them. Borrowed unless there are several.
+    /// All text parts, joined without a separator. Borrowed unless there are several.
     pub fn text(&self) -> Cow<'_, str> {
         join_text(&self.parts)
     }
@@ -172,12 +171,12 @@ impl Message {
         })
     }
 
-    /// Whether there is a tool call.
+    /// Whether there are tool calls.
     pub fn has_tool_calls(&self) -> bool {
         self.tool_calls().next().is_some()
     }
 
-    /// The tool result; the first, should there be several.
+    /// The tool result; the first, if there are several.
     pub fn tool_result(&self) -> Option<&ToolResult> {
         self.parts.iter().find_map(|part| match &part.content {
             Content::ToolResult(result) => Some(result),
@@ -185,13 +184,13 @@ impl Message {
         })
     }
 
-    /// The parts, to build another message from.
+    /// The parts.
     pub fn into_parts(self) -> Vec<Part> {
         self.parts
     }
 }
 
-/// All text among `parts`, borrowed unless there are several.
+/// The text of the parts, borrowed unless there are several.
 pub(super) fn join_text(parts: &[Part]) -> Cow<'_, str> {
     let mut texts = parts.iter().filter_map(|part| match &part.content {
         Content::Text(text) => Some(text.as_str()),

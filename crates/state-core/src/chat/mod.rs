@@ -1,11 +1,10 @@
 //! Conversations: messages, transcripts, their text notation, and the port that models implement.
 //!
-//! In the order in which one meets them: a [`Message`] has a [`Role`] and [`Part`]s; a [`Transcript`] is a
-//! list of messages that can be cloned for nothing. It knows its [turns](Transcript::turns), whether it
-//! is [well-formed](Transcript::check), and how to [become so](Transcript::repair). It is written and read as
-//! text in the [`notation`]. A [`ChatModel`] answers a [`ChatRequest`] with a [`ReplyStream`] of
-//! [`Chunk`]s, which a [`ReplyBuilder`] folds into a [`Reply`]; or it fails with a [`ModelError`], whose
-//! [kind](ModelErrorKind) says what to do.
+//! In order: a [`Message`] has a [`Role`] and [`Part`]s; a [`Transcript`] is a list of messages with O(1)
+//! clones. It knows its [turns](Transcript::turns), [checks](Transcript::check) whether it is well-formed,
+//! and [repairs](Transcript::repair) itself. The [`notation`] is its text form. A [`ChatModel`] answers a
+//! [`ChatRequest`] with a [`ReplyStream`] of [`Chunk`]s, which a [`ReplyBuilder`] folds into a [`Reply`]; or
+//! it fails with a [`ModelError`], whose [kind](ModelErrorKind) tells a caller what to do.
 
 mod message;
 mod part;

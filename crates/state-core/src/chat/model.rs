@@ -1,7 +1,7 @@
-//! The port that every model implements, and the stream that it answers with.
+//! The port that every model implements, and its reply stream.
 //!
-//! There is one path: a whole reply is a stream collected. Nothing here waits by itself:
-//! it is the caller who polls, on whatever runtime it has, or on none.
+//! There is one path: a whole reply is a collected stream. Nothing here waits by itself: the caller polls,
+//! with or without a runtime.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,21 +13,21 @@ use futures_core::Stream;
 
 use super::{ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder};
 
-/// A model that one can talk to.
+/// A chat model.
 ///
-/// Implemented by providers, by scripted models in tests, and by layers that wrap another model (retry,
-/// fallback, a recorder); called once for each step by whoever drives an agent. `&T`, `Box<T>` and
-/// `Arc<T>` of a model are models, and so is a `dyn ChatModel`.
+/// Implemented by providers, by scripted models in tests, and by wrappers of another model (retry, fallback,
+/// recorder); called once per step by the agent loop. `&T`, `Box<T>` and `Arc<T>` of a model are models, and
+/// so is `dyn ChatModel`.
 ///
 /// # Contract
-/// - [`respond`](ChatModel::respond) returns at once; the work is done while the stream is polled.
-/// - A request that fails is a stream whose first item is an error. An error is always the last item.
-/// - A stream that is complete has a [`Chunk::Finished`] in it. One that ends without it was interrupted.
-/// - Text is handed on byte for byte as it comes.
+/// - [`respond`](ChatModel::respond) returns immediately; the work is done while the stream is polled.
+/// - A failed request is a stream whose first item is an error. An error is always the last item.
+/// - A complete stream contains a [`Chunk::Finished`]. A stream that ends without it was interrupted.
+/// - Text is passed on unchanged, byte for byte.
 /// - Dropping the stream cancels the request.
 ///
 /// # Examples
-/// A model that repeats what it is told, polled without a runtime:
+/// An echo model, polled without a runtime:
 /// ```
 /// use std::pin::pin;
 /// use std::task::{Context, Poll, Waker};
@@ -62,11 +62,11 @@ use super::{ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder}
 /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
 /// ```
 pub trait ChatModel: Send + Sync {
-    /// What the model is called in records and logs: the provider and the model, as in `openai/gpt-4.1`.
-    /// It does not change while the model lives.
+    /// The model's name in records and logs: the provider and the model, as in `openai/gpt-4.1`. It is
+    /// constant for the lifetime of the model.
     fn id(&self) -> &str;
 
-    /// Answers a conversation.
+    /// Requests a reply to a conversation.
     fn respond(&self, request: ChatRequest) -> ReplyStream;
 }
 
@@ -88,23 +88,23 @@ macro_rules! forward {
 
 forward!(&T, Box<T>, Arc<T>);
 
-/// The bytes of a reply that are read by default: 32 MiB. A model that repeats itself for ever must not take all
+/// The default limit on the bytes of a reply: 32 MiB. A model that repeats itself endlessly must not exhaust
 /// memory.
 pub const MAX_REPLY_BYTES: usize = 32 << 20;
 
-/// A reply as it comes. An error is its last item; after its end it stays at its end.
+/// A streamed reply. An error is its last item; after its end it keeps returning `None`.
 pub struct ReplyStream {
-    /// None once the stream has ended, so that its connection is let go at once.
+    /// `None` after the end of the stream, so that its connection is released immediately.
     chunks: Option<Pin<Box<dyn Chunks>>>,
 }
 
 impl ReplyStream {
-    /// A reply made of any stream.
+    /// A reply from any stream.
     pub fn new(chunks: impl Stream<Item = Result<Chunk, ModelError>> + Send + 'static) -> Self {
         ReplyStream { chunks: Some(Box::pin(chunks)) }
     }
 
-    /// A reply that is all there.
+    /// A reply from existing chunks.
     pub fn from_chunks<I>(chunks: I) -> Self
     where
         I: IntoIterator<Item = Chunk>,
@@ -113,7 +113,7 @@ impl ReplyStream {
         ReplyStream::from_results(chunks.into_iter().map(Ok))
     }
 
-    /// A reply that is all there, and that may end with an error.
+    /// A reply from existing chunks, which may end with an error.
     pub fn from_results<I>(results: I) -> Self
     where
         I: IntoIterator<Item = Result<Chunk, ModelError>>,
@@ -122,7 +122,7 @@ impl ReplyStream {
         ReplyStream::new(Ready(results.into_iter()))
     }
 
-    /// The reply of a request that failed.
+    /// The reply to a failed request.
     pub fn failed(error: ModelError) -> Self {
         ReplyStream::from_results([Err(error)])
     }
@@ -135,12 +135,12 @@ impl ReplyStream {
         self.into_reply_within(MAX_REPLY_BYTES).await
     }
 
-    /// Waits for the whole reply, of at most so many [bytes](ReplyBuilder::bytes).
+    /// Waits for the whole reply, of at most this many [bytes](ReplyBuilder::bytes).
     ///
     /// # Errors
-    /// The error that the stream ended with, one of kind [`CutOff`](ModelErrorKind::CutOff) if it ended before
-    /// it was finished, or one of kind [`ReplyTooLarge`](ModelErrorKind::ReplyTooLarge), after which nothing
-    /// more is read. All carry [what had come](ModelError::partial) until then.
+    /// The error at the end of the stream; [`CutOff`](ModelErrorKind::CutOff) if the stream ended before the
+    /// reply was finished; or [`ReplyTooLarge`](ModelErrorKind::ReplyTooLarge), after which nothing more is
+    /// read. All carry the [partial reply](ModelError::partial).
     ///
     /// # Examples
     /// ```
@@ -190,12 +190,12 @@ impl fmt::Debug for ReplyStream {
     }
 }
 
-/// A stream of chunks, in one word.
+/// A stream of chunks, as one trait.
 trait Chunks: Stream<Item = Result<Chunk, ModelError>> + Send {}
 
 impl<S: Stream<Item = Result<Chunk, ModelError>> + Send> Chunks for S {}
 
-/// A stream that never has to wait.
+/// A stream that is always ready.
 struct Ready<I>(I);
 
 /// The iterator is never pinned.

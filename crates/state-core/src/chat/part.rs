@@ -1,5 +1,5 @@
-//! The parts of a message. A kind of part that a newer version wrote is kept as [`Content::Unknown`],
-//! so that an older program can open the record and write it back whole.
+//! The parts of a message. Unknown kinds, written by newer versions, are kept as [`Content::Unknown`], so
+//! that an older program can read the record and write it back unchanged.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,12 +7,12 @@ use serde_json::{Map, Value};
 use super::{Extras, ToolCall, ToolResult};
 use crate::{MAX_DEPTH, depth};
 
-/// One part of a message, and what its provider wants kept with it.
+/// A part of a message, with its provider's extra data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What the part says.
+    /// The content.
     pub content: Content,
-    /// What its provider wants kept with the part, such as a signature.
+    /// The provider's extra data of the part, such as a signature.
     pub extras: Extras,
 }
 
@@ -22,12 +22,12 @@ impl Part {
         Content::Text(text.into()).into()
     }
 
-    /// A part in which the model thinks.
+    /// A reasoning part.
     pub fn reasoning(text: impl Into<String>) -> Self {
         Content::Reasoning(text.into()).into()
     }
 
-    /// This part with one more extra, in place of an extra of the same name.
+    /// Adds an extra; replaces one of the same name.
     #[must_use]
     pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extras.insert(name, value);
@@ -35,28 +35,28 @@ impl Part {
     }
 }
 
-/// What a part says.
+/// The content of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Content {
     /// Text.
     Text(String),
-    /// What the model thought before it spoke.
+    /// The model's reasoning.
     Reasoning(String),
     /// An image.
     Image(Media),
-    /// A file that is not an image: a document, a sound.
+    /// A file that is not an image, such as a document or audio.
     File(Media),
-    /// A tool call that the model asks for.
+    /// A tool call.
     ToolCall(ToolCall),
-    /// The answer to a tool call.
+    /// The result of a tool call.
     ToolResult(ToolResult),
     /// A kind of part that this version does not know.
     Unknown(UnknownPart),
 }
 
 impl Content {
-    /// The name of the kind, as in JSON. Of an unknown part, the name of its first field.
+    /// The name of the kind, as in JSON; for an unknown part, the name of its first field.
     pub fn kind(&self) -> &str {
         match self {
             Content::Text(_) => "text",
@@ -70,17 +70,17 @@ impl Content {
     }
 }
 
-/// The names that a part's JSON object gives to what this version knows.
+/// The field names of the known kinds in a part's JSON object.
 pub(super) const KNOWN_FIELDS: [&str; 7] =
     ["text", "reasoning", "image", "file", "tool_call", "tool_result", "extras"];
 
-/// A part of a kind that this version does not know, as the JSON object it was read from.
+/// A part of an unknown kind, as the JSON object it was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPart(Map<String, Value>);
 
 impl UnknownPart {
-    /// Keeps `fields`, if they can be told from a known part and read again once written: not empty, no
-    /// field named like a known kind of part or `extras`, nothing nested deeper than [`MAX_DEPTH`].
+    /// Keeps `fields` if they are distinguishable from a known part and readable again: not empty, no field
+    /// named like a known kind or `extras`, and nested no deeper than [`MAX_DEPTH`].
     pub fn new(fields: Map<String, Value>) -> Option<Self> {
         let is_unknown = !fields.is_empty() && !KNOWN_FIELDS.iter().any(|name| fields.contains_key(*name));
         let is_storable = !fields.values().any(|value| depth::exceeds(value, MAX_DEPTH));
@@ -110,7 +110,7 @@ impl UnknownPart {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Media {
-    /// Where it is.
+    /// The location of the data.
     pub source: MediaSource,
     /// Its media type, such as `image/png`, if known.
     pub media_type: Option<String>,
@@ -123,7 +123,7 @@ pub struct Media {
 }
 
 impl Media {
-    /// Something to be fetched from a URL.
+    /// Media at a URL.
     pub fn url(url: impl Into<String>) -> Self {
         Media::from(MediaSource::Url(url.into()))
     }
@@ -138,12 +138,12 @@ impl Media {
         Media { media_type: Some(media_type.into()), ..Media::from(MediaSource::Text(text.into())) }
     }
 
-    /// Bytes in base64, and their media type.
+    /// Base64 data and its media type.
     pub fn base64(data: impl Into<String>, media_type: impl Into<String>) -> Self {
         Media { media_type: Some(media_type.into()), ..Media::from(MediaSource::Base64(data.into())) }
     }
 
-    /// The same under a file name.
+    /// Sets the file name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
@@ -198,13 +198,13 @@ impl ImageDetail {
     }
 }
 
-/// Where an image or a file is.
+/// The location of an image's or a file's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MediaSource {
-    /// At this URL.
+    /// A URL.
     Url(String),
-    /// Here, in base64.
+    /// Inline base64 data.
     Base64(String),
     /// Here, as text.
     Text(String),

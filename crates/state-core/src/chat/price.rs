@@ -1,4 +1,4 @@
-//! Prices, and what a reply costs by them. None is built in: they change, and differ by contract.
+//! Prices, and the cost of a reply. None are built in: they change, and differ by contract.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use super::{Cost, Usage};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Price {
-    /// Of input.
+    /// The price of input.
     pub input: f64,
-    /// Of output, reasoning included.
+    /// The price of output, reasoning included.
     pub output: f64,
-    /// Of input that the provider's cache had; as other input if there is none.
+    /// The price of input read from the provider's cache; that of other input if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<f64>,
-    /// Of input that was written to the cache; as other input if there is none.
+    /// The price of input written to the cache; that of other input if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<f64>,
 }
@@ -36,7 +36,7 @@ impl Price {
         Price { input, output, cached_input: None, cache_write: None }
     }
 
-    /// The cost of so many tokens.
+    /// The cost of this usage.
     #[expect(clippy::cast_precision_loss, reason = "no count of tokens is that large")]
     pub fn cost(&self, usage: &Usage) -> Cost {
         let (cached, written) = (usage.cached_input_tokens, usage.cache_write_tokens);
@@ -71,7 +71,7 @@ impl Prices {
         Prices::default()
     }
 
-    /// The same table with the prices of one more model: by its id, `PROVIDER/MODEL`, or by its name at all providers.
+    /// Adds the prices of a model: by its id, `PROVIDER/MODEL`, or by its name at all providers.
     #[must_use]
     pub fn with(mut self, model: impl Into<String>, price: Price) -> Self {
         self.0.insert(model.into(), price);
@@ -83,7 +83,8 @@ impl Prices {
         self.0.get(id).or_else(|| self.0.get(id.split_once('/')?.1))
     }
 
-    /// The cost of so many tokens of the model with this id: by its prices, or else what the provider said.
+    /// The cost of this usage of the model with this id: by its prices, or the cost that the provider
+    /// reported.
     pub fn cost(&self, id: &str, usage: &Usage) -> Option<Cost> {
         let reported = (!usage.cost.is_zero()).then_some(usage.cost);
         self.price(id).map(|price| price.cost(usage)).or(reported)

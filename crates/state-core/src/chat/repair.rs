@@ -1,7 +1,7 @@
-//! Making a conversation well-formed again, whatever an interruption or a careless writer left behind.
+//! Repairs malformed conversations, after an interruption or a faulty writer.
 //!
 //! Nothing is guessed: a call without a recorded result is answered by an error that says so, because its
-//! effect may have happened. What was well-formed stays as it was, in its order, and shares its memory.
+//! effect may have happened. Well-formed messages are unchanged, keep their order and share memory.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,52 +11,52 @@ use super::call_ids::fresh_call_id;
 use super::check::{Answer, OpenCall, OpenCalls, may_hold};
 use super::{Content, Message, Part, Role, ToolCall, ToolResult, Transcript};
 
-/// What the model reads as the result of a call that has none.
+/// The result text of a call without a result, for the model.
 pub const INTERRUPTED: &str =
     "interrupted: no result of this call was recorded; whether it took effect is unknown";
 
-/// A well-formed conversation, and what was done to make it so.
+/// A repaired conversation, and its repairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     /// The conversation; it passes [`check`](Transcript::check).
     pub transcript: Transcript,
-    /// What was done, in the order of the messages it was done to. Empty if nothing was wrong.
+    /// The repairs, in the order of their messages. Empty if the conversation was well-formed.
     pub repairs: Vec<Repair>,
 }
 
-/// One thing that was done to a conversation.
+/// A repair of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Repair {
-    /// The index of the message it was done to, in the conversation as it was before.
+    /// The index of the message in the original conversation.
     pub message: usize,
-    /// The tool call it is about, under the id it had before, if it is about one.
+    /// The original id of the tool call, if the repair concerns one.
     pub call_id: Option<String>,
-    /// What was done.
+    /// The kind of repair.
     pub kind: RepairKind,
 }
 
-/// What can be done to a message.
+/// The kinds of repairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RepairKind {
-    /// A call without a result was answered by an error: [`INTERRUPTED`].
+    /// A call without a result was answered by the error [`INTERRUPTED`].
     Answered,
-    /// A result that came late was moved behind its call.
+    /// A late result was moved after its call.
     Moved,
-    /// A result that answers no call was dropped.
+    /// A result without a call was dropped.
     OrphanDropped,
-    /// A result for a call that has one already was dropped.
+    /// A second result of a call was dropped.
     DuplicateDropped,
     /// A call, or the result of one, was given this id, because its own was empty or not unique.
     IdSet(String),
-    /// A result was given the name of the tool that was called.
+    /// A result was given the name of the called tool.
     NameSet(String),
-    /// A result in a message of another role was given a tool message of its own.
+    /// A result in a message of another role was moved into its own tool message.
     Extracted,
     /// A part that the message cannot hold was dropped; the name of its kind.
     PartDropped(String),
-    /// A message of which nothing was left was dropped.
+    /// An empty message was dropped.
     MessageDropped,
     /// A tool message with several results was split.
     Split,
@@ -76,30 +76,29 @@ impl fmt::Display for RepairKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RepairKind::Answered => f.write_str("answered as interrupted"),
-            RepairKind::Moved => f.write_str("moved the late result behind its call"),
+            RepairKind::Moved => f.write_str("moved the late result after its call"),
             RepairKind::OrphanDropped => f.write_str("dropped a result without a call"),
             RepairKind::DuplicateDropped => f.write_str("dropped a second result"),
             RepairKind::IdSet(id) => write!(f, "set the call id to `{id}`"),
             RepairKind::NameSet(name) => write!(f, "set the tool name to `{name}`"),
-            RepairKind::Extracted => f.write_str("made a tool message of a misplaced result"),
+            RepairKind::Extracted => f.write_str("moved a misplaced result into a tool message"),
             RepairKind::PartDropped(kind) => write!(f, "dropped a misplaced `{kind}` part"),
-            RepairKind::MessageDropped => f.write_str("dropped a message of which nothing was left"),
+            RepairKind::MessageDropped => f.write_str("dropped an empty message"),
             RepairKind::Split => f.write_str("split a tool message with several results"),
         }
     }
 }
 
 impl Transcript {
-    /// A well-formed conversation that says the same, and what had to be done for it.
+    /// Returns a well-formed version of the conversation, and the repairs.
     ///
-    /// A conversation that passes [`check`](Transcript::check) is returned as it is, at the price of the
-    /// check. Repairing twice does nothing more than repairing once. Messages that were well-formed are
-    /// kept, in their order.
+    /// A conversation that passes [`check`](Transcript::check) is returned unchanged, at the cost of the
+    /// check. Repairing is idempotent. Well-formed messages are kept, in their order.
     ///
-    /// A result belongs to the nearest earlier message that has a call of its id. If that call is
-    /// answered already, the result is dropped, even if a message still further back has an open call of
-    /// the same id: a result in the wrong place would be worse than none. A result in a user message,
-    /// where some providers keep them, is a result too.
+    /// A result belongs to the nearest earlier message with a call of its id. If that call is already
+    /// answered, the result is dropped, even if an earlier message has an open call with the same id: a
+    /// misplaced result would be worse than a missing one. A result in a user message, where some providers
+    /// put them, counts as a result.
     ///
     /// # Examples
     /// ```
@@ -134,22 +133,22 @@ impl Transcript {
     }
 }
 
-/// The walk over a broken conversation.
+/// The pass over a malformed conversation.
 #[derive(Default)]
 struct Repairer<'a> {
     blocks: Vec<Block<'a>>,
-    /// The newest block that has a call of this id.
+    /// The newest block with a call of this id.
     block_of: HashMap<&'a str, usize>,
     repairs: Vec<Repair>,
 }
 
-/// A message that stays where it is, and the results that were found for its calls.
+/// A message that stays in place, and the results of its calls.
 struct Block<'a> {
-    /// The index it had.
+    /// The original index.
     index: usize,
     message: Arc<Message>,
     calls: OpenCalls<'a>,
-    /// The ids that the calls have now, if any of them had to change.
+    /// The current ids of the calls, if any was changed.
     ids: Option<Vec<String>>,
     results: Vec<Arc<Message>>,
 }
@@ -169,13 +168,13 @@ impl<'a> Repairer<'a> {
                 _ => self.keep(index, message, OpenCalls::default(), None),
             }
         }
-        // A result beside a call may well answer it.
+        // A result in the same message may answer the call.
         if is_assistant {
             self.extract_results(index, original);
         }
     }
 
-    /// Puts the results in a message that cannot hold them behind their calls, if they have any.
+    /// Moves the results in a message that cannot hold them to their calls.
     fn extract_results(&mut self, index: usize, message: &Message) {
         if message.role() == Role::Tool {
             return;
@@ -189,7 +188,7 @@ impl<'a> Repairer<'a> {
         }
     }
 
-    /// The message with only such parts as it can hold; none if that leaves nothing to keep.
+    /// The message without misplaced parts; `None` if nothing is left.
     fn without_misplaced_parts(&mut self, index: usize, message: &Arc<Message>) -> Option<Arc<Message>> {
         let belongs = |part: &&Part| may_hold(message.role(), &part.content);
         let kept = message.parts().iter().filter(belongs).count();
@@ -211,7 +210,7 @@ impl<'a> Repairer<'a> {
         Some(rebuilt(message, parts))
     }
 
-    /// Opens the calls of an assistant message, which get ids that can be told apart.
+    /// Opens the calls of an assistant message, with unique ids.
     fn open_step(&mut self, index: usize, original: &'a Message, message: Arc<Message>) {
         let mut calls = OpenCalls::default();
         calls.open(original.tool_calls());
@@ -245,7 +244,7 @@ impl<'a> Repairer<'a> {
         self.blocks.push(Block { index, message, calls, ids, results: Vec::new() });
     }
 
-    /// Puts each result of a tool message behind its call.
+    /// Moves each result of a tool message to its call.
     fn results(&mut self, index: usize, message: &Arc<Message>) {
         let is_result = |part: &&Part| matches!(part.content, Content::ToolResult(_));
         let count = message.parts().iter().filter(is_result).count();
@@ -254,7 +253,7 @@ impl<'a> Repairer<'a> {
             return;
         }
         self.report(index, None, RepairKind::Split);
-        // Whatever else the message has stays with its first result.
+        // Other parts stay with the first result.
         let others = message.parts().iter().filter(|part| !is_result(part));
         for (position, result) in message.parts().iter().filter(is_result).enumerate() {
             let mut parts = vec![result.clone()];
@@ -268,7 +267,7 @@ impl<'a> Repairer<'a> {
         }
     }
 
-    /// Puts a tool message with one result behind its call, or drops it.
+    /// Moves a tool message with one result to its call, or drops it.
     fn result(&mut self, index: usize, message: &Arc<Message>) {
         let Some(result) = message.tool_result() else {
             return;
@@ -307,7 +306,7 @@ impl<'a> Repairer<'a> {
         }
     }
 
-    /// Answers what is still open, and puts everything in a row.
+    /// Answers the open calls, and concatenates the blocks.
     fn finish(mut self) -> Repaired {
         let mut transcript = Transcript::new();
         for block in std::mem::take(&mut self.blocks) {
@@ -338,7 +337,7 @@ fn needs_id(call: &OpenCall<'_>) -> bool {
     call.id.is_empty() || call.is_duplicate
 }
 
-/// An id for each call: its own if it can stay, else one made of it and of the position of the call.
+/// An id for each call: its own if possible, otherwise one made from it and the position of the call.
 fn fresh_ids(calls: &[OpenCall<'_>]) -> Vec<String> {
     let mut taken: HashSet<String> = calls.iter().map(|call| call.id.to_owned()).collect();
     let fresh = |(position, call): (usize, &OpenCall<'_>)| {

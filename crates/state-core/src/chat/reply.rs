@@ -1,7 +1,7 @@
-//! What a model answers: chunks, and the pure fold that makes a reply of them.
+//! Model replies: streamed chunks, and the pure fold that assembles them.
 //!
-//! A reply is complete only if its stream said so. What came of one that was cut is a [`PartialReply`],
-//! another type, so that nobody takes it for an answer by mistake.
+//! A reply is complete only if its stream said so. An interrupted reply is a [`PartialReply`], a separate
+//! type, so that it cannot be mistaken for an answer.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
@@ -11,27 +11,27 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::fragments::{ArgumentsBuilder, CallPlaces};
 use super::{Arguments, Content, Extras, Message, ModelError, ModelErrorKind, Part, Role, ToolCall};
 
-/// A piece of a reply.
+/// A chunk of a streamed reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Chunk {
-    /// More text. It joins the text right before it.
+    /// More text; appended to directly preceding text.
     Text(String),
-    /// More reasoning. It joins the reasoning right before it.
+    /// More reasoning; appended to directly preceding reasoning.
     Reasoning(String),
-    /// A tool call, or more of one.
+    /// A tool call, or a fragment of one.
     ToolCall(ToolCallChunk),
     /// A whole part of another kind.
     Part(Part),
-    /// Extras of the part that came last. They close it: text that follows is another part.
+    /// Extras of the last part. They close it: text after them is a new part.
     PartExtras(Extras),
     /// Extras of the message.
     MessageExtras(Extras),
     /// Fields of the reply that nothing reads, for [`Reply::raw`].
     Raw(Extras),
-    /// The tokens used until now, in all: it takes the place of what was said before.
+    /// The total tokens used so far; replaces the previous value.
     Usage(Usage),
-    /// What the provider calls this reply, and which model it was.
+    /// The provider's id of the reply, and the model.
     Identity {
         /// The provider's id of the reply.
         id: Option<String>,
@@ -43,8 +43,8 @@ pub enum Chunk {
 }
 
 impl Chunk {
-    /// The chunks of a message that is all there, for models that do not stream. Folded, they give the
-    /// same parts and extras again. A [`Chunk::Finished`] is not among them.
+    /// The chunks of an existing message, for models that do not stream. Folding them gives the same parts
+    /// and extras. [`Chunk::Finished`] is not included.
     ///
     /// # Examples
     /// ```
@@ -57,7 +57,7 @@ impl Chunk {
         let mut indexes = 0..;
         for part in message.parts() {
             let chunk = match &part.content {
-                // Text right behind text would join it, and empty text would vanish.
+                // Adjacent texts would be joined, and empty text would be lost.
                 Content::Text(text) if !matches!(chunks.last(), Some(Chunk::Text(_))) && !text.is_empty() => {
                     Chunk::Text(text.clone())
                 }
@@ -87,7 +87,7 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// The size of its content in bytes.
+    /// The size of the content in bytes.
     fn bytes(&self) -> usize {
         let known = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         match self {
@@ -103,7 +103,7 @@ impl Chunk {
     }
 }
 
-/// The length of compact JSON, without making it.
+/// The length of the compact JSON, computed without building it.
 fn json_bytes(value: &impl Serialize) -> usize {
     struct Counter(usize);
 
@@ -125,39 +125,39 @@ fn json_bytes(value: &impl Serialize) -> usize {
     }
 }
 
-/// A tool call, or more of one.
+/// A tool call, or a fragment of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCallChunk {
-    /// Which of the reply's calls it belongs to. Another id at the same index begins another call.
+    /// The index of the call in the reply. Another id at the same index begins another call.
     pub index: usize,
-    /// The id of the call, once it is known.
+    /// The id of the call, if known.
     pub id: Option<String>,
-    /// The name of the tool, once it is known.
+    /// The name of the tool, if known.
     pub name: Option<String>,
-    /// More of the text of the arguments.
+    /// A fragment of the arguments' text.
     pub arguments: String,
 }
 
-/// Why a reply ended.
+/// The reason why a reply ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FinishReason {
     /// The reply is complete.
     Stop,
-    /// It waits for the results of its calls.
+    /// The model waits for the results of its calls.
     ToolCalls,
-    /// The limit of tokens was reached.
+    /// The token limit was reached.
     Length,
     /// Stopped by the provider's content filter.
     ContentFilter,
     /// The model refused to answer.
     Refusal,
-    /// What this version does not know. It is made by [`From<&str>`], which knows the others.
+    /// An unknown reason. Use [`From<&str>`], which recognises the known ones.
     Other(String),
 }
 
 impl FinishReason {
-    /// The name of the reason, as it is stored.
+    /// The stored name of the reason.
     pub fn as_str(&self) -> &str {
         match self {
             FinishReason::Stop => "stop",
@@ -201,27 +201,27 @@ impl<'de> Deserialize<'de> for FinishReason {
     }
 }
 
-/// Tokens used. Sums saturate.
+/// Token usage. Sums saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// Tokens read.
+    /// Input tokens.
     pub input_tokens: u64,
-    /// Tokens written.
+    /// Output tokens.
     pub output_tokens: u64,
-    /// Of the tokens read, those that the provider had in its cache.
+    /// Input tokens read from the provider's cache.
     pub cached_input_tokens: u64,
-    /// Of the tokens written, those that were reasoning.
+    /// Output tokens spent on reasoning.
     pub reasoning_tokens: u64,
-    /// Of the tokens of the input, those that were written to the provider's cache.
+    /// Input tokens written to the provider's cache.
     #[serde(skip_serializing_if = "is_zero")]
     pub cache_write_tokens: u64,
-    /// What the provider says that it cost; zero if it does not say.
+    /// The cost that the provider reports; zero if it reports none.
     #[serde(rename = "cost_nanodollars", skip_serializing_if = "Cost::is_zero")]
     pub cost: Cost,
 }
 
-/// An amount of money, in billionths of a US dollar: whole numbers add up without a rest.
+/// An amount of money, in billionths of a US dollar: integers add up exactly.
 ///
 /// # Examples
 /// ```
@@ -241,11 +241,11 @@ impl Cost {
         Cost(nanodollars)
     }
 
-    /// An amount in dollars, rounded. One that is negative or no number is zero.
+    /// An amount in dollars, rounded. A negative or non-finite amount is zero.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a float is saturated when it is made a whole number, and none is negative here"
+        reason = "a float saturates when it is cast to an integer, and it is not negative here"
     )]
     pub fn from_dollars(dollars: f64) -> Self {
         Cost((dollars.max(0.0) * 1e9).round() as u64)
@@ -256,7 +256,7 @@ impl Cost {
         self.0
     }
 
-    /// Whether nothing is known to have been paid.
+    /// Whether the cost is zero or unknown.
     pub const fn is_zero(&self) -> bool {
         self.0 == 0
     }
@@ -275,7 +275,7 @@ const fn is_zero(count: &u64) -> bool {
 }
 
 impl Usage {
-    /// Tokens read and written.
+    /// Input and output tokens.
     pub const fn total_tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
     }
@@ -312,11 +312,11 @@ impl Sum for Usage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Reply {
-    /// What the model said, an assistant message.
+    /// The assistant message.
     pub message: Message,
-    /// Why it ended there.
+    /// The reason why the reply ended.
     pub finish_reason: FinishReason,
-    /// The tokens used; all zero if the provider did not say.
+    /// The token usage; all zero if the provider did not report it.
     #[serde(default)]
     pub usage: Usage,
     /// The provider's id of the reply.
@@ -331,13 +331,13 @@ pub struct Reply {
     pub raw: Extras,
 }
 
-/// What had come of a reply when it failed. Its last tool call may lack the end of its arguments.
+/// The received part of a failed reply. The arguments of its last tool call may be incomplete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartialReply {
-    /// What the model had said.
+    /// The received part of the message.
     pub message: Message,
-    /// The tokens used, as far as they are known.
+    /// The token usage, as far as known.
     pub usage: Usage,
     /// The provider's id of the reply.
     pub id: Option<String>,
@@ -365,13 +365,13 @@ pub struct PartialReply {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ReplyBuilder {
-    /// What has come, as [`bytes`](ReplyBuilder::bytes) counts.
+    /// The received size, as [`bytes`](ReplyBuilder::bytes) counts.
     bytes: usize,
     parts: Vec<Draft>,
     calls: CallPlaces,
-    /// The part that the last chunk was about.
+    /// The part of the last chunk.
     current: Option<usize>,
-    /// The kind of a part that was begun with empty text, and so is not there yet.
+    /// The kind of a part that began with empty text, and does not exist yet.
     announced: Option<Prose>,
     extras: Extras,
     raw: Extras,
@@ -381,10 +381,10 @@ pub struct ReplyBuilder {
     finish_reason: Option<FinishReason>,
 }
 
-/// The overhead of a part, in bytes, beside its content.
+/// The overhead of a part in bytes, in addition to its content.
 const PART_BYTES: usize = 64;
 
-/// A part that is being written.
+/// A part in progress.
 #[derive(Clone, Debug)]
 struct Draft {
     content: DraftContent,
@@ -412,7 +412,7 @@ enum Prose {
 }
 
 impl ReplyBuilder {
-    /// A reply of which nothing has come.
+    /// An empty reply.
     pub fn new() -> Self {
         ReplyBuilder::default()
     }
@@ -439,13 +439,13 @@ impl ReplyBuilder {
         }
     }
 
-    /// What has come so far.
+    /// The received part of the reply.
     pub fn partial(&self) -> PartialReply {
         self.clone().into_partial()
     }
 
-    /// The bytes that have come: those of all text, arguments and extras, and 64 for each part, since many empty
-    /// parts take room as well. Whoever collects a stream bounds it by this: see
+    /// The bytes received: all text, arguments and extras, and 64 for each part, since many empty parts take
+    /// memory as well. Collectors of a stream use it as a limit: see
     /// [`into_reply_within`](super::ReplyStream::into_reply_within).
     ///
     /// # Examples
@@ -460,15 +460,15 @@ impl ReplyBuilder {
         self.bytes
     }
 
-    /// Whether the stream has said that the reply is complete.
+    /// Whether the stream has marked the reply as complete.
     pub const fn is_finished(&self) -> bool {
         self.finish_reason.is_some()
     }
 
-    /// The reply, once its stream has ended.
+    /// Returns the reply, after the end of its stream.
     ///
     /// # Errors
-    /// [`ModelErrorKind::CutOff`] if there was no [`Chunk::Finished`]; it carries what had come.
+    /// [`ModelErrorKind::CutOff`] without a [`Chunk::Finished`]; it carries the partial reply.
     pub fn finish(mut self) -> Result<Reply, ModelError> {
         let Some(finish_reason) = self.finish_reason.take() else {
             let error = ModelError::new(ModelErrorKind::CutOff, "the stream ended without a finish reason");
@@ -479,17 +479,17 @@ impl ReplyBuilder {
         Ok(Reply { message, finish_reason, usage, id, model, raw })
     }
 
-    /// The error that ended the stream, and with it what had come, if it does not carry that already.
+    /// Adds the partial reply to the error that ended the stream, unless it already has one.
     #[must_use]
     pub fn fail(self, error: ModelError) -> ModelError {
         if error.partial().is_some() { error } else { error.with_partial(self.into_partial()) }
     }
 
-    /// Adds to the last part if it is of this kind and was not closed by extras, else begins a part.
+    /// Appends to the last part if it is of this kind and not closed by extras; otherwise begins a part.
     fn prose(&mut self, kind: Prose, more: String) {
         self.announced = None;
         match self.parts.last_mut() {
-            // Nothing yet; but extras that come next are about a part of this kind.
+            // No part yet; but extras that follow belong to a part of this kind.
             last if more.is_empty() => {
                 let goes_on = last
                     .is_some_and(|last| matches!(last.content, DraftContent::Prose(last, _) if last == kind));
@@ -536,7 +536,7 @@ impl ReplyBuilder {
     fn part_extras(&mut self, more: &Extras) {
         let announced = self.announced.or(self.current.is_none().then_some(Prose::Text));
         if let Some(kind) = announced {
-            // A provider may sign a part that has no text.
+            // A provider may sign a part without text.
             self.draft(DraftContent::Prose(kind, String::new()), Extras::new());
         }
         if let Some(draft) = self.current.and_then(|current| self.parts.get_mut(current)) {
@@ -578,8 +578,8 @@ impl Draft {
     }
 }
 
-/// Whether a chunk begins another call at an index in use. Without ids, a different name does, or the same name after
-/// complete arguments.
+/// Whether a chunk begins another call at an index in use. Without ids, a different name does, or the same
+/// name after complete arguments.
 fn is_another(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> bool {
     let has_same_id = id.is_some() && call.id.as_deref() == id;
     match (&call.name, name) {
@@ -588,7 +588,7 @@ fn is_another(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> boo
     }
 }
 
-/// Drops empty texts, which some servers send.
+/// Drops empty strings, which some servers send.
 fn known(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }

@@ -1,5 +1,5 @@
-//! What a model is asked. A request is cheap to clone: the conversation and the tools are shared, so that
-//! a layer can keep a request to send it again.
+//! Requests to a model. A request is cheap to clone: it shares the conversation and the tools, so a wrapper
+//! can keep it for a retry.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Extras, Transcript};
 
-/// A conversation to go on with, and how.
+/// A conversation to continue, with tools and parameters.
 ///
 /// # Examples
 /// ```
@@ -27,60 +27,60 @@ use super::{Extras, Transcript};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatRequest {
-    /// The conversation. It passes [`check`](Transcript::check).
+    /// The conversation. It must pass [`check`](Transcript::check).
     pub messages: Transcript,
     /// The tools that the model may call.
     #[serde(default)]
     pub tools: Arc<[ToolSpec]>,
-    /// Whether the model has to call one.
+    /// Whether the model must call a tool.
     #[serde(default)]
     pub tool_choice: ToolChoice,
-    /// What the text of the reply has to be; anything, if none.
+    /// The required format of the reply's text; `None` for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
-    /// How the model is to sample.
+    /// The sampling parameters.
     #[serde(default)]
     pub params: ModelParams,
-    /// Another model of the same provider than the one that is asked by default.
+    /// A model of the same provider that replaces its default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
 }
 
 impl ChatRequest {
-    /// A request to go on with this conversation.
+    /// A request to continue this conversation.
     pub fn new(messages: Transcript) -> Self {
         ChatRequest { messages, ..ChatRequest::default() }
     }
 
-    /// The same request with these tools.
+    /// Sets the tools.
     #[must_use]
     pub fn with_tools(mut self, tools: impl Into<Arc<[ToolSpec]>>) -> Self {
         self.tools = tools.into();
         self
     }
 
-    /// The same request with this choice of tools.
+    /// Sets the tool choice.
     #[must_use]
     pub fn with_tool_choice(mut self, choice: ToolChoice) -> Self {
         self.tool_choice = choice;
         self
     }
 
-    /// The same request for text in this format.
+    /// Sets the format of the reply's text.
     #[must_use]
     pub fn with_response_format(mut self, format: ResponseFormat) -> Self {
         self.response_format = Some(format);
         self
     }
 
-    /// The same request with these parameters.
+    /// Sets the parameters.
     #[must_use]
     pub fn with_params(mut self, params: ModelParams) -> Self {
         self.params = params;
         self
     }
 
-    /// The same request to another model of the same provider.
+    /// Sets another model of the same provider.
     #[must_use]
     pub fn with_model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
@@ -88,19 +88,19 @@ impl ChatRequest {
     }
 }
 
-/// A tool, as a model sees it.
+/// A tool's specification for the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolSpec {
-    /// What it is called by.
+    /// The tool's name.
     pub name: String,
-    /// What it does and when to use it, for the model.
+    /// The purpose of the tool and when to use it, for the model.
     #[serde(default)]
     pub description: String,
-    /// The JSON Schema of its arguments, an object.
+    /// The JSON Schema of the arguments, an object.
     pub parameters: Value,
-    /// Whether the provider is asked to hold the model to the schema. The parameters are the plain schema; a provider
-    /// sends the form that its strict mode takes, or the plain one if the schema has no such form.
+    /// Whether the provider should enforce the schema. The parameters are the plain schema: a provider sends the form
+    /// that its strict mode accepts, or the plain one if there is none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
     /// Fields that an API has for a tool beside these, each under the name of its
@@ -141,7 +141,7 @@ impl ToolSpec {
         self
     }
 
-    /// The same tool, whose schema the provider is to enforce.
+    /// Sets whether the provider should enforce the schema.
     #[must_use]
     pub fn with_strict(mut self, strict: bool) -> Self {
         self.strict = strict;
@@ -149,73 +149,74 @@ impl ToolSpec {
     }
 }
 
-/// Whether the model has to call a tool.
+/// Whether the model must call a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolChoice {
-    /// As it sees fit.
+    /// The model decides.
     #[default]
     Auto,
     /// It must not.
     None,
-    /// It must call at least one, whichever.
+    /// At least one tool call, of any tool.
     Required,
-    /// It must call this one.
+    /// A call of this tool.
     Named(String),
 }
 
-/// What the text of a reply has to be.
+/// The required format of a reply's text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ResponseFormat {
     /// Any JSON object.
     JsonObject,
-    /// JSON of this schema.
+    /// JSON with this schema.
     JsonSchema {
-        /// What the schema is called.
+        /// The schema's name.
         name: String,
         /// The JSON Schema.
         schema: Value,
-        /// Whether the provider is to hold the model to it, if it can.
+        /// Whether the provider should enforce the schema, if it can.
         #[serde(default)]
         strict: bool,
     },
 }
 
-/// How a model is to sample. What is not said is left to the provider.
+/// Sampling parameters. The provider's defaults apply to unset ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelParams {
-    /// The higher, the more adventurous.
+    /// The sampling temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// The share of probability to sample from.
+    /// The probability mass to sample from (nucleus sampling).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// The number of tokens after which a reply is cut.
+    /// The maximum number of output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u64>,
-    /// A seed, for providers that can repeat themselves.
+    /// A seed, for providers with reproducible sampling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
-    /// Texts before which a reply ends.
+    /// Stop sequences; the reply ends before them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
     /// Asks for the log probability of each token, and for those of so many other likely tokens at its place: see
     /// [`Message::logprobs`](super::Message::logprobs).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u32>,
-    /// What only this provider knows; it goes into the request as it is.
+    /// Provider-specific parameters, passed through unchanged.
     #[serde(skip_serializing_if = "Extras::is_empty")]
     pub extras: Extras,
-    /// Tools that the provider runs itself, such as a web search. A run's list replaces that of its agent.
+    /// Tools that the provider runs itself, such as web search. A run's list replaces that of its agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub server_tools: Vec<ServerTool>,
 }
 
-/// A tool that a provider runs itself: it is offered beside the others, and what it did is in the reply, as unknown parts
-/// that go back with it. A model of another provider refuses the request.
+/// A tool that a provider runs itself: it is offered with the other tools, and its results are in the reply
+/// as unknown parts, which are sent back with the conversation. A model of another provider rejects the
+/// request.
 ///
 /// # Examples
 /// ```
@@ -227,21 +228,21 @@ pub struct ModelParams {
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerTool {
-    /// Whose it is: `openai` (Responses), `openai-chat`, `anthropic`, `gemini`.
+    /// The API it belongs to: `openai` (Responses), `openai-chat`, `anthropic`, `gemini`.
     pub dialect: String,
-    /// The tool, as that API writes it.
+    /// The tool, in the form of that API.
     pub tool: Value,
 }
 
 impl ServerTool {
-    /// A tool of an API, as it writes it.
+    /// A tool of an API, in the form of that API.
     pub fn new(dialect: impl Into<String>, tool: impl Into<Value>) -> Self {
         ServerTool { dialect: dialect.into(), tool: tool.into() }
     }
 }
 
 impl ModelParams {
-    /// These parameters, and `defaults` where they say nothing.
+    /// Fills unset parameters from `defaults`.
     ///
     /// # Examples
     /// ```

@@ -1,5 +1,5 @@
-//! Tool calls and their results. Arguments that the model got wrong are kept to the letter: it has to
-//! see its own mistake, and so does whoever reads the record.
+//! Tool calls and their results. Malformed arguments are kept verbatim, for the model and for readers of the
+//! record.
 
 use std::borrow::Cow;
 
@@ -11,25 +11,25 @@ use super::{Content, Part};
 use crate::json_schema::Kinds;
 use crate::{MAX_DEPTH, depth};
 
-/// A tool call that the model asks for.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
-    /// What its result will name; unique among the calls of one message.
+    /// The id that its result refers to; unique among the calls of one message.
     pub id: String,
-    /// The tool.
+    /// The tool's name.
     pub name: String,
-    /// What the tool is called with.
+    /// The arguments.
     pub arguments: Arguments,
 }
 
 impl ToolCall {
-    /// A call; the arguments may be a JSON value, a map or what [`Arguments::parse`] made.
+    /// A call; the arguments may be a JSON value, a map or the result of [`Arguments::parse`].
     pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<Arguments>) -> Self {
         ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
     }
 }
 
-/// The arguments of a tool call: a JSON object, or the text that should have been one.
+/// The arguments of a tool call: a JSON object, or malformed text.
 ///
 /// # Examples
 /// ```
@@ -61,10 +61,10 @@ struct Malformed {
 }
 
 impl Arguments {
-    /// Reads what a model wrote. Never fails and never drops a byte.
+    /// Parses a model's arguments. Never fails and keeps every byte.
     ///
-    /// Empty text and `null` mean no arguments. Text that is not JSON, or not an object, or an object
-    /// nested deeper than [`MAX_DEPTH`] is malformed.
+    /// Empty text and `null` are empty arguments. Text that is not JSON, not an object, or nested deeper than
+    /// [`MAX_DEPTH`] is malformed.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
         if matches!(text.trim(), "" | "null") {
@@ -81,7 +81,7 @@ impl Arguments {
         Arguments(Repr::Malformed(Box::new(Malformed { text, error })))
     }
 
-    /// The arguments, unless they are malformed.
+    /// The arguments; `None` if malformed.
     pub const fn as_object(&self) -> Option<&Map<String, Value>> {
         match &self.0 {
             Repr::Object(map) => Some(map),
@@ -89,7 +89,7 @@ impl Arguments {
         }
     }
 
-    /// The text that should have been a JSON object, and what is wrong with it and where.
+    /// The malformed text, and the error with its position.
     pub fn malformed(&self) -> Option<(&str, &str)> {
         match &self.0 {
             Repr::Object(_) => None,
@@ -106,7 +106,7 @@ impl Arguments {
         }
     }
 
-    /// The map as arguments, or the map back if it is nested too deep.
+    /// The map as arguments, or the map itself if it is nested too deeply.
     fn from_map(map: Map<String, Value>) -> Result<Self, Map<String, Value>> {
         let is_too_deep = map.values().any(|value| depth::exceeds(value, MAX_DEPTH - 1));
         if is_too_deep { Err(map) } else { Ok(Arguments(Repr::Object(map))) }
@@ -114,7 +114,7 @@ impl Arguments {
 }
 
 impl Default for Arguments {
-    /// No arguments: `{}`.
+    /// Empty arguments: `{}`.
     fn default() -> Self {
         Arguments(Repr::Object(Map::new()))
     }
@@ -127,7 +127,7 @@ impl From<Map<String, Value>> for Arguments {
 }
 
 impl From<Value> for Arguments {
-    /// As if the value had been written as text and [parsed](Arguments::parse).
+    /// Equivalent to writing the value as text and [parsing](Arguments::parse) it.
     fn from(value: Value) -> Self {
         match value {
             Value::Object(map) => map.into(),
@@ -136,7 +136,7 @@ impl From<Value> for Arguments {
     }
 }
 
-/// The answer to a tool call.
+/// The result of a tool call.
 ///
 /// # Examples
 /// ```
@@ -157,19 +157,19 @@ pub struct ToolResult {
 /// The result of a tool call: a value, an error, or parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolContent {
-    /// What the tool returned.
+    /// The tool's return value.
     Value(Value),
-    /// Why there is nothing: the tool failed, was rejected, or was interrupted.
+    /// An error: the tool failed, was rejected, or was interrupted.
     Error(String),
-    /// What the tool returned, if it is not JSON: texts, images, files.
+    /// A result that is not JSON: texts, images, files.
     Parts(Vec<Part>),
 }
 
 impl ToolResult {
-    /// The answer to the call `call_id` of the tool `name`.
+    /// The result of the call `call_id` of the tool `name`.
     ///
-    /// What could be written but not read again is kept as its JSON text: a value nested deeper than
-    /// [`MAX_DEPTH`], and a tool call or a tool result among parts.
+    /// Content that could be written but not read again is kept as its JSON text: a value nested deeper than
+    /// [`MAX_DEPTH`], and a tool call or a tool result among the parts.
     pub fn new(call_id: impl Into<String>, name: impl Into<String>, content: ToolContent) -> Self {
         let content = match content {
             ToolContent::Value(value) => ToolContent::Value(storable(value)),
@@ -179,27 +179,27 @@ impl ToolResult {
         ToolResult { call_id: call_id.into(), name: name.into(), content }
     }
 
-    /// The answer of a tool that returned `value`.
+    /// The result of a tool that returned `value`.
     pub fn value(call_id: impl Into<String>, name: impl Into<String>, value: impl Into<Value>) -> Self {
         ToolResult::new(call_id, name, ToolContent::Value(value.into()))
     }
 
-    /// The answer of a tool that failed; the model reads `text`.
+    /// The result of a failed tool; the model reads `text`.
     pub fn error(call_id: impl Into<String>, name: impl Into<String>, text: impl Into<String>) -> Self {
         ToolResult::new(call_id, name, ToolContent::Error(text.into()))
     }
 
-    /// The id of the call that this answers.
+    /// The id of the call.
     pub fn call_id(&self) -> &str {
         &self.call_id
     }
 
-    /// The tool.
+    /// The tool's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The result or the error.
+    /// The value, the error or the parts.
     pub const fn content(&self) -> &ToolContent {
         &self.content
     }
@@ -209,8 +209,8 @@ impl ToolResult {
         matches!(self.content, ToolContent::Error(_))
     }
 
-    /// The answer as the model reads it: a string as it is, another value as compact JSON, the text of an
-    /// error, or the text among the parts.
+    /// The result as text for the model: a string unchanged, another value as compact JSON, the text of an
+    /// error, or the text of the parts.
     pub fn text(&self) -> Cow<'_, str> {
         match &self.content {
             ToolContent::Value(Value::String(text)) | ToolContent::Error(text) => Cow::Borrowed(text),
@@ -219,14 +219,14 @@ impl ToolResult {
         }
     }
 
-    /// The same answer to another call id and name.
+    /// The same result for another call id and name.
     #[must_use]
     pub(super) fn readdressed(&self, call_id: &str, name: &str) -> Self {
         ToolResult { call_id: call_id.to_owned(), name: name.to_owned(), content: self.content.clone() }
     }
 }
 
-/// A part that may be inside a tool result: calls and results, which would nest, become text.
+/// A part allowed inside a tool result: calls and results, which would nest, become text.
 fn flattened(part: Part) -> Part {
     match part.content {
         Content::ToolCall(_) | Content::ToolResult(_) => {

@@ -1,5 +1,5 @@
-//! A conversation. Messages are only ever appended, and they are shared: a clone costs as much as a
-//! clone of an `Arc`, and so does a push, whatever the length and however many clones are alive.
+//! A conversation: an append-only list of shared messages. Clone and push are O(1), whatever the length and
+//! the number of clones.
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct Transcript(List<Arc<Message>>);
 pub type Iter<'a> = list::Iter<'a, Arc<Message>>;
 
 impl Transcript {
-    /// A conversation that has not begun.
+    /// An empty conversation.
     pub fn new() -> Self {
         Transcript::default()
     }
@@ -50,7 +50,7 @@ impl Transcript {
         self.0.push(message.into());
     }
 
-    /// This conversation with one more message.
+    /// Appends a message.
     #[must_use]
     pub fn with(mut self, message: impl Into<Arc<Message>>) -> Self {
         self.push(message);
@@ -62,12 +62,12 @@ impl Transcript {
         self.0.len()
     }
 
-    /// Whether there is no message.
+    /// Whether there are no messages.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The message at `index`, or none at or past the end.
+    /// The message at `index`; `None` at or after the end.
     pub fn get(&self, index: usize) -> Option<&Arc<Message>> {
         self.0.get(index)
     }
@@ -87,18 +87,18 @@ impl Transcript {
         self.0.iter()
     }
 
-    /// The messages from `index` on; none at or past the end. Skipping costs nothing.
+    /// The messages from `index` on; empty at or after the end. Skipping costs nothing.
     pub fn iter_from(&self, index: usize) -> Iter<'_> {
         self.0.iter_from(index)
     }
 
-    /// Whether both are the same version of the same conversation, found without looking at messages.
-    /// `false` says nothing: they may still be equal.
+    /// Whether both are the same version of the same conversation, by pointer. `false` is inconclusive: they
+    /// may still be equal.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         self.0.ptr_eq(&other.0)
     }
 
-    /// Whether this conversation begins with all of `earlier`. At once if it grew from it; else the
+    /// Whether this conversation begins with all of `earlier`. O(1) if it grew from it; otherwise the
     /// messages are compared.
     pub fn starts_with(&self, earlier: &Self) -> bool {
         self.0.grew_from(&earlier.0)

@@ -1,8 +1,8 @@
-//! Turns and steps: where a conversation can be cut without breaking it.
+//! Turns and steps: where a conversation can be split safely.
 //!
-//! A turn is a user message and all up to the next one. A step is an assistant message and the tool
-//! messages right behind it. Both are found by walking from either end, never by an index kept beside the
-//! messages: whoever wants the last few turns looks at those only.
+//! A turn is a user message and the messages up to the next one. A step is an assistant message and the tool
+//! messages directly after it. Both are found by iterating from either end, without an index: reading the
+//! last few turns costs only those.
 
 use std::iter::FusedIterator;
 use std::ops::Range;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use super::{Message, Role, Transcript};
 
 impl Transcript {
-    /// The messages before the first user message: all of them, if there is none.
+    /// The messages before the first user message; all of them, if there is none.
     pub fn preamble(&self) -> Span<'_> {
         let end = self.iter().position(|message| message.role() == Role::User).unwrap_or(self.len());
         self.span(0..end)
     }
 
-    /// The turns, from either end. What is in no turn is in the [preamble](Transcript::preamble).
+    /// The turns, from either end. Other messages are in the [preamble](Transcript::preamble).
     ///
     /// # Examples
     /// ```
@@ -43,13 +43,13 @@ impl Transcript {
         Steps(self.span(0..self.len()))
     }
 
-    /// Where the turn of the message at `index` begins; none if no user message is at or before it.
+    /// The start of the turn of the message at `index`; `None` if no user message is at or before it.
     pub fn turn_start(&self, index: usize) -> Option<usize> {
         (0..self.len().min(index.saturating_add(1))).rev().find(|index| self.role(*index) == Some(Role::User))
     }
 
-    /// Where the step of the message at `index` begins: for a tool message the assistant message that it
-    /// follows, with nothing but tool messages between them; else `index` itself.
+    /// The start of the step of the message at `index`: for a tool message, the assistant message that it
+    /// follows, with only tool messages in between; otherwise `index` itself.
     pub fn step_start(&self, index: usize) -> usize {
         let mut start = index;
         while self.role(start) == Some(Role::Tool) {
@@ -64,14 +64,14 @@ impl Transcript {
         }
     }
 
-    /// The messages of `range`, which is cut to those that exist.
+    /// The messages of `range`, clipped to existing ones.
     pub fn span(&self, range: Range<usize>) -> Span<'_> {
         let end = range.end.min(self.len());
         Span { transcript: self, start: range.start.min(end), end }
     }
 }
 
-/// Some consecutive messages of a [`Transcript`].
+/// Consecutive messages of a [`Transcript`].
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     transcript: &'a Transcript,
@@ -80,7 +80,7 @@ pub struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// Where the messages are.
+    /// The indexes of the messages.
     pub const fn range(&self) -> Range<usize> {
         self.start..self.end
     }
@@ -90,7 +90,7 @@ impl<'a> Span<'a> {
         self.end - self.start
     }
 
-    /// Whether there is no message.
+    /// Whether there are no messages.
     pub const fn is_empty(&self) -> bool {
         self.start == self.end
     }
@@ -108,12 +108,12 @@ impl<'a> Span<'a> {
         Steps(*self)
     }
 
-    /// The first message in `role`.
+    /// The first message with `role`.
     fn find(&self, role: Role) -> Option<usize> {
         self.range().find(|index| self.transcript.role(*index) == Some(role))
     }
 
-    /// The last message in `role`.
+    /// The last message with `role`.
     fn rfind(&self, role: Role) -> Option<usize> {
         self.range().rev().find(|index| self.transcript.role(*index) == Some(role))
     }
@@ -124,7 +124,7 @@ impl<'a> Span<'a> {
 pub struct Turn<'a>(Span<'a>);
 
 impl<'a> Turn<'a> {
-    /// Where the messages of the turn are.
+    /// The indexes of the turn's messages.
     pub const fn range(&self) -> Range<usize> {
         self.0.range()
     }
@@ -147,12 +147,12 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// An assistant message and the tool messages right behind it; see [`Transcript::steps`].
+/// An assistant message and the tool messages directly after it; see [`Transcript::steps`].
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a>(Span<'a>);
 
 impl<'a> Step<'a> {
-    /// Where the messages of the step are.
+    /// The indexes of the step's messages.
     pub const fn range(&self) -> Range<usize> {
         self.0.range()
     }
@@ -169,7 +169,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Iterates over turns; see [`Transcript::turns`]. To walk over all of them takes one walk over the messages.
+/// Iterates over turns; see [`Transcript::turns`]. A full iteration visits each message once.
 #[derive(Clone, Debug)]
 pub struct Turns<'a>(Span<'a>);
 
@@ -203,12 +203,12 @@ impl DoubleEndedIterator for Turns<'_> {
 
 impl FusedIterator for Turns<'_> {}
 
-/// Iterates over steps; see [`Transcript::steps`]. To walk over all of them takes two walks over the messages.
+/// Iterates over steps; see [`Transcript::steps`]. A full iteration visits each message twice.
 #[derive(Clone, Debug)]
 pub struct Steps<'a>(Span<'a>);
 
 impl<'a> Steps<'a> {
-    /// The step that the assistant message at `start` begins.
+    /// The step of the assistant message at `start`.
     fn step(&self, start: usize) -> Step<'a> {
         let is_result = |index: &usize| self.0.transcript.role(*index) == Some(Role::Tool);
         let results = (start + 1..self.0.end).take_while(is_result).count();

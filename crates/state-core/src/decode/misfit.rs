@@ -1,4 +1,4 @@
-//! The error of the deserializer that explains: what `serde` reports, as data.
+//! The error of the explaining deserializer: the reports of `serde`, as data.
 
 use std::fmt::{self, Write as _};
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::{DecodeError, DecodeErrorKind};
 
-/// What does not fit, and where.
+/// A decoding fault and its path.
 #[derive(Debug)]
 pub(super) struct Misfit {
     kind: DecodeErrorKind,
     message: String,
-    /// The way from the value to the fault, the innermost step first.
+    /// The path from the value to the fault, innermost step first.
     steps: Vec<Step>,
-    /// Whether the message of a type quotes the value; none before it was checked.
+    /// Whether the message of a type quotes the value; `None` before the check.
     quotes: Option<bool>,
 }
 
@@ -24,8 +24,8 @@ pub(super) enum Step {
     Field(String),
 }
 
-/// Replaces a reason that quotes the value.
-const REFUSED: &str = "the type refuses this value";
+/// Replaces a message that quotes the value.
+const REFUSED: &str = "invalid value for the type";
 
 impl Misfit {
     fn new(kind: DecodeErrorKind, message: String) -> Self {
@@ -37,7 +37,7 @@ impl Misfit {
         Misfit::new(DecodeErrorKind::Custom, REFUSED.to_owned())
     }
 
-    /// The fault, which is about `value` or something in it.
+    /// Binds the fault to `value` or a part of it.
     pub(super) fn of(mut self, value: &Value) -> Self {
         if self.kind == DecodeErrorKind::Custom {
             self.quotes.get_or_insert_with(|| is_quoted(value, &self.message));
@@ -45,19 +45,19 @@ impl Misfit {
         self
     }
 
-    /// The fault, seen from the list or object that holds `value`.
+    /// Adds the list or object that holds `value` to the path.
     pub(super) fn inside(self, step: Step, value: &Value) -> Self {
         let mut misfit = self.of(value);
         misfit.steps.push(step);
         misfit
     }
 
-    /// The error, with the reason that a type gives in its own words.
+    /// The error, with the type's own message.
     pub(super) fn whole(self) -> DecodeError {
         DecodeError { kind: self.kind, path: path_of(&self.steps), message: self.message }
     }
 
-    /// The error, without a reason that quotes the value.
+    /// The error, without a message that quotes the value.
     pub(super) fn without_quotes(mut self) -> DecodeError {
         if self.quotes == Some(true) {
             REFUSED.clone_into(&mut self.message);
@@ -77,7 +77,7 @@ impl de::Error for Misfit {
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        let message = format!("expected {expected}, found another {}", name_of(found));
+        let message = format!("expected {expected}, found an invalid {}", name_of(found));
         Misfit::new(DecodeErrorKind::InvalidValue, message)
     }
 
@@ -103,7 +103,7 @@ impl de::Error for Misfit {
     }
 }
 
-/// Required by `serde`'s trait.
+/// Required by the `serde` trait.
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -128,13 +128,13 @@ fn name_of(found: Unexpected<'_>) -> &'static str {
 fn unknown(what: &str, expected: &[&str]) -> String {
     let names: Vec<String> = expected.iter().map(|name| format!("`{name}`")).collect();
     match names.len() {
-        0 => format!("unknown {what}, expected none"),
+        0 => format!("unknown {what}, expected no {what}"),
         1 => format!("unknown {what}, expected {}", names[0]),
         _ => format!("unknown {what}, expected one of {}", names.join(", ")),
     }
 }
 
-/// Whether a text quotes a value, or something in it.
+/// Whether a text quotes a value or a part of it.
 fn is_quoted(value: &Value, text: &str) -> bool {
     let has = |words: &str| !words.is_empty() && text.contains(words);
     match value {
@@ -149,7 +149,7 @@ fn is_quoted(value: &Value, text: &str) -> bool {
     }
 }
 
-/// The form of a path that people and models read with ease: `$[0].title`.
+/// The path as people and models read it: `$[0].title`.
 fn path_of(steps: &[Step]) -> String {
     let mut path = "$".to_owned();
     for step in steps.iter().rev() {

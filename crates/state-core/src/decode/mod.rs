@@ -1,8 +1,8 @@
-//! Decodes JSON as a Rust type; errors say where and what kind of fault, and never show the value.
+//! Decodes JSON as a Rust type; errors have a path and a kind, and never show the value.
 //!
-//! `serde_json` quotes the value in the text of its errors, and values may be secrets. So it decodes, which is fast, and
-//! only after a failure the value is read once more by a deserializer whose [error](misfit::Misfit) keeps what `serde`
-//! reports as data: the kind, what was expected, and the path.
+//! `serde_json` quotes values in its errors, and values may be secrets. So `serde_json` decodes, which is
+//! fast, and only after a failure the value is read again by a deserializer whose [error](misfit::Misfit)
+//! keeps the reports of `serde` as data: the kind, the expectation, and the path.
 
 mod misfit;
 mod object;
@@ -20,7 +20,7 @@ pub(crate) use self::object::object;
 use self::reader::Reader;
 use crate::state::Fault;
 
-/// Why a JSON value cannot be decoded as a type. The value is not part of it.
+/// An error of decoding a JSON value as a type. It does not contain the value.
 ///
 /// # Examples
 /// ```
@@ -29,10 +29,10 @@ use crate::state::Fault;
 ///
 /// let error = decode::<Vec<u64>>(&json!([1, "s3cret"])).unwrap_err();
 /// assert_eq!((error.path(), error.kind()), ("$[1]", DecodeErrorKind::InvalidType));
-/// assert_eq!(error.to_string(), "at $[1]: expected u64, found string");
+/// assert_eq!(error.to_string(), "expected u64, found string at $[1]");
 /// ```
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("at {path}: {message}")]
+#[error("{message} at {path}")]
 pub struct DecodeError {
     kind: DecodeErrorKind,
     path: String,
@@ -47,7 +47,7 @@ pub enum DecodeErrorKind {
     Syntax,
     /// A value of another type was expected.
     InvalidType,
-    /// The type is as expected, the value is not: out of range, for instance.
+    /// The type is as expected, but the value is invalid: out of range, for instance.
     InvalidValue,
     /// A list is too short or too long.
     InvalidLength,
@@ -57,24 +57,24 @@ pub enum DecodeErrorKind {
     UnknownField,
     /// A field is missing.
     MissingField,
-    /// A field is there twice.
+    /// A field is duplicated.
     DuplicateField,
-    /// The type itself refuses the value.
+    /// The type's own validation rejects the value.
     Custom,
 }
 
 impl DecodeError {
-    /// The kind of the fault.
+    /// The kind of the error.
     pub const fn kind(&self) -> DecodeErrorKind {
         self.kind
     }
 
-    /// The place of the fault: a JSON path such as `$[2].title`, or a position in a text that is not JSON.
+    /// The location: a JSON path such as `$[2].title`, or a position in a text that is not JSON.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// What is wrong there.
+    /// The message, without the location.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -89,8 +89,8 @@ impl From<DecodeError> for Fault {
 /// Decodes a JSON value as a `T`, with errors that do not show the value.
 ///
 /// # Errors
-/// When the value is not a `T`: where, and why not. The reason that a type gives by itself (`serde`'s `custom`) is left
-/// out if it quotes the value.
+/// [`DecodeError`], with the location, when the value is not a `T`. A type's own message (`serde`'s `custom`)
+/// is replaced if it quotes the value.
 ///
 /// # Examples
 /// ```
@@ -104,17 +104,17 @@ pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, DecodeError> {
     T::deserialize(value).map_err(|_| explain::<T>(value).without_quotes())
 }
 
-/// Why a value that is not a `T` is none.
+/// The error of a value that is not a `T`.
 pub(crate) fn why_not<T: DeserializeOwned>(value: &Value) -> DecodeError {
     explain::<T>(value).without_quotes()
 }
 
-/// Decodes a text that holds values.
+/// Decodes a text that contains values.
 pub(crate) fn decode_text<T: DeserializeOwned>(json: &str) -> Result<T, DecodeError> {
     serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, Misfit::without_quotes))
 }
 
-/// Decodes a text that holds no values, a schema: the reasons that its types give are shown whole.
+/// Decodes a text without values, a schema: messages of types are shown whole.
 pub(crate) fn decode_declaration<T: DeserializeOwned>(json: &str) -> Result<T, DecodeError> {
     serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, Misfit::whole))
 }
@@ -122,7 +122,7 @@ pub(crate) fn decode_declaration<T: DeserializeOwned>(json: &str) -> Result<T, D
 fn explain<T: DeserializeOwned>(value: &Value) -> Misfit {
     match T::deserialize(Reader(value)) {
         Err(misfit) => misfit.of(value),
-        // A type that looks at the deserializer itself may take from one what it refuses from another.
+        // A type that inspects the deserializer may accept from one and reject from another.
         Ok(_) => Misfit::refused(),
     }
 }
@@ -139,7 +139,7 @@ fn of_text<T: DeserializeOwned>(
     }
 }
 
-/// The texts of syntax errors do not quote the JSON; a position is all that they say of it.
+/// Messages of syntax errors do not quote the JSON; they only give a position.
 fn of_syntax(error: &serde_json::Error) -> DecodeError {
     let path = format!("line {} column {}", error.line(), error.column());
     let message = match error.classify() {

@@ -1,4 +1,4 @@
-//! Objects, and nothing else: a derived struct also reads a list of its fields.
+//! Reads objects only: a derived struct would also accept a list of its fields.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Reads an object as a `T`, and takes nothing else for one.
+/// Reads an object as a `T`; rejects other kinds.
 pub(crate) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
     expected: &'static str,

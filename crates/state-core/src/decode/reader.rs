@@ -1,4 +1,4 @@
-//! A deserializer of JSON values that notes the way to a fault.
+//! A deserializer of JSON values that records the path of an error.
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -72,7 +72,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
     }
 }
 
-/// What `serde` calls the value; of numbers, the kind is all that is looked at.
+/// The kind of the value in `serde`'s terms; the contents of numbers are not shown.
 fn unexpected(value: &Value) -> Unexpected<'_> {
     match value {
         Value::Null => Unexpected::Unit,
@@ -150,7 +150,7 @@ impl<'de> MapAccess<'de> for Fields<'de> {
     }
 }
 
-/// Reads the name of a field: as a text, or as the number or boolean that it is written for.
+/// Reads the name of a field: as text, or as the number or boolean that it represents.
 struct Name<'a>(&'a str);
 
 macro_rules! parse_names {
@@ -221,7 +221,7 @@ struct Variant<'a> {
 }
 
 impl<'a> Variant<'a> {
-    /// Reads the content with a visitor that takes a list or an object.
+    /// Reads the content with a visitor for a list or an object.
     fn read<T>(
         self,
         read: impl FnOnce(Reader<'a>) -> Result<T, Misfit>,

@@ -1,4 +1,4 @@
-//! Checking values against one schema, with a JSON Schema library or without.
+//! Checks values against one schema, with or without a JSON Schema library.
 
 #[cfg(feature = "validation")]
 use std::sync::OnceLock;
@@ -13,14 +13,14 @@ use super::kinds::Kinds;
 use super::value_type::array_branch;
 use crate::faults::{Fault, Faults};
 
-/// At most this many faults of one value are collected.
+/// The maximum number of collected faults of one value.
 const MAX_FAULTS: usize = 32;
 
-/// A check by the typed Rust reader, where a key was declared with one.
+/// A check by the typed Rust reader, for keys declared with a Rust type.
 pub(crate) type DecodeCheck = fn(&Value) -> Result<(), Fault>;
 
-/// Checks values against one schema: first their kind, then whatever else the schema says, then whether the
-/// typed reader can read them, where there is one: JSON Schema does not know the range of an `i64`.
+/// Checks values against one schema: first their kind, then the schema's other rules, then whether the typed
+/// reader can read them, if there is one: JSON Schema has no range of an `i64`.
 pub(super) struct Checker {
     kinds: Kinds,
     rules: Option<Rules>,
@@ -53,13 +53,13 @@ impl Checker {
     }
 }
 
-/// Without a JSON Schema library: the kinds of the items of a list.
+/// Without a JSON Schema library: the kinds of a list's items.
 #[cfg(not(feature = "validation"))]
 struct Rules(Kinds);
 
 #[cfg(not(feature = "validation"))]
 impl Rules {
-    #[expect(clippy::unnecessary_wraps, reason = "the twin of a function that can fail")]
+    #[expect(clippy::unnecessary_wraps, reason = "the counterpart of a fallible function")]
     fn new(schema: &Value) -> Result<Self, String> {
         let item = array_branch(schema).and_then(|array| array.get("items"));
         Ok(Rules(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item))))
@@ -79,7 +79,7 @@ impl Rules {
     }
 }
 
-/// Whether a schema has any rule that the kind check leaves open.
+/// Whether a schema has rules beyond kinds.
 fn says_more_than_kinds(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => fields.iter().any(|(name, rule)| match name.as_str() {
@@ -97,8 +97,8 @@ fn says_more_than_kinds(schema: &Value) -> bool {
 #[cfg(feature = "validation")]
 struct Rules {
     schema: Value,
-    /// What decides by itself that a value fits, if the schema has no rules beside: then the library, whose first use
-    /// costs more than all else that a small program does at its start, is only asked what is wrong.
+    /// Decides alone that a value fits, if it covers the whole schema: then the library, whose first use
+    /// dominates the start of a small program, is only needed to describe faults.
     fit: Option<Fit>,
     validator: OnceLock<Option<jsonschema::Validator>>,
 }
@@ -119,7 +119,7 @@ impl Rules {
             return Ok(());
         }
         let Some(validator) = self.validator.get_or_init(|| compile(&self.schema).ok()) else {
-            return Err(Fault::new("$", "does not fit the schema").into());
+            return Err(Fault::new("$", "value does not match the schema").into());
         };
         if validator.is_valid(value) {
             return Ok(());
@@ -139,7 +139,7 @@ fn compile(schema: &Value) -> Result<jsonschema::Validator, String> {
         .map_err(|error| error.to_string())
 }
 
-/// `/0/title` as `$[0].title`, the form that people and models read with ease.
+/// `/0/title` as `$[0].title`, the readable form.
 #[cfg(feature = "validation")]
 fn json_path(location: &jsonschema::paths::Location) -> String {
     use jsonschema::paths::LocationSegment;
@@ -157,7 +157,7 @@ fn json_path(location: &jsonschema::paths::Location) -> String {
     path
 }
 
-/// The keyword `type`, by our kinds: 1.0 is no integer.
+/// The keyword `type`, by strict kinds: 1.0 is not an integer.
 #[cfg(feature = "validation")]
 struct StrictType(Kinds);
 
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Values, some of which are schemas, names and bounds, good ones and bad ones.
+    /// Values, some of which are schemas, names and bounds, valid and invalid.
     fn leaf() -> impl Strategy<Value = Value> {
         select(vec![
             json!(null),
@@ -245,8 +245,8 @@ mod tests {
     }
 
     proptest! {
-        /// The library is not asked about what fits an exact schema: it would have said the same, of the schema and of
-        /// the value.
+        /// The library is skipped for values that fit an exact schema: it must agree about the schema and the
+        /// value.
         #[test]
         fn what_fits_an_exact_schema_is_valid(schema in schema(), values in prop::collection::vec(leaf(), 12)) {
             let fit = Fit::of(&schema);

@@ -1,8 +1,8 @@
-//! Whether a value fits a schema, by the rules that the schemas of most Rust types are made of: kinds, listed values,
-//! bounds, items, properties, alternatives.
+//! Checks whether a value fits a schema by the rules that most Rust types' schemas consist of: kinds, listed
+//! values, bounds, items, properties, alternatives.
 //!
-//! Where a schema has other rules as well, the answer is that of those which are known here: enough to tell alternatives
-//! apart. Where it has none, [`Fit::is_exact`], a value that fits needs no further check.
+//! Unknown rules of a schema are ignored: enough to tell alternatives apart. Without unknown rules,
+//! [`Fit::is_exact`], a value that fits needs no further check.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 use super::keywords::{is_required, literals};
 use super::kinds::Kinds;
 
-/// Whether a value fits a schema, as far as kinds, listed values, bounds of numbers, and properties tell.
+/// Checks whether a value fits a schema, by kinds, listed values, bounds of numbers, and properties.
 ///
 /// # Examples
 /// ```
@@ -30,10 +30,10 @@ pub fn allows_null(schema: &Value) -> bool {
     fits(schema, &Value::Null)
 }
 
-/// Below this, every integer is the same as `f64`.
+/// Below this, every integer is exact as `f64`.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// What is known here of a schema.
+/// The known rules of a schema.
 #[derive(Debug)]
 pub(super) struct Fit {
     kinds: Kinds,
@@ -43,10 +43,10 @@ pub(super) struct Fit {
     items: Option<Box<Fit>>,
     properties: BTreeMap<String, Fit>,
     required: Vec<String>,
-    /// Properties that have no rules of their own.
+    /// The rules of properties without rules of their own.
     others: Option<Box<Fit>>,
     all: Vec<Fit>,
-    /// Of each of these, one fits.
+    /// Of each list, at least one must fit.
     alternatives: Vec<Vec<Fit>>,
     is_exact: bool,
 }
@@ -86,7 +86,7 @@ impl Fit {
         }
     }
 
-    /// Reads one keyword; none if it is unknown here, or its rule is not what JSON Schema has there.
+    /// Reads one keyword; `None` if it is unknown or its value is not valid for JSON Schema.
     fn read(&mut self, keyword: &str, rule: &Value) -> Option<()> {
         match (keyword, rule) {
             ("type", names) => Kinds::are_types(names).then_some(())?,
@@ -129,7 +129,7 @@ impl Fit {
         part
     }
 
-    /// Whether there are no other rules in the schema, and these are as JSON Schema has them.
+    /// Whether all rules of the schema are known and valid.
     #[cfg(feature = "validation")]
     pub(super) fn is_exact(&self) -> bool {
         self.is_exact
@@ -166,12 +166,12 @@ impl Fit {
     }
 }
 
-/// A bound that numbers can be compared with as `f64`.
+/// A bound that is comparable as `f64`.
 fn exact(bound: &Number) -> Option<f64> {
     bound.as_f64().filter(|bound| bound.abs() < MAX_EXACT)
 }
 
-/// At most so many alternatives are compared with each other.
+/// The maximum number of alternatives that are compared with each other.
 const MAX_ALTERNATIVES: usize = 16;
 
 fn exclude_one_another(schemas: &[Value]) -> bool {
@@ -184,7 +184,7 @@ fn exclude_one_another(schemas: &[Value]) -> bool {
     schemas.len() <= MAX_ALTERNATIVES && pairs().all(|(first, second)| exclude_each_other(first, second))
 }
 
-/// Whether no value fits both schemas, as far as can be seen.
+/// Whether provably no value fits both schemas.
 ///
 /// # Examples
 /// ```
@@ -204,7 +204,7 @@ pub fn exclude_each_other(first: &Value, second: &Value) -> bool {
     }
 }
 
-/// Both are objects, and a property tells which.
+/// Whether both are objects that differ in a property.
 fn are_objects_apart(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
     let are_objects = [first, second].into_iter().all(|fields| Kinds::of_type(fields) == Kinds::OBJECT);
     are_objects && (requires_other(first, second) || requires_other(second, first))

@@ -1,8 +1,8 @@
-//! The keywords of a schema: which hold schemas, which say something to people only, and what some of them say.
+//! The keywords of a schema: subschemas, annotations, and a few rules.
 
 use serde_json::{Map, Value};
 
-/// Keywords that say something to people, not to a check.
+/// Keywords for readers, without effect on validation.
 const ANNOTATIONS: [&str; 11] = [
     "title",
     "description",
@@ -17,23 +17,23 @@ const ANNOTATIONS: [&str; 11] = [
     "$comment",
 ];
 
-/// Whether a keyword says something to people, or is only referred to: it makes no difference to a check.
+/// Whether a keyword has no effect on validation: an annotation, or definitions.
 pub fn is_annotation(name: &str) -> bool {
     ANNOTATIONS.contains(&name) || name.starts_with("x-")
 }
 
-/// Whether a schema has no other rules than these.
+/// Whether a schema has no rules except these.
 pub(super) fn says_only(schema: &Value, rules: &[&str]) -> bool {
     schema
         .as_object()
         .is_none_or(|fields| fields.keys().all(|name| rules.contains(&name.as_str()) || is_annotation(name)))
 }
 
-/// Where a schema has schemas inside, each with its keyword. Definitions are not among them: they are followed where they
+/// The subschemas of a schema, each with its keyword. Definitions are excluded: they are followed where they
 /// are used.
 ///
-/// The walk goes by keyword and never by name alone: a property may well be called `items` or `$ref`. (`schemars` has one
-/// too, which passes over `unevaluatedProperties`, `unevaluatedItems` and `dependentSchemas`.)
+/// The walk goes by keyword, not by name: a property may be called `items` or `$ref`. (The one of `schemars`
+/// skips `unevaluatedProperties`, `unevaluatedItems` and `dependentSchemas`.)
 ///
 /// # Examples
 /// ```
@@ -76,7 +76,7 @@ pub fn subschemas_mut(schema: &mut Map<String, Value>) -> Vec<(&str, &mut Value)
     found
 }
 
-/// The values that a schema lists by `const` or `enum`, if it lists them.
+/// The values that a schema lists by `const` or `enum`, if any.
 pub fn literals(schema: &Map<String, Value>) -> Option<&[Value]> {
     match (schema.get("const"), schema.get("enum")) {
         (Some(value), _) => Some(std::slice::from_ref(value)),

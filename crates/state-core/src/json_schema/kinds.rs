@@ -1,4 +1,4 @@
-//! The kinds of JSON values, and which of them a schema allows.
+//! The kinds of JSON values, and the kinds that a schema allows.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::references::referred;
 
-/// How many schemas are looked at to find the kinds of a type. Types that refer to themselves have no end.
+/// The limit on visited schemas when the kinds of a type are computed. Recursive types are endless.
 const MAX_VISITS: usize = 256;
 
-/// A set of kinds of JSON values. Integers and other numbers are two kinds: 1.0 is not an integer.
+/// A set of kinds of JSON values. Integers and other numbers are different kinds: 1.0 is not an integer.
 ///
 /// # Examples
 /// ```
@@ -31,7 +31,7 @@ impl Kinds {
     pub const BOOLEAN: Kinds = Kinds(2);
     /// Numbers without a fraction.
     pub const INTEGER: Kinds = Kinds(4);
-    /// Numbers with a fraction, 1.0 among them.
+    /// Numbers with a fraction, including 1.0.
     pub const FLOAT: Kinds = Kinds(8);
     /// All numbers.
     pub const NUMBER: Kinds = Kinds(4 | 8);
@@ -46,22 +46,22 @@ impl Kinds {
     /// Every value.
     pub const ALL: Kinds = Kinds(127);
 
-    /// Whether all of the other kinds are among these.
+    /// Whether this set contains all of `other`.
     pub fn contains(self, other: Kinds) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether one of the other kinds is among these.
+    /// Whether the sets intersect.
     pub fn meets(self, other: Kinds) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// These without the other kinds.
+    /// The difference of the sets.
     pub fn without(self, other: Kinds) -> Kinds {
         Kinds(self.0 & !other.0)
     }
 
-    /// These and the other kinds.
+    /// The union of the sets.
     pub const fn union(self, other: Kinds) -> Kinds {
         Kinds(self.0 | other.0)
     }
@@ -79,7 +79,7 @@ impl Kinds {
         }
     }
 
-    /// The kinds that a type of JSON Schema stands for; none for an unknown one.
+    /// The kinds of a JSON Schema type name; empty for an unknown one.
     pub(super) fn named(name: &str) -> Kinds {
         match name {
             "null" => Kinds::NULL,
@@ -102,7 +102,7 @@ impl Kinds {
         }
     }
 
-    /// Whether the value of a `type` keyword is one or several of the types of JSON Schema.
+    /// Whether the value of a `type` keyword is one or several JSON Schema types.
     pub(super) fn are_types(names: &Value) -> bool {
         let is_type = |name: &Value| name.as_str().is_some_and(|name| Kinds::named(name) != Kinds::NONE);
         match names {
@@ -114,8 +114,8 @@ impl Kinds {
         }
     }
 
-    /// The types of JSON Schema that name these kinds. There is none for numbers with a fraction alone: `number` is the
-    /// next wider one.
+    /// The JSON Schema type names of these kinds. Fractional numbers alone have no name: `number` is the next
+    /// wider one.
     pub fn type_names(self) -> Vec<&'static str> {
         let number = if self.contains(Kinds::FLOAT) { "number" } else { "integer" };
         let names = [
@@ -129,17 +129,17 @@ impl Kinds {
         names.into_iter().filter(|(kind, _)| self.meets(*kind)).map(|(_, name)| name).collect()
     }
 
-    /// The kinds that the `type` of a schema allows; all if it has none.
+    /// The kinds that the `type` of a schema allows; all without a `type`.
     pub fn of_type(schema: &Map<String, Value>) -> Kinds {
         schema.get("type").map_or(Kinds::ALL, Kinds::of_type_keyword)
     }
 
-    /// The kinds that a value of this schema can have, as far as can be seen.
+    /// The kinds that a value of this schema can have, conservatively.
     pub(super) fn of(root: &Value, schema: &Value) -> Kinds {
         Kinds::of_visited(root, schema, &mut { MAX_VISITS })
     }
 
-    /// All, once `visits` are used up.
+    /// All kinds, once `visits` is used up.
     fn of_visited(root: &Value, schema: &Value, visits: &mut usize) -> Kinds {
         let fields = match schema {
             Value::Bool(false) => return Kinds::NONE,

@@ -1,8 +1,8 @@
-//! JSON Schema: the schemas of Rust types, values checked against schemas, and schemas looked at as data.
+//! JSON Schema: schemas of Rust types, validation, and schemas as data.
 //!
-//! In the order one meets them: [`json_schema_of`] derives the schema of a Rust type; a [`ValueType`] is a schema prepared
-//! for checks; [`Kinds`] are the kinds of values that a schema allows; [`fits`] and [`exclude_each_other`] tell
-//! alternatives apart. The rest reads single keywords of a schema, for those who turn schemas into other schemas.
+//! In order: [`json_schema_of`] derives the schema of a Rust type; a [`ValueType`] is a schema prepared for
+//! validation; [`Kinds`] are the kinds of values that a schema allows; [`fits`] and [`exclude_each_other`]
+//! tell alternatives apart. The other functions read single keywords, for code that transforms schemas.
 
 mod check;
 mod fit;
@@ -21,9 +21,9 @@ pub use self::keywords::{alternatives, is_annotation, is_required, literals, sub
 pub use self::kinds::Kinds;
 pub(crate) use self::references::standalone;
 pub use self::references::target;
-pub use self::value_type::ValueType;
+pub use self::value_type::{InvalidSchema, ValueType};
 
-/// The JSON Schema of a type (draft 2020-12), with everything inlined that can be: what refers to itself cannot.
+/// The JSON Schema of a type (draft 2020-12), with everything inlined except recursive types.
 ///
 /// # Examples
 /// ```

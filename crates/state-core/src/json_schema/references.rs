@@ -1,13 +1,13 @@
-//! Local references of a schema: following them, and taking a part of a schema that has some.
+//! Local references of a schema: resolves them, and extracts parts of a schema that has some.
 
 use serde_json::{Value, json};
 
 use super::keywords::{says_only, subschemas_mut};
 
-/// How many `$ref`s in a row are followed when the shape of a type is read.
+/// The limit on consecutive `$ref`s that are followed.
 const MAX_REFS: usize = 16;
 
-/// A part of a schema as a schema of its own: its references into the whole lead to a copy of that.
+/// Makes a part of a schema a schema of its own: references into the whole lead to a copy.
 pub(crate) fn standalone(mut part: Value, whole: &Value) -> Value {
     if redirect(&mut part) {
         let mut copy = whole.clone();
@@ -19,7 +19,7 @@ pub(crate) fn standalone(mut part: Value, whole: &Value) -> Value {
     part
 }
 
-/// Leads all references to the root to `$defs/whole`. Whether there are any.
+/// Redirects references from the root to `$defs/whole`. Returns whether there were any.
 fn redirect(schema: &mut Value) -> bool {
     let Value::Object(fields) = schema else { return false };
     let mut found = false;
@@ -37,7 +37,7 @@ fn redirect(schema: &mut Value) -> bool {
     subschemas_mut(fields).into_iter().fold(found, |found, (_, schema)| redirect(schema) | found)
 }
 
-/// Follows local references as long as nothing but a reference stands there.
+/// Follows local references while a schema consists of a reference only.
 pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     for _ in 0..MAX_REFS {
         match referred(root, schema) {
@@ -48,12 +48,12 @@ pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     schema
 }
 
-/// What the local reference of a schema refers to, if it has one.
+/// The target of a schema's local reference, if it has one.
 pub(super) fn referred<'a>(root: &'a Value, schema: &Value) -> Option<&'a Value> {
     target(root, schema.get("$ref")?.as_str()?)
 }
 
-/// What a local reference, such as `#/$defs/place`, refers to in the whole schema.
+/// The target of a local reference, such as `#/$defs/place`, in the whole schema.
 pub fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(reference.strip_prefix('#')?)
 }

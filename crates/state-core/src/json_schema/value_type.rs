@@ -1,7 +1,7 @@
-//! Declared types: a JSON Schema, prepared so that a check costs what comes in costs.
+//! Declared types: a JSON Schema, prepared so that a check costs in proportion to the new value.
 //!
-//! JSON Schema calls `1.0` an integer. Here it is none: a state that says integer must give back
-//! what a typed reader can read as one, and 1 is not 1.0 anywhere else in a state either.
+//! JSON Schema accepts `1.0` as an integer. Here it is rejected: a typed reader must be able to read a
+//! declared integer, and 1 and 1.0 are different values elsewhere in a state.
 
 use std::fmt;
 
@@ -14,11 +14,16 @@ use super::references::{resolve, standalone};
 use crate::depth;
 use crate::faults::Faults;
 
-/// A JSON Schema, prepared once so that checking values against it is cheap: the declared type of a key,
-/// or the arguments of a tool.
+/// An error of a JSON Schema: it is invalid, nested too deeply, or matches no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidSchema(String);
+
+/// A JSON Schema, prepared once so that checks are cheap: the declared type of a key, or the arguments of a
+/// tool.
 ///
-/// Integers are strict: `1.0` is none. With the feature `validation` the whole schema is checked, else the
-/// kinds of values.
+/// Integers are strict: `1.0` is rejected. With the feature `validation` the whole schema is checked,
+/// otherwise only the kinds of values.
 ///
 /// # Examples
 /// ```
@@ -27,27 +32,27 @@ use crate::faults::Faults;
 ///
 /// let numbers = ValueType::of_schema(json!({"type": "array", "items": {"type": "integer"}}))?;
 /// assert!(numbers.check(&json!([1, 2])).is_ok());
-/// assert_eq!(numbers.check(&json!("1")).unwrap_err().to_string(), "at $: expected list, found string");
-/// # Ok::<(), String>(())
+/// assert_eq!(numbers.check(&json!("1")).unwrap_err().to_string(), "expected list, found string at $");
+/// # Ok::<(), stepfold_state_core::json_schema::InvalidSchema>(())
 /// ```
 pub struct ValueType {
     schema: Value,
     shape: Shape,
     /// Checks a whole value.
     whole: Checker,
-    /// For arrays: checks an array of new items, whatever is there already.
+    /// For arrays: checks an array of new items, independent of the current ones.
     items: Option<Checker>,
 }
 
 impl ValueType {
-    /// Prepares `schema`. What fits it is then shown to `decodes`, too.
+    /// Prepares `schema`. Values that fit it are then passed to `decodes`, too.
     pub(crate) fn new(schema: Value, decodes: Option<DecodeCheck>) -> Result<Self, String> {
         if let Some(fault) = fault_of(&schema) {
             return Err(fault);
         }
         let shape = Shape::of(&schema);
         if shape.kinds == Kinds::NONE {
-            return Err("no value fits it".to_owned());
+            return Err("no value matches it".to_owned());
         }
         let whole = Checker::new(&schema, shape.kinds, decodes)?;
         let items = match shape.item_schema(&schema) {
@@ -60,12 +65,12 @@ impl ValueType {
     /// Prepares a JSON Schema (draft 2020-12).
     ///
     /// # Errors
-    /// What is wrong with the schema.
-    pub fn of_schema(schema: Value) -> Result<Self, String> {
-        ValueType::new(schema, None)
+    /// [`InvalidSchema`].
+    pub fn of_schema(schema: Value) -> Result<Self, InvalidSchema> {
+        ValueType::new(schema, None).map_err(InvalidSchema)
     }
 
-    /// A type that every value fits.
+    /// A type that accepts every value.
     pub fn anything() -> Self {
         let schema = Value::Bool(true);
         let shape = Shape::of(&schema);
@@ -83,24 +88,24 @@ impl ValueType {
         self.shape.kinds
     }
 
-    /// Whether the type is an array, or an array or null, that items can be added to.
+    /// Whether the type is an array, or an array or null, that can grow.
     pub(crate) fn is_growing_list(&self) -> bool {
         self.shape.kinds.without(Kinds::NULL) == Kinds::ARRAY && !self.shape.is_fixed_length
     }
 
-    /// Whether an array of so many items, each of which was checked, may still not fit as a whole: it has
-    /// another length than is allowed, or the type has rules such as unique items.
+    /// Whether an array of this many items may be invalid although each item was checked: its length is not
+    /// allowed, or the type has rules such as unique items.
     pub(crate) fn doubts_list_of(&self, length: usize) -> bool {
         let (min, max) = self.shape.lengths;
         self.shape.has_list_rules || !u64::try_from(length).is_ok_and(|length| (min..=max).contains(&length))
     }
 
-    /// Whether any array of so many items fits, as long as each item does.
+    /// Whether any array of this many valid items is valid.
     pub(crate) fn takes_list_of(&self, length: usize) -> bool {
         self.items.is_some() && self.kinds().contains(Kinds::ARRAY) && !self.doubts_list_of(length)
     }
 
-    /// Whether a part of an object, checked by itself, tells all about the whole object.
+    /// Whether checking the new fields of an object is enough to check the merged object.
     pub(crate) fn is_open_map(&self) -> bool {
         self.shape.is_open_map
     }
@@ -108,12 +113,12 @@ impl ValueType {
     /// Checks a value.
     ///
     /// # Errors
-    /// Each place where it does not fit, with its JSON path.
+    /// Each fault, with its JSON path.
     pub fn check(&self, value: &Value) -> Result<(), Faults> {
         self.whole.check(value)
     }
 
-    /// Checks new items (an array) for an array of this type.
+    /// Checks new items (an array) of an array of this type.
     pub(crate) fn check_items(&self, items: &Value) -> Result<(), Faults> {
         match &self.items {
             Some(checker) => checker.check(items),
@@ -128,7 +133,7 @@ impl fmt::Debug for ValueType {
     }
 }
 
-/// The type in a few words: its title, or its kinds, with "list of" before that of its items.
+/// A short description of the type: its title, or its kinds, with "list of" before the item type.
 impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_words(f, &self.schema, self.shape.kinds)
@@ -153,34 +158,34 @@ fn write_words(f: &mut fmt::Formatter<'_>, schema: &Value, kinds: Kinds) -> fmt:
     }
 }
 
-/// What is wrong with a schema before any library has looked at it.
+/// Faults that are detected before the library is used.
 fn fault_of(schema: &Value) -> Option<String> {
     if depth::exceeds(schema, depth::MAX_DEPTH) {
-        return Some(format!("it nests deeper than {} levels", depth::MAX_DEPTH));
+        return Some(format!("nested deeper than {} levels", depth::MAX_DEPTH));
     }
     let Value::Object(fields) = schema else {
-        return (!schema.is_boolean()).then(|| "it is neither an object nor a boolean".to_owned());
+        return (!schema.is_boolean()).then(|| "expected an object or a boolean".to_owned());
     };
     match fields.get("type")? {
         Value::String(name) => fault_of_type_name(name),
         Value::Array(names) => {
             names.iter().find_map(|name| fault_of_type_name(name.as_str().unwrap_or_default()))
         }
-        _ => Some("its `type` is neither a name nor a list of names".to_owned()),
+        _ => Some("expected a name or a list of names for `type`".to_owned()),
     }
 }
 
 fn fault_of_type_name(name: &str) -> Option<String> {
     (Kinds::named(name) == Kinds::NONE).then(|| {
-        format!("\"{name}\" is no type; the types are null, boolean, integer, number, string, array, object")
+        format!("unknown type \"{name}\"; available: null, boolean, integer, number, string, array, object")
     })
 }
 
-/// What can be read off a schema without looking at a value.
+/// Properties of a schema that are known without a value.
 struct Shape {
     kinds: Kinds,
     has_list_rules: bool,
-    /// The least and the greatest length of an array.
+    /// The minimum and maximum length of an array.
     lengths: (u64, u64),
     is_fixed_length: bool,
     is_open_map: bool,
@@ -202,7 +207,7 @@ impl Shape {
         }
     }
 
-    /// The schema of an array of new items, for types that can be arrays and whose items are all alike.
+    /// The schema of an array of new items, for types that can be arrays with items of one type.
     fn item_schema(&self, schema: &Value) -> Option<Value> {
         let array = array_branch(schema)?;
         if !self.kinds.contains(Kinds::ARRAY) || self.is_fixed_length {
@@ -217,8 +222,8 @@ impl Shape {
     }
 }
 
-/// The schema of arrays: the type itself, or its only alternative that can be an array. None where
-/// that is not so plain; then only a check of the whole value tells.
+/// The schema of arrays: the type itself, or its only alternative that can be an array. `None` in less simple
+/// cases; then only the whole value can be checked.
 pub(super) fn array_branch(root: &Value) -> Option<&Value> {
     let schema = resolve(root, root);
     let Some(keyword) = ["anyOf", "oneOf"].into_iter().find(|keyword| schema.get(keyword).is_some()) else {
@@ -284,7 +289,7 @@ mod tests {
         assert!(has_rules(json!({"anyOf": [{"type": "array", "maxItems": 2}, {"type": "null"}]})));
         assert!(has_rules(json!({"anyOf": [{"type": "array"}, {"type": "null"}], "maxItems": 9})));
         assert!(has_rules(json!({"$ref": "#/$defs/l", "maxItems": 3, "$defs": {"l": {"type": "array"}}})));
-        // Which of two alternatives holds, the items alone do not tell.
+        // The items alone do not determine which alternative holds.
         assert!(has_rules(
             json!({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "array"}]})
         ));
@@ -293,14 +298,14 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_schema() {
-        let fault = |schema| ValueType::of_schema(schema).unwrap_err();
-        assert_eq!(fault(json!(null)), "it is neither an object nor a boolean");
-        assert!(fault(json!({"type": "strnig"})).starts_with("\"strnig\" is no type; the types are null"));
-        assert_eq!(fault(json!({"type": 5})), "its `type` is neither a name nor a list of names");
-        assert_eq!(fault(json!(false)), "no value fits it");
-        assert_eq!(fault(json!({"type": "string", "enum": [1]})), "no value fits it");
+        let fault = |schema| ValueType::of_schema(schema).unwrap_err().to_string();
+        assert_eq!(fault(json!(null)), "expected an object or a boolean");
+        assert!(fault(json!({"type": "strnig"})).starts_with("unknown type \"strnig\"; available: null"));
+        assert_eq!(fault(json!({"type": 5})), "expected a name or a list of names for `type`");
+        assert_eq!(fault(json!(false)), "no value matches it");
+        assert_eq!(fault(json!({"type": "string", "enum": [1]})), "no value matches it");
         let deep = (0..200).fold(json!({}), |schema, _| json!({"items": schema}));
-        assert_eq!(fault(deep), "it nests deeper than 100 levels");
+        assert_eq!(fault(deep), "nested deeper than 100 levels");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Deltas: the writes of a step, in order, as data.
+//! Deltas: the ordered writes of a step, as data.
 //!
-//! A write names its handler, so replaying needs no closures, only the custom handlers by name. Messages
-//! are no writes: the event *is* the message, and `messages` is its projection.
+//! A write names its handler, so replaying needs no closures, only the custom handlers by name. Messages are
+//! not writes: an event contains the message, and `messages` is its projection.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use serde_json::Value;
 use super::handler::Handler;
 use super::stored::read_present;
 
-/// One change of one key: a value and the handler that merges it, or a removal.
+/// A change of one key: a value with its merge handler, or a removal.
 ///
-/// Made by [`Schema::write`](super::Schema::write), which checks it.
+/// Created and checked by [`Schema::write`](super::Schema::write).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     key: Arc<str>,
@@ -36,12 +36,12 @@ impl Write {
         Write { key, change: Change::Remove }
     }
 
-    /// The key that is written.
+    /// The key.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The handler that merges, or none for a removal.
+    /// The merge handler; `None` for a removal.
     pub fn handler(&self) -> Option<&Handler> {
         match &self.change {
             Change::Merge { handler, .. } => Some(handler),
@@ -49,7 +49,7 @@ impl Write {
         }
     }
 
-    /// The new value, or none for a removal.
+    /// The new value; `None` for a removal.
     pub fn value(&self) -> Option<&Value> {
         match &self.change {
             Change::Merge { value, .. } => Some(value),
@@ -67,7 +67,7 @@ impl Write {
     }
 }
 
-/// Writes in order. Folding them over a state gives the next state.
+/// Ordered writes. Folding them over a state gives the next state.
 ///
 /// # Examples
 /// ```
@@ -98,7 +98,7 @@ impl Delta {
         Delta(Vec::new())
     }
 
-    /// Adds a write behind the others.
+    /// Appends a write.
     pub fn push(&mut self, write: Write) {
         self.0.push(write);
     }
@@ -113,7 +113,7 @@ impl Delta {
         self.0.len()
     }
 
-    /// Whether there is no write.
+    /// Whether there are no writes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -161,7 +161,7 @@ struct WriteOut<'a> {
     remove: bool,
 }
 
-/// The same, read back.
+/// The same, for reading.
 #[derive(Deserialize)]
 struct WriteIn {
     key: Arc<str>,

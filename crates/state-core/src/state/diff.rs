@@ -1,4 +1,4 @@
-//! What changed between two states, for people and for events.
+//! The changes between two states, for people and for events.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::state::State;
 use super::value::{Cell, Kept, ValueRef};
 use crate::chat::Transcript;
 
-/// The changes from one state to a later one, key by key, in the order of the keys.
+/// The changes from one state to a later one, by key, in key order.
 ///
 /// # Examples
 /// ```
@@ -27,48 +27,48 @@ use crate::chat::Transcript;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Diff(Vec<KeyChange>);
 
-/// What changed about one key.
+/// The change of one key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyChange {
     /// The key.
     pub key: String,
-    /// How its value changed.
+    /// The kind of change.
     pub change: ValueChange,
 }
 
-/// How a value changed.
+/// The kinds of changes of a value.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ValueChange {
-    /// The key was unset before.
+    /// The key was unset.
     Added {
         /// Its value now.
         after: Value,
     },
-    /// The key is unset now.
+    /// The key is now unset.
     Removed {
         /// Its value before.
         before: Value,
     },
-    /// The value is another one.
+    /// The value was replaced.
     Replaced {
         /// Its value before.
         before: Value,
         /// Its value now.
         after: Value,
     },
-    /// A list grew at its end.
+    /// Items were appended to a list.
     Appended {
         /// The number of items before.
         from: usize,
-        /// The items behind them.
+        /// The new items.
         items: Vec<Value>,
     },
-    /// The conversation went on.
+    /// Messages were appended to the conversation.
     Said {
         /// The number of messages before.
         from: usize,
-        /// The messages behind them.
+        /// The new messages.
         messages: Transcript,
     },
 }
@@ -92,7 +92,7 @@ impl Diff {
         Diff(changes)
     }
 
-    /// The changes, in the order of the keys.
+    /// The changes, in key order.
     pub fn iter(&self) -> std::slice::Iter<'_, KeyChange> {
         self.0.iter()
     }
@@ -145,7 +145,7 @@ fn replaced(before: ValueRef<'_>, after: ValueRef<'_>) -> Option<ValueChange> {
     (before != after).then(|| ValueChange::Replaced { before: before.to_json(), after: after.to_json() })
 }
 
-/// One line a change; new messages in the notation of transcripts below theirs.
+/// One line per change; new messages below it, in the notation of transcripts.
 impl fmt::Display for Diff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for KeyChange { key, change } in &self.0 {

@@ -1,4 +1,4 @@
-//! What can go wrong with a state, said with the key, the path and what to do.
+//! Errors of a state, with the key, the path and advice.
 
 use thiserror::Error;
 
@@ -6,123 +6,127 @@ use crate::decode::DecodeError;
 use crate::error_chain::ErrorChain;
 use crate::faults::{Faults, Names};
 
-/// Why a schema, a state, a delta or a template refused something. Nothing was changed.
+/// An error of a schema, a state, a delta or a template. Nothing was changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The schema does not declare the key (and is not open).
-    #[error("the schema declares no key \"{key}\"; known keys: {known}")]
+    /// The schema does not declare the key and is not open.
+    #[error("unknown key \"{key}\"; known keys: {known}")]
     UnknownKey {
-        /// The key that was asked for.
+        /// The key.
         key: String,
-        /// The keys that the schema declares.
+        /// The declared keys.
         known: Names,
     },
-    /// A key has a form that no scope accepts.
-    #[error("\"{}\" is not a valid key: {reason}", key.escape_debug())]
+    /// The form of a key is invalid.
+    #[error("invalid key \"{}\": {reason}", key.escape_debug())]
     InvalidKey {
-        /// The key as it was given.
+        /// The key.
         key: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
-    /// A value does not fit the declared type of its key.
-    #[error("key \"{key}\" holds {expected}, which this value is not: {faults}")]
+    /// A value does not match the declared type of its key.
+    #[error("invalid value for key \"{key}\": {faults}")]
     WrongType {
-        /// The key that was written.
+        /// The key.
         key: String,
         /// The declared type, in words.
         expected: String,
-        /// Every place where the value does not fit.
+        /// Every fault of the value.
         faults: Faults,
     },
-    /// A merge handler could not merge.
-    #[error("handler {handler} cannot merge into key \"{key}\": {source}")]
+    /// A merge handler failed.
+    #[error("handler {handler} failed for key \"{key}\": {source}")]
     Merge {
-        /// The key that was written.
+        /// The key.
         key: String,
         /// The handler's name.
         handler: String,
-        /// Why it could not.
+        /// The cause.
         r#source: HandlerError,
     },
     /// A schema, a delta or a caller names a handler that is neither built in nor registered.
-    #[error("no handler is named \"{name}\"; known handlers: {known}")]
+    #[error("unknown handler \"{name}\"; known handlers: {known}")]
     UnknownHandler {
-        /// The name as it was given.
+        /// The name.
         name: String,
         /// The built-in and registered names.
         known: Names,
     },
-    /// A schema could not be built. All its faults are listed.
-    #[error("the schema has faults: {faults}")]
+    /// A schema is invalid. All its faults are listed.
+    #[error("invalid schema: {faults}")]
     InvalidSchema {
-        /// Each fault, with the key as its path.
+        /// The faults, each with the key as its path.
         faults: Faults,
     },
-    /// A stored value could not be read as the type that the caller asked for.
-    #[error("key \"{key}\" cannot be read as {wanted}: {source}")]
+    /// A stored value does not match the requested Rust type.
+    #[error("key \"{key}\" cannot be decoded as {wanted}: {source}")]
     Decode {
-        /// The key that was read.
+        /// The key.
         key: String,
-        /// The Rust type that was asked for.
+        /// The requested Rust type.
         wanted: &'static str,
-        /// Where and why not.
+        /// The decoding error.
         r#source: DecodeError,
     },
-    /// A typed value could not be turned into JSON.
-    #[error("the value for key \"{key}\" has no JSON form: {}", ErrorChain(source))]
+    /// A typed value cannot be serialised as JSON.
+    #[error("value for key \"{key}\" cannot be serialised as JSON: {}", ErrorChain(source))]
     Encode {
-        /// The key that was written.
+        /// The key.
         key: String,
-        /// Why not.
+        /// The cause.
         r#source: serde_json::Error,
     },
-    /// A value nests too deeply to be stored and read again.
-    #[error("the value for key \"{key}\" nests deeper than {} levels", crate::MAX_DEPTH)]
+    /// A value is nested too deeply to be stored and read again.
+    #[error("value for key \"{key}\" nested too deeply: expected at most {} levels", crate::MAX_DEPTH)]
     TooDeep {
-        /// The key that was written.
+        /// The key.
         key: String,
     },
-    /// Messages are events of their own, not writes.
-    #[error("\"messages\" is the projection of message events and takes no writes; push a message instead")]
+    /// Messages are events, not writes.
+    #[error(
+        "key \"messages\" cannot be written: it is the projection of message events; push a message instead"
+    )]
     MessagesAreEvents,
-    /// JSON could not be read.
-    #[error("the {what} cannot be read: {source}")]
+    /// JSON input is invalid.
+    #[error("invalid {what}: {source}")]
     Json {
-        /// What was being read: a stored schema, a stored state, initial values.
+        /// The input: a stored schema, a stored state, initial values.
         what: &'static str,
-        /// Where and why not.
+        /// The decoding error.
         r#source: DecodeError,
     },
     /// Stored JSON was written by a newer version of this crate.
-    #[error("the {what} has format {found}, and this version reads up to {supported}; update stepfold")]
+    #[error(
+        "unsupported format {found} of the {what}: this version reads up to {supported}; update stepfold"
+    )]
     NewerFormat {
-        /// What was being read: a stored schema, a stored state.
+        /// The input: a stored schema, a stored state.
         what: &'static str,
-        /// The format that was found.
+        /// The format of the input.
         found: u64,
-        /// The newest format that is understood.
+        /// The newest supported format.
         supported: u64,
     },
-    /// A template needs a key that the state does not have.
+    /// A template requires a key that has no value.
     #[error(
-        "the template needs \"{key}\" (line {line}, column {column}), which the state does not have; \
-         write {{{key}?}} if it may be absent; keys there are: {known}"
+        "missing key \"{key}\" for the template at line {line}, column {column}; \
+         write {{{key}?}} if it is optional; known keys: {known}"
     )]
     MissingTemplateKey {
-        /// The key that the placeholder names.
+        /// The key of the placeholder.
         key: String,
         /// The placeholder's line, from 1.
         line: usize,
         /// The placeholder's column in characters, from 1.
         column: usize,
-        /// The keys that the state has.
+        /// The keys that have a value.
         known: Names,
     },
 }
 
-/// Why a merge handler could not merge two values.
+/// An error of a merge handler.
 ///
 /// # Examples
 /// ```
@@ -136,7 +140,7 @@ pub enum StateError {
 pub struct HandlerError(String);
 
 impl HandlerError {
-    /// An error with this message: lower case, no full stop, no values from the state.
+    /// Creates an error with this message: lower case, no full stop, no values from the state.
     pub fn new(message: impl Into<String>) -> Self {
         HandlerError(message.into())
     }

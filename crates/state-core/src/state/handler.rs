@@ -1,7 +1,7 @@
-//! Merge handlers: named pure functions from the current and the new value to the merged one.
+//! Merge handlers (reducers): named pure functions from the current and the new value to the merged one.
 //!
-//! A handler is stored by its name alone, in schemas and in deltas. So a custom one is registered under
-//! its name wherever they are loaded, and an unknown name is an error, never a guess.
+//! Schemas and deltas store a handler by name only. So a custom handler must be registered under its name
+//! wherever they are loaded, and an unknown name is an error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,25 +16,26 @@ use super::error::{HandlerError, StateError};
 use crate::faults::Fault;
 use crate::json_schema::{Kinds, ValueType};
 
-/// How a write is merged into what a key holds already.
+/// Merges a write into the current value of a key: a *reducer*.
 ///
 /// | name | merges | an absent or null current value |
 /// |---|---|---|
 /// | `replace_values` | the new value replaces the current one (the default for all other types) | |
 /// | `merge_lists` | appends the items of the new list, or the new bare item (the default for arrays that can grow) | is `[]` |
-/// | `union` | appends the items that are not there yet; 1 and 1.0 differ | is `[]` |
-/// | `upsert_by(field)` | objects with a known `field` are merged shallowly into theirs, others appended; a bare null, where the type has it, replaces all | is `[]` |
+/// | `union` | appends the items that are not in the list; 1 and 1.0 differ | is `[]` |
+/// | `upsert_by(field)` | merges objects shallowly into those with the same value of `field`, appends others;
+/// a bare null, where the type allows it, replaces all | is `[]` |
 /// | `keep_last(n)` | `merge_lists`, then only the last n items stay | is `[]` |
 /// | `merge_maps` | shallow merge of objects, new fields win | is `{}` |
 /// | `sum` | adds numbers; an integer that does not fit 64 bits is an error | is 0 |
 /// | `max`, `min` | the larger or smaller of two numbers or two strings | loses |
 /// | `first_wins` | the first value stays | loses |
 ///
-/// Lists grow at a cost in proportion to the new items, except that `union` and `upsert_by` look for
-/// their place among the current ones. `merge_maps` copies the current object.
+/// Lists grow at a cost in proportion to the new items, except that `union` and `upsert_by` search the
+/// current ones. `merge_maps` copies the current object.
 ///
-/// `merge_lists` and `replace_values` are Haystack's (spec/000); null and non-list rules are those of
-/// `docs/decisions.md`.
+/// `merge_lists` and `replace_values` are those of Haystack 2.31 ("State"); the rules for null and for values
+/// that are not lists are explained in `docs/decisions.md`.
 ///
 /// # Examples
 /// ```
@@ -72,7 +73,7 @@ pub(crate) enum Rule {
     Custom(Custom),
 }
 
-/// A custom handler; without a function it is a name that was read and not resolved yet.
+/// A custom handler; without a function it is a parsed name that is not resolved yet.
 #[derive(Clone)]
 pub(crate) struct Custom {
     pub(crate) name: Arc<str>,
@@ -100,10 +101,10 @@ impl Handler {
         Handler(Rule::ReplaceValues)
     }
 
-    /// Appends the new items; a value that is no list counts as one item.
+    /// Appends the new items; a value that is not a list counts as one item.
     ///
     /// # Examples
-    /// spec/000, "default handlers": arrays have it without being told.
+    /// The default for arrays:
     /// ```
     /// use serde_json::json;
     /// use stepfold_state_core::state::{Schema, State};
@@ -122,17 +123,17 @@ impl Handler {
         Handler(Rule::MergeLists)
     }
 
-    /// Appends the new items that are not there yet, by strict JSON identity.
+    /// Appends the items that are not in the list, by strict JSON equality.
     pub fn union() -> Self {
         Handler(Rule::Union)
     }
 
-    /// Merges objects into those with the same value of `field`, and appends the others.
+    /// Merges objects into those with the same value of `field`, and appends others.
     pub fn upsert_by(field: impl Into<Arc<str>>) -> Self {
         Handler(Rule::UpsertBy(field.into()))
     }
 
-    /// Appends the new items and keeps the last `count` of all; a schema refuses a count of zero.
+    /// Appends the new items and keeps the last `count`; a schema rejects a count of zero.
     pub fn keep_last(count: usize) -> Self {
         Handler(Rule::KeepLast(count))
     }
@@ -142,7 +143,7 @@ impl Handler {
         Handler(Rule::MergeMaps)
     }
 
-    /// Adds numbers. Two sessions that each add 1 make 2, in whatever order they commit.
+    /// Adds numbers. Two sessions that each add 1 give 2, in any commit order.
     pub fn sum() -> Self {
         Handler(Rule::Sum)
     }
@@ -157,28 +158,28 @@ impl Handler {
         Handler(Rule::Min)
     }
 
-    /// Keeps the first value that was not null.
+    /// Keeps the first non-null value.
     pub fn first_wins() -> Self {
         Handler(Rule::FirstWins)
     }
 
-    /// A handler of your own, under a name: a letter or `_`, then letters, digits, `_`, `-`, `.`.
+    /// A custom handler with a name: a letter or `_`, then letters, digits, `_`, `-`, `.`.
     ///
-    /// `merge` must be pure: the same arguments always give the same result, or a replay will differ
-    /// from the run. It gets the current value (none if the key is unset) as plain JSON, which for a
-    /// list is a copy, and its result is checked against the declared type as a whole. The name is
-    /// checked where the handler meets a schema.
+    /// `merge` must be pure: equal arguments must give equal results, or a replay diverges from the run. Its
+    /// arguments are the current value (`None` if the key is unset) as plain JSON, which copies a list, and
+    /// the new value; its result is checked against the declared type. The name is checked when the handler
+    /// is used in a schema.
     ///
-    /// `merge` must not block: no I/O, no lock that is held for long, no sleep. It runs where the write is made, on a
-    /// worker thread of the async runtime; over PostgreSQL inside a transaction that holds locks on its rows, so that a
-    /// handler that blocks holds up other tasks and other writers of the same scope.
+    /// `merge` must not block: no I/O, no long-held lock, no sleep. It runs on a worker thread of the async
+    /// runtime; with PostgreSQL, inside a transaction that holds row locks, so a blocking handler delays
+    /// other tasks and other writers of the same scope.
     ///
     /// # Examples
     /// ```
     /// use serde_json::{Value, json};
     /// use stepfold_state_core::state::{Handler, Schema, State};
     ///
-    /// // spec/000: "merges and sorts lists".
+    /// // Merges and sorts lists.
     /// let sorted = Handler::custom("sorted_merge", |current, new| {
     ///     let mut numbers: Vec<i64> = Vec::new();
     ///     for value in [current.cloned().unwrap_or(Value::Null), new] {
@@ -203,12 +204,12 @@ impl Handler {
         Handler(Rule::Custom(Custom { name: name.into(), merge: Some(Arc::new(merge)) }))
     }
 
-    /// The name under which the handler is stored, with its parameter: `upsert_by(id)`.
+    /// The stored name of the handler, with its parameter: `upsert_by(id)`.
     pub fn name(&self) -> String {
         self.to_string()
     }
 
-    /// The name of a custom handler; none for a built-in one.
+    /// The name of a custom handler; `None` for a built-in one.
     pub(crate) fn custom_name(&self) -> Option<&str> {
         match &self.0 {
             Rule::Custom(custom) => Some(&custom.name),
@@ -216,18 +217,16 @@ impl Handler {
         }
     }
 
-    /// Why there is no function to register, if so.
+    /// The reason why there is no function to register, if so.
     fn fault_of_function(&self) -> Option<String> {
         match &self.0 {
             Rule::Custom(Custom { merge: Some(_), .. }) => None,
-            Rule::Custom(_) => {
-                Some("it is only a name; make it with `Handler::custom` and its function".to_owned())
-            }
-            _ => Some("it is built in, and known without being registered".to_owned()),
+            Rule::Custom(_) => Some("missing function: create the handler with `Handler::custom`".to_owned()),
+            _ => Some("built-in handlers must not be registered".to_owned()),
         }
     }
 
-    /// How many items stay, for handlers that only append.
+    /// The maximum number of items, for handlers that only append.
     pub(crate) fn keeps(&self) -> Option<usize> {
         match self.0 {
             Rule::MergeLists => Some(usize::MAX),
@@ -236,25 +235,26 @@ impl Handler {
         }
     }
 
-    /// The default for a declared type: `merge_lists` for arrays that can grow (or null), else
+    /// The default for a declared type: `merge_lists` for arrays (or null) that can grow, otherwise
+    /// `replace_values`.
     /// `replace_values`.
     pub(crate) fn default_for(value_type: &ValueType) -> Self {
         if value_type.is_growing_list() { Handler::merge_lists() } else { Handler::replace_values() }
     }
 
-    /// Why the handler can be of no use to any key, if so.
+    /// The reason why the handler is invalid for every key, if so.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         match &self.0 {
-            Rule::KeepLast(0) => Some("it would never keep anything"),
-            Rule::UpsertBy(field) if field.is_empty() => Some("it names no field"),
+            Rule::KeepLast(0) => Some("the number of kept items must be at least 1"),
+            Rule::UpsertBy(field) if field.is_empty() => Some("missing field name"),
             _ => None,
         }
     }
 
-    /// Why values of the type can never come out of this handler, if so.
+    /// The reason why the handler can never return a value of the type, if so.
     pub(crate) fn misfit(&self, value_type: &ValueType) -> Option<String> {
         if let Some(fault) = self.fault() {
-            return Some(format!("handler {self} cannot be used: {fault}"));
+            return Some(format!("invalid handler {self}: {fault}"));
         }
         let needed = match &self.0 {
             Rule::ReplaceValues | Rule::FirstWins | Rule::Custom(_) => return None,
@@ -264,13 +264,10 @@ impl Handler {
             Rule::Max | Rule::Min => Kinds::NUMBER.union(Kinds::STRING),
         };
         let fits = value_type.kinds().meets(needed);
-        (!fits).then(|| {
-            format!("handler {self} needs a type that allows {needed}, and this one is {value_type}")
-        })
+        (!fits).then(|| format!("handler {self} requires a type that allows {needed}, found {value_type}"))
     }
 
-    /// The handler with its function: itself, or for a custom one that was read by name, the one
-    /// registered under that name.
+    /// The handler with its function: itself, or the registered one for a parsed name.
     pub(crate) fn resolve<'a>(&'a self, handlers: &'a Handlers) -> Result<&'a Handler, StateError> {
         match &self.0 {
             Rule::Custom(Custom { name, merge: None }) => handlers.get(name),
@@ -280,7 +277,7 @@ impl Handler {
 }
 
 impl PartialEq for Handler {
-    /// Handlers are equal when they are stored alike.
+    /// Handlers are equal when their stored forms are equal.
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Rule::Custom(_), _) | (_, Rule::Custom(_)) => self.to_string() == other.to_string(),
@@ -317,8 +314,8 @@ impl fmt::Debug for Handler {
     }
 }
 
-/// Reads a handler's name. A name that is not built in is taken for a custom one, which a schema then
-/// looks up among its registered handlers.
+/// Parses a handler's name. An unknown name is taken as a custom handler, which a schema looks up among its
+/// registered handlers.
 impl FromStr for Handler {
     type Err = StateError;
 
@@ -352,7 +349,7 @@ impl FromStr for Handler {
     }
 }
 
-/// Whether a custom handler may have this name: one that no built-in has and that reads back.
+/// Whether a custom handler may have this name: not a built-in one, and parsable.
 fn is_custom_name(name: &str) -> bool {
     let built_in = NAMES.iter().any(|known| known.split('(').next() == Some(name));
     let starts_well = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
@@ -372,7 +369,7 @@ impl<'de> Deserialize<'de> for Handler {
     }
 }
 
-/// Custom handlers by name: what loading a schema or replaying a delta needs beside the JSON.
+/// Custom handlers by name, required to load a schema or to replay a delta.
 ///
 /// # Examples
 /// ```
@@ -389,16 +386,16 @@ impl<'de> Deserialize<'de> for Handler {
 pub struct Handlers(BTreeMap<Arc<str>, Handler>);
 
 impl Handlers {
-    /// No custom handler: only the built-in ones are known.
+    /// No custom handlers: only the built-in ones are known.
     pub fn new() -> Self {
         Handlers::default()
     }
 
-    /// Registers a custom handler; built-in ones are known without.
+    /// Registers a custom handler. Built-in ones need no registration.
     ///
     /// # Errors
-    /// [`StateError::InvalidSchema`] when its name is not valid, or taken by another function.
-    #[expect(clippy::needless_pass_by_value, reason = "a handler is made where it is registered")]
+    /// [`StateError::InvalidSchema`] when its name is invalid, or registered with another function.
+    #[expect(clippy::needless_pass_by_value, reason = "a handler is created where it is registered")]
     pub fn with(mut self, handler: Handler) -> Result<Self, StateError> {
         match handler.fault_of_function().map_or_else(|| self.register(&handler), Err) {
             Ok(()) => Ok(self),
@@ -408,18 +405,18 @@ impl Handlers {
         }
     }
 
-    /// Registers the function of a custom handler, or says why it cannot.
+    /// Registers the function of a custom handler, or returns the reason why it cannot be.
     pub(crate) fn register(&mut self, handler: &Handler) -> Result<(), String> {
         let Rule::Custom(Custom { name, merge: Some(merge) }) = &handler.0 else { return Ok(()) };
         if !is_custom_name(name) {
             return Err(format!(
-                "\"{name}\" is no name for a custom handler: it starts with a letter or '_', goes on with letters, \
-                 digits, '_', '-' or '.', and is not built in"
+                "invalid handler name \"{name}\": expected a letter or '_', then letters, digits, '_', '-' or '.', \
+                 and not the name of a built-in handler"
             ));
         }
         match self.0.get(name).map(|known| &known.0) {
             Some(Rule::Custom(Custom { merge: Some(known), .. })) if !Arc::ptr_eq(known, merge) => {
-                Err(format!("two functions are registered as handler \"{name}\""))
+                Err(format!("duplicate handler \"{name}\": two functions have this name"))
             }
             _ => {
                 self.0.insert(Arc::clone(name), handler.clone());

@@ -1,7 +1,7 @@
-//! Keys: their valid form, typed constants for them, and what `get` and `set` accept as a key.
+//! Keys: their form, typed constants, and the key types of `get` and `set`.
 //!
-//! `State::get` and `State::set` take either a string, with JSON values, or a [`Key<T>`], with typed
-//! values. Two sealed traits, [`ReadKey`] and [`WriteKey`], say which goes with which.
+//! `State::get` and `State::set` take either a string, with JSON values, or a [`Key<T>`], with typed values.
+//! Two sealed traits, [`ReadKey`] and [`WriteKey`], define the combinations.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,14 +16,14 @@ use super::state::State;
 use super::value::ValueRef;
 use crate::invisible::Unprinted;
 
-/// The longest key, in bytes.
+/// The maximum length of a key in bytes.
 pub const MAX_KEY_BYTES: usize = 256;
 
-/// The prefixes that a key may have: shared by all users, by all sessions of a user, or gone after the
-/// invocation. A key without a prefix belongs to its session. (spec/002)
+/// The scope prefixes of keys: shared by all users, shared by all sessions of a user, dropped after the
+/// invocation. A key without a prefix belongs to its session. (As in adk-rust 2.3, "State management".)
 pub const SCOPE_PREFIXES: [&str; 3] = ["app:", "user:", "temp:"];
 
-/// A key with the type of its values, to be declared once as a constant.
+/// A typed key; declare it once as a constant.
 ///
 /// # Examples
 /// ```
@@ -43,7 +43,7 @@ pub struct Key<T> {
 }
 
 impl<T> Key<T> {
-    /// The key of this name. Its form is checked where it meets a schema.
+    /// A key with this name. Its form is checked when it is used in a schema.
     pub const fn new(name: &'static str) -> Self {
         Key { name: Cow::Borrowed(name), value: PhantomData }
     }
@@ -78,7 +78,7 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// Checks the form of a key: a known prefix or none, not empty, printable, at most 256 bytes.
+/// Checks the form of a key: no prefix or a known one, not empty, printable, at most 256 bytes.
 ///
 /// # Errors
 /// [`StateError::InvalidKey`] with the reason.
@@ -100,26 +100,27 @@ pub fn check_key(key: &str) -> Result<(), StateError> {
 pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
     let name = match SCOPE_PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) {
         Some(name) => name,
-        None if key.contains(':') => return Some("the prefix before ':' is none of app:, user:, temp:"),
+        None if key.contains(':') => return Some("unknown prefix before ':'; available: app:, user:, temp:"),
         None => key,
     };
     if key.len() > MAX_KEY_BYTES {
-        Some("it is longer than 256 bytes")
+        Some("longer than 256 bytes")
     } else if name.is_empty() {
-        Some("it has no name")
+        Some("missing name")
     } else if name.chars().any(|character| character.is_control() || is_invisible(character)) {
-        Some("it has characters that do not print")
+        Some("contains characters that do not print")
     } else if name.trim() != name {
-        Some("it begins or ends with white space")
+        Some("begins or ends with white space")
     } else {
         None
     }
 }
 
-/// Whether a character prints nothing, or nothing of its own, and so can make two names look the same: what Unicode
-/// calls default-ignorable, all format characters, separators of lines and paragraphs, and what is blank by its glyph.
+/// Whether a character has no visible glyph, so that two names can look the same: Unicode's default-ignorable
+/// characters, all format characters, separators of lines and paragraphs, and characters with a blank glyph.
 ///
-/// Control characters are not among them. For text that is shown, [`is_invisible`](crate::is_invisible) tells.
+/// Control characters are not included. For text that is displayed, use
+/// [`is_invisible`](crate::is_invisible).
 ///
 /// # Examples
 /// ```
@@ -132,11 +133,11 @@ pub fn is_invisible(character: char) -> bool {
     Unprinted::of(character).is_some_and(|kind| kind != Unprinted::Control)
 }
 
-/// What [`State::get`] accepts: a string gives `Option<ValueRef>`, a [`Key<T>`] gives
-/// `Result<Option<T>, StateError>`.
+/// A key for [`State::get`]: a string gives `Option<ValueRef>`, a [`Key<T>`] gives `Result<Option<T>,
+/// StateError>`.
 #[diagnostic::on_unimplemented(message = "`{Self}` is not a key", note = "use a `&str` or a `Key<T>`")]
 pub trait ReadKey: sealed::Sealed {
-    /// What reading gives.
+    /// The result of reading.
     type Output<'a>;
 
     /// The name of the key.
@@ -146,11 +147,11 @@ pub trait ReadKey: sealed::Sealed {
     fn read<'a>(&self, state: &'a State) -> Self::Output<'a>;
 }
 
-/// What [`State::set`] accepts: a string with anything that converts into a JSON value, or a
-/// [`Key<T>`] with a `T` or a `&T`.
+/// A key for [`State::set`]: a string with anything that converts into a JSON value, or a [`Key<T>`] with a
+/// `T` or a `&T`.
 #[diagnostic::on_unimplemented(
     message = "a value of type `{V}` cannot be written to the key `{Self}`",
-    note = "a `Key<T>` takes a `T` or a `&T`; a `&str` key takes whatever converts into `serde_json::Value`"
+    note = "a `Key<T>` takes a `T` or a `&T`; a `&str` key takes any value that converts into `serde_json::Value`"
 )]
 pub trait WriteKey<V>: sealed::Sealed {
     /// The name of the key.

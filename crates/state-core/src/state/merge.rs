@@ -1,7 +1,8 @@
-//! Merging one new value into one current value: pure, and checked before anything is kept.
+//! Merges one new value into one current value: pure, and validated before anything is stored.
 //!
-//! The check costs what comes in costs. Only three cases look at the whole: a custom handler, a list
-//! with rules of its own (unique items, say; not its length), and `merge_maps` into an object of fixed fields.
+//! The cost of the check depends on the new value. Only three cases check the whole value: a custom handler,
+//! a list with rules of its own (unique items, for example; not its length), and `merge_maps` into an object
+//! with fixed fields.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +18,7 @@ use crate::faults::{Fault, Faults};
 use crate::json_schema::{Kinds, ValueType};
 use crate::list::List;
 
-/// One write about to be merged: where, how, and the type that the result must have.
+/// The parameters of a merge: the key, the handler, and the type of the result.
 pub(crate) struct Merge<'a> {
     pub(crate) key: &'a str,
     pub(crate) value_type: &'a ValueType,
@@ -25,7 +26,7 @@ pub(crate) struct Merge<'a> {
 }
 
 impl Merge<'_> {
-    /// The merged value, or why there is none. The current value is not touched.
+    /// Merges the values. The current value is unchanged.
     pub(crate) fn merge(&self, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
         let incoming = self.incoming(new)?;
         match &self.handler.0 {
@@ -47,8 +48,8 @@ impl Merge<'_> {
         }
     }
 
-    /// Checks a new value as far as that can be done without the current one, and brings it into the
-    /// form that is written down: for list handlers always a list.
+    /// Checks a new value as far as possible without the current one, and normalises it for storage: a list
+    /// for list handlers.
     pub(crate) fn incoming(&self, new: Value) -> Result<Value, StateError> {
         if let Some(fault) = self.handler.fault() {
             return Err(self.failed(fault.to_owned()));
@@ -66,11 +67,11 @@ impl Merge<'_> {
             {
                 self.check_whole(&incoming)?;
             }
-            // Where null is a value of the type it still is no number, and the fold would fail for it.
+            // Where null is a value of the type, it still is not a number, and the fold would fail.
             Rule::Sum | Rule::Max | Rule::Min if incoming.is_null() => {
-                return Err(self.failed(
-                    "null can be neither added nor compared; write it with replace_values".to_owned(),
-                ));
+                return Err(
+                    self.failed("expected a number, found null; write null with replace_values".to_owned())
+                );
             }
             Rule::MergeMaps if !incoming.is_object() => {
                 return Err(self.failed(format!("expected an object, found {}", Kinds::of_value(&incoming))));
@@ -90,15 +91,15 @@ impl Merge<'_> {
                 faults = faults.map_paths(|path| path.replacen("$[0]", "$", 1));
             }
             if is_confusing {
-                faults.push(Fault::new("$", "to store null itself, write it with replace_values"));
+                faults.push(Fault::new("$", "write null with replace_values"));
             }
             self.wrong(faults)
         })?;
         Ok(items)
     }
 
-    /// Objects to be merged by a field may be partial, so only the field is looked at here. A null is no item that
-    /// could be meant: where the type has it, it is the new value.
+    /// Objects merged by a field may be partial, so only the field is checked here. A bare null is the new
+    /// value, where the type allows it.
     fn incoming_objects(&self, new: Value, field: &str) -> Result<Value, StateError> {
         if new.is_null() && self.value_type.kinds().contains(Kinds::NULL) {
             return Ok(new);
@@ -108,7 +109,7 @@ impl Merge<'_> {
         for (index, item) in items.as_array().into_iter().flatten().enumerate() {
             if item.get(field).is_none() {
                 return Err(
-                    self.failed(format!("the new item {index} is no object with a field \"{field}\""))
+                    self.failed(format!("expected an object with field \"{field}\" for new item {index}"))
                 );
             }
         }
@@ -163,7 +164,7 @@ impl Merge<'_> {
         self.finish_list(items, is_clean)
     }
 
-    /// An item that was merged from a partial one, checked by itself.
+    /// Checks an item merged from a partial one.
     fn checked_item(&self, item: Value, index: usize) -> Result<Value, StateError> {
         let wrapped = Value::Array(vec![item]);
         self.value_type.check_items(&wrapped).map_err(|faults| {
@@ -172,7 +173,7 @@ impl Merge<'_> {
         Ok(into_items(wrapped).pop().unwrap_or_default())
     }
 
-    /// Checks what the items alone do not tell: whether the key can hold a list, and the list's rules.
+    /// Checks what single items do not determine: whether the key can hold a list, and the list's rules.
     fn finish_list(&self, items: List<Arc<Value>>, is_clean: bool) -> Result<Cell, StateError> {
         let cell = Cell::list(items);
         let length = cell.view().len().unwrap_or_default();
@@ -188,9 +189,10 @@ impl Merge<'_> {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(fields)) => fields,
             Some(other) => {
-                return Err(
-                    self.failed(format!("the current value is {}, not an object", Kinds::of_value(&other)))
-                );
+                return Err(self.failed(format!(
+                    "expected an object as the current value, found {}",
+                    Kinds::of_value(&other)
+                )));
             }
         };
         if let Value::Object(fields) = new {
@@ -218,7 +220,7 @@ impl Merge<'_> {
 
     fn custom(&self, custom: &Custom, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
         let Some(merge) = &custom.merge else {
-            return Err(self.failed("no function is registered under this name".to_owned()));
+            return Err(self.failed("no function is registered for this name".to_owned()));
         };
         let current = current.map(|cell| cell.view().to_json());
         let merged = merge(current.as_ref(), new).map_err(|source| self.failed_with(source))?;
@@ -251,7 +253,7 @@ impl Merge<'_> {
     }
 }
 
-/// A list as it is, anything else as a list of one; and whether it was something else.
+/// A list unchanged, any other value as a list of one item; and whether it was wrapped.
 fn as_list(value: Value) -> (Value, bool) {
     match value {
         Value::Array(_) => (value, false),
@@ -266,8 +268,8 @@ fn into_items(list: Value) -> Vec<Value> {
     }
 }
 
-/// The current items, and whether they were a list of the declared type: absent and null count as
-/// empty, any other value is wrapped and then has to be checked as an item.
+/// The current items, and whether they were a list of the declared type: absent and null count as empty, any
+/// other value is wrapped and must be checked as an item.
 fn current_items(current: Option<&Cell>) -> (List<Arc<Value>>, bool) {
     match current.map(|cell| &cell.0) {
         None => (List::new(), true),
@@ -277,7 +279,7 @@ fn current_items(current: Option<&Cell>) -> (List<Arc<Value>>, bool) {
     }
 }
 
-/// Where the object with an id stands: by a look along the list, or by an index of all that are sought.
+/// Finds the object with an id: by a linear search, or by an index of all ids that are searched.
 struct Places<'a> {
     list: &'a List<Arc<Value>>,
     field: &'a str,
@@ -291,7 +293,7 @@ impl<'a> Places<'a> {
             let mut index = HashMap::new();
             for (place, item) in list.iter().enumerate() {
                 if let Some(id) = item.get(field).filter(|id| sought.contains(id)) {
-                    // Of several objects with one id, the first is the one that is found.
+                    // The first of several objects with one id is used.
                     index.entry(id.clone()).or_insert(place);
                 }
             }
@@ -314,7 +316,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The current object with the fields of the new one laid over it.
+/// The current object, overwritten by the fields of the new one.
 fn merge_fields(current: &Value, new: Value) -> Value {
     match (current, new) {
         (Value::Object(current), Value::Object(new)) => {
@@ -336,14 +338,14 @@ fn add(current: &Value, new: &Value) -> Result<Value, HandlerError> {
         (Some(current), Some(new)) => integer(current + new),
         _ => current.as_f64().zip(new.as_f64()).and_then(|(current, new)| Number::from_f64(current + new)),
     };
-    sum.map(Value::Number).ok_or_else(|| HandlerError::new("the sum is too large for a number of 64 bits"))
+    sum.map(Value::Number).ok_or_else(|| HandlerError::new("the sum does not fit 64 bits"))
 }
 
 fn integer(value: i128) -> Option<Number> {
     i64::try_from(value).map(Number::from).or_else(|_| u64::try_from(value).map(Number::from)).ok()
 }
 
-/// The new value if the current one compares to it as `wanted`, else the current one.
+/// The new value if the comparison with the current one gives `wanted`, otherwise the current one.
 fn pick(current: &Value, new: &Value, wanted: Ordering) -> Result<Value, HandlerError> {
     let ordering = match (current, new) {
         (Value::Null, Value::Number(_) | Value::String(_)) => wanted,
@@ -352,7 +354,7 @@ fn pick(current: &Value, new: &Value, wanted: Ordering) -> Result<Value, Handler
         (current, new) => {
             let (new, current) = (Kinds::of_value(new), Kinds::of_value(current));
             return Err(HandlerError::from(format!(
-                "expected two numbers or two strings, found {new} for the current {current}"
+                "expected two numbers or two strings, found {new} and the current {current}"
             )));
         }
     };
@@ -366,7 +368,7 @@ fn number(value: &Value) -> Result<&Number, HandlerError> {
     }
 }
 
-/// Compares exactly, also where an integer has no exact float.
+/// Compares exactly, including integers that have no exact float.
 fn compare(left: &Number, right: &Number) -> Ordering {
     match (left.as_i128(), right.as_i128()) {
         (Some(left), Some(right)) => left.cmp(&right),
@@ -377,8 +379,8 @@ fn compare(left: &Number, right: &Number) -> Ordering {
 }
 
 fn compare_mixed(integer: i128, float: f64) -> Ordering {
-    // A float beyond the range of 64-bit integers saturates here and still compares right.
-    #[expect(clippy::cast_possible_truncation, reason = "saturates, and only the whole part is wanted")]
+    // A float outside the range of 64-bit integers saturates, and still compares correctly.
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and only the integer part is needed")]
     let whole = float.floor() as i128;
     integer.cmp(&whole).then(if float.fract() == 0.0 { Ordering::Equal } else { Ordering::Less })
 }

@@ -1,9 +1,8 @@
-//! Schema'd state: typed keys, merge handlers, deltas, snapshots, templates.
+//! State with a schema: typed keys, merge handlers, deltas, snapshots, templates.
 //!
-//! In the order one meets them: a [`Schema`] says which keys there are; a [`Key`] names one with its
-//! type; a [`Handler`] says how writes to it are merged; a [`State`] holds the values, and a clone of it is a snapshot; a [`Delta`] is a
-//! list of writes as data; a [`Diff`] says what did; a [`Template`] puts
-//! values into a text.
+//! In order: a [`Schema`] declares the keys; a [`Key`] is a typed key name; a [`Handler`] merges writes; a
+//! [`State`] holds the values, and its clone is a snapshot; a [`Delta`] is a list of writes as data; a
+//! [`Diff`] lists changes; a [`Template`] inserts values into a text.
 //!
 #![doc = include_str!("../../docs/deep_research.md")]
 

@@ -1,11 +1,11 @@
-//! The schema of a state: which keys there are, what each holds, and how writes to it are merged.
+//! The schema of a state: its keys, their types, and their merge handlers.
 //!
-//! A schema is immutable and shared: cloning it is O(1). What it says about a key is checked once, when
-//! it is built, and all faults are reported at once.
+//! A schema is immutable and shared: cloning it is O(1). Each key is checked once, when the schema is built,
+//! and all faults are reported together.
 
 #![expect(
     clippy::needless_pass_by_value,
-    reason = "keys and handlers are handed over as they are written: a constant, a `&str`, `Handler::sum()`"
+    reason = "keys and handlers are passed as they are written: a constant, a `&str`, `Handler::sum()`"
 )]
 
 use std::collections::BTreeMap;
@@ -31,25 +31,25 @@ use crate::decode::decode;
 use crate::faults::{Fault, Faults};
 use crate::json_schema::{DecodeCheck, ValueType, json_schema_of, standalone};
 
-/// The key of the conversation. It is in every schema, typed, and appended to.
+/// The key of the conversation. Every schema has it: typed, and append-only.
 pub const MESSAGES: &str = "messages";
 
-/// Words of the engine: what the outcome of a run reports. No key may have such a name, `messages`
-/// excepted, which may be declared again as what it is.
+/// Names reserved for the outcome of a run. No key may have one, except `messages`, which may be declared
+/// again with its own type.
 pub const RESERVED_KEYS: [&str; 8] =
     [MESSAGES, "reply", "exit_reason", "transcript", "state", "steps", "usage", "calls_per_tool"];
 
 /// The field attribute that names a handler: `#[schemars(extend("x-handler" = "sum"))]`.
 const HANDLER_EXTENSION: &str = "x-handler";
 
-/// The keys of a [`State`](super::State), the type of each, and how writes are merged.
+/// The keys of a [`State`](super::State), with their types and merge handlers.
 ///
-/// Arrays default to `merge_lists`, everything else to `replace_values` (spec/000), and so do arrays of a
-/// fixed length, such as tuples. `messages` is always there. A schema is strict: a key that it does not declare is an error; an [open](SchemaBuilder::open)
-/// one lets other keys in, of any type.
+/// Arrays default to `merge_lists`, everything else to `replace_values`, including arrays of a fixed length,
+/// such as tuples. `messages` is always present. A schema is strict: undeclared keys are errors; an
+/// [open](SchemaBuilder::open) schema accepts undeclared keys of any type.
 ///
 /// # Examples
-/// By a builder:
+/// With a builder:
 /// ```
 /// use stepfold_state_core::state::{Handler, Schema};
 ///
@@ -61,23 +61,22 @@ const HANDLER_EXTENSION: &str = "x-handler";
 /// assert_eq!(schema.key("documents").unwrap().handler(), &Handler::merge_lists());
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
-/// From a plain struct, where the handler is an extension of the field (what `Annotated[list, add]` is
-/// in Python):
+/// From a plain struct, with handlers as extensions of fields (like `Annotated[list, add]` in LangGraph):
 /// ```
 /// use schemars::JsonSchema;
 /// use stepfold_state_core::state::{Handler, Schema};
 ///
-/// /// What a research run knows.
+/// /// The state of a research run.
 /// #[derive(JsonSchema)]
 /// struct Research {
-///     /// The question as the user put it.
+///     /// The user's question.
 ///     query: Option<String>,
 ///     #[schemars(extend("x-handler" = "upsert_by(id)"))]
 ///     tasks: Vec<serde_json::Value>,
 /// }
 ///
 /// let schema = Schema::of::<Research>()?;
-/// assert_eq!(schema.key("query").unwrap().description(), Some("The question as the user put it."));
+/// assert_eq!(schema.key("query").unwrap().description(), Some("The user's question."));
 /// assert_eq!(schema.key("tasks").unwrap().handler(), &Handler::upsert_by("id"));
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
@@ -87,16 +86,17 @@ pub struct Schema(Arc<Inner>);
 #[derive(Clone)]
 struct Inner {
     keys: Vec<KeySchema>,
-    /// Where each key is in `keys`. Most schemas have few keys, which a tree finds faster than a hash does.
+    /// The positions of the keys in `keys`. Most schemas have few keys, for which a tree is faster than a
+    /// hash map.
     index: BTreeMap<Arc<str>, usize>,
-    /// What an undeclared key is taken for, in an open schema.
+    /// The rules of undeclared keys, in an open schema.
     undeclared: Option<KeySchema>,
     handlers: Handlers,
-    /// The defaults, ready to start a state with.
+    /// The defaults, as the cells of a new state.
     initial: Cells,
 }
 
-/// What a schema says about one key.
+/// The declaration of one key.
 #[derive(Clone, Debug)]
 pub struct KeySchema {
     name: Arc<str>,
@@ -107,7 +107,7 @@ pub struct KeySchema {
 }
 
 impl KeySchema {
-    /// The key, prefix included.
+    /// The key, including its prefix.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -117,17 +117,17 @@ impl KeySchema {
         self.value_type.schema()
     }
 
-    /// How writes are merged unless a write says otherwise.
+    /// The default merge handler of writes.
     pub fn handler(&self) -> &Handler {
         &self.handler
     }
 
-    /// What the key is for.
+    /// The description of the key.
     pub fn description(&self) -> Option<&str> {
         self.description.as_deref()
     }
 
-    /// The value that the key has before the first write, and after it was removed.
+    /// The value of the key before the first write, and after a removal.
     pub fn default(&self) -> Option<&Value> {
         self.default.as_ref()
     }
@@ -135,7 +135,7 @@ impl KeySchema {
     /// Checks a whole value against the type of the key.
     ///
     /// # Errors
-    /// [`StateError::WrongType`] with every place where it does not fit, or [`StateError::TooDeep`].
+    /// [`StateError::WrongType`] with every fault, or [`StateError::TooDeep`].
     pub fn check(&self, value: &Value) -> Result<(), StateError> {
         let whole = self.merge(&self.name, &self.handler);
         whole.check_depth(value)?;
@@ -148,18 +148,18 @@ impl KeySchema {
 }
 
 impl Default for Schema {
-    /// A schema without keys of its own: a state is the conversation and nothing else.
+    /// A schema without declared keys: a state that is only the conversation.
     fn default() -> Self {
-        Schema::builder().build().unwrap_or_else(|_| unreachable!("what declares no key has no fault"))
+        Schema::builder().build().unwrap_or_else(|_| unreachable!("a schema without keys is valid"))
     }
 }
 
-/// What a write adds to a list; see [`Schema::growth`].
+/// The items that a write appends to a list; see [`Schema::growth`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growth {
-    /// The items that come behind those there are.
+    /// The new items.
     pub items: Vec<Value>,
-    /// How many items stay at most, counted from the end.
+    /// The maximum number of items to keep, counted from the end.
     pub keep: usize,
 }
 
@@ -169,11 +169,11 @@ impl Schema {
         SchemaBuilder { keys: Vec::new(), open: false, handlers: Handlers::new(), faults: Faults::default() }
     }
 
-    /// The schema of a struct: one key a field, the handler from the field's `x-handler` extension, the
-    /// description from its doc comment, the default from `#[serde(default)]` (where the field's type has
-    /// `Serialize`, which schemars needs to write the default down).
+    /// The schema of a struct: one key per field, with the handler from the field's `x-handler` extension,
+    /// the description from its doc comment, and the default from `#[serde(default)]` (if the field's type
+    /// has `Serialize`, which schemars needs for defaults).
     ///
-    /// Custom handlers named by fields have to be registered: use [`SchemaBuilder::fields`].
+    /// Custom handlers named by fields must be registered: use [`SchemaBuilder::fields`].
     ///
     /// # Errors
     /// As [`SchemaBuilder::build`].
@@ -181,22 +181,22 @@ impl Schema {
         Schema::builder().fields::<T>().build()
     }
 
-    /// Reads a schema back from the JSON that it serialises to, or that a person wrote:
-    /// `{"version": 1, "open": false, "keys": {"count": {"type": "integer", "handler": "sum"}}}`.
+    /// Parses a schema from JSON, serialised or written by hand: `{"version": 1, "open": false, "keys":
+    /// {"count": {"type": "integer", "handler": "sum"}}}`.
     ///
-    /// A `type` is a JSON Schema; a bare name or list of names stands for `{"type": ...}`, and `true` for any type.
-    /// Each key has one. Fields that this version does not know are ignored.
+    /// A `type` is a JSON Schema; a bare name or list of names is short for `{"type": ...}`, and `true`
+    /// accepts any type. Each key needs one. Unknown fields are ignored.
     ///
     /// # Errors
-    /// When the JSON is not a schema or of a newer format, names a handler that is neither built in nor
-    /// among `handlers`, or has faults as in [`SchemaBuilder::build`].
+    /// When the JSON is invalid or of a newer format, names a handler that is neither built in nor among
+    /// `handlers`, or has faults as in [`SchemaBuilder::build`].
     pub fn from_json(json: &str, handlers: &Handlers) -> Result<Self, StateError> {
         let stored = StoredSchema::from_json(json)?;
         let mut builder = Schema::builder().handlers(handlers);
         builder.open = stored.open;
         for (name, key) in stored.keys {
             if key.value_type.is_none() {
-                let reason = "it has no type; a value of any type is \"type\": true";
+                let reason = "missing type; write \"type\": true for a value of any type";
                 builder.faults.push(Fault::new(&*name, reason));
             }
             builder.keys.push(Draft::of_stored(name, key));
@@ -204,7 +204,7 @@ impl Schema {
         builder.build()
     }
 
-    /// What the schema says about a key: a declared one, or `messages`, which every schema has.
+    /// The declaration of a key; `messages` is in every schema.
     ///
     /// # Examples
     /// ```
@@ -220,17 +220,17 @@ impl Schema {
         self.declared(name).or_else(|| (name == MESSAGES).then(messages_key))
     }
 
-    /// The keys that there are: those that were declared, in that order, and `messages`.
+    /// All keys: the declared ones, in declaration order, and `messages`.
     pub fn keys(&self) -> impl Iterator<Item = &KeySchema> {
         self.declared_keys().chain([messages_key()])
     }
 
-    /// The keys without `messages`, in the order in which they were declared.
+    /// The declared keys, in declaration order, without `messages`.
     pub fn declared_keys(&self) -> impl ExactSizeIterator<Item = &KeySchema> {
         self.0.keys.iter()
     }
 
-    /// Whether the schema declares the key: all schemas have `messages`, and none declares it.
+    /// Whether the schema declares the key. `messages` is in every schema, but not declared.
     pub fn declares(&self, key: &str) -> bool {
         self.declared(key).is_some()
     }
@@ -239,12 +239,12 @@ impl Schema {
         self.0.index.get(name).map(|index| &self.0.keys[*index])
     }
 
-    /// Whether keys that are not declared are let in.
+    /// Whether undeclared keys are accepted.
     pub fn is_open(&self) -> bool {
         self.0.undeclared.is_some()
     }
 
-    /// Adds keys of another schema after its own, as they are declared there. Keys that it declares itself are
+    /// Adds declarations of another schema after those of this one. Keys that this schema declares are
     /// unchanged; names that the other schema does not declare are skipped.
     ///
     /// # Examples
@@ -266,13 +266,13 @@ impl Schema {
             }
             inner.index.insert(Arc::clone(&key.name), inner.keys.len());
             inner.keys.push(key.clone());
-            // Of two functions by one name the own one stays; the key has its handler in any case.
+            // A function already registered with the name stays; the key has its handler in any case.
             let _ = inner.handlers.register(&key.handler);
         }
         Schema(Arc::new(inner))
     }
 
-    /// A write with the key's own handler, checked as far as can be without the current value.
+    /// Creates a write with the key's own handler, checked as far as possible without the current value.
     ///
     /// # Errors
     /// [`StateError::UnknownKey`], [`StateError::WrongType`], [`StateError::TooDeep`], or
@@ -296,7 +296,7 @@ impl Schema {
         self.checked_write(entry, name, &entry.handler, key.encode(value)?)
     }
 
-    /// A write with another handler than the key's own. A custom one has to be registered in this
+    /// Creates a write with another handler than the key's own. A custom one must be registered in this
     /// schema, or the write could not be replayed.
     ///
     /// # Errors
@@ -313,7 +313,7 @@ impl Schema {
         self.checked_write(entry, name, known, key.encode(value)?)
     }
 
-    /// A write that removes a key, so that it is unset or at its default again.
+    /// Creates a write that removes a key, which is then unset or has its default.
     ///
     /// # Errors
     /// [`StateError::UnknownKey`], or [`StateError::MessagesAreEvents`] for `messages`.
@@ -322,12 +322,11 @@ impl Schema {
         Ok(Write::remove(entry.name_for(key)))
     }
 
-    /// Checks what can be known about all writes to a key by a handler (none: the key's own), before any
-    /// value is there.
+    /// Checks what holds for all writes to a key by a handler (`None`: the key's own), independent of values.
     ///
     /// # Errors
     /// [`StateError::UnknownKey`], [`StateError::UnknownHandler`], [`StateError::MessagesAreEvents`], or
-    /// [`StateError::Merge`] when the handler can never give a value of the key's type.
+    /// [`StateError::Merge`] when the handler can never return a value of the key's type.
     pub fn check_write_to(&self, key: &str, handler: Option<&Handler>) -> Result<(), StateError> {
         let entry = self.writable(key)?;
         let handler = self.registered(handler.unwrap_or(&entry.handler))?;
@@ -341,9 +340,9 @@ impl Schema {
         }
     }
 
-    /// Merges a write into what a store holds of its key, for stores that run handlers where the values
-    /// are. None for a removal of a key without a default. A key that the store does not hold starts from
-    /// its default, as it does in a [`State`](super::State).
+    /// Merges a write into the stored value of its key, for stores that run handlers themselves. Returns
+    /// `None` for a removal of a key without a default. A key that is not stored has its default, as in a
+    /// [`State`](super::State).
     ///
     /// # Errors
     /// As [`State::apply_write`](super::State::apply_write).
@@ -356,14 +355,14 @@ impl Schema {
         self.fold_write(entry, current.or(default.as_ref()), write)
     }
 
-    /// What a write appends to a stored list of `length` items, if that is all it does, whatever the items
-    /// are: then a store need not read them.
+    /// The items that a write appends to a stored list of `length` items, if it does nothing else, whatever
+    /// the current items are: then a store need not read them.
     ///
-    /// None where the items matter: other handlers than `merge_lists` and `keep_last`, removals, lists
-    /// with rules of their own.
+    /// `None` where the current items matter: handlers other than `merge_lists` and `keep_last`, removals,
+    /// lists with rules of their own.
     ///
     /// # Errors
-    /// As [`Schema::merge`], for what is wrong with the new items themselves.
+    /// As [`Schema::merge`], for faults of the new items.
     ///
     /// # Examples
     /// ```
@@ -430,7 +429,7 @@ impl Schema {
         self.entry(key)
     }
 
-    /// What holds for a key, declared or let in.
+    /// The rules of a key, declared or accepted by an open schema.
     pub(crate) fn entry(&self, key: &str) -> Result<&KeySchema, StateError> {
         if let Some(entry) = self.declared(key) {
             return Ok(entry);
@@ -455,14 +454,14 @@ impl Schema {
 }
 
 impl KeySchema {
-    /// The shared name of a declared key, or a new one for a key that an open schema let in.
+    /// The shared name of a declared key, or a new one for an undeclared key of an open schema.
     pub(crate) fn name_for(&self, key: &str) -> Arc<str> {
         if *self.name == *key { Arc::clone(&self.name) } else { Arc::from(key) }
     }
 }
 
 impl PartialEq for Schema {
-    /// Schemas are equal when they are stored alike.
+    /// Schemas are equal when their stored forms are equal.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || serde_json::to_value(self).ok() == serde_json::to_value(other).ok()
     }
@@ -476,7 +475,7 @@ impl fmt::Debug for Schema {
     }
 }
 
-/// The form that [`Schema::from_json`] reads; keys stay in the order in which they were declared.
+/// The form that [`Schema::from_json`] reads; keys are in declaration order.
 impl Serialize for Schema {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         struct Keys<'a>(&'a [KeySchema]);
@@ -495,10 +494,10 @@ impl Serialize for Schema {
     }
 }
 
-/// Declares the keys of a [`Schema`], one after the other.
+/// Declares the keys of a [`Schema`] in order.
 ///
 /// [`handler`](SchemaBuilder::handler), [`default`](SchemaBuilder::default) and
-/// [`description`](SchemaBuilder::description) say more about the key declared last.
+/// [`description`](SchemaBuilder::description) apply to the last declared key.
 #[must_use = "a builder does nothing until it is built"]
 pub struct SchemaBuilder {
     keys: Vec<Draft>,
@@ -507,7 +506,7 @@ pub struct SchemaBuilder {
     faults: Faults,
 }
 
-/// A key as it was declared, before anything is checked.
+/// A declared key, before validation.
 struct Draft {
     name: String,
     schema: Value,
@@ -533,7 +532,7 @@ impl Draft {
 }
 
 impl SchemaBuilder {
-    /// Declares a key that holds a `T`: give the type and a name, or a [`Key<T>`] constant.
+    /// Declares a key with values of type `T`: give the type and a name, or a [`Key<T>`] constant.
     pub fn key<T: JsonSchema + DeserializeOwned>(mut self, key: impl Into<Key<T>>) -> Self {
         let key = key.into();
         let mut draft = Draft::new(key.name(), key_type(json_schema_of::<T>()));
@@ -542,18 +541,18 @@ impl SchemaBuilder {
         self
     }
 
-    /// Declares a key by a JSON Schema (draft 2020-12); a bare type name stands for `{"type": ...}`.
+    /// Declares a key by a JSON Schema (draft 2020-12); a bare type name is short for `{"type": ...}`.
     pub fn key_schema(mut self, name: impl Into<String>, schema: Value) -> Self {
         self.keys.push(Draft::new(name, super::stored::expand_type(schema)));
         self
     }
 
-    /// Declares one key for each field of a struct; see [`Schema::of`]. Several structs may be joined.
+    /// Declares one key for each field of a struct; see [`Schema::of`]. Several structs can be combined.
     pub fn fields<T: JsonSchema>(mut self) -> Self {
         let mut schema = json_schema_of::<T>();
         let whole = schema.clone();
         let Some(Value::Object(fields)) = schema.get_mut("properties").map(Value::take) else {
-            self.faults.push(Fault::new(std::any::type_name::<T>(), "is no struct with named fields"));
+            self.faults.push(Fault::new(std::any::type_name::<T>(), "expected a struct with named fields"));
             return self;
         };
         for (name, field) in fields {
@@ -565,7 +564,7 @@ impl SchemaBuilder {
         self
     }
 
-    /// The handler of the key declared last. A custom one is registered by this, too.
+    /// Sets the handler of the last declared key. A custom handler is registered, too.
     pub fn handler(self, handler: Handler) -> Self {
         self.amend("handler", |draft| {
             draft.handler = Some(handler);
@@ -573,7 +572,7 @@ impl SchemaBuilder {
         })
     }
 
-    /// The default of the key declared last: the value that it has from the start.
+    /// Sets the default of the last declared key: its initial value.
     pub fn default(self, value: impl Serialize) -> Self {
         self.amend("default", |draft| {
             draft.default = Some(encode(&draft.name, &value).map_err(|error| error.to_string())?);
@@ -581,7 +580,7 @@ impl SchemaBuilder {
         })
     }
 
-    /// What the key declared last is for.
+    /// Sets the description of the last declared key.
     pub fn description(self, text: impl Into<String>) -> Self {
         self.amend("description", |draft| {
             draft.description = Some(text.into());
@@ -589,13 +588,13 @@ impl SchemaBuilder {
         })
     }
 
-    /// Lets in keys that are not declared: of any type, merged by `replace_values`.
+    /// Accepts undeclared keys, of any type, merged by `replace_values`.
     pub fn open(mut self) -> Self {
         self.open = true;
         self
     }
 
-    /// Registers a custom handler, for fields that name it and for writes that override with it.
+    /// Registers a custom handler, for fields that name it and for writes that use it.
     pub fn register(mut self, handler: Handler) -> Self {
         if let Err(message) = self.handlers.register(&handler) {
             self.faults.push(Fault::new(format!("handler {handler}"), message));
@@ -611,11 +610,12 @@ impl SchemaBuilder {
         self
     }
 
-    /// Checks everything that can be checked and builds the schema.
+    /// Validates the declarations and builds the schema.
     ///
     /// # Errors
-    /// [`StateError::InvalidSchema`] with all faults: an invalid, reserved or repeated key, a type that is
-    /// no JSON Schema or that no value fits, a handler that can never give a value of the type, a default that is not of it.
+    /// [`StateError::InvalidSchema`] with all faults: an invalid, reserved or duplicate key, a type that is
+    /// not a valid JSON Schema or matches no value, a handler that can never return a value of the type, an
+    /// invalid default.
     /// [`StateError::UnknownHandler`] for a handler that is neither built in nor registered.
     pub fn build(mut self) -> Result<Schema, StateError> {
         for draft in &self.keys {
@@ -643,7 +643,7 @@ impl SchemaBuilder {
                 initial.insert_mut(Arc::clone(&key.name), Cell::from(value.clone()));
             }
             if index.insert(Arc::clone(&key.name), keys.len()).is_some() {
-                self.faults.push(Fault::new(key.name(), "the key is declared twice"));
+                self.faults.push(Fault::new(key.name(), "duplicate key"));
             }
             keys.push(key);
         }
@@ -657,7 +657,7 @@ impl SchemaBuilder {
     fn amend(mut self, what: &str, change: impl FnOnce(&mut Draft) -> Result<(), String>) -> Self {
         let result = match self.keys.last_mut() {
             Some(draft) => change(draft).map_err(|message| Fault::new(&draft.name, message)),
-            None => Err(Fault::new(what, "stands before the first key")),
+            None => Err(Fault::new(what, "must follow the declaration of a key")),
         };
         if let Err(fault) = result {
             self.faults.push(fault);
@@ -672,7 +672,7 @@ impl fmt::Debug for SchemaBuilder {
     }
 }
 
-/// The key with its type prepared, or the fault in its declaration.
+/// Prepares the type of a key, or returns the fault of its declaration.
 fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Fault>, StateError> {
     let fault = |message: String| Ok(Err(Fault::new(&draft.name, message)));
     if let Some(reason) = fault_of(&draft.name).or_else(|| fault_of_reserved(&draft.name)) {
@@ -680,7 +680,7 @@ fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Fau
     }
     let value_type = match ValueType::new(draft.schema, draft.decodes) {
         Ok(value_type) => value_type,
-        Err(message) => return fault(format!("the type is no valid JSON Schema: {message}")),
+        Err(message) => return fault(format!("invalid JSON Schema: {message}")),
     };
     let handler = match &draft.handler {
         Some(handler) => handler.resolve(handlers)?.clone(),
@@ -695,7 +695,7 @@ fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Fau
     if let Some(default) = &key.default {
         let whole = key.merge(&key.name, &key.handler);
         if let Err(error) = whole.check_depth(default).and_then(|()| whole.check_whole(default)) {
-            return Ok(Err(Fault::new(key.name(), format!("the default does not fit: {error}"))));
+            return Ok(Err(Fault::new(key.name(), format!("invalid default: {error}"))));
         }
     }
     Ok(Ok(key))
@@ -703,24 +703,22 @@ fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Fau
 
 fn fault_of_reserved(key: &str) -> Option<&'static str> {
     if key == MESSAGES {
-        return Some(
-            "\"messages\" is always there as a list of messages and cannot be declared as anything else",
-        );
+        return Some("\"messages\" is a list of messages and cannot be declared with another type");
     }
-    RESERVED_KEYS.contains(&key).then_some("the name is reserved for what the outcome of a run reports")
+    RESERVED_KEYS.contains(&key).then_some("the name is reserved for the outcome of a run")
 }
 
-/// What a declaration of `messages` wants that it cannot have, though the type is right.
+/// An option that `messages` does not support, in a declaration with the right type.
 fn fault_of_messages(draft: &Draft) -> Option<Fault> {
     if draft.handler.as_ref().is_some_and(|handler| *handler != Handler::merge_lists()) {
-        return Some(Fault::new(MESSAGES, "messages are always appended and take no other handler"));
+        return Some(Fault::new(MESSAGES, "messages are always appended: the handler cannot be changed"));
     }
     let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
     let has_default = draft.default.as_ref().is_some_and(|default| !is_empty(default));
-    has_default.then(|| Fault::new(MESSAGES, "a conversation begins empty and has no default"))
+    has_default.then(|| Fault::new(MESSAGES, "a conversation begins empty: the default cannot be set"))
 }
 
-/// What holds for the conversation, in every schema.
+/// The declaration of the conversation, in every schema.
 fn messages_key() -> &'static KeySchema {
     static KEY: LazyLock<KeySchema> = LazyLock::new(|| {
         let schema = json_schema_of::<Vec<Message>>();
@@ -747,7 +745,7 @@ fn undeclared_key() -> KeySchema {
     }
 }
 
-/// A key from a field's schema: what is said to us is taken out of it, the type stays.
+/// The declaration from a field's schema: extensions are removed from it, the type stays.
 fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<Draft, Fault> {
     let mut take = |extension: &str| field.as_object_mut().and_then(|fields| fields.remove(extension));
     let (handler, description, default) = (take(HANDLER_EXTENSION), take("description"), take("default"));
@@ -757,13 +755,13 @@ fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<Draft
             Ok(handler) => Some(handler),
             Err(error) => return Err(Fault::new(name, format!("{error}"))),
         },
-        Some(_) => return Err(Fault::new(name, "the x-handler of a field is a handler's name, a string")),
+        Some(_) => return Err(Fault::new(name, "expected a handler's name, a string, for x-handler")),
     };
     let description = description.and_then(|text| text.as_str().map(str::to_owned));
     Ok(Draft { handler, description, default, ..Draft::new(name, standalone(field, whole)) })
 }
 
-/// The type of a key, without the title that schemars makes up for types that have no name.
+/// The type of a key, without the title that schemars generates for unnamed types.
 fn key_type(mut schema: Value) -> Value {
     let is_named = schema.get("properties").is_some();
     if let Some(fields) = schema.as_object_mut().filter(|_| !is_named) {
@@ -772,7 +770,7 @@ fn key_type(mut schema: Value) -> Value {
     schema
 }
 
-/// Whether a declaration of `messages` says what `messages` is anyway.
+/// Whether a declaration of `messages` matches the built-in one.
 fn is_message_list(schema: &Value) -> bool {
     let plain = |schema: &Value| {
         let mut schema = schema.clone();
@@ -786,7 +784,7 @@ fn is_message_list(schema: &Value) -> bool {
     is_list && schema.get("items").map(plain) == Some(plain(&json_schema_of::<Message>()))
 }
 
-/// Asks the typed reader whether it can read the value.
+/// Checks whether the typed reader can read the value.
 fn decodes<T: DeserializeOwned>(value: &Value) -> Result<(), Fault> {
     decode::<T>(value).map(drop).map_err(Fault::from)
 }

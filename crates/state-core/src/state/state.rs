@@ -1,11 +1,11 @@
-//! The state itself: a fold of writes over the schema's defaults.
+//! The state: a fold of writes over the schema's defaults.
 //!
-//! Everything below is persistent, so that a clone is O(1) and shares all that did not change. That is
-//! also why several writes can be all or none: they are made on a clone, which then takes our place.
+//! All fields are persistent data structures, so a clone is O(1) and shares unchanged parts. So several
+//! writes can be atomic: they are applied to a clone, which then replaces the state.
 
 #![expect(
     clippy::needless_pass_by_value,
-    reason = "keys and handlers are handed over as they are written: a constant, a `&str`, `Handler::sum()`"
+    reason = "keys and handlers are passed as they are written: a constant, a `&str`, `Handler::sum()`"
 )]
 
 use std::fmt;
@@ -29,17 +29,17 @@ use crate::chat::{Message, Transcript};
 use crate::decode::decode;
 use crate::faults::Fault;
 
-/// Cells by key, in the order of the keys.
+/// Cells by key, in key order.
 pub(crate) type Cells = RedBlackTreeMapSync<Arc<str>, Cell>;
 
 /// Typed values by key, merged by the handlers of a [`Schema`], and the conversation.
 ///
-/// Reading borrows and copies nothing. Writing checks what comes in and costs what comes in costs:
-/// appending to a list of 100,000 items costs what appending to one of 10 does. A failed write changes
-/// nothing. A clone is a snapshot: it is made in O(1), and does not change with its original.
+/// Reading borrows and copies nothing. The cost of a write depends on the new value only: appending to a list
+/// of 100,000 items costs the same as to one of 10. A failed write changes nothing. A clone is an O(1)
+/// snapshot, independent of the original.
 ///
 /// # Examples
-/// spec/000, "Usage":
+/// As in Haystack 2.31, "State", "Usage":
 /// ```
 /// use serde_json::json;
 /// use stepfold_state_core::state::{Schema, State};
@@ -73,23 +73,21 @@ impl State {
         State { schema: schema.clone(), cells: schema.initial().clone(), messages: Transcript::new() }
     }
 
-    /// A state with initial values, an object by key. They are checked as writes are and stored as they
-    /// are: no handler runs.
+    /// A state with initial values, an object by key. They are validated and stored without running handlers.
     ///
     /// # Errors
-    /// As [`State::set`], for the first value that does not fit.
+    /// As [`State::set`], for the first invalid value.
     pub fn with_values(schema: &Schema, values: Value) -> Result<Self, StateError> {
         State::from_stored(schema, StoredValues::of("initial values", values)?)
     }
 
-    /// Reads a state back from the JSON that it serialises to, and checks it against the schema.
+    /// Parses a state from its serialised JSON, and validates it against the schema.
     ///
-    /// Fields beside `version` and `values` that this version does not know are ignored. A key that was
-    /// not stored has its default.
+    /// Unknown fields other than `version` and `values` are ignored. Missing keys have their default.
     ///
     /// # Errors
-    /// When the JSON is no state or of a newer format, has a key that the schema does not declare, or a
-    /// value that does not fit.
+    /// When the JSON is invalid or of a newer format, has a key that the schema does not declare, or an
+    /// invalid value.
     ///
     /// # Examples
     /// ```
@@ -107,14 +105,13 @@ impl State {
         State::from_stored(schema, StoredState::from_json(json)?.values)
     }
 
-    /// A state of values that a store held, and the conversation. What the store does not hold has its
-    /// default.
+    /// A state from stored values, and the conversation. Missing keys have their default.
     ///
-    /// The values are *not* checked: they came out of [`Schema::merge`] or [`KeySchema::check`] under the
-    /// same types. That makes it cost the number of keys, whatever is in them.
+    /// The values are *not* validated: they came from [`Schema::merge`] or [`KeySchema::check`] with the same
+    /// types. So the cost depends on the number of keys only.
     ///
     /// # Errors
-    /// [`StateError::UnknownKey`] or [`StateError::InvalidKey`] for a key that the schema does not let in.
+    /// [`StateError::UnknownKey`] or [`StateError::InvalidKey`] for a key that the schema does not accept.
     pub fn from_cells<K: AsRef<str>>(
         schema: &Schema,
         cells: impl IntoIterator<Item = (K, Cell)>,
@@ -129,10 +126,10 @@ impl State {
         Ok(state)
     }
 
-    /// Replaces values by those that a store holds; none resets a key to its default. Other keys and the conversation
+    /// Replaces values by stored ones; `None` resets a key to its default. Other keys and the conversation
     /// are unchanged.
     ///
-    /// As in [`from_cells`](State::from_cells), the values are *not* checked.
+    /// As in [`from_cells`](State::from_cells), the values are *not* validated.
     ///
     /// # Errors
     /// As [`from_cells`](State::from_cells). Nothing is changed then.
@@ -180,22 +177,38 @@ impl State {
         Ok(state)
     }
 
-    /// The schema that the state keeps to.
+    /// The schema of the state.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    /// The value of a key, or none if it is unset or unknown.
+    /// The value of a key; `None` if it is unset or unknown. The type of the key decides the result:
     ///
-    /// A string key gives `Option<ValueRef>`, borrowed. A [`Key<T>`] gives `Result<Option<T>>`, decoded.
+    /// | key | result | |
+    /// |---|---|---|
+    /// | `&str` | `Option<ValueRef<'_>>` | the JSON value, borrowed |
+    /// | [`Key<T>`](super::Key) | `Result<Option<T>, StateError>` | the value, decoded |
     ///
     /// # Errors
-    /// With a typed key only: [`StateError::Decode`] when the value is not a `T`.
+    /// With a `Key<T>` only: [`StateError::Decode`] when the value is not a `T`.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::state::{Key, Schema, State};
+    ///
+    /// const AREA: Key<u32> = Key::new("area");
+    ///
+    /// let mut state = State::new(&Schema::builder().key(AREA).build()?);
+    /// state.set(AREA, 3)?;
+    /// assert_eq!(state.get("area").map(|value| value.to_json()), Some(3.into()));
+    /// assert_eq!(state.get(AREA)?, Some(3));
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
     pub fn get<K: ReadKey>(&self, key: K) -> K::Output<'_> {
         key.read(self)
     }
 
-    /// Whether the key has a value. A stored null is one; `messages` always has one.
+    /// Whether the key has a value. A stored null is a value; `messages` always has one.
     pub fn has<K: ReadKey>(&self, key: K) -> bool {
         self.value(key.name()).is_some()
     }
@@ -207,15 +220,15 @@ impl State {
         self.cells.get(key).map(Cell::view)
     }
 
-    /// Merges a value into a key by the key's own handler.
+    /// Merges a value into a key with the key's own handler.
     ///
-    /// List handlers take a value that is no list as one item, and an absent or null current value as an
+    /// List handlers treat a value that is not a list as one item, and an absent or null current value as an
     /// empty list; a new null is an item only where items may be null. `replace_values` stores a null where
     /// the type allows it. For `messages`, the value is a message or a list of messages, which are appended.
     ///
     /// # Errors
     /// [`StateError::UnknownKey`]; [`StateError::WrongType`] with the JSON path of each fault;
-    /// [`StateError::Merge`] when the handler cannot; [`StateError::TooDeep`]. Nothing is changed then.
+    /// [`StateError::Merge`] when the handler fails; [`StateError::TooDeep`]. Nothing is changed then.
     pub fn set<V, K: WriteKey<V>>(&mut self, key: K, value: V) -> Result<(), StateError> {
         let name = key.name();
         let value = key.encode(value)?;
@@ -227,13 +240,13 @@ impl State {
         self.merge(entry, name, entry.handler(), value)
     }
 
-    /// Merges a value into a key by another handler, for this once.
+    /// Merges a value into a key with another handler, for this write only.
     ///
     /// # Errors
     /// As [`State::set`].
     ///
     /// # Examples
-    /// spec/000, "override":
+    /// As in Haystack 2.31, "State", with a `handler_override`:
     /// ```
     /// use serde_json::{Value, json};
     /// use stepfold_state_core::state::{Handler, Schema, State};
@@ -266,8 +279,8 @@ impl State {
         self.merge(schema.entry(name)?, name, handler, value)
     }
 
-    /// Adds one item to a list by the key's own handler; by `merge_lists` where that would not add to a
-    /// list (`replace_values`, `first_wins`).
+    /// Appends one item to a list with the key's own handler; with `merge_lists` if that handler does not
+    /// append (`replace_values`, `first_wins`).
     ///
     /// # Errors
     /// As [`State::set`].
@@ -286,7 +299,7 @@ impl State {
         }
     }
 
-    /// Removes a key: it is unset then, or at its default again. Null, by contrast, is a value.
+    /// Removes a key: it is then unset or has its default. Null, by contrast, is a value.
     ///
     /// # Errors
     /// [`StateError::UnknownKey`], or [`StateError::MessagesAreEvents`] for `messages`.
@@ -295,11 +308,11 @@ impl State {
         self.apply_write(&removal)
     }
 
-    /// Folds the writes of a delta, in order: all of them or none.
+    /// Applies the writes of a delta, in order and atomically.
     ///
     /// # Errors
-    /// As [`State::set`], for the first write that cannot be made; [`StateError::UnknownHandler`] when it
-    /// names a custom handler that the schema does not know. Nothing is changed then.
+    /// As [`State::set`], for the first failing write; [`StateError::UnknownHandler`] when it names a custom
+    /// handler that the schema does not know. Nothing is changed then.
     pub fn apply(&mut self, delta: &Delta) -> Result<(), StateError> {
         let mut next = self.clone();
         for write in delta {
@@ -309,7 +322,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes one write.
+    /// Applies one write.
     ///
     /// # Errors
     /// As [`State::apply`].
@@ -338,17 +351,17 @@ impl State {
         self.messages.push(message);
     }
 
-    /// Puts another conversation in place of this one, as a repair or an explicit rewrite does.
+    /// Replaces the conversation, for a repair or an explicit rewrite.
     pub fn replace_messages(&mut self, messages: Transcript) {
         self.messages = messages;
     }
 
-    /// What changed from `earlier` to this state. What both share is not looked at.
+    /// The changes from `earlier` to this state. Shared parts are skipped.
     pub fn diff(&self, earlier: &State) -> Diff {
         Diff::between(earlier, self)
     }
 
-    /// The keys that have a value, in their order, each with it; `messages` comes last.
+    /// The keys that have a value, in key order, with their values; `messages` is last.
     pub fn iter(&self) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
         let messages = (MESSAGES, ValueRef::Messages(&self.messages));
         self.cells.iter().map(|(key, cell)| (&**key, cell.view())).chain([messages])
@@ -358,7 +371,7 @@ impl State {
     /// field.
     ///
     /// # Errors
-    /// [`StateError::Decode`] when a field is missing or does not fit.
+    /// [`StateError::Decode`] when a field is missing or invalid.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, StateError> {
         let values = self.iter().map(|(key, value)| (key.to_owned(), value.to_json())).collect();
         decode(&Value::Object(values)).map_err(|source| StateError::Decode {
@@ -410,7 +423,7 @@ impl State {
     }
 }
 
-/// A message, or each message of a list.
+/// Decodes a message, or each message of a list.
 fn read_messages(value: Value) -> Result<Vec<Message>, StateError> {
     let read = match &value {
         Value::Array(_) => decode(&value),
@@ -424,7 +437,7 @@ fn read_messages(value: Value) -> Result<Vec<Message>, StateError> {
 }
 
 impl PartialEq for State {
-    /// States are equal when they hold the same values and messages, whatever their schemas.
+    /// States are equal when their values and messages are equal, whatever their schemas.
     fn eq(&self, other: &Self) -> bool {
         self.messages == other.messages
             && self.cells.size() == other.cells.size()

@@ -1,7 +1,7 @@
-//! The JSON that schemas and states are stored as, with their version numbers.
+//! The stored JSON of schemas and states, with version numbers.
 //!
-//! A field that this version does not know is ignored; a newer version number is an error. The golden
-//! files under `tests/golden` hold one sample per version that was ever written.
+//! Unknown fields are ignored; a newer version number is an error. The golden files in `tests/golden` have
+//! one sample of each version ever written.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,12 +16,12 @@ use super::schema::{KeySchema, MESSAGES};
 use crate::chat::Transcript;
 use crate::decode::{decode, decode_declaration, decode_text, object, why_not};
 
-/// The format of stored schemas that this version writes.
+/// The current format version of stored schemas.
 pub(crate) const SCHEMA_VERSION: u64 = 1;
-/// The format of stored states that this version writes.
+/// The current format version of stored states.
 pub(crate) const STATE_VERSION: u64 = 1;
 
-/// A schema as it is stored.
+/// A stored schema.
 pub(crate) struct StoredSchema {
     pub(crate) open: bool,
     pub(crate) keys: Vec<(String, StoredKey)>,
@@ -30,7 +30,7 @@ pub(crate) struct StoredSchema {
 /// A key of a stored schema.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredKey {
-    /// None if the field is missing, which is a fault of a schema.
+    /// `None` if the field is missing, which is a fault of a schema.
     #[serde(rename = "type", default, deserialize_with = "read_type")]
     pub(crate) value_type: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,12 +56,12 @@ fn read_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>
     Value::deserialize(deserializer).map(expand_type).map(Some)
 }
 
-/// Reads a value of an optional field: null is a value, only an absent field is none.
+/// Reads the value of an optional field: null is a value, only an absent field is `None`.
 pub(crate) fn read_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
-/// `"integer"` and `["integer", "null"]` stand for schemas with that `type`.
+/// `"integer"` and `["integer", "null"]` are short for schemas with that `type`.
 pub(crate) fn expand_type(schema: Value) -> Value {
     match schema {
         names @ (Value::String(_) | Value::Array(_)) => json!({ "type": names }),
@@ -86,7 +86,7 @@ impl StoredSchema {
     }
 }
 
-/// A state as it is stored, not yet checked against a schema.
+/// A stored state, not yet validated against a schema.
 #[derive(Deserialize)]
 pub(crate) struct StoredState {
     pub(crate) values: StoredValues,
@@ -99,7 +99,7 @@ impl StoredState {
     }
 }
 
-/// The values by key, with the conversation read straight into its type.
+/// The values by key, with the conversation decoded directly.
 #[derive(Default)]
 pub(crate) struct StoredValues {
     pub(crate) messages: Transcript,
@@ -107,7 +107,7 @@ pub(crate) struct StoredValues {
 }
 
 impl StoredValues {
-    /// Takes the values apart without copying any but messages.
+    /// Splits the values without copying any but messages.
     pub(crate) fn of(what: &'static str, values: Value) -> Result<Self, StateError> {
         let misfit = |values: &Value| StateError::Json { what, source: why_not::<StoredValues>(values) };
         let Value::Object(mut fields) = values else { return Err(misfit(&values)) };
@@ -146,7 +146,7 @@ impl<'de> Deserialize<'de> for StoredValues {
     }
 }
 
-/// The entries of an object in the order in which they stand, whatever map `serde_json` is built with.
+/// The entries of an object in source order, whatever map type `serde_json` uses.
 struct Entries<T>(Vec<(String, T)>);
 
 impl<T> Default for Entries<T> {
@@ -179,7 +179,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T> {
     }
 }
 
-/// Reads the version before anything else is looked at: what follows may have another form by then.
+/// Reads the version first: the other fields of a newer version may have another form.
 fn check_version(what: &'static str, json: &str, supported: u64) -> Result<(), StateError> {
     let Version(found) = decode_text(json).map_err(|source| StateError::Json { what, source })?;
     if found > supported {
@@ -188,7 +188,7 @@ fn check_version(what: &'static str, json: &str, supported: u64) -> Result<(), S
     Ok(())
 }
 
-/// The field `version`; the rest is skipped without building it.
+/// The field `version`; the rest is skipped.
 struct Version(u64);
 
 impl<'de> Deserialize<'de> for Version {

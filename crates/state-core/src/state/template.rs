@@ -1,7 +1,7 @@
 //! Templates: text with `{key}` placeholders, filled from a state in one pass.
 //!
-//! Braces that hold no key are plain text, so JSON in a prompt needs no escaping. Values that were put in
-//! are never looked at again: a user's text cannot smuggle in a placeholder.
+//! Braces without a key are plain text, so JSON in a prompt needs no escaping. Inserted values are not
+//! parsed: a user's text cannot inject a placeholder.
 
 use std::fmt::{self, Write as _};
 
@@ -15,18 +15,18 @@ use crate::faults::Names;
 
 /// A text with placeholders, parsed once.
 ///
-/// - `{key}`, `{user:key}`, `{app:key}`, `{temp:key}` stand for the value of the key. A string stands as
-///   it is, everything else as compact JSON.
-/// - `{key?}` may be absent, and then is empty; so is a null. A required null is `null`; a required key
-///   that is absent is an error.
+/// - `{key}`, `{user:key}`, `{app:key}`, `{temp:key}` are replaced by the value of the key: a string
+///   unchanged, any other value as compact JSON.
+/// - `{key?}` is optional: absent or null gives empty text. A required null gives `null`; a required key that
+///   is absent is an error.
 /// - A dotted name is looked up as a whole key first, then as a path into an object or a list:
 ///   `{profile.name}`, `{documents.0.title}`.
-/// - A name is made of letters of any script, digits, `_`, `-` and dots, with nothing else between the
-///   braces. All other braces are plain text: `{"a": 1}`, `{ name }`, `{other:x}`.
-/// - `{{` and `}}` are literal braces: `{{name}}` gives `{name}`. Two closing braces count as one literal
-///   brace only where two opening ones came before, so that `{"a": {"b": 1}}` passes through untouched.
+/// - A name consists of letters of any script, digits, `_`, `-` and dots, with nothing else between the
+///   braces. Other braces are plain text: `{"a": 1}`, `{ name }`, `{other:x}`.
+/// - `{{` and `}}` are literal braces: `{{name}}` gives `{name}`. Two closing braces are one literal brace
+///   only after two opening ones, so `{"a": {"b": 1}}` is unchanged.
 ///
-/// (spec/002, "instruction templates"; there `{{name}}` gave the value in braces.)
+/// (As instruction templates of adk-rust 2.3, where `{{name}}` gave the value in braces.)
 ///
 /// # Examples
 /// ```
@@ -40,7 +40,7 @@ use crate::faults::Names;
 /// assert_eq!(template.render(&state)?, r#"You help Ada with engines. Reply as {"a": {"b": 1}}."#);
 ///
 /// let error = Template::parse("Hello {name}").render(&state).unwrap_err();
-/// assert!(error.to_string().starts_with("the template needs \"name\" (line 1, column 7)"));
+/// assert!(error.to_string().starts_with("missing key \"name\" for the template at line 1, column 7"));
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Template {
     pieces: Vec<Piece>,
 }
 
-/// A stretch of the text, by byte offsets.
+/// A piece of the text, by byte offsets.
 #[derive(Clone, PartialEq, Eq)]
 enum Piece {
     Literal { start: usize, end: usize },
@@ -57,19 +57,19 @@ enum Piece {
 }
 
 impl Template {
-    /// Parses a text. There is no wrong template: what is no placeholder is plain text.
+    /// Parses a text. Every text is valid: everything except placeholders is plain text.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
         let pieces = Parser::new(&text).pieces();
         Template { text, pieces }
     }
 
-    /// The text as it was given.
+    /// The original text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The names in the placeholders, in order, each with whether it may be absent.
+    /// The names of the placeholders, in order, each with whether it is optional.
     pub fn placeholders(&self) -> impl Iterator<Item = (&str, bool)> {
         self.pieces.iter().filter_map(|piece| match *piece {
             Piece::Placeholder { start, end, is_optional } => Some((&self.text[start..end], is_optional)),
@@ -77,18 +77,18 @@ impl Template {
         })
     }
 
-    /// The text with every placeholder filled from the state.
+    /// Renders the template with values of the state.
     ///
     /// # Errors
-    /// [`StateError::MissingTemplateKey`] for the first required key that the state does not have, with
-    /// its place in the template and the keys there are.
+    /// [`StateError::MissingTemplateKey`] for the first required key that has no value, with its position in
+    /// the template and the known keys.
     pub fn render(&self, state: &State) -> Result<String, StateError> {
         let known = || state.iter().map(|(key, _)| key).collect();
         self.render_with(|key| state.get(key), known)
     }
 
-    /// The text with every placeholder filled by a function of the key: for values from elsewhere.
-    /// `known` lists the keys there are, for the error.
+    /// Renders the template with values from a function of the key. `known` lists the available keys, for the
+    /// error.
     ///
     /// # Errors
     /// As [`Template::render`].
@@ -144,7 +144,8 @@ impl fmt::Debug for Template {
     }
 }
 
-/// The value of a whole key, else of the longest key that is the start of a dotted name, followed inside.
+/// The value of a whole key, otherwise a path into the value of the longest key that is a prefix of the
+/// dotted name.
 fn find<'v>(lookup: impl Fn(&str) -> Option<ValueRef<'v>>, name: &str) -> Option<ValueRef<'v>> {
     if let Some(value) = lookup(name) {
         return Some(value);
@@ -180,7 +181,7 @@ struct Parser<'a> {
     text: &'a str,
     pieces: Vec<Piece>,
     literal_start: usize,
-    /// The braces that are open: whether each was a doubled one.
+    /// The open braces: true for a doubled one.
     open: Vec<bool>,
 }
 
@@ -217,7 +218,7 @@ impl<'a> Parser<'a> {
         self.pieces
     }
 
-    /// A single brace: a placeholder if one stands here, else plain text.
+    /// A single brace: the start of a placeholder, or plain text.
     fn open_brace(&mut self, position: usize) -> usize {
         let Some((length, is_optional)) = placeholder(&self.text[position + 1..]) else {
             self.open.push(false);
@@ -230,7 +231,7 @@ impl<'a> Parser<'a> {
         self.literal_start
     }
 
-    /// Of a doubled brace, the second one stays as plain text.
+    /// Keeps only the second brace of a doubled one as plain text.
     fn drop_byte(&mut self, position: usize) -> usize {
         self.end_literal(position);
         self.literal_start = position + 1;
@@ -244,7 +245,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The length of the name and whether a `?` follows, if `text` starts with what stands in a placeholder.
+/// The length of the name and whether a `?` follows, if `text` starts with a placeholder's content.
 fn placeholder(text: &str) -> Option<(usize, bool)> {
     let prefix =
         SCOPE_PREFIXES.iter().find(|prefix| text.starts_with(**prefix)).map_or(0, |prefix| prefix.len());
@@ -253,7 +254,7 @@ fn placeholder(text: &str) -> Option<(usize, bool)> {
         character.is_alphanumeric() || matches!(character, '_' | '-' | '.') || is_mark(character)
     };
     let length = name.find(|character| !is_part(character)).unwrap_or(name.len());
-    // Dots and dashes alone name nothing: `{...}` is plain text.
+    // Dots and dashes alone are not a name: `{...}` is plain text.
     if !name[..length].contains(|character: char| character.is_alphanumeric() || character == '_') {
         return None;
     }
@@ -264,8 +265,8 @@ fn placeholder(text: &str) -> Option<(usize, bool)> {
     }
 }
 
-/// Marks that are written on letters and that Rust does not count among them: accents of decomposed
-/// text, and the signs without which Hindi, Thai and their kin cannot be written.
+/// Combining marks that Rust does not count as letters: accents of decomposed text, and the vowel signs of
+/// Hindi, Thai and related scripts.
 fn is_mark(character: char) -> bool {
     matches!(character,
         '\u{300}'..='\u{36F}' | '\u{591}'..='\u{5BD}' | '\u{64B}'..='\u{65F}' | '\u{93C}' | '\u{94D}'

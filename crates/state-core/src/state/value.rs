@@ -1,7 +1,7 @@
-//! Values as a state holds them, and the view of one that reading gives.
+//! Values of a state, and borrowed views of them.
 //!
-//! A top-level array is kept as a persistent [`List`], so that appending to it and keeping an earlier
-//! version cost the same at any length. That is why reading gives a [`ValueRef`] and not a `&Value`.
+//! A top-level array is a persistent [`List`], so that appending and keeping earlier versions costs the same
+//! at any length. That is why reading returns a [`ValueRef`] and not a `&Value`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::chat::Transcript;
 use crate::decode::{DecodeError, decode, why_not};
 use crate::list::List;
 
-/// A value as a state keeps it, for stores that hold values between states. Cloning is O(1).
+/// A stored value, for stores that keep values between states. Cloning is O(1).
 ///
 /// # Examples
 /// ```
@@ -32,17 +32,17 @@ use crate::list::List;
 #[derive(Clone, Debug)]
 pub struct Cell(pub(crate) Kept);
 
-/// What is in a cell.
+/// The content of a cell.
 #[derive(Clone, Debug)]
 pub(crate) enum Kept {
-    /// An array. Its items are shared, so that a chunk of the list is copied without copying them.
+    /// An array. Its items are shared, so that copying a chunk of the list does not copy them.
     List(List<Arc<Value>>),
-    /// Anything but an array.
+    /// Any value except an array.
     Json(Arc<Value>),
 }
 
 impl Cell {
-    /// A list of these items, each of which may be shared with other lists.
+    /// A list with these items, which may be shared with other lists.
     pub fn list(items: List<Arc<Value>>) -> Self {
         Cell(Kept::List(items))
     }
@@ -55,7 +55,7 @@ impl Cell {
         }
     }
 
-    /// Whether both are the same version of the same value, found without looking inside.
+    /// Whether both are the same version of the same value, by pointer.
     pub(crate) fn ptr_eq(&self, other: &Cell) -> bool {
         match (&self.0, &other.0) {
             (Kept::List(mine), Kept::List(theirs)) => mine.ptr_eq(theirs),
@@ -74,10 +74,10 @@ impl From<Value> for Cell {
     }
 }
 
-/// A borrowed view of a value in a [`State`](super::State). It copies nothing and is `Copy` itself.
+/// A borrowed view of a value in a [`State`](super::State). It is `Copy` and copies nothing.
 ///
-/// Compare it with a `serde_json::Value`, print it (compact JSON), serialise it, decode it, walk its
-/// items, or copy it out with [`to_json`](ValueRef::to_json).
+/// Compare it with a `serde_json::Value`, print it (compact JSON), serialise it, decode it, iterate over its
+/// items, or copy it with [`to_json`](ValueRef::to_json).
 ///
 /// # Examples
 /// ```
@@ -95,7 +95,7 @@ impl From<Value> for Cell {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub enum ValueRef<'a> {
-    /// Anything but an array (or an array that a caller lends).
+    /// Any value except an array (or an array borrowed from a caller).
     Json(&'a Value),
     /// An array of a state.
     List(&'a List<Arc<Value>>),
@@ -104,7 +104,7 @@ pub enum ValueRef<'a> {
 }
 
 impl<'a> ValueRef<'a> {
-    /// A copy as plain JSON. Costs in proportion to the value's size.
+    /// A copy as plain JSON. The cost is in proportion to the size.
     pub fn to_json(self) -> Value {
         match self {
             ValueRef::Json(value) => value.clone(),
@@ -117,7 +117,7 @@ impl<'a> ValueRef<'a> {
     /// Decodes the value as a `T`.
     ///
     /// # Errors
-    /// When the value is not a `T`: where, and why not.
+    /// [`DecodeError`] with the location, when the value is not a `T`.
     pub fn decode<T: DeserializeOwned>(self) -> Result<T, DecodeError> {
         match self {
             ValueRef::Json(value) => decode(value),
@@ -128,7 +128,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The value itself when it is not an array of a state and not the conversation.
+    /// The JSON value; `None` for an array of a state and for the conversation.
     pub fn as_json(self) -> Option<&'a Value> {
         match self {
             ValueRef::Json(value) => Some(value),
@@ -136,17 +136,17 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The text of a string value.
+    /// The text of a string; `None` for other values.
     pub fn as_str(self) -> Option<&'a str> {
         self.as_json().and_then(Value::as_str)
     }
 
-    /// Whether the value is null. A stored null is a value: `has` is true for it.
+    /// Whether the value is null. A stored null is a value: `has` returns true for it.
     pub fn is_null(self) -> bool {
         matches!(self, ValueRef::Json(Value::Null))
     }
 
-    /// The number of items of an array, fields of an object or messages; none for anything else.
+    /// The number of items of an array, fields of an object or messages; `None` for other values.
     #[expect(clippy::len_without_is_empty, reason = "most values have no length")]
     pub fn len(self) -> Option<usize> {
         match self {
@@ -158,7 +158,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The items of an array, borrowed; nothing for anything else (messages have a type of their own).
+    /// The items of an array, borrowed; empty for other values (messages have a type of their own).
     pub fn items(self) -> Box<dyn DoubleEndedIterator<Item = &'a Value> + 'a> {
         match self {
             ValueRef::Json(Value::Array(items)) => Box::new(items.iter()),
@@ -243,7 +243,7 @@ impl Serialize for ValueRef<'_> {
     }
 }
 
-/// Reads a typed value out of a list without making a JSON array of it first.
+/// Decodes a typed value from a list without building a JSON array first.
 struct ListDeserializer<'a>(&'a List<Arc<Value>>);
 
 impl<'de> Deserializer<'de> for ListDeserializer<'de> {

@@ -109,35 +109,35 @@ fn errors_have_a_path_and_a_kind() {
     .concat();
     assert!(!texts.contains("s3cret"), "{texts}");
     expect![[r#"
-        InvalidType at $.title: expected a string, found integer
-        InvalidType at $.pages: expected u8, found string
-        InvalidValue at $.pages: expected u8, found another integer
-        InvalidValue at $.pages: expected u8, found another integer
-        InvalidType at $.pages: expected u8, found fractional number
-        UnknownVariant at $.kind: unknown variant, expected one of `report`, `table`, `pair`, `plot`
-        UnknownVariant at $.kind: unknown variant, expected one of `report`, `table`, `pair`, `plot`
-        InvalidType at $.kind.table: expected u64, found string
-        InvalidType at $.kind: expected a variant with content, found string
-        InvalidType at $.kind.report: expected unit, found string
-        InvalidLength at $.kind.pair: invalid length 1, expected tuple variant Kind::Pair with 2 elements
-        InvalidType at $.kind.pair[1]: expected a string, found integer
-        InvalidType at $.kind.plot.title: expected a string, found null
-        InvalidValue at $.kind: expected an object with one field, the variant, found another object
-        InvalidType at $.kind: expected a variant: a string, or an object, found boolean
-        InvalidType at $.by_year.2026[1]: expected a boolean, found string
-        InvalidType at $.by_year: expected u16, found string
-        InvalidType at $.by_year: expected a map, found list
-        InvalidLength at $.point: invalid length 1, expected a tuple of size 2
-        InvalidLength at $.point: invalid length 3, expected fewer items
-        InvalidType at $.point[1]: expected i32, found object
-        UnknownField at $: unknown field, expected one of `title`, `pages`, `kind`, `by_year`, `point`, `even`, `loose`
-        Custom at $.even: the type refuses this value
-        Custom at $.even: an even number is expected
-        Custom at $.loose: data did not match any variant of untagged enum Loose
-        at $: missing field `title`
-        at $: expected struct Document, found string
-        at $[1].title: expected a string, found list
-        at $["odd name"]: expected u8, found string
+        InvalidType expected a string, found integer at $.title
+        InvalidType expected u8, found string at $.pages
+        InvalidValue expected u8, found an invalid integer at $.pages
+        InvalidValue expected u8, found an invalid integer at $.pages
+        InvalidType expected u8, found fractional number at $.pages
+        UnknownVariant unknown variant, expected one of `report`, `table`, `pair`, `plot` at $.kind
+        UnknownVariant unknown variant, expected one of `report`, `table`, `pair`, `plot` at $.kind
+        InvalidType expected u64, found string at $.kind.table
+        InvalidType expected a variant with content, found string at $.kind
+        InvalidType expected unit, found string at $.kind.report
+        InvalidLength invalid length 1, expected tuple variant Kind::Pair with 2 elements at $.kind.pair
+        InvalidType expected a string, found integer at $.kind.pair[1]
+        InvalidType expected a string, found null at $.kind.plot.title
+        InvalidValue expected an object with one field, the variant, found an invalid object at $.kind
+        InvalidType expected a variant: a string, or an object, found boolean at $.kind
+        InvalidType expected a boolean, found string at $.by_year.2026[1]
+        InvalidType expected u16, found string at $.by_year
+        InvalidType expected a map, found list at $.by_year
+        InvalidLength invalid length 1, expected a tuple of size 2 at $.point
+        InvalidLength invalid length 3, expected fewer items at $.point
+        InvalidType expected i32, found object at $.point[1]
+        UnknownField unknown field, expected one of `title`, `pages`, `kind`, `by_year`, `point`, `even`, `loose` at $
+        Custom invalid value for the type at $.even
+        Custom an even number is expected at $.even
+        Custom data did not match any variant of untagged enum Loose at $.loose
+        missing field `title` at $
+        expected struct Document, found string at $
+        expected a string, found list at $[1].title
+        expected u8, found string at $["odd name"]
     "#]].assert_eq(&texts);
 }
 
@@ -170,8 +170,8 @@ fn any_document() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// What `serde_json` refuses is explained, with a kind of its own but where the type gives the reason, and without
-    /// the value. What it takes is the same.
+    /// Errors of `serde_json` are explained with a kind (`Custom` only if the type gives the reason), and without the
+    /// value. Accepted values are equal.
     #[test]
     fn agrees_with_serde_json(value in any_document(), title in any::<bool>()) {
         let mut value = value;

@@ -12,4 +12,5 @@
 
 mod chat;
 mod decode;
+mod messages;
 mod state;

@@ -7,4 +7,5 @@
     reason = "a helper of a test fails the test, and takes what reads best"
 )]
 
+mod mcp;
 mod otel;

@@ -233,6 +233,6 @@ fn what_can_be_known_to_fail_is_refused_at_once() {
     let error = refused(Exporter::to("http://localhost:4318").header("x-key", "hush\n"));
     assert_eq!(
         error.to_string(),
-        "the header `x-key` cannot be sent: its name or value has a character that HTTP does not allow"
+        "invalid header `x-key`: its name or value contains a character that HTTP does not allow"
     );
 }

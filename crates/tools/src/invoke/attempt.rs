@@ -1,4 +1,4 @@
-//! One attempt of a call: the function, its timeout, and a net under its panics.
+//! One attempt of a call: the function, its timeout, and panic handling.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time;
 
-use super::threads::{compute_on_thread, wait_on_thread, words_of_panic};
+use super::threads::{compute_on_thread, panic_message, wait_on_thread};
 use crate::context::ToolContext;
 use crate::error::ToolError;
 use crate::function::{Function, ThreadCall, Work};
 
-/// Why an attempt gave no value.
+/// The failure of an attempt.
 pub(super) enum Fault {
     Error(ToolError),
     Panicked(String),
     TimedOut,
-    /// For so long, other tools had all threads.
+    /// No thread was available for this long.
     NoThread(Duration),
 }
 
 impl Fault {
-    /// Whether another attempt may help.
+    /// Whether a retry may succeed.
     pub(super) fn is_retryable(&self) -> bool {
         match self {
             Fault::Error(error) => error.is_retryable(),
@@ -34,8 +34,8 @@ impl Fault {
     }
 }
 
-/// How long a tool waits for a thread. That is not its own time: it ran out for whole batches of
-/// calls behind slow ones. But where tools hang for ever, the others must not wait for ever.
+/// The maximum wait for a thread. It is separate from the tool's timeout: otherwise whole batches of calls
+/// would time out behind slow ones. But with tools that hang forever, the others must not wait forever.
 const LONGEST_QUEUE: Duration = Duration::from_secs(300);
 
 /// Runs the function once.
@@ -47,7 +47,7 @@ pub(super) async fn attempt(
     let own = context.clone();
     let result = match function {
         Function::Async(function) => {
-            // The call itself is inside the net, too: a closure may panic before it gives a future.
+            // Includes the call itself: a closure may panic before it returns a future.
             let work = AssertUnwindSafe(async move { function(own).await }).catch_unwind();
             time::timeout(time_out, work).await
         }
@@ -58,15 +58,14 @@ pub(super) async fn attempt(
                 .map(|answer| answer.unwrap_or_else(|lost| Err(Box::new(lost.to_string()))))
         }
         Function::Hosted(_) => {
-            let words =
-                "the tool has no function: it runs only where its host runs it, as a run does with an agent";
+            let words = "the tool has no function: only a host can run it, as a run does with an agent";
             return Err(Fault::Error(ToolError::permanent(words)));
         }
     };
     match result {
         Ok(Ok(Ok(value))) => Ok(value),
         Ok(Ok(Err(error))) => Err(Fault::Error(error)),
-        Ok(Err(panic)) => Err(Fault::Panicked(words_of_panic(&*panic))),
+        Ok(Err(panic)) => Err(Fault::Panicked(panic_message(&*panic))),
         Err(_elapsed) => {
             context.cancellation().cancel();
             Err(Fault::TimedOut)
@@ -76,7 +75,7 @@ pub(super) async fn attempt(
 
 type Answer = std::thread::Result<Result<Value, ToolError>>;
 
-/// Waits until a thread has the function; what it gives comes later.
+/// Waits until a thread has started the function; returns a receiver of its result.
 async fn start_on_thread(
     work: Work,
     function: Arc<ThreadCall>,
@@ -85,7 +84,7 @@ async fn start_on_thread(
     let (starts, started) = oneshot::channel();
     let (send, answer) = oneshot::channel();
     let job = Box::new(move || {
-        // Nobody waits any more if the call was cancelled in the queue.
+        // The receiver is gone if the call was cancelled in the queue.
         if starts.send(()).is_ok() {
             let _ = send.send(catch_unwind(AssertUnwindSafe(|| function(context))));
         }

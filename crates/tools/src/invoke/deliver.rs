@@ -1,18 +1,19 @@
-//! From a tool's result to an outcome: what is written to the state, and what the model reads.
+//! Turns a tool's result into an outcome: the writes to the state, and the content for the model.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{Content, Part, ToolContent};
 use stepfold_state_core::state::{Delta, Schema, StateError};
 
-use super::threads::words_of_panic;
+use super::threads::panic_message;
 use crate::binding::default_text;
 use crate::options::Overflow;
 use crate::tool::Tool;
 
-/// The writes of a result by the tool's bindings, behind those that the function made itself.
+/// The writes of a result by the tool's bindings, after those of the function itself.
 pub(super) fn writes(
     tool: &Tool,
     schema: &Schema,
@@ -30,18 +31,18 @@ pub(super) fn writes(
     Ok(delta)
 }
 
-/// What the model reads of a result, and why it is the default text if the formatter failed.
+/// The content of a result for the model, and the error if its formatter failed.
 pub(super) fn content(tool: &Tool, result: Value) -> (ToolContent, Option<String>) {
     let Some(text) = &tool.inner().result_text else { return (ToolContent::Value(result), None) };
     let formatted = catch_unwind(AssertUnwindSafe(|| text.apply(&result)))
-        .unwrap_or_else(|panic| Err(format!("it panicked: {}", words_of_panic(&*panic))));
+        .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into()));
     match formatted {
         Ok(content) => (content, None),
-        Err(reason) => (ToolContent::Value(text.unformatted(&result)), Some(reason)),
+        Err(error) => (ToolContent::Value(text.unformatted(&result)), Some(ErrorChain(&*error).to_string())),
     }
 }
 
-/// The content within the limit of bytes.
+/// Limits the bytes of the content.
 pub(super) fn bounded(content: ToolContent, limit: usize, overflow: &Overflow, call_id: &str) -> ToolContent {
     match content {
         ToolContent::Value(Value::String(text)) if text.len() <= limit => {
@@ -61,7 +62,7 @@ pub(super) fn bounded(content: ToolContent, limit: usize, overflow: &Overflow, c
     }
 }
 
-/// Media are cut nowhere: half an image is none. Beyond what providers take they are left out with a note.
+/// Media are never truncated. Above the providers' limit they are replaced by a note.
 const MAX_MEDIA_BYTES: usize = 20 * 1024 * 1024;
 
 fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &str) -> Vec<Part> {
@@ -91,7 +92,7 @@ fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &
     bounded
 }
 
-/// Calls and results, which a result cannot hold, as the text that becomes of them.
+/// Calls and results, which a result cannot contain, as text.
 fn readable(part: Part) -> Part {
     match part.content {
         Content::ToolCall(_) | Content::ToolResult(_) => {
@@ -109,7 +110,7 @@ fn text_of(part: &Part) -> Option<&str> {
     }
 }
 
-/// The part, or a note in place of media that are too many.
+/// The part, or a note in place of media above the limit.
 fn within(part: Part, media_left: &mut usize) -> Part {
     let bytes = match &part.content {
         Content::Image(media) | Content::File(media) => media.source.len(),
@@ -123,35 +124,36 @@ fn within(part: Part, media_left: &mut usize) -> Part {
     part
 }
 
-/// The last place up to `limit` where a text can be cut.
+/// The last position up to `limit` where a text can be truncated.
 fn boundary(text: &str, limit: usize) -> usize {
     let limit = limit.min(text.len());
     (0..=limit).rfind(|place| text.is_char_boundary(*place)).unwrap_or_default()
 }
 
-/// The beginning of a text that is too long, and a note.
+/// The beginning of a text above the limit, and a note.
 fn shortened(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
     format!("{}\n{}", &text[..boundary(text, limit)], note(text, limit, overflow, call_id))
 }
 
-/// How much there was of a text that is too long, and where the whole of it is.
+/// The note on a truncated text: its size, and the location of the full text.
 fn note(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
     let sizes = format!("{} bytes in all, the first {} are shown", text.len(), boundary(text, limit));
     let kept = match overflow {
         Overflow::Cut => return format!("[cut: {sizes}]"),
         Overflow::Offload(offload) => catch_unwind(AssertUnwindSafe(|| offload.keep(call_id, text)))
-            .unwrap_or_else(|panic| Err(format!("panicked: {}", words_of_panic(&*panic)))),
+            .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into())),
     };
     match kept {
         Ok(place) => format!("[{sizes}; the whole is kept: {place}]"),
-        Err(reason) => {
-            tracing::warn!(call_id, reason, "a long result could not be offloaded and is cut");
+        Err(error) => {
+            let reason = ErrorChain(&*error).to_string();
+            tracing::warn!(call_id, reason, "failed to offload a long result; it is truncated");
             format!("[cut: {sizes}]")
         }
     }
 }
 
-/// The length of compact JSON, without making it.
+/// The length of compact JSON, computed without building it.
 fn json_bytes(value: &Value) -> usize {
     struct Counter(usize);
 

@@ -1,7 +1,7 @@
-//! The one place that waits: it starts what may start, and tells what happens.
+//! Runs the calls of a reply: starts them when they are ready, and reports events.
 //!
-//! Nothing starts behind the caller's back. A call is announced by [`CallEvent::Starting`] and runs only when
-//! [`Invocation::next`] is called again, so that a marker can be committed before an effect can happen. All
+//! Nothing starts without the caller: a call is announced by [`CallEvent::Starting`] and runs only after the
+//! next call of [`Invocation::next`], so that a marker can be committed before an effect can happen. All
 //! async tools run in the caller's own task: dropping the invocation stops them.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,33 +26,33 @@ use crate::progress::{PROGRESS_QUEUE, Progress};
 use crate::tool::Tool;
 use crate::toolset::Tools;
 
-/// What happened to the calls.
+/// An event of an invocation.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CallEvent {
     /// These calls start when [`Invocation::next`] is called again.
     Starting {
-        /// Their places in the reply.
+        /// Their indexes in the reply.
         calls: Vec<usize>,
     },
     /// A tool reported progress.
     Progress {
-        /// The place of its call in the reply.
+        /// The index of its call in the reply.
         call: usize,
-        /// What it reported.
+        /// The report.
         report: Value,
     },
     /// A call has its [outcome](Invocation::outcome).
     Finished {
-        /// Its place in the reply.
+        /// Its index in the reply.
         call: usize,
     },
 }
 
-/// The calls of one reply, being run.
+/// The running calls of one reply.
 ///
-/// Each has exactly one outcome in the end: a value, an error, or that it was cancelled or never started.
-/// Dropping the invocation stops all async tools; blocking ones are asked to stop.
+/// Each ends with exactly one outcome: a value, an error, cancelled, or not started. Dropping the invocation
+/// stops all async tools; blocking ones are asked to stop.
 ///
 /// # Examples
 /// ```
@@ -77,7 +77,7 @@ pub enum CallEvent {
 /// }
 /// let done = invocation.finish().await;
 /// assert_eq!(done.outcomes[0].result.text(), "noon");
-/// assert_eq!(done.outcomes[1].result.text(), "tool 'cloak' not found; available: clock");
+/// assert_eq!(done.outcomes[1].result.text(), "unknown tool 'cloak'; available: clock");
 /// # });
 /// ```
 pub struct Invocation {
@@ -92,17 +92,19 @@ pub struct Invocation {
     hosted: BTreeMap<usize, Running>,
     events: VecDeque<CallEvent>,
     outcomes: Vec<Option<Outcome>>,
-    /// Calls that ended since the last ones were announced.
+    /// Calls that ended since the last announcement.
     ended: Vec<usize>,
     errors: BTreeMap<usize, FatalCause>,
-    /// No further call is announced.
+    /// No further calls are announced.
     is_draining: bool,
 }
 
 impl Invocation {
-    /// The calls of a reply, in order, on the state as it was before the step. Nothing runs yet.
+    /// Creates an invocation of the calls of a reply, in order, with the state before the step. Nothing runs
+    /// yet.
     ///
-    /// Their ids differ: see [`with_unique_call_ids`](stepfold_state_core::chat::with_unique_call_ids).
+    /// Their ids must be unique: see
+    /// [`with_unique_call_ids`](stepfold_state_core::chat::with_unique_call_ids).
     pub fn new(tools: &Tools, state: State, calls: Vec<ToolCall>, options: InvokeOptions) -> Self {
         let access: Vec<CallAccess<'_>> =
             calls.iter().map(|call| access_of(tools, call, state.schema())).collect();
@@ -128,12 +130,12 @@ impl Invocation {
         }
     }
 
-    /// The calls of a reply of which some have their outcome already: after a crash or a pause, or because
-    /// they were answered without running, as a rejected call is.
+    /// Creates an invocation in which some calls have their outcome: after a crash or a pause, or for calls
+    /// that were answered without running, such as rejected ones.
     ///
-    /// `finished` has the outcomes in call order, with none for each call that is still to run; calls beyond
-    /// its end are. The others see the writes of finished calls as if all had run here, and there is no event
-    /// for these.
+    /// `finished` has the outcomes in call order, `None` for each call that is still to run; calls beyond its
+    /// end are to run. The other calls see the writes of finished calls as if all had run here; finished
+    /// calls have no events.
     ///
     /// # Examples
     /// ```
@@ -158,7 +160,7 @@ impl Invocation {
     /// let state = State::new(&Schema::builder().key::<i64>("limit").build().unwrap()).clone();
     /// let calls = vec![ToolCall::new("c1", "set", json!({})), ToolCall::new("c2", "show", json!({}))];
     ///
-    /// // `set` ran, then the process died.
+    /// // `set` ran, then the process crashed.
     /// let first = vec![calls[0].clone()];
     /// let before = Invocation::new(&tools, state.clone(), first, InvokeOptions::default()).finish().await;
     ///
@@ -184,10 +186,10 @@ impl Invocation {
         invocation
     }
 
-    /// What happens next, or none when every call has its outcome.
+    /// Waits for the next event; `None` when every call has its outcome.
     ///
-    /// Cancel-safe: a dropped future loses no event and no outcome. The calls that were started get on only
-    /// while somebody waits here.
+    /// Cancel-safe: a dropped future loses no event and no outcome. Started calls only make progress while
+    /// this future is polled.
     ///
     /// # Panics
     /// Outside of a tokio runtime, or in one without its timer (`enable_time`).
@@ -206,8 +208,8 @@ impl Invocation {
             if self.running.is_empty() && self.hosted.is_empty() {
                 return None;
             }
-            // The calls first: a tool that reports without a pause must not keep the others, the timeouts
-            // and the cancellation waiting. Reports made before an end are told before it nevertheless.
+            // Calls are polled first: a tool that reports continuously must not delay the others, the
+            // timeouts and the cancellation. Reports made before an end are still returned before it.
             tokio::select! {
                 biased;
                 Some((call, finished)) = self.running.next() => self.finish_call(call, finished),
@@ -216,22 +218,23 @@ impl Invocation {
         }
     }
 
-    /// The outcome of a call, if it has one yet.
+    /// The outcome of a call, if it has ended.
     pub fn outcome(&self, call: usize) -> Option<&Outcome> {
         self.outcomes.get(call)?.as_ref()
     }
 
-    /// Puts another outcome in place of that of a call that has one: with writes that a host adds, for instance.
-    /// To be called when the call [finished](CallEvent::Finished), before anything else: the calls that waited
-    /// for it see its writes then, as they do when it is [resumed](Invocation::resume) with.
+    /// Replaces the outcome of a call: with additional writes of a host, for example. Must be called directly
+    /// after the call [finished](CallEvent::Finished): the calls that wait for it then see its writes, as
+    /// they do after a [resume](Invocation::resume).
     pub fn amend(&mut self, call: usize, outcome: Outcome) {
         if let Some(place) = self.outcomes.get_mut(call).filter(|place| place.is_some()) {
             *place = Some(outcome);
         }
     }
 
-    /// Ends a call of a [hosted](Tool::hosted) tool that was [announced](CallEvent::Starting): with its result and what it
-    /// writes, or why there is none. Its [end](CallEvent::Finished) comes next, as that of any other call.
+    /// Ends a call of a [hosted](Tool::hosted) tool that was [announced](CallEvent::Starting): with its
+    /// result and writes, or an error. Its [end](CallEvent::Finished) is the next event, as for any other
+    /// call.
     ///
     /// # Examples
     /// ```
@@ -260,7 +263,7 @@ impl Invocation {
         }
     }
 
-    /// The state that a call sees: that of before the step, with the writes of the calls that it was ordered behind.
+    /// The state that a call sees: that before the step, with the writes of the calls that it waited for.
     pub fn state_seen_by(&self, call: usize) -> State {
         let behind = self.schedule.behind(call);
         if behind.is_empty() {
@@ -268,16 +271,16 @@ impl Invocation {
         }
         let mut state = self.base.clone();
         for outcome in behind.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
-            // Writes that cannot be merged are left out here as they will be at the end of the step.
+            // Writes that cannot be merged are skipped here, as at the end of the step.
             let _ = fold(&mut state, &outcome.delta);
         }
         state
     }
 
-    /// Takes back the outcome of a call that has not come to its end: it waits, for a decision for instance. To be
-    /// called when the call [finished](CallEvent::Finished), before anything else, or while its host runs it. The calls
-    /// that wait for it do not start here; like it, they have no outcome until the invocation is [resumed](Invocation::resume), so that the
-    /// order of the calls does not depend on when that is.
+    /// Removes the outcome of a call that has not completed: it waits, for a decision for example. Must be
+    /// called directly after the call [finished](CallEvent::Finished), or while its host runs it. Calls that
+    /// wait for it do not start; none of them has an outcome until the invocation is
+    /// [resumed](Invocation::resume), so that the order of the calls does not depend on when that happens.
     ///
     /// # Examples
     /// ```
@@ -316,7 +319,7 @@ impl Invocation {
         }
     }
 
-    /// Has no further call start: those that run, and those that were announced, come to their end. The others have no
+    /// Stops starting calls: those that run, and those that were announced, end normally. The others have no
     /// outcome, and start when the invocation is [resumed](Invocation::resume).
     ///
     /// # Examples
@@ -345,24 +348,24 @@ impl Invocation {
         self.is_draining = true;
     }
 
-    /// Takes back the last [announcement](CallEvent::Starting): these calls do not start, and no other does. For a host
-    /// that could not record it. Otherwise like [`drain`](Invocation::drain).
+    /// Revokes the last [announcement](CallEvent::Starting): these calls do not start, and no others do. For
+    /// a host that failed to record it. Otherwise like [`drain`](Invocation::drain).
     pub fn withdraw(&mut self) {
         self.announced.clear();
         self.drain();
     }
 
-    /// Runs what is left and gives all outcomes, in call order. Calls that are [held](Invocation::hold), and those that
-    /// wait for them, have none.
+    /// Runs the remaining calls and returns all outcomes, in call order. [Held](Invocation::hold) calls, and
+    /// those that wait for them, have none.
     pub async fn finish(mut self) -> Outcomes {
         while self.next().await.is_some() {}
         let error = first_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure);
         Outcomes { outcomes: self.outcomes.drain(..).flatten().collect(), error }
     }
 
-    /// Prepares the calls that may start and announces those that can. Whether there is anything to tell.
+    /// Prepares the ready calls and announces those that can run. Returns whether there are events.
     fn announce(&mut self) -> bool {
-        // Only now: when they ended, nobody had looked at their outcomes yet.
+        // Not earlier: their outcomes may still have been amended or held.
         for call in self.ended.drain(..) {
             self.schedule.finish(call);
         }
@@ -391,7 +394,7 @@ impl Invocation {
         !self.events.is_empty()
     }
 
-    /// Starts the calls that were announced.
+    /// Starts the announced calls.
     fn launch(&mut self) {
         for (index, tool, Prepared { arguments, fed }, state) in self.announced.drain(..) {
             let calls = Arc::clone(&self.calls);
@@ -407,8 +410,8 @@ impl Invocation {
     }
 
     fn finish_call(&mut self, call: usize, finished: Finished) {
-        // What the tool reported before it ended comes before its end. More than the queue holds it cannot
-        // be; others may report as fast as it is read.
+        // A tool's reports precede its end. The queue bounds their number; others may report as fast as they
+        // are read.
         for _ in 0..PROGRESS_QUEUE {
             let Some((call, report)) = self.shared.progress.pop() else { break };
             self.tell_progress(call, report);
@@ -419,7 +422,7 @@ impl Invocation {
         self.events.push_back(CallEvent::Finished { call });
     }
 
-    /// A blocking tool may go on after its time is out; nobody expects to hear of it then.
+    /// A blocking tool may continue after its timeout; its reports are then dropped.
     fn tell_progress(&mut self, call: usize, report: Value) {
         if self.outcomes[call].is_none() {
             self.events.push_back(CallEvent::Progress { call, report });
@@ -430,7 +433,7 @@ impl Invocation {
     fn give_up_the_rest(&mut self) {
         let announced = self.announced.drain(..).map(|(call, ..)| call).collect::<Vec<_>>();
         for call in announced.into_iter().chain(self.schedule.take_rest()) {
-            let text = format!("tool '{}' was not started: the run was cancelled", self.calls[call].name);
+            let text = format!("tool '{}' not started: the run was cancelled", self.calls[call].name);
             let outcome = Outcome::without_result(&self.calls[call], Status::NotStarted, text);
             self.finish_call(call, outcome.into());
         }
@@ -470,7 +473,7 @@ fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAcce
     }
 }
 
-/// A call that was kept from running did not go wrong.
+/// A call that was prevented from running is not a failure.
 fn first_error(
     outcomes: &[Option<Outcome>],
     errors: &mut BTreeMap<usize, FatalCause>,

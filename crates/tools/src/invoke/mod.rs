@@ -1,7 +1,7 @@
-//! Invoking the calls of one reply: checked, ordered where they must be, together where they can be.
+//! Invokes the calls of one reply: validated, ordered by dependencies, otherwise concurrent.
 //!
-//! In the order one meets them: [`Invocation`] runs the calls and tells what happens; each call has one [`Outcome`];
-//! [`settle`] folds the writes of all outcomes into the state, in call order. What runs when is decided by pure functions
+//! In order: [`Invocation`] runs the calls and reports events; each call has one [`Outcome`]; [`settle`]
+//! folds the writes of all outcomes into the state, in call order. Scheduling is decided by pure functions
 //! (`schedule`, `prepare`, `deliver`); only `invocation`, `running`, `attempt` and `threads` wait.
 
 mod attempt;
@@ -17,6 +17,6 @@ mod threads;
 
 pub use self::invocation::{CallEvent, Invocation};
 pub use self::outcome::{Failure, FatalError, Outcome, Outcomes, Status};
-pub(crate) use self::prepare::refusal;
+pub(crate) use self::prepare::{inputs_on, refusal};
 pub use self::settle::settle;
-pub use self::threads::MAX_BLOCKING_THREADS;
+pub use self::threads::{MAX_BLOCKING_THREADS, panic_message};

@@ -1,5 +1,5 @@
-//! The outcome of a call. Every call has exactly one, and the model reads its result, whatever
-//! happened: an error is a message, never a hole in the conversation.
+//! The outcome of a call. Every call has exactly one, and the model reads its result in any case: an error is
+//! a message, too.
 
 use std::error::Error;
 use std::fmt;
@@ -9,17 +9,17 @@ use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 use stepfold_state_core::state::Delta;
 
-/// The outcome of one call: what the model reads of it, and what it writes to the state.
+/// The outcome of one call: its result for the model, and its writes to the state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// How the call ended.
     pub status: Status,
-    /// What the model reads. It names the call and the tool.
+    /// The result for the model. It names the call and the tool.
     pub result: ToolResult,
-    /// What the call writes to the state: empty unless it succeeded.
+    /// The writes to the state: empty unless the call succeeded.
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub delta: Delta,
-    /// The number of attempts; 0 if the tool was never started.
+    /// The number of attempts; 0 if the tool was not started.
     #[serde(default)]
     pub tries: u32,
 }
@@ -29,47 +29,48 @@ pub struct Outcome {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Status {
-    /// The tool gave a result.
+    /// The tool returned a result.
     Succeeded,
-    /// There is no result.
+    /// The call failed.
     Failed(Failure),
-    /// The run was cancelled while the tool ran; it may have had its effect.
+    /// The run was cancelled while the tool ran; the effect may have happened.
     Cancelled,
     /// The run was cancelled before the tool was started.
     NotStarted,
-    /// The process died after the tool was started, and it must not run twice: it may have had its effect.
+    /// The process crashed after the tool was started, and the tool must not run twice, or the tool
+    /// [says so](crate::ToolError::unknown); the effect may have happened.
     Unknown,
 }
 
-/// Why there is no result.
+/// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Failure {
-    /// There is no tool of this name.
+    /// Unknown tool name.
     UnknownTool,
     /// The arguments are not JSON; the tool was not started.
     MalformedArguments,
-    /// The arguments do not fit the tool's schema; the tool did nothing.
+    /// The arguments do not match the tool's schema; the tool did nothing.
     InvalidArguments,
     /// The tool returned an error.
     Error,
     /// The tool panicked.
     Panicked,
-    /// The tool took too long.
+    /// The tool timed out.
     TimedOut,
-    /// The tool ran, but what it gave could not be written to the state. None of it was.
+    /// The tool ran, but its writes could not be merged into the state. None of them was.
     Merge,
     /// The tool returned an error that ends the run.
     Fatal,
-    /// Somebody who had to agree did not; the tool was not started.
+    /// An approver rejected the call; the tool was not started.
     Rejected,
-    /// The loop did not let the call run: a limit was reached, the reply was cut, or a hook said so.
+    /// The loop prevented the call: a limit was reached, the reply was truncated, or a hook decided so.
     NotRun,
 }
 
 impl Outcome {
-    /// The outcome of a call that has no result: for hosts that answer calls without running them.
+    /// Creates the outcome of a call without a result: for hosts that answer calls without running them.
     ///
     /// # Examples
     /// ```
@@ -90,7 +91,7 @@ impl Outcome {
         }
     }
 
-    /// A failed outcome, with what the model reads.
+    /// A failed outcome, with its text for the model.
     pub(crate) fn failed(call: &ToolCall, failure: Failure, text: impl Into<String>) -> Self {
         Outcome::without_result(call, Status::Failed(failure), text)
     }
@@ -100,56 +101,56 @@ impl Outcome {
         self.result.call_id()
     }
 
-    /// The tool that was called.
+    /// The tool's name.
     pub fn tool(&self) -> &str {
         self.result.name()
     }
 
-    /// Whether the tool gave a result.
+    /// Whether the tool returned a result.
     pub fn succeeded(&self) -> bool {
         self.status == Status::Succeeded
     }
 
-    /// The tool message that the model reads.
+    /// The tool message for the model.
     pub fn message(&self) -> Message {
         Message::tool(self.result.clone())
     }
 }
 
-/// The outcomes of all calls of a reply, in call order, and beside them the error that ends the run, if
-/// one does. A finished sibling's work is never thrown away.
+/// The outcomes of all calls of a reply, in call order, and the error that ends the run, if any. Outcomes of
+/// other calls are always kept.
 #[derive(Debug)]
 pub struct Outcomes {
-    /// One for each call, in call order; none for those that are [held](super::Invocation::hold), and for those that wait
-    /// for them.
+    /// One for each call, in call order, except calls that are [held](super::Invocation::hold) or wait for
+    /// those.
     pub outcomes: Vec<Outcome>,
-    /// The first call, in call order, whose failure ends the run: because the tool said that it is fatal,
-    /// or because [`raise_on_failure`](crate::InvokeOptions::raise_on_failure) is set.
+    /// The first call, in call order, whose failure ends the run: because the tool's error is fatal, or
+    /// because [`raise_on_failure`](crate::InvokeOptions::raise_on_failure) is set.
     pub error: Option<FatalError>,
 }
 
 /// A failed call that ends the run.
 ///
-/// Its text is that of the [cause](FatalError::cause) without values of the state, for logs and for models; so is its
-/// debug output. The cause itself is as the tool gave it.
+/// Its text is that of the [cause](FatalError::cause) without values of the state, for logs and for models;
+/// so is its debug output. The cause itself is unchanged.
 pub struct FatalError {
     /// The id of the call.
     pub call_id: String,
-    /// The tool.
+    /// The tool's name.
     pub tool: String,
-    /// The place of the call in the reply, from 0.
+    /// The index of the call in the reply.
     pub index: usize,
     pub(crate) cause: FatalCause,
 }
 
-/// Why a call is fatal: the error, and what is shown of it.
+/// The cause of a fatal call: the error, and its redacted text.
 pub(crate) struct FatalCause {
     pub(crate) shown: String,
     pub(crate) error: Box<dyn Error + Send + Sync>,
 }
 
 impl FatalError {
-    /// A failure that the host of the invocation raises.
+    /// Creates a failure that the host of the invocation raises.
     pub fn new(
         call_id: impl Into<String>,
         tool: impl Into<String>,
@@ -161,8 +162,8 @@ impl FatalError {
         FatalError { call_id: call_id.into(), tool: tool.into(), index, cause }
     }
 
-    /// Why the call failed: what the tool gave to [`ToolError::fatal`](crate::ToolError::fatal), as it is. Its text may
-    /// show values of the state.
+    /// The error that the tool passed to [`ToolError::fatal`](crate::ToolError::fatal). Its text may contain
+    /// values of the state.
     ///
     /// # Examples
     /// ```

@@ -1,62 +1,73 @@
-//! From what the model sent to what the function gets: checked, with the parameters that the state sets.
+//! Prepares a call: validates the model's arguments, and adds the parameters from the state.
 
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Names, State};
+use stepfold_state_core::state::{Names, State, ValueRef};
 
 use super::outcome::{Failure, Outcome};
+use crate::binding::InputBinding;
 use crate::tool::Tool;
 use crate::toolset::Tools;
 
-/// A call that can be started.
+/// A call that is ready to start.
 pub(super) struct Prepared {
-    /// The model's arguments and those fed from state.
+    /// The model's arguments and those read from the state.
     pub(super) arguments: Value,
-    /// Which of the tool's inputs were fed from state.
+    /// The indexes of the tool's inputs that were read from the state.
     pub(super) fed: Vec<usize>,
 }
 
-/// The tool of a call, or the outcome that says what there is.
+/// The tool of a call, or an outcome that lists the available ones.
 pub(super) fn find<'a>(tools: &'a Tools, call: &ToolCall) -> Result<&'a Tool, Box<Outcome>> {
     tools.get(&call.name).ok_or_else(|| {
         let available: Names = tools.names().collect();
-        let text = format!("tool '{}' not found; available: {available}", call.name);
+        let text = format!("unknown tool '{}'; available: {available}", call.name);
         Box::new(Outcome::failed(call, Failure::UnknownTool, text))
     })
 }
 
-/// The outcome of a call that cannot run, whatever the state holds.
+/// The outcome of a call that cannot run, whatever the state.
 pub(crate) fn refusal(tools: &Tools, call: &ToolCall) -> Option<Outcome> {
     find(tools, call).and_then(|tool| arguments_of(tool, call)).err().map(|outcome| *outcome)
 }
 
-/// Checks the arguments that the model sent (all faults at once, before anything from the state is near
-/// them) and adds those that are fed from state.
+/// Validates the model's arguments (all faults at once, before values of the state are added) and adds those
+/// that are read from the state.
 pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Prepared, Box<Outcome>> {
     let mut arguments = arguments_of(tool, call)?;
-    let inner = tool.inner();
-    let mut fed = Vec::new();
+    let inputs: Vec<_> = inputs_on(tool, &arguments, state).collect();
+    let mut fed = Vec::with_capacity(inputs.len());
     if let Value::Object(arguments) = &mut arguments {
-        for (index, input) in inner.inputs.iter().enumerate() {
-            let is_sent = arguments.contains_key(&input.parameter);
-            if let Some(value) = state.get(&*input.key).filter(|_| !is_sent) {
-                arguments.insert(input.parameter.clone(), value.to_json());
-                fed.push(index);
-            }
+        for (index, input, value) in inputs {
+            arguments.insert(input.parameter.clone(), value.to_json());
+            fed.push(index);
         }
     }
     Ok(Prepared { arguments, fed })
 }
 
-/// The arguments that the model sent, or the outcome that says what is wrong with them.
+/// The inputs from the state for arguments that were [accepted](Tool::accept): each binding with its index and value.
+pub(crate) fn inputs_on<'a>(
+    tool: &'a Tool,
+    arguments: &Value,
+    state: &'a State,
+) -> impl Iterator<Item = (usize, &'a InputBinding, ValueRef<'a>)> {
+    let inputs = tool.inner().inputs.iter().enumerate();
+    inputs.filter_map(|(index, input)| match arguments.get(&input.parameter) {
+        Some(_) => None,
+        None => Some((index, input, state.get(&*input.key)?)),
+    })
+}
+
+/// The model's arguments, or an outcome with their faults.
 fn arguments_of(tool: &Tool, call: &ToolCall) -> Result<Value, Box<Outcome>> {
     let Some(sent) = call.arguments.as_object() else {
         let error = call.arguments.malformed().map_or("", |(_, error)| error);
-        let text = format!("the arguments of tool '{}' are not a JSON object: {error}", call.name);
+        let text = format!("malformed arguments for tool '{}': {error}", call.name);
         return Err(Box::new(Outcome::failed(call, Failure::MalformedArguments, text)));
     };
     tool.accept(sent).map_err(|faults| {
-        let text = format!("the arguments of tool '{}' do not fit: {faults}", call.name);
+        let text = format!("invalid arguments for tool '{}': {faults}", call.name);
         Box::new(Outcome::failed(call, Failure::InvalidArguments, text))
     })
 }

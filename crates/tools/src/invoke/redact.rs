@@ -1,8 +1,9 @@
-//! Errors are for the model, and values of the state are not: they are taken out of every error text.
+//! Redacts values of the state in error texts, which the model reads.
 //!
-//! A call that succeeds costs nothing. The values are looked up when there is an error text, in the state keys that the
-//! call was fed or declares to read, at most `MAX_WORK` of them: a tool that reads a list of a million items fails as
-//! fast as any other. (Haystack put the whole arguments, injected ones included, into its error message.)
+//! A call that succeeds costs nothing. For an error text, the values of the state keys that the call was
+//! given or declares to read are looked up, at most `MAX_WORK` of them: a tool that reads a list of a million
+//! items fails as fast as any other. (Haystack's error message contains all arguments, injected ones
+//! included.)
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -11,23 +12,22 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use stepfold_state_core::state::ValueRef;
 
-/// Shorter texts are not looked for: they would be found everywhere, and tell nothing.
+/// The minimum length of a redacted text; shorter ones match everywhere and reveal little.
 const SHORTEST: usize = 4;
 
 /// The maximum of values and positions compared for one text.
 const MAX_WORK: usize = 100_000;
 
-/// Replaces a text for which the maximum was exceeded.
-const WITHHELD: &str =
-    "[the text is withheld: it may repeat values of the state, of which the tool reads too many to look for]";
+/// Replaces a text when the maximum is exceeded.
+const WITHHELD: &str = "[the text is withheld: it may contain values of the state, and the tool reads too many of them to check]";
 
-/// A text from which values of the state are to be taken out.
+/// A text to redact.
 #[derive(Debug)]
 pub(super) struct Redaction<'a> {
     text: &'a str,
-    /// Where in the text each beginning of a value is.
+    /// The positions in the text of each prefix of a value.
     starts: HashMap<&'a [u8], Vec<usize>>,
-    /// What was found: by its place, the length and the name of its source.
+    /// The matches: by position, the length and the name of the source.
     found: BTreeMap<usize, (usize, &'a str)>,
     work: usize,
 }
@@ -43,7 +43,7 @@ impl<'a> Redaction<'a> {
         Redaction { text, starts, found: BTreeMap::new(), work: 0 }
     }
 
-    /// Takes out all values of a state value, to be called by `name`.
+    /// Redacts all strings of a state value, replaced by `name`.
     pub(super) fn take_out(&mut self, name: &'a str, value: ValueRef<'_>) {
         match value.as_json() {
             Some(value) => self.value(name, value),
@@ -51,8 +51,8 @@ impl<'a> Redaction<'a> {
         }
     }
 
-    /// The text with the name of its source in place of each value of the state: the first one first, and of those
-    /// that begin at one place the longest.
+    /// The text with each value of the state replaced by the name of its source: the first match first, and
+    /// the longest of those at one position.
     pub(super) fn shown(&self) -> Cow<'a, str> {
         if self.is_exhausted() {
             return WITHHELD.into();
@@ -88,7 +88,7 @@ impl<'a> Redaction<'a> {
         match value {
             Value::String(text) => self.words(name, text),
             Value::Number(number) => {
-                // Most numbers are too short to be looked for, and need not be written down for it.
+                // Most numbers are too short, and need not be formatted.
                 if number.as_i64().is_none_or(|number| !(-99..=999).contains(&number)) {
                     self.find(name, &number.to_string());
                 }
@@ -109,8 +109,8 @@ impl<'a> Redaction<'a> {
         }
     }
 
-    /// Finds a text as it is, escaped as in debug output or JSON, and escaped twice. Its first characters decide whether
-    /// the rest is compared.
+    /// Finds a text unescaped, escaped as in debug output or JSON, and escaped twice. The rest is compared
+    /// only after its first characters match.
     fn words(&mut self, name: &'a str, words: &str) {
         if words.len() < SHORTEST || words.len() > self.text.len() {
             return;
@@ -141,8 +141,7 @@ impl<'a> Redaction<'a> {
     }
 }
 
-/// The forms that debug output and JSON give a text, and those that they give each other's; none if it stands there as
-/// it is.
+/// The escaped forms of a text in debug output and JSON, once and twice; `None` if it occurs unescaped.
 fn escaped(text: &str) -> Vec<String> {
     let is_plain =
         |text: &str| text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'));
@@ -165,8 +164,8 @@ fn escaped(text: &str) -> Vec<String> {
     forms
 }
 
-/// Whether a key of an object has the form of a field name, which is not a value. Other keys, such as addresses, are
-/// values used as keys.
+/// Whether a key of an object looks like a field name, which is not a value. Other keys, such as addresses,
+/// are values.
 fn is_field_name(key: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     key.bytes().all(is_word) && key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -177,7 +176,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The secrets of a `token`, an error text in, what is left of it out.
+    /// Redacts the strings of a `token` in an error text.
     fn check(token: &Value, text: &str, expected: &str) {
         let mut redaction = Redaction::of(text);
         redaction.take_out("token", token.into());
@@ -200,7 +199,7 @@ mod tests {
         check(&json!(note), &text, "raw <token>, debug \"<token>\", json {\"note\":\"<token>\"}");
     }
 
-    /// As a snapshot shows itself that is shown by something else.
+    /// Debug output nested in debug output.
     #[test]
     fn takes_values_out_that_were_escaped_twice() {
         let note = "it's\n\"quoted\"";
@@ -220,7 +219,7 @@ mod tests {
         );
     }
 
-    /// What is bounded is the work, and not what is kept back.
+    /// The limit bounds the work, not what is withheld.
     #[test]
     fn withholds_a_text_that_cannot_be_looked_through() {
         let most: Vec<Value> =
@@ -228,7 +227,7 @@ mod tests {
         check(&json!(most), "bad: s3cret", "bad: <token>");
         let many: Vec<Value> = (0..2 * MAX_WORK).map(|_| json!("password")).collect();
         check(&json!(many), "bad: s3cret", WITHHELD);
-        // Places count as well: each value is in the text a thousand times.
+        // Positions count as well: each value occurs a thousand times.
         let value = json!(vec!["password"; 1_000]);
         check(&value, &"password ".repeat(1_000), WITHHELD);
     }

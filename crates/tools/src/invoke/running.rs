@@ -1,4 +1,4 @@
-//! One call that was started: its attempts, and its outcome.
+//! A started call: its attempts, and its outcome.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::options::InvokeOptions;
 use crate::policy::Effect;
 use crate::tool::Tool;
 
-/// A call that ended, with its error where that is for the caller.
+/// An ended call, with its error if that is for the caller.
 pub(super) struct Finished {
     pub(super) outcome: Outcome,
     pub(super) error: Option<FatalCause>,
@@ -35,7 +35,7 @@ impl From<Outcome> for Finished {
     }
 }
 
-/// One call with all that it needs, detached from the invocation.
+/// A call with everything it needs, detached from the invocation.
 pub(super) struct Running {
     context: Arc<CallContext>,
     tries: AtomicU32,
@@ -51,7 +51,7 @@ impl Running {
         self.tool().is_hosted()
     }
 
-    /// What the host has made of it.
+    /// The outcome of a hosted call.
     pub(super) fn hosted(&self, result: Result<(Value, Delta), ToolError>) -> Finished {
         let mut finished = match result {
             Ok((value, writes)) => self.deliver(value, writes).into(),
@@ -73,23 +73,25 @@ impl Running {
         &self.context.invocation.options
     }
 
-    /// Runs the call, with a net under what no other net holds: what panics when it is dropped or printed.
+    /// Runs the call, and catches panics that nothing else catches: those during drop or formatting.
     pub(super) async fn run_caught(self) -> Finished {
         let context = Arc::clone(&self.context);
         match AssertUnwindSafe(self.run()).catch_unwind().await {
             Ok(finished) => finished,
             Err(panic) => {
-                // The panic may be made of what panics when it is dropped.
+                // Dropping the panic payload may panic.
                 std::mem::forget(panic);
                 let call = context.call();
-                let text =
-                    format!("tool '{}' panicked when it was ended; it may have had its effect", call.name);
+                let text = format!(
+                    "tool '{}' panicked when it was dropped; the effect may have happened",
+                    call.name
+                );
                 Outcome { tries: 1, ..Outcome::failed(call, Failure::Panicked, text) }.into()
             }
         }
     }
 
-    /// Runs the call to its end, or until it is cancelled.
+    /// Runs the call until it ends or is cancelled.
     async fn run(self) -> Finished {
         let mut finished = tokio::select! {
             biased;
@@ -100,17 +102,17 @@ impl Running {
         finished
     }
 
-    /// Tries the call as often as the tool allows.
+    /// Attempts the call, with the tool's retries.
     async fn tries(&self) -> Finished {
         let inner = self.tool().inner();
         let time_out = inner.time_out.unwrap_or(self.options().limits.time_out);
         let mut pauses = inner.retry.map(|retry| retry.pauses());
         loop {
             self.tries.fetch_add(1, Ordering::Relaxed);
-            // Each attempt has its own writes, and can be told to stop alone.
+            // Each attempt has its own writes and cancellation token.
             let context = ToolContext::new(Arc::clone(&self.context));
             let result = attempt(&inner.function, &context, time_out).await;
-            // Whatever became of the attempt, it writes nothing more.
+            // The attempt cannot write after its end.
             let writes = context.end();
             let fault = match result {
                 Ok(value) => return self.deliver(value, writes).into(),
@@ -141,8 +143,8 @@ impl Running {
         }
     }
 
-    /// What the model reads of a result: the default text where its formatter fails. A formatter may quote what the tool
-    /// was fed, and the log shows no values of the state.
+    /// The content of a result for the model: the default text if its formatter fails. A formatter may quote
+    /// the tool's input, and the log shows no values of the state.
     fn content(&self, result: Value) -> ToolContent {
         let (content, failure) = deliver::content(self.tool(), result);
         if let Some(reason) = failure {
@@ -157,32 +159,33 @@ impl Running {
 
     fn fail(&self, fault: Fault, time_out: Duration) -> Finished {
         let name = &self.call().name;
-        let (failure, text, error) = match fault {
+        let (status, text, error) = match fault {
             Fault::TimedOut => {
                 let text = format!("tool '{name}' timed out after {time_out:?}{}", self.warning());
-                (Failure::TimedOut, text, None)
+                (Status::Failed(Failure::TimedOut), text, None)
             }
             Fault::NoThread(waited) => {
-                let text = format!("tool '{name}' was not started: for {waited:?} no thread was free for it");
-                (Failure::TimedOut, text, None)
+                let text = format!("tool '{name}' not started: no thread was available for {waited:?}");
+                (Status::Failed(Failure::TimedOut), text, None)
             }
             Fault::Panicked(words) => {
-                (Failure::Panicked, format!("tool '{name}' panicked: {}", self.redacted(&words)), None)
+                let text = format!("tool '{name}' panicked: {}", self.redacted(&words));
+                (Status::Failed(Failure::Panicked), text, None)
             }
             Fault::Error(error) => self.words_of(error),
         };
         let content = self.bounded(ToolContent::Error(text));
-        Finished { outcome: self.outcome(Status::Failed(failure), content, Delta::new()), error }
+        Finished { outcome: self.outcome(status, content, Delta::new()), error }
     }
 
     fn cancelled(&self) -> Finished {
-        let text = format!("tool '{}' was cancelled while it ran{}", self.call().name, self.warning());
+        let text = format!("tool '{}' cancelled while it ran{}", self.call().name, self.warning());
         self.outcome(Status::Cancelled, ToolContent::Error(text), Delta::new()).into()
     }
 
-    /// What the model has to know of an interrupted call before it calls again.
+    /// The warning about an interrupted call's effect.
     fn warning(&self) -> &'static str {
-        if self.tool().effect() == Effect::Pure { "" } else { "; it may have had its effect" }
+        if self.tool().effect() == Effect::Pure { "" } else { "; the effect may have happened" }
     }
 
     fn outcome(&self, status: Status, content: ToolContent, delta: Delta) -> Outcome {
@@ -204,50 +207,50 @@ impl Running {
         )
     }
 
-    /// What the model reads of an error, and the error itself where it is for the caller.
-    fn words_of(&self, error: ToolError) -> (Failure, String, Option<FatalCause>) {
+    /// The error text for the model, and the error itself if it is for the caller.
+    fn words_of(&self, error: ToolError) -> (Status, String, Option<FatalCause>) {
         let name = &self.call().name;
         match error.into_kind() {
-            Kind::Failed { message, .. } => (Failure::Error, self.redacted(&message), None),
+            Kind::Failed { message, .. } => (Status::Failed(Failure::Error), self.redacted(&message), None),
+            Kind::Unknown(message) => {
+                let is_pure = self.tool().effect() == Effect::Pure;
+                let status = if is_pure { Status::Failed(Failure::Error) } else { Status::Unknown };
+                (status, format!("{}{}", self.redacted(&message), self.warning()), None)
+            }
             Kind::InvalidArguments(faults) => {
-                let text =
-                    format!("the arguments of tool '{name}' do not fit: {}", self.words_of_faults(&faults));
-                (Failure::InvalidArguments, text, None)
+                let text = format!("invalid arguments for tool '{name}': {}", self.words_of_faults(&faults));
+                (Status::Failed(Failure::InvalidArguments), text, None)
             }
             Kind::Fatal(error) => {
                 let shown = self.redacted(&ErrorChain(&*error).to_string());
-                let text = format!("tool '{name}' cannot work: {shown}");
-                (Failure::Fatal, text, Some(FatalCause { shown, error }))
+                let text = format!("tool '{name}' failed: {shown}");
+                (Status::Failed(Failure::Fatal), text, Some(FatalCause { shown, error }))
             }
         }
     }
 
-    /// The model can do nothing about what the state fed, and must not see it.
+    /// The model cannot act on values from the state, and must not see them.
     fn words_of_faults(&self, faults: &Faults) -> String {
         let fed: Vec<&InputBinding> =
             self.context.fed.iter().map(|input| &self.tool().inner().inputs[*input]).collect();
         let words = faults.iter().map(|fault| {
-            // The path into what was fed may show keys of the state.
+            // A path into a value from the state may contain its keys.
             if let Some(input) = fed.iter().find(|input| lies_in(&fault.path, &input.parameter)) {
-                return format!("at $.{}: what the state holds does not fit", input.parameter);
+                return format!("invalid value in the state at $.{}", input.parameter);
             }
             let is_missing =
                 |input: &&InputBinding| fault.message == format!("missing field `{}`", input.parameter);
             match self.tool().inner().inputs.iter().find(is_missing) {
                 Some(input) if !input.is_visible => {
-                    format!(
-                        "at {}: the state has no \"{}\" to feed `{}` from",
-                        fault.path, input.key, input.parameter
-                    )
+                    format!("missing state key \"{}\" for argument `{}`", input.key, input.parameter)
                 }
-                _ => format!("at {}: {}", fault.path, self.redacted(&fault.message)),
+                _ => format!("{} at {}", self.redacted(&fault.message), fault.path),
             }
         });
         words.collect::<Vec<_>>().join("; ")
     }
 
-    /// The text without what the tool read of the state: what was fed to it, and the keys that it says it
-    /// reads.
+    /// The text without values of the state that the tool reads: its inputs, and its declared keys.
     fn redacted(&self, text: &str) -> String {
         let inner = self.tool().inner();
         let fed: Vec<&InputBinding> = self.context.fed.iter().map(|input| &inner.inputs[*input]).collect();

@@ -1,9 +1,8 @@
-//! Which calls of a reply wait for which: a pure function of what their tools read and write.
+//! Orders the calls of a reply: a pure function of the keys that their tools read and write.
 //!
-//! A call waits for the other calls of the reply that write a key that it reads, wherever the model wrote
-//! them, and two calls that write one key of which one replaces its value keep their order. All others run
-//! together. Calls that wait for each other keep the order of the reply. (As Haystack 3.4 does it;
-//! semantics.md, section 2.)
+//! A call waits for the other calls of the reply that write a key that it reads, wherever they are in the
+//! reply, and two calls that write one key keep their order if one of them replaces its value. All others run
+//! concurrently. Calls in a cycle keep the order of the reply. (As in Haystack 3.4.)
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
@@ -11,30 +10,30 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-/// What one call reads and writes.
+/// The keys that one call reads and writes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallAccess<'a> {
     pub(super) reads: Vec<&'a str>,
-    /// Each key with whether the write replaces what is there.
+    /// Each key, with whether the write replaces the value.
     pub(super) writes: Vec<(&'a str, bool)>,
 }
 
-/// The calls that are ready, and those that still wait.
+/// The ready and the waiting calls.
 #[derive(Debug)]
 pub(super) struct Schedule {
     calls: Vec<Entry>,
-    /// Calls that wait for nothing, the first one on top. Those that were started or skipped since are passed over.
+    /// Ready calls, the first one on top. Those that were started or skipped meanwhile are ignored.
     ready: BinaryHeap<Reverse<usize>>,
 }
 
 /// One call.
 #[derive(Debug)]
 struct Entry {
-    /// The calls that it waits for, without those that these wait for anyway.
+    /// The calls that it waits for, without transitive ones.
     waits_for: Vec<usize>,
-    /// The same the other way round.
+    /// The calls that wait for it.
     awaited_by: Vec<usize>,
-    /// How many calls it still waits for.
+    /// The number of calls that it still waits for.
     unfinished: usize,
     is_started: bool,
     /// It ended before.
@@ -62,8 +61,8 @@ impl Schedule {
         Schedule { calls, ready }
     }
 
-    /// The calls whose writes the call sees, in call order: those that it waits for, directly or through
-    /// others.
+    /// The calls whose writes the call sees, in call order: those that it waits for, directly or
+    /// transitively.
     pub(super) fn behind(&self, call: usize) -> BTreeSet<usize> {
         let mut behind = BTreeSet::new();
         let mut open = self.calls[call].waits_for.clone();
@@ -75,7 +74,7 @@ impl Schedule {
         behind
     }
 
-    /// Up to `limit` calls that wait for nothing any more, in call order. They count as started then.
+    /// Takes up to `limit` ready calls, in call order. They count as started.
     pub(super) fn take_ready(&mut self, limit: usize) -> Vec<usize> {
         let mut taken = Vec::new();
         while taken.len() < limit
@@ -88,7 +87,7 @@ impl Schedule {
         taken
     }
 
-    /// All calls that were not started. They count as started then.
+    /// Takes all calls that were not started. They count as started.
     pub(super) fn take_rest(&mut self) -> Vec<usize> {
         self.ready.clear();
         let start = |(call, entry): (usize, &mut Entry)| {
@@ -97,8 +96,8 @@ impl Schedule {
         self.calls.iter_mut().enumerate().filter_map(start).collect()
     }
 
-    /// A call that ended before: it counts as started, and as finished once those that it waits for are. It may
-    /// have been answered without them, and others wait for these through it.
+    /// Skips a call that ended before: it counts as started, and as finished once those that it waits for
+    /// are. It may have been answered without them, and others wait for these through it.
     pub(super) fn skip(&mut self, call: usize) {
         let entry = &mut self.calls[call];
         let was_ready = entry.unfinished == 0 && !entry.is_started;
@@ -109,7 +108,7 @@ impl Schedule {
         }
     }
 
-    /// To be told once of each call that ended.
+    /// Must be called once for each call that ended.
     pub(super) fn finish(&mut self, call: usize) {
         let mut freed = std::mem::take(&mut self.calls[call].awaited_by);
         while let Some(call) = freed.pop() {
@@ -127,8 +126,8 @@ impl Schedule {
     }
 }
 
-/// The writers of one key that a call behind them may have to wait for. Whoever waits for a replacing one waits
-/// for all before it, too.
+/// The writers of one key that a later call may have to wait for. A call that waits for a replacing write
+/// waits for all writes before it, too.
 #[derive(Default)]
 struct Writers {
     last_replacing: Option<usize>,
@@ -165,8 +164,8 @@ fn dependencies(calls: &[CallAccess<'_>]) -> Vec<Vec<usize>> {
     waits_for
 }
 
-/// The calls such that readers come behind the writers of what they read: the order of the reply, unless
-/// it has a reader before its writer.
+/// The calls, ordered so that readers follow the writers of their keys: the order of the reply, unless a
+/// reader precedes its writer.
 fn order(calls: &[CallAccess<'_>]) -> Vec<usize> {
     let in_reply = (0..calls.len()).collect();
     if !has_reader_before_writer(calls) {
@@ -190,12 +189,12 @@ fn order(calls: &[CallAccess<'_>]) -> Vec<usize> {
     let mut open: Vec<usize> = in_reply;
     let mut order = Vec::with_capacity(calls.len());
     while !open.is_empty() {
-        // Nodes of keys alone are no calls: they are done when all that they wait for is.
+        // Nodes of keys are not calls: they are done when their writers are.
         for group in 0..groups.len() {
             let is_key = groups[group].iter().all(|node| node.index() >= calls.len());
             is_done[group] |= is_key && awaited[group].iter().all(|other| is_done[*other]);
         }
-        // What waits for each other is one group, so that some group can always go next.
+        // Calls in a cycle are one group, so that some group can always proceed.
         let free = |call: &&usize| awaited[group_of[**call]].iter().all(|other| is_done[*other]);
         let Some(group) = open.iter().find(free).map(|call| group_of[*call]) else { break };
         is_done[group] = true;
@@ -213,8 +212,8 @@ fn has_reader_before_writer(calls: &[CallAccess<'_>]) -> bool {
     })
 }
 
-/// Edges from each call to what it waits for. Readers wait for a key, which waits for its writers: so the
-/// edges are as many as the reads and writes, not as many as pairs.
+/// Edges from each call to those it waits for. Readers wait for a key, which waits for its writers: so the
+/// number of edges is linear in the reads and writes, not quadratic.
 fn waiting<'a>(calls: &[CallAccess<'a>]) -> DiGraph<(), ()> {
     let mut graph = DiGraph::new();
     let nodes: Vec<NodeIndex> = calls.iter().map(|_| graph.add_node(())).collect();
@@ -246,7 +245,8 @@ fn waiting<'a>(calls: &[CallAccess<'a>]) -> DiGraph<(), ()> {
 mod tests {
     use super::*;
 
-    /// Calls as `reads -> writes`, where `!` marks a replacing write; the expectation is what each waits for.
+    /// Calls as `reads -> writes`, where `!` marks a replacing write; the expectation lists the calls that
+    /// each waits for.
     fn check(calls: &[&str], expected: &[&[usize]]) {
         let calls: Vec<CallAccess<'_>> = calls
             .iter()
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn hundreds_of_calls_in_a_row_are_cheap() {
-        // With all dependencies written out, these were some 170 million.
+        // Written out, the dependencies would be some 170 million.
         let writer = CallAccess { reads: vec!["k"], writes: vec![("k", true)] };
         let mut schedule = Schedule::new(&vec![writer; 1_000]);
         for call in 0..1_000 {

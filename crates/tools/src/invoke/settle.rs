@@ -1,4 +1,4 @@
-//! The end of a step: the writes of its outcomes are folded into the state, in call order.
+//! Ends a step: folds the writes of its outcomes into the state, in call order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,16 +7,17 @@ use stepfold_state_core::state::{Delta, State, Write};
 
 use super::outcome::{Failure, Outcome, Status};
 use super::redact::Redaction;
-use super::threads::words_of_panic;
+use super::threads::panic_message;
 
 /// Folds the writes of all outcomes into `state`, in call order, whatever order they finished in.
 ///
-/// The writes of one call are all or none. Where they cannot be merged (a sum overflows, a custom handler
-/// refuses), none of that call's are, its outcome says so to the model, and the others are not concerned.
-/// The same outcomes always give the same state: replaying a record is calling this again.
+/// The writes of one call are atomic. If they cannot be merged (a sum overflows, a custom handler fails),
+/// none of them is, the call's outcome becomes an error for the model, and the other calls are unaffected.
+/// The same outcomes always give the same state: replaying a record calls this function again.
 ///
-/// Gives the places of the calls whose writes could not be merged. That comes after
-/// [`Outcomes::error`](super::Outcomes::error) was made: whoever raises failures raises these, too.
+/// Returns the indexes of the calls whose writes could not be merged. They are not in
+/// [`Outcomes::error`](super::Outcomes::error), which exists before: a caller that raises failures must raise
+/// these, too.
 ///
 /// # Examples
 /// ```
@@ -33,7 +34,7 @@ use super::threads::words_of_panic;
 /// let schema = Schema::builder().key::<u64>("visits").handler(Handler::sum()).build().unwrap();
 /// let mut state = State::new(&schema);
 ///
-/// // Forty calls at once: no update is lost, because none of them reads, adds and writes by itself.
+/// // Forty concurrent calls: no update is lost, because the handler adds, not the calls.
 /// let calls = (0..40).map(|n| ToolCall::new(format!("c{n}"), "visit", json!({}))).collect();
 /// let tools = Tools::of([tool]).unwrap();
 /// let mut done = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default()).finish().await;
@@ -56,15 +57,15 @@ pub fn settle(state: &mut State, outcomes: &mut [Outcome]) -> Vec<usize> {
     unmerged_calls
 }
 
-/// Folds the writes of one call, all or none; a custom handler that panics merges nothing.
+/// Folds the writes of one call, atomically; nothing is merged if a custom handler panics.
 pub(super) fn fold(state: &mut State, delta: &Delta) -> Result<(), String> {
-    // An error leaves the state as it was, and so does a panic: the next one is made aside.
+    // An error or a panic leaves the state unchanged: writes are applied to a clone.
     let reason = match catch_unwind(AssertUnwindSafe(|| state.apply(delta))) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => error.to_string(),
-        Err(panic) => format!("a handler panicked: {}", words_of_panic(&*panic)),
+        Err(panic) => format!("a handler panicked: {}", panic_message(&*panic)),
     };
-    // A custom handler sees what the state holds, and may put it into its words.
+    // A custom handler may quote values of the state.
     let mut redaction = Redaction::of(&reason);
     for key in delta.iter().map(Write::key) {
         if let Some(value) = state.get(key) {
@@ -74,9 +75,7 @@ pub(super) fn fold(state: &mut State, delta: &Delta) -> Result<(), String> {
     Err(redaction.shown().into_owned())
 }
 
-/// What the model reads when a tool ran and its writes could not be merged.
+/// The text for the model when a tool ran and its writes could not be merged.
 pub(super) fn unmerged(tool: &str, reason: &str) -> String {
-    format!(
-        "tool '{tool}' ran, but its result could not be written to the state, and none of it was: {reason}"
-    )
+    format!("tool '{tool}' ran, but its writes to the state failed and none was applied: {reason}")
 }

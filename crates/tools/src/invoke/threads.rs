@@ -1,6 +1,7 @@
-//! The threads of tools that are no futures: some that wait, and as many that compute as there are cores.
+//! The threads of blocking tools, and a pool with one thread per core for CPU-bound ones.
 //!
-//! Those that wait are the process's own, not a runtime's: a runtime that ends would wait for a tool that hangs.
+//! Threads of blocking tools belong to the process, not to a runtime: a runtime would wait for a hanging tool
+//! at its end.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -11,27 +12,27 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// So many blocking tools run at a time in a process; further ones wait for their turn.
+/// The maximum number of concurrent blocking tools in a process; further ones wait.
 pub const MAX_BLOCKING_THREADS: usize = 256;
 
-/// For so long a thread waits for more work before it ends.
+/// The time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// Has the job run on a thread for work that waits, when there is one.
+/// Runs the job on a thread for blocking work, when one is available.
 pub(super) fn wait_on_thread(job: Job) -> Result<(), String> {
-    WAITING.submit(job).map_err(|error| format!("the threads for blocking tools cannot be started: {error}"))
+    WAITING.submit(job).map_err(|error| format!("thread for blocking tools could not be started: {error}"))
 }
 
-/// Has the job run on a thread for work that computes, when there is one.
+/// Runs the job on a thread for CPU-bound work, when one is available.
 pub(super) fn compute_on_thread(job: Job) -> Result<(), String> {
     computing().map(|pool| pool.spawn(job))
 }
 
 static WAITING: Waiting = Waiting { queue: Mutex::new(Queue::new()), wake: Condvar::new() };
 
-/// Threads that are started when they are needed and end when they are not.
+/// Threads that are started on demand and end when idle.
 struct Waiting {
     queue: Mutex<Queue>,
     wake: Condvar,
@@ -40,7 +41,7 @@ struct Waiting {
 struct Queue {
     jobs: VecDeque<Job>,
     threads: usize,
-    /// How many of the threads have nothing to do. One that was woken counts until it looks.
+    /// The number of idle threads. A woken thread counts until it takes a job.
     idle: usize,
 }
 
@@ -62,9 +63,9 @@ impl Waiting {
             let thread = std::thread::Builder::new().name("stepfold-tool-blocking".to_owned());
             match thread.spawn(move || self.work()) {
                 Ok(_) => queue.threads += 1,
-                // Those that there are will come to it.
+                // An existing thread will take the job.
                 Err(error) if queue.threads > 0 => {
-                    tracing::warn!(%error, "no further thread for blocking tools");
+                    tracing::warn!(%error, "failed to start another thread for blocking tools");
                 }
                 Err(error) => {
                     queue.jobs.pop_back();
@@ -84,7 +85,7 @@ impl Waiting {
         }
     }
 
-    /// The next job; none when none came for a while, and then the thread does not count any more.
+    /// The next job; `None` after an idle timeout, and then the thread no longer counts.
     fn next(&self) -> Option<Job> {
         let mut queue = self.lock();
         loop {
@@ -107,28 +108,36 @@ impl Waiting {
     }
 }
 
-/// The threads for tools that compute, as many as there are cores, shared by all runs of the process.
+/// The threads for CPU-bound tools, one per core, shared by all runs of the process.
 fn computing() -> Result<&'static ThreadPool, String> {
     static POOL: OnceLock<Result<ThreadPool, String>> = OnceLock::new();
     POOL.get_or_init(|| {
         ThreadPoolBuilder::new()
             .thread_name(|index| format!("stepfold-tool-{index}"))
-            // A panic is caught where the tool is called. What may still panic is what the tool left behind
-            // for others to drop, and without this that would end the process.
+            // Panics are caught where the tool is called. A value that the tool left to be dropped may still
+            // panic, which would otherwise abort the process.
             .panic_handler(|panic| tell_late_panic(&*panic))
             .build()
-            .map_err(|error| format!("the threads for tools that compute cannot be started: {error}"))
+            .map_err(|error| format!("threads for CPU-bound tools could not be started: {error}"))
     })
     .as_ref()
     .map_err(Clone::clone)
 }
 
 fn tell_late_panic(panic: &(dyn Any + Send)) {
-    tracing::error!(panic = words_of_panic(panic), "a tool on a thread panicked late");
+    tracing::error!(panic = panic_message(panic), "a tool on a thread panicked after its call");
 }
 
-/// The message of a panic.
-pub(super) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
+/// The message of a panic, as `catch_unwind` gives it.
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::panic_message;
+///
+/// let panic = std::panic::catch_unwind(|| panic!("no stalls")).unwrap_err();
+/// assert_eq!(panic_message(&*panic), "no stalls");
+/// ```
+pub fn panic_message(panic: &(dyn Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

@@ -1,35 +1,35 @@
-//! The plain form: every reference followed, one object at the top, every object that can be closed closed.
+//! The plain form: references inlined, an object at the top, and objects closed where possible.
 //!
-//! A schema is walked by the places where schemas stand, never by name alone: a parameter may well be
-//! called "definitions" or "$ref".
+//! A schema is walked by keyword, not by name: a parameter may be called "definitions" or "$ref".
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::json_schema::{is_annotation, subschemas_mut, target};
 
-/// How many subschemas a schema may have once its references are followed. A few short definitions that
-/// use each other can stand for billions.
+/// The maximum number of subschemas after inlining. A few short definitions that use each other can expand to
+/// billions.
 const MAX_SCHEMAS: usize = 10_000;
-/// How deep subschemas may nest once references are followed.
+/// The maximum nesting of subschemas after inlining.
 const MAX_DEPTH: usize = 96;
 
-/// Formats that say nothing beside the type, its `minimum` and its `maximum`.
+/// Formats that add nothing to the type, its `minimum` and its `maximum`.
 const NUMBER_FORMATS: [&str; 14] = [
     "int", "int8", "int16", "int32", "int64", "int128", "uint", "uint8", "uint16", "uint32", "uint64",
     "uint128", "float", "double",
 ];
 
-/// A schema of an object, without references and closed: no property beyond those that it lists.
+/// Converts an object's schema: without references, and closed, that is, without properties beyond the listed
+/// ones.
 ///
-/// An object with alternatives beside its own properties (what `#[serde(flatten)]` makes of an enum) is
-/// closed by moving the properties into each alternative. Where that cannot be done it stays open.
+/// An object with alternatives in addition to its own properties (as `#[serde(flatten)]` generates for an
+/// enum) is closed by moving the properties into each alternative. Where that is not possible it stays open.
 ///
 /// # Errors
-/// Why the schema is not one of an object, or what cannot be inlined.
+/// When the schema is not that of an object, or a reference cannot be inlined.
 pub(crate) fn for_model(schema: Value) -> Result<Map<String, Value>, String> {
     let root = schema.clone();
     let mut inliner = Inliner { root: &root, open: vec!["#".to_owned()], schemas: 0, depth: 0 };
     let Value::Object(mut fields) = inliner.inlined(schema)? else {
-        return Err("the parameters are a JSON Schema object".to_owned());
+        return Err("invalid parameters: expected a JSON Schema object".to_owned());
     };
     fields.remove("title");
     check_top(&fields)?;
@@ -40,12 +40,12 @@ pub(crate) fn for_model(schema: Value) -> Result<Map<String, Value>, String> {
     Ok(fields)
 }
 
-/// Providers take one object at the top, and no alternatives there.
+/// Providers require one object at the top, without alternatives.
 fn check_top(fields: &Map<String, Value>) -> Result<(), String> {
     match fields.get("type") {
         None => {}
         Some(kind) if kind == "object" => {}
-        Some(other) => return Err(format!("the parameters are of type \"object\", not {other}")),
+        Some(other) => return Err(format!("invalid parameters: expected type \"object\", found {other}")),
     }
     match ["oneOf", "anyOf", "allOf", "not", "if", "enum", "const"]
         .into_iter()
@@ -53,15 +53,15 @@ fn check_top(fields: &Map<String, Value>) -> Result<(), String> {
     {
         None => Ok(()),
         Some(keyword) => Err(format!(
-            "providers accept no {keyword} at the top of the parameters; put what it says into a property \
-             (an enum into a field that is not flattened)"
+            "unsupported {keyword} at the top of the parameters: providers reject it; move it into a property \
+             (for an enum, remove `#[serde(flatten)]`)"
         )),
     }
 }
 
 struct Inliner<'a> {
     root: &'a Value,
-    /// The references that are being followed.
+    /// The references that are being inlined.
     open: Vec<String>,
     schemas: usize,
     depth: usize,
@@ -72,16 +72,16 @@ impl Inliner<'_> {
         self.schemas += 1;
         if self.schemas > MAX_SCHEMAS {
             return Err(format!(
-                "the schema has more than {MAX_SCHEMAS} parts once its references are followed"
+                "schema too large: more than {MAX_SCHEMAS} parts after inlining its references"
             ));
         }
         if self.depth >= MAX_DEPTH {
-            return Err(format!("the schema nests deeper than {MAX_DEPTH} levels"));
+            return Err(format!("schema nested deeper than {MAX_DEPTH} levels"));
         }
         self.depth += 1;
         let inlined = match schema {
             Value::Object(fields) => self.object(fields),
-            // What is not a schema at all is found by those who prepare it for checks.
+            // Invalid schemas are detected when the schema is prepared for validation.
             Value::Bool(true) => Ok(json!({})),
             other => Ok(other),
         };
@@ -94,7 +94,7 @@ impl Inliner<'_> {
             ["$dynamicRef", "$recursiveRef"].into_iter().find(|name| fields.contains_key(*name))
         {
             return Err(format!(
-                "{keyword} cannot be followed, and providers do not accept it; write the schema out"
+                "unsupported {keyword}: it cannot be inlined, and providers reject it; write the schema out"
             ));
         }
         fields.retain(|name, _| !matches!(name.as_str(), "$schema" | "$defs" | "definitions"));
@@ -103,7 +103,7 @@ impl Inliner<'_> {
             fields.remove("format");
         }
         for (keyword, schema) in subschemas_mut(&mut fields) {
-            // These say yes or no as well.
+            // Boolean values of these keywords are schemas as well.
             let is_answer = schema.is_boolean()
                 && (keyword.starts_with("additional") || keyword.starts_with("unevaluated"));
             if !is_answer {
@@ -112,7 +112,7 @@ impl Inliner<'_> {
         }
         let schema = match fields.remove("$ref") {
             Some(Value::String(reference)) => overlaid(self.target(&reference)?, fields),
-            Some(_) => return Err("a $ref is not a string".to_owned()),
+            Some(_) => return Err("invalid $ref: expected a string".to_owned()),
             None => Value::Object(fields),
         };
         Ok(without_lone_all_of(schema))
@@ -121,13 +121,13 @@ impl Inliner<'_> {
     fn target(&mut self, reference: &str) -> Result<Value, String> {
         if self.open.iter().any(|open| open == reference) {
             return Err(format!(
-                "the type contains itself ({reference}), and providers do not accept references; \
-                 give it an end, or take JSON in its place"
+                "recursive type ({reference}): providers reject references; \
+                 limit the recursion, or use a JSON value instead"
             ));
         }
         let target = target(self.root, reference)
             .cloned()
-            .ok_or_else(|| format!("the reference {reference} leads nowhere in this schema"))?;
+            .ok_or_else(|| format!("unknown reference {reference} in this schema"))?;
         self.open.push(reference.to_owned());
         let inlined = self.inlined(target);
         self.open.pop();
@@ -135,7 +135,7 @@ impl Inliner<'_> {
     }
 }
 
-/// Older generators wrap a reference, to say something beside it.
+/// Older generators wrap a reference in order to add keywords.
 fn without_lone_all_of(schema: Value) -> Value {
     match schema {
         Value::Object(mut fields)
@@ -150,7 +150,7 @@ fn without_lone_all_of(schema: Value) -> Value {
     }
 }
 
-/// A schema with what stands beside it: a description is laid over it, rules are joined to its own.
+/// A schema with additional keywords: a description replaces its own, rules are added to its own.
 fn overlaid(target: Value, beside: Map<String, Value>) -> Value {
     let Value::Object(mut target) = target else {
         let says_something = beside.keys().any(|name| !is_annotation(name));
@@ -173,7 +173,7 @@ fn overlaid(target: Value, beside: Map<String, Value>) -> Value {
     }
 }
 
-/// Two objects as one that has the properties of both, if they do not speak about the same things.
+/// Merges two objects' schemas, if they do not constrain the same properties.
 fn joined(first: &Map<String, Value>, second: &Map<String, Value>) -> Option<Map<String, Value>> {
     let mut joined = first.clone();
     for (name, value) in second {
@@ -200,10 +200,10 @@ fn joined(first: &Map<String, Value>, second: &Map<String, Value>) -> Option<Map
     Some(joined)
 }
 
-/// Rules about the same object that may know properties of their own.
+/// Keywords with rules for the same object, which may have properties of their own.
 const IN_PLACE: [&str; 8] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"];
 
-/// Closes every object that lists its properties, and about which nothing else speaks.
+/// Closes every object that lists its properties, unless another rule applies to it.
 fn close(fields: &mut Map<String, Value>, may_close: bool, budget: &mut usize) {
     for (keyword, schema) in subschemas_mut(fields) {
         if !IN_PLACE.contains(&keyword) {
@@ -236,8 +236,7 @@ fn close_value(schema: &mut Value, may_close: bool, budget: &mut usize) {
     }
 }
 
-/// Moves the properties of an object into each of the alternatives that stand beside them, which means
-/// the same and can be closed.
+/// Moves the properties of an object into each of its alternatives, which is equivalent and can be closed.
 fn distribute(fields: &mut Map<String, Value>, budget: &mut usize) {
     let Some(keyword) = ["anyOf", "oneOf"].into_iter().find(|name| fields.contains_key(*name)) else {
         return;
@@ -277,7 +276,7 @@ fn distribute(fields: &mut Map<String, Value>, budget: &mut usize) {
     fields.insert(keyword.to_owned(), Value::Array(joined));
 }
 
-/// How many objects and lists a schema is made of, roughly its parts.
+/// The number of objects and lists in a schema, roughly its size.
 fn count(schema: &Value) -> usize {
     match schema {
         Value::Object(fields) => 1 + fields.values().map(count).sum::<usize>(),

@@ -1,13 +1,13 @@
-//! In the strict form null stands in for a property that is left out. Here such nulls are taken out
-//! again, so that the plain schema holds and a reader that knows only absence is not surprised.
+//! Removes the nulls that the strict form uses in place of omitted properties, so that the plain schema
+//! applies and readers that expect absence work.
 
 use serde_json::{Map, Value};
 use stepfold_state_core::json_schema::{allows_null, alternatives, fits, is_required};
 
-/// Drops nulls where the strict form has them in place of an absent property, so that the plain schema
-/// holds again. A null that the property allows is kept.
+/// Drops nulls that the strict form uses in place of an omitted property. A null that the property allows is
+/// kept.
 pub(crate) fn drop_stand_in_nulls(schema: &Value, value: &mut Value) {
-    // Most arguments have none, and then nothing has to be looked up.
+    // Most arguments have no nulls, and then nothing has to be checked.
     if has_null(value) {
         drop_nulls(schema, value);
     }
@@ -33,7 +33,7 @@ fn drop_nulls(schema: &Value, value: &mut Value) {
     }
 }
 
-/// The value without stand-ins, by the first alternative that it fits then.
+/// The value without stand-ins, by the first alternative that it then fits.
 fn of_first_fitting(branches: &[Value], value: &Value) -> Option<Value> {
     if !matches!(value, Value::Object(_) | Value::Array(_)) {
         return None;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use stepfold_state_core::json_schema::json_schema_of;
 
-/// The plain form of a type's properties; one property a line.
+/// The plain form of a type's properties, one property a line.
 #[expect(clippy::needless_pass_by_value, reason = "an expectation is written where it is checked")]
 fn check<T: JsonSchema>(expected: Expect) {
     expected.assert_eq(&forms_of(json_schema_of::<T>()));
@@ -222,7 +222,7 @@ fn flattened_enums_are_closed_by_alternative() {
           shape: {"oneOf":[{"additionalProperties":false,"properties":{"colour":{"type":["string","null"]},"kind":{"const":"Circle","type":"string"},"name":{"type":"string"},"radius":{"type":"number"}},"required":["kind","name","radius"],"type":"object"},{"additionalProperties":false,"properties":{"kind":{"const":"Point","type":"string"},"name":{"type":"string"}},"required":["kind","name"],"type":"object"}]}
     "#]]);
     check::<Shape>(expect![[r#"
-        refused: providers accept no oneOf at the top of the parameters; put what it says into a property (an enum into a field that is not flattened)
+        refused: unsupported oneOf at the top of the parameters: providers reject it; move it into a property (for an enum, remove `#[serde(flatten)]`)
     "#]]);
 }
 
@@ -263,28 +263,28 @@ fn types_that_contain_themselves_are_refused() {
         tree: Option<Box<Tree>>,
     }
     check::<Tree>(expect![[r#"
-        refused: the type contains itself (#), and providers do not accept references; give it an end, or take JSON in its place
+        refused: recursive type (#): providers reject references; limit the recursion, or use a JSON value instead
     "#]]);
     check::<Parameters>(expect![[r#"
-        refused: the type contains itself (#/$defs/Tree), and providers do not accept references; give it an end, or take JSON in its place
+        refused: recursive type (#/$defs/Tree): providers reject references; limit the recursion, or use a JSON value instead
     "#]]);
 }
 
 #[test]
 fn other_tops_are_refused() {
     check::<Tagged>(expect![[r#"
-        refused: providers accept no oneOf at the top of the parameters; put what it says into a property (an enum into a field that is not flattened)
+        refused: unsupported oneOf at the top of the parameters: providers reject it; move it into a property (for an enum, remove `#[serde(flatten)]`)
     "#]]);
     check::<Vec<i32>>(expect![[r#"
-        refused: the parameters are of type "object", not "array"
+        refused: invalid parameters: expected type "object", found "array"
     "#]]);
     check::<Option<Place>>(expect![[r#"
-        refused: the parameters are of type "object", not ["object","null"]
+        refused: invalid parameters: expected type "object", found ["object","null"]
     "#]]);
     check_raw(
         json!("text"),
         expect![[r#"
-        refused: the parameters are a JSON Schema object
+        refused: invalid parameters: expected a JSON Schema object
     "#]],
     );
 }
@@ -317,7 +317,7 @@ fn references_of_raw_schemas_are_followed() {
     check_raw(
         json!({"type": "object", "properties": {"x": {"$ref": "#/$defs/Nope"}}}),
         expect![[r#"
-        refused: the reference #/$defs/Nope leads nowhere in this schema
+        refused: unknown reference #/$defs/Nope in this schema
     "#]],
     );
 }
@@ -358,7 +358,7 @@ fn definitions_that_stand_for_billions_are_refused() {
     check_raw(
         schema,
         expect![[r#"
-        refused: the schema has more than 10000 parts once its references are followed
+        refused: schema too large: more than 10000 parts after inlining its references
     "#]],
     );
 
@@ -367,7 +367,7 @@ fn definitions_that_stand_for_billions_are_refused() {
         deep = json!({"type": "array", "items": deep});
     }
     let error = for_model(json!({"type": "object", "properties": {"x": deep}})).unwrap_err();
-    assert_eq!(error, "the schema nests deeper than 96 levels");
+    assert_eq!(error, "schema nested deeper than 96 levels");
 }
 
 #[test]

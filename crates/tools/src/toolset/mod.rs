@@ -1,7 +1,7 @@
-//! Toolsets: which tools the model may use at a step.
+//! Toolsets: the tools that the model may use at a step.
 //!
-//! A [`Toolset`] is what an author declares; [`Tools`] are what it lists at one step. In between stands
-//! one pure function that puts the tools of all parts in a row and refuses names that stand twice.
+//! An author declares a [`Toolset`]; [`Tools`] are its tools at one step. One pure function concatenates the
+//! tools of all parts and rejects duplicate names.
 
 mod parts;
 #[cfg(feature = "search")]

@@ -1,4 +1,4 @@
-//! What a toolset is made of, and the pure functions that make it: changing parts, merging their tools.
+//! The parts of a toolset, and pure functions that change parts and merge their tools.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::tools::Tools;
 use crate::error::BuildError;
 use crate::tool::Tool;
 
-/// Tools of one origin. The origin is the name of the toolset that brought them, also when it was merged.
+/// Tools of one origin: the name of the toolset that declared them, even after merging.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) origin: Arc<str>,
@@ -21,16 +21,16 @@ pub(crate) struct Part {
 
 #[derive(Clone)]
 pub(crate) enum Kind {
-    /// Known from the start; changes are made at once.
+    /// Known from the start; changes apply immediately.
     Static(Vec<Tool>),
-    /// Asked at each step; changes are made to what it lists.
+    /// Listed at each step; changes apply to each list.
     Dynamic(Arc<dyn ErasedSource>, Vec<Change>),
     /// Known from the start, offered when found.
     #[cfg(feature = "search")]
     Searchable(Arc<Searchable>),
 }
 
-/// What a combinator does to the tools of a part.
+/// A combinator's change to the tools of a part.
 #[derive(Clone)]
 pub(crate) enum Change {
     Prefix(Arc<str>),
@@ -38,7 +38,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// The tools after the change; those that it makes unusable are left out, with a fault.
+    /// The tools after the change; unusable ones are dropped, with a fault.
     pub(crate) fn apply(&self, tools: Vec<Tool>, faults: &mut Vec<Fault>) -> Vec<Tool> {
         match self {
             Change::Filter(keeps) => tools.into_iter().filter(|tool| keeps(tool)).collect(),
@@ -68,7 +68,7 @@ impl Part {
         Part { origin: Arc::clone(&self.origin), kind }
     }
 
-    /// All tools that the part is known to have, offered or not. None for a dynamic part.
+    /// All tools of the part, offered or not; `None` for a dynamic part.
     pub(crate) fn known(&self) -> Option<Vec<&Tool>> {
         match &self.kind {
             Kind::Static(tools) => Some(tools.iter().collect()),
@@ -83,10 +83,10 @@ impl Part {
     }
 }
 
-/// The tools of all parts in a row, in declared order, each with the origin of its part.
+/// Concatenates the tools of all parts, in declared order, each with the origin of its part.
 ///
 /// # Errors
-/// Every name that stands twice, with both origins.
+/// Every duplicate name, with both origins.
 pub(crate) fn merge<'a>(listed: impl IntoIterator<Item = (&'a str, Vec<Tool>)>) -> Result<Tools, Faults> {
     let mut tools = Vec::new();
     let mut origins: Vec<&str> = Vec::new();
@@ -98,7 +98,7 @@ pub(crate) fn merge<'a>(listed: impl IntoIterator<Item = (&'a str, Vec<Tool>)>) 
     if faults.is_empty() { Ok(Tools::new(tools)) } else { Err(faults.into_iter().collect()) }
 }
 
-/// A fault for each tool whose name was taken before.
+/// A fault for each tool with a duplicate name.
 pub(crate) fn clashes<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) -> Vec<Fault> {
     let mut taken = HashMap::new();
     let mut faults = Vec::new();
@@ -108,12 +108,12 @@ pub(crate) fn clashes<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) 
                 taken.insert(tool.name(), origin);
             }
             Some(first) if *first == origin => {
-                let message = format!("is offered twice by toolset \"{origin}\"; rename one of the two");
+                let message = format!("duplicate name in toolset \"{origin}\": rename one of the two");
                 faults.push(Fault::new(tool.name(), message));
             }
             Some(first) => {
                 let message = format!(
-                    "is offered by toolset \"{first}\" and by toolset \"{origin}\"; prefix or filter one of them"
+                    "duplicate name in toolsets \"{first}\" and \"{origin}\": prefix or filter one of them"
                 );
                 faults.push(Fault::new(tool.name(), message));
             }
@@ -133,7 +133,7 @@ pub(crate) fn faults_of(error: &BuildError) -> Vec<Fault> {
     }
 }
 
-/// Nothing, or an error with all faults.
+/// An error with all faults, if any.
 pub(crate) fn fail_with(faults: Vec<Fault>) -> Result<(), BuildError> {
     if faults.is_empty() {
         Ok(())

@@ -1,7 +1,7 @@
-//! A toolset for hundreds of tools, of which the model sees those that it looked for.
+//! A toolset for hundreds of tools, of which the model sees those that it searched for.
 //!
-//! Nothing here changes while it is used. What a run has found stands in the state of that run, under a
-//! `temp:` key, so that runs cannot see each other's and a replay offers the same tools again.
+//! It is immutable. The tools found by a run are in the state of that run, under a `temp:` key, so that runs
+//! are independent and a replay offers the same tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -22,20 +22,20 @@ use crate::extract::Args;
 use crate::policy::Effect;
 use crate::tool::Tool;
 
-/// Where the names of the tools stand that a run has found, in the order in which they were found.
-/// [`SearchableToolset::declare_in`] declares it.
+/// The key of the names of the tools that a run has found, in order. [`SearchableToolset::declare_in`]
+/// declares it.
 pub const FOUND_TOOLS: Key<Vec<String>> = Key::new("temp:found_tools");
 
 const SEARCH_TOOL: &str = "search_tools";
 const DEFAULT_LIMIT: usize = 5;
 const MAX_LIMIT: usize = 20;
 
-/// Hundreds of tools behind one: the model sees `search_tools` and, from the step after a search on,
-/// what the search found.
+/// Offers hundreds of tools through one: the model sees `search_tools` and, from the step after a search on,
+/// the tools found.
 ///
-/// Searched are names, descriptions, and the names and descriptions of parameters, by BM25. What was found
-/// is offered until the invocation ends. New finds come after earlier ones, so that what a provider
-/// has cached of the list stays good.
+/// The search covers names, descriptions, and the names and descriptions of parameters, by BM25. Found tools
+/// are offered until the invocation ends. New ones are appended, so that a provider's cache of the list stays
+/// valid.
 ///
 /// # Examples
 /// ```
@@ -50,7 +50,7 @@ const MAX_LIMIT: usize = 20;
 /// let tools = [
 ///     Tool::new("send_invoice", "Sends an invoice to a customer.", done).build()?,
 ///     Tool::new("book_flight", "Books a flight.", done).build()?,
-///     Tool::new("now", "Says the time.", done).build()?,
+///     Tool::new("now", "Returns the time.", done).build()?,
 /// ];
 /// let office = SearchableToolset::new("office", tools).always_visible(["now"]).build()?;
 /// let schema = SearchableToolset::declare_in(Schema::builder()).build()?;
@@ -60,7 +60,7 @@ const MAX_LIMIT: usize = 20;
 /// let tools = office.resolve(&state.clone()).await?;
 /// assert_eq!(tools.names().collect::<Vec<_>>(), ["search_tools", "now"]);
 ///
-/// // What a call of `search_tools` with "invoices" writes:
+/// // The write of a call of `search_tools` with "invoices":
 /// state.set(FOUND_TOOLS, vec!["send_invoice".to_owned()])?;
 /// let tools = office.resolve(&state.clone()).await?;
 /// assert_eq!(tools.names().collect::<Vec<_>>(), ["search_tools", "now", "send_invoice"]);
@@ -111,32 +111,32 @@ impl SearchableToolset {
         self
     }
 
-    /// How many tools a search finds unless the model says how many, and how many it can ask for; 5 and 20
-    /// unless said.
+    /// Sets how many tools a search finds by default, and the maximum that the model can request; 5 and 20 by
+    /// default.
     pub fn limits(mut self, default: usize, max: usize) -> Self {
         self.options.default_limit = default;
         self.options.max_limit = max;
         self
     }
 
-    /// A prefix for the name of the search tool alone, where several searchable groups are merged.
-    /// [`Toolset::prefixed`] prefixes all names, this one included.
+    /// Prefixes the name of the search tool only, for merging several searchable groups.
+    /// [`Toolset::prefixed`] prefixes all names, including this one.
     pub fn search_tool_prefix(mut self, prefix: impl AsRef<str>) -> Self {
         self.options.search_tool.insert_str(0, prefix.as_ref());
         self
     }
 
-    /// What the model reads about the search tool: best, what kinds of tools it finds.
+    /// Sets the search tool's description for the model: best, the kinds of tools that it finds.
     pub fn description(mut self, text: impl Into<String>) -> Self {
         self.options.description = Some(text.into());
         self
     }
 
-    /// Checks the options and builds the index, once.
+    /// Validates the options and builds the index.
     ///
     /// # Errors
-    /// [`BuildError::InvalidTools`] with all faults: a dynamic group, names that stand twice or that models
-    /// cannot use, an always visible tool that is not there, limits that no search can keep.
+    /// [`BuildError::InvalidTools`] with all faults: a dynamic group, duplicate names or names that models
+    /// cannot use, an unknown always visible tool, invalid limits.
     pub fn build(self) -> Result<Toolset, BuildError> {
         let mut faults = self.options.faults();
         let mut tools = Vec::new();
@@ -144,25 +144,24 @@ impl SearchableToolset {
             if let Kind::Static(listed) = &part.kind {
                 tools.extend(listed.iter().cloned());
             } else {
-                let message =
-                    "is not known from the start, and only such tools can be searched; list its tools first";
+                let message = "dynamic toolsets cannot be searched: list the tools first";
                 faults.push(Fault::new(format!("toolset \"{}\"", part.origin), message));
             }
         }
         if tools.is_empty() && faults.is_empty() {
-            faults.push(Fault::new(&*self.options.name, "has no tools to search"));
+            faults.push(Fault::new(&*self.options.name, "must contain tools to search"));
         }
         for name in &self.options.always_visible {
             if !tools.iter().any(|tool| tool.name() == name) {
                 faults.push(Fault::new(
                     name,
-                    format!("is to be always visible, but is not in toolset \"{}\"", self.options.name),
+                    format!("unknown always visible tool; not in toolset \"{}\"", self.options.name),
                 ));
             }
         }
         let name = Arc::clone(&self.options.name);
         let searchable = Searchable::new(self.options, tools, &mut faults);
-        // What the combinators of the inner set found stands first.
+        // Faults of the inner set's combinators come first.
         let toolset =
             Toolset::of_kind(name, Kind::Searchable(Arc::new(searchable)), self.tools.own_faults().to_vec());
         faults.splice(0..0, toolset.known_faults());
@@ -175,14 +174,11 @@ impl Options {
     fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         if self.default_limit == 0 {
-            faults.push(Fault::new(
-                &self.search_tool,
-                "finds 0 tools unless the model says how many; make it 1 or more",
-            ));
+            faults.push(Fault::new(&self.search_tool, "invalid default limit 0: must be at least 1"));
         }
         if self.default_limit > self.max_limit {
             let message = format!(
-                "finds {} tools unless the model says how many, which is more than the {} that it may ask for",
+                "invalid default limit {}: must be at most the maximum of {}",
                 self.default_limit, self.max_limit
             );
             faults.push(Fault::new(&self.search_tool, message));
@@ -191,12 +187,12 @@ impl Options {
     }
 }
 
-/// The built form: the tools, the index over them, and the tool that searches it.
+/// The built form: the tools, the index over them, and the search tool.
 pub(crate) struct Searchable {
     options: Options,
     tools: Vec<Tool>,
     by_name: BTreeMap<Arc<str>, usize>,
-    /// None where nothing is left to search, or its name is none.
+    /// `None` if nothing is left to search, or its name is invalid.
     search_tool: Option<Tool>,
 }
 
@@ -210,7 +206,7 @@ impl Searchable {
         Searchable { options, tools, by_name, search_tool }
     }
 
-    /// The tools that can be found.
+    /// The searchable tools.
     pub(super) fn tools(&self) -> &[Tool] {
         &self.tools
     }
@@ -226,7 +222,7 @@ impl Searchable {
             if state.schema().key(FOUND_TOOLS.name()).is_some() { state.get(FOUND_TOOLS)? } else { None };
         let mut offered: Vec<Tool> = self.search_tool.iter().cloned().collect();
         let mut seen = BTreeSet::new();
-        // Names that this set does not have were found by another one.
+        // Unknown names were found by another searchable set.
         let names = self.options.always_visible.iter().chain(found.iter().flatten());
         for index in names.filter_map(|name| self.by_name.get(name.as_str())) {
             if seen.insert(*index) {
@@ -236,7 +232,7 @@ impl Searchable {
         Ok(offered)
     }
 
-    /// The set after a change: the search tool has to speak of tools by the names that they then have.
+    /// The set after a change: the search tool must refer to tools by their new names.
     pub(super) fn changed(&self, change: &Change, faults: &mut Vec<Fault>) -> Self {
         let mut options = self.options.clone();
         if let Change::Prefix(prefix) = change {
@@ -246,16 +242,13 @@ impl Searchable {
         Searchable::new(options, change.apply(self.tools.clone(), faults), faults)
     }
 
-    /// What is wrong with the key for found tools.
+    /// The fault of the key for found tools, if any.
     pub(super) fn faults_of_schema(&self, schema: &Schema) -> Option<Fault> {
         let remedy = "declare it with `SearchableToolset::declare_in(Schema::builder())`";
         let problem = match schema.key(FOUND_TOOLS.name()) {
-            None => "which the schema does not declare".to_owned(),
+            None => "not declared by the schema".to_owned(),
             Some(key) if *key.handler() != Handler::union() => {
-                format!(
-                    "which is merged by {} and not by union, so that finds would be lost or doubled",
-                    key.handler()
-                )
+                format!("merged by {} instead of union, which would lose or duplicate results", key.handler())
             }
             Some(key) => {
                 let holds_names = ValueType::of_schema(key.json_schema().clone())
@@ -263,18 +256,16 @@ impl Searchable {
                 if holds_names {
                     return None;
                 }
-                "which does not hold a list of strings".to_owned()
+                "not declared as a list of strings".to_owned()
             }
         };
-        let message = format!(
-            "keeps what it found under the state key \"{}\", {problem}; {remedy}",
-            FOUND_TOOLS.name()
-        );
+        let message =
+            format!("invalid state key \"{}\" for found tools: {problem}; {remedy}", FOUND_TOOLS.name());
         Some(Fault::new(&self.options.search_tool, message))
     }
 }
 
-/// What the model sends.
+/// The arguments of the search tool.
 #[derive(Deserialize, JsonSchema)]
 struct Search {
     query: String,
@@ -320,7 +311,7 @@ fn search_tool(options: &Options, tools: &[Tool]) -> Result<Tool, BuildError> {
         .build()
 }
 
-/// Writes what was found to the state and says it to the model.
+/// Writes the found tools to the state and returns them to the model.
 fn remember(context: &ToolContext, found: &[&(String, String)]) -> Result<Value, ToolError> {
     if found.is_empty() {
         let note = "no tool matches; try other words for what you want to do, such as another verb or the name of a system";

@@ -1,16 +1,16 @@
-//! An index over tools: what each is called, what it does, what it takes. BM25 from the library `bm25`.
+//! An index over the names, descriptions and parameters of tools. BM25 from the library `bm25`.
 //!
-//! The words are our own: the library's default tokenizer suits prose of one language and not
-//! `get_user-info`, and brings a stemmer, word lists and a cache with global state.
+//! It has its own tokenizer: the library's default one is made for prose in one language, not for
+//! `get_user-info`, and has a stemmer, word lists and a cache with global state.
 
 use bm25::{Embedder, EmbedderBuilder, Embedding, Scorer, TokenEmbedder, TokenEmbedding, Tokenizer};
 use serde_json::Value;
 
 use crate::tool::Tool;
 
-/// Words of a query beyond these are not looked at.
+/// The maximum number of query words; further ones are ignored.
 const MAX_QUERY_WORDS: usize = 32;
-/// A word in the name of a tool says more than one in its description.
+/// A word in the name of a tool has more weight than one in its description.
 const NAME_WEIGHT: usize = 2;
 
 pub(crate) struct Index {
@@ -31,7 +31,7 @@ impl Index {
         Index { names: tools.iter().map(|tool| tool.name().into()).collect(), scorer }
     }
 
-    /// The places of the tools that fit best, best first; those that fit equally well by name.
+    /// The indexes of the best matching tools, best first; equal ones by name.
     pub(crate) fn search(&self, query: &str, limit: usize) -> Vec<usize> {
         let mut words = Words.tokenize(query);
         let mut seen = std::collections::HashSet::new();
@@ -46,7 +46,7 @@ impl Index {
     }
 }
 
-/// What is searched: name, description, names and descriptions of parameters.
+/// The indexed text: name, description, names and descriptions of parameters.
 fn text_of(tool: &Tool) -> String {
     let spec = tool.spec();
     let mut text = String::new();
@@ -85,15 +85,15 @@ fn add_parameters(text: &mut String, schema: &Value) {
     }
 }
 
-/// Words that are in every sentence and tell no tool from another.
+/// Words that are too common to distinguish tools.
 const STOP_WORDS: [&str; 27] = [
     "a", "an", "and", "are", "as", "at", "be", "by", "can", "do", "for", "from", "how", "i", "in", "is",
     "it", "me", "my", "of", "on", "or", "that", "the", "this", "to", "with",
 ];
 
-/// Splits text and identifiers into words: `getUserInfo`, `get_user-info` and "get user infos" have the
-/// same. What is written in capitals inside, such as "GitHub", is found as one word as well. Scripts
-/// without spaces between words are cut into pairs of characters.
+/// Splits text and identifiers into words: `getUserInfo`, `get_user-info` and "get user infos" have the same
+/// ones. Words with inner capitals, such as "GitHub", also match as one word. Scripts without spaces between
+/// words are split into pairs of characters.
 struct Words;
 
 impl Tokenizer for Words {
@@ -179,8 +179,8 @@ fn by_capitals(piece: &str) -> Vec<&str> {
     parts
 }
 
-/// The commonest plurals of English as their singular; both sides of a search go through it, so it need
-/// not be right, only the same.
+/// The singular of common English plurals. Both the index and the query use it, so it need not be correct,
+/// only consistent.
 fn singular(word: String) -> String {
     let is_short = word.len() < 4 || !word.is_ascii();
     if is_short || word.ends_with("ss") || word.ends_with("us") || word.ends_with("is") {

@@ -1,5 +1,4 @@
-//! Where the tools of a dynamic toolset come from. Authors write an async method, the engine holds an
-//! erased one.
+//! Sources of dynamic toolsets. Authors write an async method, the engine stores an erased one.
 
 use std::error::Error;
 use std::future::Future;
@@ -10,13 +9,13 @@ use stepfold_state_core::state::State;
 
 use crate::tool::Tool;
 
-/// What a source lists, or why it cannot.
+/// The listed tools, or the error.
 pub(crate) type Listed = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>;
 
-/// Lists the tools of a dynamic toolset: a server that is asked, a permission that is looked up.
+/// Lists the tools of a dynamic toolset: by querying a server, or by permissions.
 ///
-/// Implemented by authors, called by [`Toolset::resolve`](crate::Toolset::resolve) before each step, with
-/// the state as it is then. The sources of one toolset are asked at the same time.
+/// Implemented by authors, called by [`Toolset::resolve`](crate::Toolset::resolve) before each step, with the
+/// current state. The sources of one toolset are called concurrently.
 ///
 /// # Examples
 /// ```
@@ -35,15 +34,15 @@ pub(crate) type Listed = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>;
 ///     }
 /// }
 /// # async fn refund() -> Result<&'static str, stepfold_tools::ToolError> { Ok("done") }
-/// let refund = Tool::new("refund", "Pays an order back.", refund).build()?;
+/// let refund = Tool::new("refund", "Refunds an order.", refund).build()?;
 /// let billing = Toolset::dynamic("billing", ByRole { refund });
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 pub trait ToolSource: Send + Sync + 'static {
-    /// The tools there are now.
+    /// The current tools.
     ///
     /// # Errors
-    /// Why they cannot be listed; the step does not begin then.
+    /// The reason why they cannot be listed; the step then does not begin.
     fn tools(
         &self,
         state: &State,
@@ -77,7 +76,7 @@ impl<S: ToolSource + ?Sized> ToolSource for &'static S {
     }
 }
 
-/// The object-safe twin.
+/// The object-safe counterpart.
 pub(crate) trait ErasedSource: Send + Sync {
     fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, Listed>;
 }

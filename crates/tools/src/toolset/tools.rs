@@ -13,8 +13,7 @@ use crate::invoke::Outcome;
 use crate::resources::Resources;
 use crate::tool::Tool;
 
-/// The tools that the model may use at one step, each name once, in declared order. Immutable and cheap to
-/// clone.
+/// The tools of one step, with unique names, in declared order. Immutable and cheap to clone.
 ///
 /// # Examples
 /// ```
@@ -32,7 +31,7 @@ use crate::tool::Tool;
 /// let error = Tools::of([ping.clone(), ping]).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     r#"the tools have faults: at ping: is offered twice by toolset "tools"; rename one of the two"#,
+///     r#"invalid tools: ping: duplicate name in toolset "tools": rename one of the two"#,
 /// );
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
@@ -42,12 +41,12 @@ pub struct Tools(Arc<Inner>);
 struct Inner {
     tools: Vec<Tool>,
     by_name: HashMap<Arc<str>, usize>,
-    /// Made when a model is first asked with them.
+    /// Created when a model is first called with them.
     specs: OnceLock<Arc<[ToolSpec]>>,
 }
 
 impl Tools {
-    /// Tools to use as they are, without a toolset.
+    /// Creates tools directly, without a toolset.
     ///
     /// # Errors
     /// [`BuildError::InvalidTools`] when two have the same name.
@@ -55,14 +54,14 @@ impl Tools {
         merge([("tools", tools.into_iter().collect())]).map_err(|faults| BuildError::InvalidTools { faults })
     }
 
-    /// Tools whose names are known to differ.
+    /// Creates tools whose names are known to be unique.
     pub(super) fn new(tools: Vec<Tool>) -> Self {
         let by_name =
             tools.iter().enumerate().map(|(index, tool)| (Arc::clone(&tool.inner().name), index)).collect();
         Tools(Arc::new(Inner { tools, by_name, specs: OnceLock::new() }))
     }
 
-    /// The tool of a name.
+    /// The tool with this name.
     pub fn get(&self, name: &str) -> Option<&Tool> {
         self.0.by_name.get(name).map(|index| &self.0.tools[*index])
     }
@@ -77,23 +76,24 @@ impl Tools {
         self.0.tools.iter()
     }
 
-    /// How many there are.
+    /// The number of tools.
     pub fn len(&self) -> usize {
         self.0.tools.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no tools.
     pub fn is_empty(&self) -> bool {
         self.0.tools.is_empty()
     }
 
-    /// What the model sees of them, in declared order: made once, shared by all clones.
+    /// The tools' specifications for the model, in declared order: created once, shared by all clones.
     pub fn specs(&self) -> Arc<[ToolSpec]> {
         Arc::clone(self.0.specs.get_or_init(|| self.iter().map(|tool| tool.spec().clone()).collect()))
     }
 
-    /// The outcome of a call that cannot run with these tools, because there is no such tool or its arguments do not
-    /// fit; none of one that can. It is the outcome that an [`Invocation`](crate::Invocation) gives the call.
+    /// The outcome of a call that cannot run with these tools, because the tool is unknown or the arguments
+    /// are invalid; `None` for a call that can. An [`Invocation`](crate::Invocation) gives the call the same
+    /// outcome.
     ///
     /// # Examples
     /// ```
@@ -106,17 +106,17 @@ impl Tools {
     /// }
     /// let tools = Tools::of([Tool::new("ping", "Answers.", ping).build()?])?;
     /// assert!(tools.refusal(&ToolCall::new("c1", "ping", json!({}))).is_none());
-    /// let refusal = tools.refusal(&ToolCall::new("c2", "pong", json!({}))).expect("there is no such tool");
-    /// assert_eq!(refusal.result.text(), "tool 'pong' not found; available: ping");
+    /// let refusal = tools.refusal(&ToolCall::new("c2", "pong", json!({}))).expect("the tool is unknown");
+    /// assert_eq!(refusal.result.text(), "unknown tool 'pong'; available: ping");
     /// # Ok::<(), stepfold_tools::BuildError>(())
     /// ```
     pub fn refusal(&self, call: &ToolCall) -> Option<Outcome> {
         crate::invoke::refusal(self, call)
     }
 
-    /// Checks each tool against the schema of the state and the resources of the run, as
-    /// [`Tool::check`] does. For tools that a dynamic toolset listed; those of a static one are checked by
-    /// [`Toolset::check`](crate::Toolset::check), once.
+    /// Checks each tool against the state schema and the run's resources, as [`Tool::check`] does. For tools
+    /// of a dynamic toolset; those of a static one are checked by [`Toolset::check`](crate::Toolset::check),
+    /// once.
     ///
     /// # Errors
     /// [`BuildError::InvalidTools`] with all faults of all tools.

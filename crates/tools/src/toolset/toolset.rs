@@ -1,7 +1,7 @@
-//! A named group of tools, as an author declares it.
+//! A named group of tools.
 //!
-//! Combinators never fail: what is wrong is kept and told, all of it at once, when the agent is built
-//! ([`Toolset::check`]) and, if nobody checked, when the tools are needed.
+//! Combinators never fail: faults are collected and reported together when the agent is built
+//! ([`Toolset::check`]) or, without that check, when the tools are needed.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -17,9 +17,9 @@ use super::source::{Listed, SourceFunction, ToolSource};
 use super::tools::Tools;
 use crate::error::{BuildError, ToolsetError};
 use crate::resources::Resources;
-use crate::tool::Tool;
+use crate::tool::{IntoTool, Tool};
 
-/// A named group of tools: static, or dynamic and asked anew at each step. Immutable and cheap to clone.
+/// A named group of tools: static, or dynamic and listed anew at each step. Immutable and cheap to clone.
 ///
 /// # Examples
 /// ```
@@ -30,15 +30,15 @@ use crate::tool::Tool;
 ///     Ok("found")
 /// }
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let web = Toolset::new("web", [Tool::new("search", "Searches the web.", search).build()?]);
-/// let files = Toolset::new("files", [Tool::new("search", "Searches the files.", search).build()?]);
+/// let web = Toolset::new("web", [Tool::new("search", "Searches the web.", search)]);
+/// let files = Toolset::new("files", [Tool::new("search", "Searches the files.", search)]);
 /// let schema = Schema::builder().build()?;
 ///
 /// let clash = Toolset::merged("all", [web.clone(), files.clone()]);
 /// let error = clash.check(&schema, &Resources::new()).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "the tools have faults: at search: is offered by toolset \"web\" and by toolset \"files\"; \
+///     "invalid tools: search: duplicate name in toolsets \"web\" and \"files\": \
 ///      prefix or filter one of them",
 /// );
 ///
@@ -50,27 +50,54 @@ use crate::tool::Tool;
 #[derive(Clone)]
 pub struct Toolset(Arc<Inner>);
 
+/// The name of a set that was made from a list.
+const UNNAMED: &str = "tools";
+
 struct Inner {
     name: Arc<str>,
     parts: Vec<Part>,
-    /// What combinators found to be wrong.
+    /// The faults of combinators.
     faults: Vec<Fault>,
-    /// What can be known without asking anyone: the tools of a static set, or what is wrong.
+    /// The tools or faults that are known without calling a source.
     known: OnceLock<Result<Option<Tools>, Faults>>,
 }
 
 impl Toolset {
-    /// A group of these tools.
-    pub fn new(name: impl Into<Arc<str>>, tools: impl IntoIterator<Item = Tool>) -> Self {
-        Toolset::of_kind(name.into(), Kind::Static(tools.into_iter().collect()), Vec::new())
+    /// A group of these tools, built or not. Tools that cannot be built are faults of the set, reported by
+    /// [`check`](Toolset::check) and [`resolve`](Toolset::resolve).
+    pub fn new<T: IntoTool>(name: impl Into<Arc<str>>, tools: impl IntoIterator<Item = T>) -> Self {
+        let (mut built, mut faults) = (Vec::new(), Vec::new());
+        for tool in tools {
+            match tool.into_tool() {
+                Ok(tool) => built.push(tool),
+                Err(error) => faults.extend(faults_of(&error)),
+            }
+        }
+        Toolset::of_kind(name.into(), Kind::Static(built), faults)
     }
 
-    /// A group that asks for its tools at each step.
+    /// The same group with one tool more, after the others.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::{Tool, ToolError, Toolset};
+    ///
+    /// let remote = Toolset::dynamic_with("remote", |_| async { Ok(Vec::new()) });
+    /// let all = remote.with_tool(Tool::new("ping", "Answers.", async || Ok::<_, ToolError>("pong")));
+    /// assert!(all.static_tool("ping").is_some());
+    /// ```
+    #[must_use]
+    pub fn with_tool(&self, tool: impl IntoTool) -> Self {
+        let name = Arc::clone(&self.0.name);
+        Toolset::merged(Arc::clone(&name), [self.clone(), Toolset::new(name, [tool])])
+    }
+
+    /// A dynamic group, whose source is called at each step.
     pub fn dynamic(name: impl Into<Arc<str>>, source: impl ToolSource) -> Self {
         Toolset::of_kind(name.into(), Kind::Dynamic(Arc::new(source), Vec::new()), Vec::new())
     }
 
-    /// The same with a function.
+    /// A dynamic group with a function as its source.
     ///
     /// # Examples
     /// ```
@@ -87,8 +114,8 @@ impl Toolset {
         Toolset::dynamic(name, SourceFunction(list))
     }
 
-    /// Several groups as one, their tools in the order of the groups. Two tools of one name are refused
-    /// by [`check`](Toolset::check) and [`resolve`](Toolset::resolve).
+    /// Merges several groups, with their tools in the order of the groups. [`check`](Toolset::check) and
+    /// [`resolve`](Toolset::resolve) reject duplicate names.
     pub fn merged<S: Into<Toolset>>(name: impl Into<Arc<str>>, sets: impl IntoIterator<Item = S>) -> Self {
         let (mut parts, mut faults) = (Vec::new(), Vec::new());
         for set in sets {
@@ -99,24 +126,24 @@ impl Toolset {
         Toolset::of_parts(name.into(), parts, faults)
     }
 
-    /// The same tools with a prefix before each name. A name that models cannot use (longer than 64
-    /// characters, say) is refused by [`check`](Toolset::check) and [`resolve`](Toolset::resolve).
+    /// Prefixes the name of each tool. [`check`](Toolset::check) and [`resolve`](Toolset::resolve) reject a
+    /// name that models cannot use (longer than 64 characters, for example).
     #[must_use]
     pub fn prefixed(&self, prefix: impl Into<Arc<str>>) -> Self {
         self.changed(&Change::Prefix(prefix.into()), Vec::new())
     }
 
-    /// Those of the tools that the predicate picks. Of a searchable set, the tools that can be found; the
-    /// search tool stays.
+    /// Keeps the tools that match the predicate. Of a searchable set, this applies to the searchable tools;
+    /// the search tool stays.
     #[must_use]
     pub fn filtered(&self, keeps: impl Fn(&Tool) -> bool + Send + Sync + 'static) -> Self {
         self.changed(&Change::Filter(Arc::new(keeps)), Vec::new())
     }
 
-    /// Those of the tools that have one of these names, in their own order.
+    /// Keeps the tools with these names, in their own order.
     ///
-    /// A name that no tool has is refused by [`check`](Toolset::check) and [`resolve`](Toolset::resolve);
-    /// but not if part of the set is dynamic, which may have the tool at another step.
+    /// [`check`](Toolset::check) and [`resolve`](Toolset::resolve) reject an unknown name, unless a part of
+    /// the set is dynamic, since it may have the tool at another step.
     #[must_use]
     pub fn only<N: Into<String>>(&self, names: impl IntoIterator<Item = N>) -> Self {
         let names: BTreeSet<String> = names.into_iter().map(Into::into).collect();
@@ -132,7 +159,10 @@ impl Toolset {
         let there_are: Names = known.iter().copied().collect();
         unknown
             .map(|name| {
-                Fault::new(name, format!("is not in toolset \"{}\"; its tools: {there_are}", self.name()))
+                Fault::new(
+                    name,
+                    format!("unknown tool of toolset \"{}\"; available: {there_are}", self.name()),
+                )
             })
             .collect()
     }
@@ -152,7 +182,7 @@ impl Toolset {
         Toolset(Arc::new(Inner { name, parts, faults, known: OnceLock::new() }))
     }
 
-    /// The name, by which errors call it.
+    /// The name, used in errors.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -162,13 +192,13 @@ impl Toolset {
         self.0.parts.iter().all(Part::is_static)
     }
 
-    /// The tools, if they are the same at every step and fit each other: what [`resolve`](Toolset::resolve)
-    /// gives, without anyone to ask.
+    /// The tools, if they are the same at every step and valid together: the result of
+    /// [`resolve`](Toolset::resolve), without calling a source.
     pub fn static_tools(&self) -> Option<Tools> {
         self.known().ok().flatten()
     }
 
-    /// A tool that is known without asking anyone, also of a set that has dynamic parts.
+    /// A tool that is known without calling a source, including those of a set with dynamic parts.
     ///
     /// # Examples
     /// ```
@@ -191,20 +221,20 @@ impl Toolset {
         &self.0.parts
     }
 
-    /// What combinators found to be wrong.
+    /// The faults of combinators.
     #[cfg(feature = "search")]
     pub(super) fn own_faults(&self) -> &[Fault] {
         &self.0.faults
     }
 
-    /// The tools of the step that begins with this state. Dynamic groups are asked, all at the same time;
-    /// a static set has its answer ready.
+    /// The tools of the step that begins with this state. Sources of dynamic groups are called concurrently;
+    /// a static set returns its tools immediately.
     ///
-    /// Dynamic tools have not been checked against the state's schema: see [`Tools::check`].
+    /// Dynamic tools are not checked against the state's schema: see [`Tools::check`].
     ///
     /// # Errors
-    /// [`ToolsetError::List`] for the first group, in declared order, that could not list its tools;
-    /// [`ToolsetError::Build`] when tools clash or have names that models cannot use.
+    /// [`ToolsetError::List`] for the first group, in declared order, that failed to list its tools;
+    /// [`ToolsetError::Build`] for duplicate names or names that models cannot use.
     pub async fn resolve(&self, state: &State) -> Result<Tools, ToolsetError> {
         if let Some(tools) = self.known().map_err(|faults| BuildError::InvalidTools { faults })? {
             return Ok(tools);
@@ -221,9 +251,8 @@ impl Toolset {
         Ok(merge(listed).map_err(|faults| BuildError::InvalidTools { faults })?)
     }
 
-    /// Checks all tools that are known without asking anyone: each by itself, against the schema of the
-    /// state and the resources of the run, and against each other. Those of a searchable set are among
-    /// them, found or not.
+    /// Checks all tools that are known without calling a source: each by itself, against the state schema and
+    /// the run's resources, and against each other. Includes the tools of a searchable set, found or not.
     ///
     /// # Errors
     /// [`BuildError::InvalidTools`] with all faults of all tools; the path of each is the tool's name.
@@ -289,30 +318,42 @@ fn faults_of_tools(tools: &[Tool], schema: &Schema, resources: &Resources) -> Ve
 }
 
 /// A set of one tool, with its name.
-impl From<Tool> for Toolset {
-    fn from(tool: Tool) -> Self {
-        Toolset::new(tool.name().to_owned(), [tool])
+impl<T: IntoTool> From<T> for Toolset {
+    fn from(tool: T) -> Self {
+        let tool = tool.into_tool();
+        let name = match &tool {
+            Ok(tool) => tool.name().to_owned(),
+            Err(_) => UNNAMED.to_owned(),
+        };
+        Toolset::new(name, [tool])
     }
 }
 
 /// A set named "tools".
-impl From<Vec<Tool>> for Toolset {
-    fn from(tools: Vec<Tool>) -> Self {
-        Toolset::new("tools", tools)
+impl<T: IntoTool> From<Vec<T>> for Toolset {
+    fn from(tools: Vec<T>) -> Self {
+        Toolset::new(UNNAMED, tools)
     }
 }
 
 /// A set named "tools".
-impl<const N: usize> From<[Tool; N]> for Toolset {
-    fn from(tools: [Tool; N]) -> Self {
-        Toolset::new("tools", tools)
+impl<T: IntoTool, const N: usize> From<[T; N]> for Toolset {
+    fn from(tools: [T; N]) -> Self {
+        Toolset::new(UNNAMED, tools)
     }
 }
 
 /// A set named "tools".
-impl FromIterator<Tool> for Toolset {
-    fn from_iter<I: IntoIterator<Item = Tool>>(tools: I) -> Self {
-        Toolset::new("tools", tools)
+impl<T: IntoTool> FromIterator<T> for Toolset {
+    fn from_iter<I: IntoIterator<Item = T>>(tools: I) -> Self {
+        Toolset::new(UNNAMED, tools)
+    }
+}
+
+/// An empty set named "tools".
+impl Default for Toolset {
+    fn default() -> Self {
+        Toolset::of_kind(UNNAMED.into(), Kind::Static(Vec::new()), Vec::new())
     }
 }
 

@@ -380,5 +380,5 @@ fn what_the_builder_refuses_is_refused_here_too() {
     #[tool(retry(Retry::times(1)), time_out(Duration::ZERO), output_to_state("messages", Source::Whole))]
     fn wrong() {}
 
-    expect!["tool 'wrong' has faults: at time_out: is zero; no call could ever finish; at retry: is only for tools that are pure or idempotent; declare the effect, or leave the retry to the model; at messages: is the conversation and takes no writes from tools"].assert_eq(&wrong_tool().build().expect_err("it has faults").to_string());
+    expect!["invalid tool 'wrong': time_out: must be positive: no call could finish; retry: requires a pure or idempotent tool: declare the effect, or leave retries to the model; messages: must not be written by tools: it is the conversation"].assert_eq(&wrong_tool().build().expect_err("it has faults").to_string());
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 mod laws;
 #[cfg(feature = "macros")]
 mod macros;
+mod messages;
 mod semantics;
 mod toolset;
 #[cfg(feature = "macros")]

@@ -132,25 +132,29 @@ async fn clashes_name_both_origins() {
     check(
         set("web", ["search", "fetch", "search"]),
         expect![[r#"
-        check: the tools have faults: at search: is offered twice by toolset "web"; rename one of the two
-        step:  the tools have faults: at search: is offered twice by toolset "web"; rename one of the two
+        check: invalid tools: search: duplicate name in toolset "web": rename one of the two
+        step:  invalid tools: search: duplicate name in toolset "web": rename one of the two
     "#]],
     )
     .await;
     check(Toolset::merged("all", [web(), set("files", ["fetch", "search"])]), expect![[r#"
-        check: the tools have faults: at fetch: is offered by toolset "web" and by toolset "files"; prefix or filter one of them; at search: is offered by toolset "web" and by toolset "files"; prefix or filter one of them
-        step:  the tools have faults: at fetch: is offered by toolset "web" and by toolset "files"; prefix or filter one of them; at search: is offered by toolset "web" and by toolset "files"; prefix or filter one of them
+        check: invalid tools: fetch: duplicate name in toolsets "web" and "files": prefix or filter one of them; search: duplicate name in toolsets "web" and "files": prefix or filter one of them
+        step:  invalid tools: fetch: duplicate name in toolsets "web" and "files": prefix or filter one of them; search: duplicate name in toolsets "web" and "files": prefix or filter one of them
     "#]]).await;
     // The origin is the set that brought the tool, however deep it was merged.
     let inner = Toolset::merged("inner", [set("files", ["read"]), web()]);
-    check(Toolset::merged("all", [inner, set("mail", ["fetch"])]), expect![[r#"
-        check: the tools have faults: at fetch: is offered by toolset "web" and by toolset "mail"; prefix or filter one of them
-        step:  the tools have faults: at fetch: is offered by toolset "web" and by toolset "mail"; prefix or filter one of them
-    "#]]).await;
+    check(
+        Toolset::merged("all", [inner, set("mail", ["fetch"])]),
+        expect![[r#"
+        check: invalid tools: fetch: duplicate name in toolsets "web" and "mail": prefix or filter one of them
+        step:  invalid tools: fetch: duplicate name in toolsets "web" and "mail": prefix or filter one of them
+    "#]],
+    )
+    .await;
     // What a dynamic set has is known at the step.
     check(Toolset::merged("all", [web(), listing("remote", ["search"])]), expect![[r#"
         check: fine
-        step:  the tools have faults: at search: is offered by toolset "web" and by toolset "remote"; prefix or filter one of them
+        step:  invalid tools: search: duplicate name in toolsets "web" and "remote": prefix or filter one of them
     "#]]).await;
     check(
         Toolset::merged("all", [web(), web().prefixed("other_")]),
@@ -181,8 +185,8 @@ async fn prefixes() {
     )
     .await;
     check(set("web", ["search", "fetch"]).prefixed("the web: "), expect![[r#"
-        check: the tools have faults: at the web: search: name: is not of 1 to 64 letters, digits, '_' or '-', which is what models can call; at the web: fetch: name: is not of 1 to 64 letters, digits, '_' or '-', which is what models can call
-        step:  the tools have faults: at the web: search: name: is not of 1 to 64 letters, digits, '_' or '-', which is what models can call; at the web: fetch: name: is not of 1 to 64 letters, digits, '_' or '-', which is what models can call
+        check: invalid tools: the web: search: name: expected 1 to 64 letters, digits, '_' or '-'; the web: fetch: name: expected 1 to 64 letters, digits, '_' or '-'
+        step:  invalid tools: the web: search: name: expected 1 to 64 letters, digits, '_' or '-'; the web: fetch: name: expected 1 to 64 letters, digits, '_' or '-'
     "#]]).await;
     check(
         listing("remote", ["search"]).prefixed("r_"),
@@ -194,7 +198,7 @@ async fn prefixes() {
     .await;
     check(listing("remote", ["search"]).prefixed("x".repeat(60)), expect![[r#"
         check: fine
-        step:  the tools have faults: at xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxsearch: name: is not of 1 to 64 letters, digits, '_' or '-', which is what models can call
+        step:  invalid tools: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxsearch: name: expected 1 to 64 letters, digits, '_' or '-'
     "#]]).await;
     let merged = Toolset::merged("all", [set("web", ["search"]), listing("remote", ["read"])]);
     check(
@@ -227,13 +231,17 @@ async fn filters() {
     )
     .await;
     check(web().only(["post", "serach", "fecth"]), expect![[r#"
-        check: the tools have faults: at fecth: is not in toolset "web"; its tools: search, fetch, post; at serach: is not in toolset "web"; its tools: search, fetch, post
-        step:  the tools have faults: at fecth: is not in toolset "web"; its tools: search, fetch, post; at serach: is not in toolset "web"; its tools: search, fetch, post
+        check: invalid tools: fecth: unknown tool of toolset "web"; available: search, fetch, post; serach: unknown tool of toolset "web"; available: search, fetch, post
+        step:  invalid tools: fecth: unknown tool of toolset "web"; available: search, fetch, post; serach: unknown tool of toolset "web"; available: search, fetch, post
     "#]]).await;
-    check(web().prefixed("web_").only(["post"]), expect![[r#"
-        check: the tools have faults: at post: is not in toolset "web"; its tools: web_search, web_fetch, web_post
-        step:  the tools have faults: at post: is not in toolset "web"; its tools: web_search, web_fetch, web_post
-    "#]]).await;
+    check(
+        web().prefixed("web_").only(["post"]),
+        expect![[r#"
+        check: invalid tools: post: unknown tool of toolset "web"; available: web_search, web_fetch, web_post
+        step:  invalid tools: post: unknown tool of toolset "web"; available: web_search, web_fetch, web_post
+    "#]],
+    )
+    .await;
     // A dynamic set may have the tool at another step.
     check(
         listing("remote", ["read", "write"]).only(["read", "delete"]),
@@ -310,7 +318,7 @@ async fn the_first_failing_set_is_named() {
         all.clone(),
         expect![[r#"
         check: fine
-        step:  toolset "files" cannot list its tools: connection refused
+        step:  toolset "files" failed to list its tools: connection refused
     "#]],
     )
     .await;
@@ -332,14 +340,14 @@ async fn all_faults_of_all_tools_are_told_at_once() {
     let clock = Tool::new("clock", "Tells the time.", tell).build().unwrap();
     let tools = Toolset::new("mine", [typo, clock, reads.clone(), reads]);
     check(tools.only(["save", "clock", "plain", "gone"]), expect![[r#"
-        check: the tools have faults: at gone: is not in toolset "mine"; its tools: save, clock, plain, plain; at plain: is offered twice by toolset "mine"; rename one of the two; at save: state key "reslut": the schema declares no key "reslut"; known keys: messages; at clock: resource it::toolset::all_faults_of_all_tools_are_told_at_once::{{closure}}::Clock: is not among the resources of the run
-        step:  the tools have faults: at gone: is not in toolset "mine"; its tools: save, clock, plain, plain; at plain: is offered twice by toolset "mine"; rename one of the two
+        check: invalid tools: gone: unknown tool of toolset "mine"; available: save, clock, plain, plain; plain: duplicate name in toolset "mine": rename one of the two; save: state key "reslut": unknown key "reslut"; known keys: messages; clock: resource it::toolset::all_faults_of_all_tools_are_told_at_once::{{closure}}::Clock: missing from the resources of the run
+        step:  invalid tools: gone: unknown tool of toolset "mine"; available: save, clock, plain, plain; plain: duplicate name in toolset "mine": rename one of the two
     "#]]).await;
     // Dynamic tools are checked when they are there.
     let lone = Tools::of([Tool::new("clock", "Tells the time.", tell).build().unwrap()]).unwrap();
     let error = lone.check(state().schema(), &Resources::new()).unwrap_err();
     expect![[r#"
-        the tools have faults: at clock: resource it::toolset::all_faults_of_all_tools_are_told_at_once::{{closure}}::Clock: is not among the resources of the run
+        invalid tools: clock: resource it::toolset::all_faults_of_all_tools_are_told_at_once::{{closure}}::Clock: missing from the resources of the run
     "#]].assert_eq(&format!("{error}\n"));
     lone.check(state().schema(), &Resources::new().with(Clock)).unwrap();
 }
@@ -356,7 +364,7 @@ fn tools_of_one_step() {
     assert!(Tools::default().is_empty());
     let error = Tools::of(["a", "a"].map(tool)).unwrap_err();
     expect![[r#"
-        the tools have faults: at a: is offered twice by toolset "tools"; rename one of the two
+        invalid tools: a: duplicate name in toolset "tools": rename one of the two
     "#]]
     .assert_eq(&format!("{error}\n"));
 }
@@ -425,7 +433,7 @@ mod searchable {
         expect![[r#"
             offered: search_tools now
             search_tools: send_invoice (Sends an invoice to a customer.), listInvoices (Lists what was billed.) -- these tools can be called from the next step on
-            send_invoice: tool 'send_invoice' not found; available: search_tools, now
+            send_invoice: unknown tool 'send_invoice'; available: search_tools, now
         "#]].assert_eq(&step(&office, &mut state, &early).await);
         expect![[r#"
             offered: search_tools now send_invoice listInvoices
@@ -478,7 +486,7 @@ mod searchable {
             search_tools: send_invoice (Sends an invoice to a customer.) -- these tools can be called from the next step on
             search_tools: send_invoice (Sends an invoice to a customer.), listInvoices (Lists what was billed.) -- these tools can be called from the next step on
             search_tools: now (Says the time.) -- these tools can be called from the next step on
-            search_tools: the arguments of tool 'search_tools' do not fit: at $.limit: expected integer or null, found string; at $: "query" is a required property
+            search_tools: invalid arguments for tool 'search_tools': expected integer or null, found string at $.limit; "query" is a required property at $
         "#]].assert_eq(&step(&office, &mut state, &calls).await);
     }
 
@@ -572,28 +580,28 @@ mod searchable {
             Schema::builder(),
             office(),
             expect![[r#"
-            the tools have faults: at search_tools: keeps what it found under the state key "temp:found_tools", which the schema does not declare; declare it with `SearchableToolset::declare_in(Schema::builder())`
+            invalid tools: search_tools: invalid state key "temp:found_tools" for found tools: not declared by the schema; declare it with `SearchableToolset::declare_in(Schema::builder())`
         "#]],
         );
         check(
             Schema::builder().open(),
             office().prefixed("o_"),
             expect![[r#"
-            the tools have faults: at o_search_tools: keeps what it found under the state key "temp:found_tools", which the schema does not declare; declare it with `SearchableToolset::declare_in(Schema::builder())`
+            invalid tools: o_search_tools: invalid state key "temp:found_tools" for found tools: not declared by the schema; declare it with `SearchableToolset::declare_in(Schema::builder())`
         "#]],
         );
         check(
             Schema::builder().key(FOUND_TOOLS),
             office(),
             expect![[r#"
-            the tools have faults: at search_tools: keeps what it found under the state key "temp:found_tools", which is merged by merge_lists and not by union, so that finds would be lost or doubled; declare it with `SearchableToolset::declare_in(Schema::builder())`
+            invalid tools: search_tools: invalid state key "temp:found_tools" for found tools: merged by merge_lists instead of union, which would lose or duplicate results; declare it with `SearchableToolset::declare_in(Schema::builder())`
         "#]],
         );
         check(
             Schema::builder().key::<Vec<u32>>("temp:found_tools").handler(Handler::union()),
             office(),
             expect![[r#"
-                the tools have faults: at search_tools: keeps what it found under the state key "temp:found_tools", which does not hold a list of strings; declare it with `SearchableToolset::declare_in(Schema::builder())`
+                invalid tools: search_tools: invalid state key "temp:found_tools" for found tools: not declared as a list of strings; declare it with `SearchableToolset::declare_in(Schema::builder())`
             "#]],
         );
         // Hidden tools clash as well: they would once they are found.
@@ -602,43 +610,43 @@ mod searchable {
             declared(),
             clash.clone(),
             expect![[r#"
-            the tools have faults: at book_flight: is offered by toolset "office" and by toolset "flights"; prefix or filter one of them
+            invalid tools: book_flight: duplicate name in toolsets "office" and "flights": prefix or filter one of them
         "#]],
         );
-        expect![[r#"the tools have faults: at book_flight: is offered by toolset "office" and by toolset "flights"; prefix or filter one of them"#]].assert_eq(&resolved(&clash, &state().clone()).await);
+        expect![[r#"invalid tools: book_flight: duplicate name in toolsets "office" and "flights": prefix or filter one of them"#]].assert_eq(&resolved(&clash, &state().clone()).await);
 
         let build = |set: SearchableToolset, expected: Expect| {
             expected.assert_eq(&format!("{}\n", set.build().unwrap_err()));
         };
         build(
-            SearchableToolset::new("none", Vec::new()),
+            SearchableToolset::new("none", Toolset::default()),
             expect![[r#"
-            the tools have faults: at none: has no tools to search
+            invalid tools: none: must contain tools to search
         "#]],
         );
         build(
             SearchableToolset::new("remote", listing("mcp", ["read"])),
             expect![[r#"
-            the tools have faults: at toolset "mcp": is not known from the start, and only such tools can be searched; list its tools first
+            invalid tools: toolset "mcp": dynamic toolsets cannot be searched: list the tools first
         "#]],
         );
         build(
             SearchableToolset::new("twice", ["a", "a", "search_tools"].map(tool)),
             expect![[r#"
-                the tools have faults: at a: is offered twice by toolset "twice"; rename one of the two; at search_tools: is offered twice by toolset "twice"; rename one of the two
+                invalid tools: a: duplicate name in toolset "twice": rename one of the two; search_tools: duplicate name in toolset "twice": rename one of the two
             "#]],
         );
         let options = SearchableToolset::new("odd", [tool("a")]).always_visible(["b"]).limits(9, 3);
         build(
             options.search_tool_prefix("the "),
             expect![[r#"
-                the tools have faults: at the search_tools: finds 9 tools unless the model says how many, which is more than the 3 that it may ask for; at b: is to be always visible, but is not in toolset "odd"; at the search_tools: name: is not of 1 to 64 letters, digits, '_' or '-', which is what models can call
+                invalid tools: the search_tools: invalid default limit 9: must be at most the maximum of 3; b: unknown always visible tool; not in toolset "odd"; the search_tools: name: expected 1 to 64 letters, digits, '_' or '-'
             "#]],
         );
         build(
             SearchableToolset::new("inner", set("web", ["a"]).only(["b"])),
             expect![[r#"
-            the tools have faults: at b: is not in toolset "web"; its tools: a; at inner: has no tools to search
+            invalid tools: b: unknown tool of toolset "web"; available: a; inner: must contain tools to search
         "#]],
         );
     }

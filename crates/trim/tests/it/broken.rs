@@ -1,5 +1,4 @@
-//! Histories that do not pass `check`: trimming never panics and makes nothing worse. Whoever wants them
-//! well-formed repairs them first.
+//! Malformed histories: trimming never panics and adds no fault. Repair them first to get a well-formed view.
 
 use expect_test::expect;
 use proptest::prelude::*;
@@ -13,7 +12,7 @@ fn faults(log: &Transcript) -> Vec<TranscriptFault> {
 }
 
 proptest! {
-    /// Every fault of what is shown is a fault of the log, at the same message.
+    /// Every fault of the view is a fault of the log, at the same message.
     #[test]
     fn no_fault_is_added(log in histories::damaged(), trim in histories::trim()) {
         let view = trim.view(&log);
@@ -66,7 +65,7 @@ assistant: > c3 search()
 fn a_broken_history_is_cut_but_not_mended() {
     let log: Transcript = CUT_OFF.parse().unwrap();
     expect![[r#"
-        # 3 of 6 messages (3..6); keep_last(2) left out 3: the window goes back to the user message that opens its turn
+        # 3 of 6 messages (3..6); keep_last(2) left out 3: the window is extended back to the user message that opens its turn
         user:      two
         tool c9 fetch: 9
         assistant: > c3 search()
@@ -81,7 +80,7 @@ fn repair_comes_first() {
         Trim::keep_last(2),
         &repaired.to_string(),
         expect![[r#"
-        # 3 of 7 messages (4..7); keep_last(2) left out 4: the window goes back to the user message that opens its turn
+        # 3 of 7 messages (4..7); keep_last(2) left out 4: the window is extended back to the user message that opens its turn
         user:      two
         assistant: > c3 search()
         tool c3!:  interrupted: no result of this call was recorded; whether it took effect is unknown

@@ -1,5 +1,5 @@
-//! Histories as they come: turns with steps, parallel calls, several user messages in a row, system
-//! messages anywhere, no user message at all; and broken ones, cut off in the middle or with pieces missing.
+//! Generated histories: turns with steps, parallel calls, several user messages in a row, system messages
+//! anywhere, no user message; and malformed ones, truncated or with missing pieces.
 
 use proptest::prelude::*;
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall, ToolResult, Transcript};
@@ -75,7 +75,7 @@ pub(super) fn well_formed() -> impl Strategy<Value = Transcript> {
     (prop::collection::vec(system(), 0..3), rest).prop_map(|(lead, rest)| joined(vec![lead, rest]))
 }
 
-/// What happens to histories.
+/// Damages to a history.
 #[derive(Clone, Debug)]
 enum Damage {
     Cut(prop::sample::Index),
@@ -84,7 +84,7 @@ enum Damage {
     Orphan(prop::sample::Index),
 }
 
-/// A history that may have been cut off in the middle, lost messages or got some in the wrong place.
+/// A history that may be truncated, or has lost or misplaced messages.
 pub(super) fn damaged() -> impl Strategy<Value = Transcript> {
     let index = any::<prop::sample::Index>;
     let damage = prop_oneof![
@@ -133,7 +133,7 @@ pub(super) fn policy() -> impl Strategy<Value = Trim> {
     ]
 }
 
-/// Policies in a row.
+/// A chain of policies.
 pub(super) fn trim() -> impl Strategy<Value = Trim> {
     prop_oneof![
         3 => policy(),

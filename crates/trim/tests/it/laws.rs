@@ -1,4 +1,4 @@
-//! What holds for every policy and every history.
+//! Laws of every policy and every history.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ proptest! {
         prop_assert!(log.is_empty() || !view.transcript().is_empty());
     }
 
-    /// Hosted models refuse a conversation that begins with a tool call. What is shown whole is as it came.
+    /// Hosted models reject a conversation that begins with a tool call. A whole view is the log, unchanged.
     #[test]
     fn what_is_cut_begins_with_a_user_message_if_there_is_one(
         log in histories::well_formed(),
@@ -94,7 +94,7 @@ proptest! {
         prop_assert!(Trim::none().view(&log).transcript().ptr_eq(&log));
     }
 
-    /// A trim of what another one shows is the same as a trim of that transcript.
+    /// Trimming a view equals trimming its transcript.
     #[test]
     fn narrowing_a_view_is_trimming_it(
         log in histories::well_formed(),
@@ -165,7 +165,7 @@ proptest! {
     }
 }
 
-/// spec/003 and the rows on system messages and missing user messages, one after the other, on a vector.
+/// The definition of `keep_last`, with its rules for system messages and missing user messages, on a vector.
 fn by_definition(log: &Transcript, count: usize) -> Vec<usize> {
     let lead = lead(log);
     let all: Vec<usize> = (0..log.len()).collect();

@@ -1,4 +1,4 @@
-//! Trimming: its rows in the semantics, its laws, and what it costs in tokens.
+//! Trimming: its behaviour case by case, its laws, and its token counts.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,6 +15,7 @@ mod histories;
 mod broken;
 mod data;
 mod laws;
+mod messages;
 mod rows;
 mod spec;
 mod summaries;
@@ -25,7 +26,7 @@ use expect_test::Expect;
 use stepfold_state_core::chat::Transcript;
 use stepfold_trim::{Trim, View};
 
-/// Trims a conversation in the notation; gives what is shown in it, and why.
+/// Trims a conversation in the notation; prints the view and its reasons.
 fn check(trim: Trim, log: &str, expected: Expect) {
     let log: Transcript = log.parse().unwrap();
     let view = trim.view(&log);

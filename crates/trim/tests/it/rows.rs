@@ -1,4 +1,4 @@
-//! Section 4 of the semantics, row by row, in the transcript notation.
+//! Trimming case by case, in the transcript notation.
 
 use expect_test::expect;
 use stepfold_state_core::chat::Transcript;
@@ -69,7 +69,7 @@ fn window_that_goes_back_to_the_nearest_user_message() {
         Trim::keep_last(4),
         CONVERSATION,
         expect![[r#"
-        # 6 of 13 messages (7..13); keep_last(4) left out 7: the window goes back to the user message that opens its turn
+        # 6 of 13 messages (7..13); keep_last(4) left out 7: the window is extended back to the user message that opens its turn
         user:      and fewest?
         assistant: > c4 run_sql()
         tool c4:   7
@@ -87,7 +87,7 @@ fn leading_system_messages_are_kept() {
         Trim::keep_last(3),
         &log,
         expect![[r#"
-        # 6 of 17 messages (0..2, 13..17); keep_last(3) left out 11: the window goes back to the user message that opens its turn
+        # 6 of 17 messages (0..2, 13..17); keep_last(3) left out 11: the window is extended back to the user message that opens its turn
         system:    be brief
         system:    be kind
         user:      thanks
@@ -122,7 +122,7 @@ assistant: hi
         Trim::keep_last(4),
         log,
         expect![[r#"
-        # 3 of 6 messages (0..1, 4..6); keep_last(4) left out 3: no user message before the window, which begins at the first one in it
+        # 3 of 6 messages (0..1, 4..6); keep_last(4) left out 3: no user message precedes the window, so it begins at the first one in it
         system:    be brief
         user:      hello
         assistant: hi
@@ -144,7 +144,7 @@ assistant: done
         Trim::keep_last(5),
         log,
         expect![[r#"
-        # 4 of 6 messages (2..6); keep_last(5) left out 2: no user message at all, so the window is the last whole steps
+        # 4 of 6 messages (2..6); keep_last(5) left out 2: without a user message, the window is the last whole steps
         assistant: > c2 search()   > c3 search()
         tool c2:   2
         tool c3:   3
@@ -155,7 +155,7 @@ assistant: done
         Trim::keep_last(3),
         log,
         expect![[r#"
-        # 1 of 6 messages (5..6); keep_last(3) left out 5: no user message at all, so the window is the last whole steps
+        # 1 of 6 messages (5..6); keep_last(3) left out 5: without a user message, the window is the last whole steps
         assistant: done
     "#]],
     );
@@ -163,7 +163,7 @@ assistant: done
         Trim::max_tokens(0),
         log,
         expect![[r#"
-        # 1 of 6 messages (5..6); max_tokens(0) left out 5: no user message at all, so the window is the last whole steps
+        # 1 of 6 messages (5..6); max_tokens(0) left out 5: without a user message, the window is the last whole steps
         assistant: done
     "#]],
     );
@@ -188,7 +188,7 @@ fn one_huge_turn_is_kept_whole_by_the_window_alone() {
         Trim::keep_last(2),
         HUGE_TURN,
         expect![[r#"
-        # 8 of 10 messages (2..10); keep_last(2) left out 2: the window goes back to the user message that opens its turn
+        # 8 of 10 messages (2..10); keep_last(2) left out 2: the window is extended back to the user message that opens its turn
         user:      count the stalls of all areas
         assistant: > c1 count(area=1)   > c2 count(area=2)
         tool c1:   3
@@ -222,7 +222,7 @@ fn a_hard_cap_trims_whole_steps_inside_the_turn() {
         Trim::keep_last(2).then(Trim::cap_messages(6)),
         HUGE_TURN,
         expect![[r#"
-        # 5 of 10 messages (2..3, 6..10); keep_last(2) left out 2: the window goes back to the user message that opens its turn; cap_messages(6) left out 3: the last turn does not fit, so its user message and its last steps are shown
+        # 5 of 10 messages (2..3, 6..10); keep_last(2) left out 2: the window is extended back to the user message that opens its turn; cap_messages(6) left out 3: the last turn does not fit, so its user message and its last steps are shown
         user:      count the stalls of all areas
         assistant: > c3 count(area=3)
         tool c3:   5
@@ -374,7 +374,7 @@ fn within_a_turn_the_prefix_is_stable_until_the_window_overflows() {
         8 tokens, 0..1, 3..4, 14..20"#]]
     .assert_eq(&seen.join("\n"));
     expect![[r#"
-        # 8 of 20 messages (0..1, 3..4, 14..20); window(10 tokens, shrinks to 6) left out 12: the window of the model would have overflowed within the turn
+        # 8 of 20 messages (0..1, 3..4, 14..20); window(10 tokens, shrinks to 6) left out 12: the model's context window would have overflowed within the turn
         system:    be brief
         user:      count them
         assistant: > c6 count(area=6)

@@ -1,9 +1,9 @@
-//! The worked examples of spec/003, by name.
+//! Worked examples of trimming a LangGraph ReAct agent's messages (LangChain 1.x `trim_messages`).
 
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall, ToolResult, Transcript};
 use stepfold_trim::{Pins, Trim};
 
-/// Messages of a conversation: user messages at these indexes, a step of two messages right behind each
+/// Messages of a conversation: user messages at these indexes, a step of two messages directly after each
 /// index of `calls`, plain replies elsewhere.
 fn conversation(length: usize, users: &[usize], calls: &[usize]) -> Transcript {
     (0..length)

@@ -1,4 +1,4 @@
-//! Summaries: what is asked, what is shown, and that both keep the promises of a trim.
+//! Summaries: the request, the view, and the guarantees of a trim for both.
 
 use expect_test::expect;
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ fn what_is_asked_and_what_is_shown() {
     "#]]
     .assert_eq(&shown(&summary.view(&log)));
 
-    // Nothing to do until the other trim says so; then the last summary is part of the request.
+    // Nothing to do until the trigger drops something; then the last summary is part of the request.
     let mut log = log;
     for index in 0..3 {
         assert!(summarize.plan(&log, Some(&summary)).is_none());
@@ -119,7 +119,7 @@ fn a_blank_summary_is_refused() {
     assert_eq!(plan.finish(" \n"), Err(TrimError::BlankSummary { messages: 1 }));
 }
 
-/// The plans of a long history, each of which fits into a request.
+/// The plans of a long history, each within one request.
 #[test]
 fn a_long_history_takes_several_requests() {
     let log: Transcript = (0..6)
@@ -170,7 +170,7 @@ proptest! {
         prop_assert_eq!(narrowed.transcript().check(), Ok(()));
     }
 
-    /// With one request for everything, what is shown is what the trim shows, and the summary.
+    /// With one request for everything, the view is that of the trim, and the summary.
     #[test]
     fn a_summary_replaces_what_the_trim_leaves_out(log in histories::well_formed(), keep in histories::trim()) {
         let trimmed = keep.view(&log);

@@ -1,4 +1,4 @@
-//! The approximation, against counts that OpenAI's encoder `o200k_base` gave once and for all.
+//! The approximation against recorded counts of OpenAI's encoder `o200k_base`.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn a_message_costs_what_it_says_and_a_little() {
     assert_eq!(ApproximateTokens::of_text(""), 0);
 }
 
-/// Texts, and what `o200k_base` makes of them.
+/// Texts, and their token counts by `o200k_base`.
 const RECORDED: [(&str, usize); 6] = [
     (
         r#"Each event is one atomic commit of message, state delta and version. A process may die at any instant; the next one goes on from the last commit."#,
@@ -38,7 +38,7 @@ const RECORDED: [(&str, usize); 6] = [
     (r#"which area has most stalls?"#, 6),
 ];
 
-/// Short texts are further off than the figures at [`ApproximateTokens`], which are of longer ones.
+/// Short texts have larger errors than the figures at [`ApproximateTokens`], which are of longer texts.
 #[test]
 fn near_the_counts_of_an_encoder() {
     for (text, tokens) in RECORDED {
@@ -74,7 +74,7 @@ fn calls_and_results_are_counted_as_their_json() {
 }
 
 proptest! {
-    /// JSON comes to the counter in pieces, and text at once.
+    /// JSON reaches the counter in pieces, text at once.
     #[test]
     fn pieces_do_not_matter(text in any::<String>(), number in any::<f64>(), key in "[a-zA-Z ]{0,9}") {
         let value: Value = json!({ key: [text, number, {"nested": [true, null]}] });

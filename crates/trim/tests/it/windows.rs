@@ -1,4 +1,4 @@
-//! The laws of a turn under way.
+//! Laws of a turn in progress.
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ fn new_messages(before: &TurnView, log: &Transcript) -> Transcript {
     log.iter_from(seen).cloned().collect()
 }
 
-/// The last step of the turn; nothing if there is none yet.
+/// The last step of the turn; empty before the first step.
 fn last_step(log: &Transcript, turn_start: usize) -> Range<usize> {
     let step = log.steps().next_back().map(|step| step.range());
     step.filter(|step| step.start >= turn_start).unwrap_or_default()
 }
 
-/// What holds between a view and the next one, whose log has grown.
+/// The relation between a view and the next one, after the log has grown.
 fn check_step(before: &TurnView, after: &TurnView, log: &Transcript, turn_start: usize, window: &Window) {
     assert_eq!(after.tokens(), tokens(after.transcript()));
     assert_eq!(after.transcript().check(), Ok(()));
@@ -40,7 +40,7 @@ fn check_step(before: &TurnView, after: &TurnView, log: &Transcript, turn_start:
         assert!(after.transcript().starts_with(before.transcript()), "the prefix is stable");
     }
     if !after.fits() || has_shrunk && after.tokens() > window.target() {
-        // Nothing is left but what has to stay: leading system messages, users, the last step.
+        // Only what must stay is left: leading system messages, user messages, the last step.
         let last = log.step_start(log.len() - 1);
         let last_step = last_step(log, turn_start);
         let must_stay = |index: usize| {
@@ -72,14 +72,14 @@ proptest! {
             log.extend(step);
             turn = turn.grown(&log);
             check_step(&before, &turn, &log, turn_start, &window);
-            // Interrupted here, it goes on just so.
+            // Interrupted here, it continues identically.
             let resumed = window.resume(View::of(&log, turn.view().kept().clone()), &log, turn_start);
             prop_assert_eq!(resumed.transcript(), turn.transcript());
             prop_assert_eq!(resumed.tokens(), turn.tokens());
         }
     }
 
-    /// A summary is part of the prefix, and never leaves it.
+    /// A summary is part of the prefix, and stays in it.
     #[test]
     fn a_summary_stays(history in histories::well_formed(), limit in 0..300_usize) {
         let log = history.with(Message::user("go"));
@@ -93,7 +93,7 @@ proptest! {
     }
 }
 
-/// At 70 percent of a large window, a trim comes once in many steps.
+/// At 70 percent of a large window, trims are many steps apart.
 #[test]
 fn it_seldom_shrinks() {
     let window = Window::new(1_000).counted_by(histories::ones());
@@ -112,7 +112,7 @@ fn it_seldom_shrinks() {
     assert_eq!(shrunk, [999, 1_300, 1_601, 1_902, 2_203, 2_504, 2_805]);
 }
 
-/// A log that is shorter than it was is another log: no panic, and what there is is shown.
+/// A log that is shorter than before is a different log: no panic, and the existing messages are shown.
 #[test]
 fn a_log_that_shrank() {
     let log: Transcript = "user: a\nassistant: b\nuser: c\nassistant: d".parse().unwrap();

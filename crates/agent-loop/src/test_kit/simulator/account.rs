@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use stepfold_tools::Effect;
 
 use super::RUN_ID;
-use crate::agent::Agent;
+use crate::agent::{Agent, AgentCall};
 use crate::approval::Decision;
-use crate::run::{Event, EventKind, Hosted, Planned};
+use crate::planned::Planned;
+use crate::run::{Event, EventKind};
 
 /// What the events of a run say about its branches and calls. Keys are those that nodes and tools are given; runs
 /// are known by their ids, from that of the simulated one to those of the agents inside.
@@ -24,11 +25,11 @@ pub(super) struct Account {
     effects: BTreeMap<String, Effect>,
     /// The keys of all branches.
     branches: BTreeSet<String>,
-    /// How often the function of a branch has asked somebody, before it did anything.
+    /// The number of requests of a branch's function, before its effect.
     asked: BTreeMap<String, u64>,
     /// Where something was under way that must not run twice: the run, and its step.
     interrupted: Vec<(String, u64)>,
-    /// What may have happened, and somebody had run again.
+    /// Effects that may have happened, and were repeated by a decision.
     allowed: BTreeSet<String>,
 }
 
@@ -175,7 +176,7 @@ impl Account {
                 Some(_) => format!("{}#{place}", planned.node),
                 None => planned.node.clone(),
             };
-            let planner = self.agents.get(run).and_then(|agent| agent.config().graph.as_ref());
+            let planner = self.agents.get(run).and_then(|agent| agent.config().planner.as_ref());
             if let Some(effect) = planner.and_then(|planner| planner.effect(&planned.node)) {
                 self.effects.insert(key.clone(), effect);
             }
@@ -215,12 +216,12 @@ impl Account {
         let open = self.open.get(run).and_then(|open| open.get(place));
         let agent = self.agents.get(run);
         if let (Some(open), Some(agent)) = (open, agent) {
-            let of_node = open.node.as_ref().zip(agent.config().graph.as_ref());
-            let of_node = of_node.and_then(|(node, planner)| Some(planner.inside(node)?.agent().clone()));
+            let of_node = open.node.as_ref().zip(agent.config().planner.as_ref());
+            let of_node = of_node.and_then(|(node, planner)| Some(planner.agent(node)?.agent().clone()));
             let of_tool = open
                 .tool
                 .as_ref()
-                .and_then(|tool| Some(agent.static_tool(tool)?.hosted_as::<Hosted>()?.0.agent().clone()));
+                .and_then(|tool| Some(agent.static_tool(tool)?.hosted_as::<AgentCall>()?.agent.clone()));
             if let Some(agent) = of_node.or(of_tool) {
                 self.agents.insert(inner.to_owned(), agent);
             }

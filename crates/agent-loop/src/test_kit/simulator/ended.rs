@@ -117,7 +117,7 @@ impl Ended {
         same("the exit of the replay", &self.outcome.run().exit(), &replayed.exit())
     }
 
-    /// The failure of a call that ends a run is told, not recorded: whoever goes on behind it goes on.
+    /// The failure of a call that ends a run is reported, not recorded: a later process continues after it.
     fn agrees_until_raised(&self, whole: &Ended) -> Result<(), String> {
         let messages = |ended: &Ended| {
             let messages = ended.events.iter().flat_map(|event| event.messages.iter());

@@ -12,13 +12,14 @@ use super::{RUN_ID, json_of, same};
 use crate::agent::Agent;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
 use crate::driver::RunBuilder;
-use crate::error::RunFault;
+use crate::exit::{Breakpoint, Exit, Pause};
 use crate::outcome::Outcome;
 use crate::ports::Clock;
-use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
+use crate::run::{Event, Input, Run};
+use crate::run_error::RunFault;
 
 /// Runs an agent or a graph uninterrupted, and then again with an end at every point where a process can end, and
-/// checks that it comes to the same.
+/// checks that the result is the same.
 ///
 /// Model, tools, hooks, nodes and routers have to be deterministic; a [`Script`](crate::test_kit::Script) is. Tools and nodes
 /// that note their [executions](Executions) are counted. Nothing is waited for but what these wait for, and the clock
@@ -28,7 +29,7 @@ use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
 /// - stopped *after* the event: the run is serialised, loaded, and resumed;
 /// - *folded*: the events up to it are committed to a fresh run, as a store does, and that is resumed. Both have
 ///   to be the same, byte for byte;
-/// - the observer fails *before* the event is stored: whatever led to it has happened, and nobody knows;
+/// - the observer fails *before* the event is stored: its cause has happened, without a record;
 /// - the observer fails *after* the event is stored, and what was in memory is lost.
 ///
 /// And for everything that the observer is told of calls and nodes under way: it fails once, which loses nothing.
@@ -47,11 +48,11 @@ use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
 ///   fatal), a run that was ended behind it goes on; its conversation begins with that of the uninterrupted one. An
 ///   agent that is a node or a tool must not have such calls: what is around it may go one way or the other then.
 /// - A call or a function node that [must not run twice](stepfold_tools::Effect::AtMostOnce) was executed once at most, and once more
-///   each time that it [asked](crate::graph::NodeContext::ask). If it was under way, its outcome is unknown; up to
+///   each time that it asked. If it was under way, its outcome is unknown; up to
 ///   there conversation, writes and requests are those of the uninterrupted run, and so are the requests of what ran
 ///   beside it. What the model or the graph makes of it is its own affair.
 ///
-/// A graph is simulated as [`graph.agent()`](crate::graph::Graph::agent). Tools that a run inside asks for anew
+/// A graph is simulated as `graph.agent()`. Tools that a run inside asks for anew
 /// at each step are taken to be run at most once.
 ///
 /// # Examples

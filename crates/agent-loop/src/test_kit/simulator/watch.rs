@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::RUN_ID;
 use super::account::Account;
+use crate::exit::Breakpoint;
 use crate::observe::{Observer, ObserverError, RunEvent};
-use crate::run::{Breakpoint, Event, EventKind};
+use crate::run::{Event, EventKind};
 
 /// When the observer fails.
 #[derive(Clone, Debug, Default)]

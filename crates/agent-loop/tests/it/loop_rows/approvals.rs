@@ -163,17 +163,22 @@ async fn approval_of_what_cannot_run() {
     let notes = Notes::default();
     let script = r#"assistant: > c1 pay()   > c2 nowhere()   > c3 pay!("{")
 assistant: sorry"#;
-    check(paying(&notes, script, Approval::Always), "pay!", expect![[r#"
+    check(
+        paying(&notes, script, Approval::Always),
+        "pay!",
+        expect![[r#"
         user:      pay!
         assistant: > c1 pay()   > c2 nowhere()   > c3 pay!("{")
-        tool c1!:  the arguments of tool 'pay' do not fit: at $: "amount" is a required property
-        tool c2!:  tool 'nowhere' not found; available: pay, look
-        tool c3!:  the arguments of tool 'pay' are not a JSON object: EOF while parsing an object at line 1 column 1
+        tool c1!:  invalid arguments for tool 'pay': "amount" is a required property at $
+        tool c2!:  unknown tool 'nowhere'; available: pay, look
+        tool c3!:  malformed arguments for tool 'pay': EOF while parsing an object at line 1 column 1
         assistant: sorry
         --
         exit: the model answered
         steps: 2, calls: nowhere 1, pay 2
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 /// Some are answered now and the rest later, each in another process; nobody is asked twice.
@@ -197,7 +202,7 @@ async fn approval_partial_and_late() {
         assistant: > c1 pay(amount=1)   > c2 pay(amount=2)   > c3 pay(amount=3)
         tool c1:   {"amount": 1}
         tool c2:   {"amount": 2}
-        tool c3!:  tool 'pay' was not run: the call was rejected: too much
+        tool c3!:  tool 'pay' not run: the call was rejected: too much
         assistant: done
         --
         exit: the model answered
@@ -255,7 +260,7 @@ async fn approval_reject() {
         user:      pay!
         assistant: Both.   > c1 look()   > c2 pay(amount=2)   > c3 look()
         tool c1:   {}
-        tool c2!:  tool 'pay' was not run: the call was rejected: too much
+        tool c2!:  tool 'pay' not run: the call was rejected: too much
         tool c3:   {}
         assistant: done
         --
@@ -269,7 +274,7 @@ async fn approval_reject() {
         user:      pay!
         assistant: Both.   > c1 look()   > c2 pay(amount=2)   > c3 look()
         tool c1:   {}
-        tool c2!:  tool 'pay' was not run: the call was rejected
+        tool c2!:  tool 'pay' not run: the call was rejected
         tool c3:   {}
         assistant: done
         --
@@ -314,13 +319,13 @@ async fn approval_modify_is_validated() {
         (
             json!({"amount": "much"}),
             expect![
-                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: at $.amount: expected integer, found string; the request stays pending"
+                "run 'run' waits after step 1: invalid decision: invalid arguments for approval `c1#5e20a432d33a7fd5`: expected integer, found string at $.amount; the request stays pending"
             ],
         ),
         (
             json!([3]),
             expect![
-                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: expected a JSON object; the request stays pending"
+                "run 'run' waits after step 1: invalid decision: invalid arguments for approval `c1#5e20a432d33a7fd5`: expected a JSON object; the request stays pending"
             ],
         ),
     ] {
@@ -369,7 +374,7 @@ async fn approval_of_an_unknown_id() {
     let agent = paying(&notes, script, Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
     let decided = |run: Run| decide(run, [("c1", Decision::Approve), ("c2", Decision::Approve)]);
-    expect!["run 'run' waits after step 1: the decision was refused: no pending approval with id `c2`; pending: c1#043680dbb1c8794e"].assert_eq(&nothing_to_decide(decided(reloaded(&paused)).await));
+    expect!["run 'run' waits after step 1: invalid decision: no pending approval with id `c2`; pending: c1#043680dbb1c8794e"].assert_eq(&nothing_to_decide(decided(reloaded(&paused)).await));
     assert_eq!(notes.text(), "");
     let early = play(&agent, "pay!", |run| run.decide(id_at(paused.run(), "c1"), Decision::Approve)).await;
     nothing_to_decide(early);
@@ -384,7 +389,7 @@ async fn approval_that_was_decided_already() {
     let approved = decide(reloaded(&paused), [("c1", Decision::Approve)]).await.unwrap();
     let id = id_at(paused.run(), "c1");
     let late = go_on(reloaded(&approved), |run| run.decide(id, Decision::reject("stop"))).await;
-    expect!["run 'run' waits after step 1: the decision was refused: approval `c1#043680dbb1c8794e` is already decided: approved"].assert_eq(&nothing_to_decide(late));
+    expect!["run 'run' waits after step 1: invalid decision: approval `c1#043680dbb1c8794e` is already decided: approved"].assert_eq(&nothing_to_decide(late));
     assert_eq!(notes.text(), "");
 }
 
@@ -396,7 +401,7 @@ async fn approval_that_is_decided_twice() {
         paying(&notes, "assistant: > c1 pay(amount=1)\nassistant: done", Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
     let ended = decide(reloaded(&paused), [("c1", Decision::Approve), ("c1", Decision::Approve)]).await;
-    expect!["run 'run' waits after step 1: the decision was refused: duplicate decision about approval `c1#043680dbb1c8794e`; expected one"].assert_eq(&chain(&ended.unwrap_err()));
+    expect!["run 'run' waits after step 1: invalid decision: duplicate decision about approval `c1#043680dbb1c8794e`; expected one"].assert_eq(&chain(&ended.unwrap_err()));
     assert_eq!(notes.text(), "");
 }
 
@@ -507,7 +512,7 @@ async fn approval_once_of_equal_calls_in_one_reply() {
     assert_eq!((ended.exit(), notes.count("order")), (&Exit::Text, 4));
     let ended = decide(reloaded(&partly), [("c1", Decision::reject("not three"))]).await.unwrap();
     assert_eq!((ended.exit(), notes.count("order")), (&PAUSED, 4));
-    let not_run = |why: &str| format!("tool 'order' was not run: the call was rejected: {why}");
+    let not_run = |why: &str| format!("tool 'order' not run: the call was rejected: {why}");
     assert_eq!(
         statuses(&ended),
         [not_run("not three"), not_run("not three"), not_run("no"), not_run("not three")]
@@ -670,7 +675,7 @@ async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
     let script = "assistant: > c1 pay(amount=300)   > c2 look()   > c3 look()\nassistant: done";
     let agent = paying(&notes, script, Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
-    let ask = Fate::Ask(AskReason::Rule);
+    let ask = Fate::Ask(AskReason::Rule.into());
     let refuses = |run: &Run, fates: Vec<(usize, Fate)>| {
         assert!(run.feed(Answer::Ask(fates), run.elapsed()).is_err());
     };
@@ -685,7 +690,7 @@ async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
         vec![],
         vec![(0, ask.clone())],
         vec![(7, ask.clone())],
-        vec![(1, Fate::Ask(AskReason::MayHaveHappened))],
+        vec![(1, Fate::Ask(AskReason::MayHaveHappened.into()))],
         vec![(2, Fate::Same(1))],
         vec![(2, ask.clone()), (1, Fate::Same(2))],
     ] {

@@ -139,7 +139,7 @@ async fn snapshot_of_a_changed_agent() {
     let changed =
         agent.to_builder().instructions("Be brief.").max_steps(7).only_tools(["search"]).build().unwrap();
     let error = Run::load(&changed, &stored).unwrap_err();
-    expect!["the agent has changed since the run was stored: limits changed; tool fetch is gone; instructions is new; use `load_changed` to go on all the same"].assert_eq(&error.to_string());
+    expect!["agent changed since the run was stored: limits changed; tool fetch is gone; instructions is new; force it with `load_changed`"].assert_eq(&error.to_string());
     let (run, differences) = Run::load_changed(&changed, &stored).unwrap();
     assert_eq!(differences.len(), 3);
     let ended = go_on(run, |run| run).await;
@@ -148,10 +148,10 @@ async fn snapshot_of_a_changed_agent() {
         assistant: > c1 search()
         tool c1:   1
         assistant: > c2 fetch(id=3)   > c3 search()
-        tool c2!:  tool 'fetch' not found; available: search
+        tool c2!:  unknown tool 'fetch'; available: search
         tool c3:   1
         assistant: > c4 fetch(id=4)
-        tool c4!:  tool 'fetch' not found; available: search
+        tool c4!:  unknown tool 'fetch'; available: search
         assistant: area 4
         --
         exit: the model answered
@@ -169,7 +169,7 @@ async fn snapshot_of_another_schema() {
     let changed = Agent::builder(script(SCRIPT)).schema(schema).build().unwrap();
     let error = Run::load_changed(&changed, &paused.run().to_json()).unwrap_err();
     assert!(matches!(error, LoadError::State(_)), "{error:?}");
-    expect![[r#"the state of the stored run does not fit the agent's schema: key "visits" holds string, which this value is not: at $: expected string, found integer"#]].assert_eq(&chain(&error));
+    expect![[r#"invalid state of the stored run: invalid value for key "visits": expected string, found integer at $"#]].assert_eq(&chain(&error));
 }
 
 #[tokio::test]
@@ -178,13 +178,10 @@ async fn snapshot_of_a_newer_version_or_of_nothing() {
     for (json, expected) in [
         (
             r#"{"version": 2, "what": "ever"}"#,
-            expect!["the stored run has format 2, and this version reads up to 1; update stepfold"],
+            expect!["unsupported format 2 of the stored run: this version reads up to 1; update stepfold"],
         ),
-        (
-            r#"{"version": 1}"#,
-            expect!["the stored run cannot be read: missing field `id` at line 1 column 14"],
-        ),
-        ("", expect!["the stored run cannot be read: EOF while parsing a value at line 1 column 0"]),
+        (r#"{"version": 1}"#, expect!["invalid stored run: missing field `id` at line 1 column 14"]),
+        ("", expect!["invalid stored run: EOF while parsing a value at line 1 column 0"]),
     ] {
         expected.assert_eq(&chain(&Run::load(&agent, json).unwrap_err()));
     }

@@ -36,23 +36,23 @@ async fn build_says_all_faults_at_once() {
         .exit_on(["stor", "store"])
         .limits(limits)
         .repeat_guard(RepeatGuard::default().warn_at(1))
-        .output(Output::schema("area", json!({"type": "area"})));
+        .output_with(Output::schema("area", json!({"type": "area"})));
     refused(
         agent,
         expect![[r#"
         agent ' '
-        limits.steps: is zero: the model could never be asked
-        limits.calls_per_reply: is zero: no call could ever run
-        limits.tool_calls: is zero: no call could ever run; leave the tools out instead
-        limits.tokens: is zero: the model could never be asked
-        limits.time: is zero: nothing could ever happen
-        name: is empty; records and traces need one
-        repeat_guard: counts from 2: a call that was made once has not been repeated
-        instructions: name "nme", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
-        instructions: name "other", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
-        tool store: state key "nowhere": the schema declares no key "nowhere"; known keys: name, messages
-        output area: "area" is no type; the types are null, boolean, integer, number, string, array, object
-        exit condition 'stor': names no tool; available: store
+        limits.steps: must be positive: the model could not be called
+        limits.calls_per_reply: must be positive: no call could run
+        limits.tool_calls: must be positive: no call could run; remove the tools instead
+        limits.tokens: must be positive: the model could not be called
+        limits.time: must be positive: nothing could run
+        name: must not be empty: records and traces use it
+        repeat_guard: must be at least 2: a single call is not a repetition
+        instructions: unknown state key "nme": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
+        instructions: unknown state key "other": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
+        tool store: state key "nowhere": unknown key "nowhere"; known keys: name, messages
+        output area: unknown type "area"; available: null, boolean, integer, number, string, array, object
+        exit condition 'stor': unknown tool; available: store
     "#]],
     );
 }
@@ -63,10 +63,10 @@ async fn build_refuses_tools_of_one_name() {
         agent("").tools([tools(), tools()].concat()),
         expect![[r#"
         agent 'agent'
-        tool search: is offered twice by toolset "tools"; rename one of the two
-        tool fetch: is offered twice by toolset "tools"; rename one of the two
-        tool submit: is offered twice by toolset "tools"; rename one of the two
-        tool fails: is offered twice by toolset "tools"; rename one of the two
+        tool search: duplicate name in toolset "tools": rename one of the two
+        tool fetch: duplicate name in toolset "tools": rename one of the two
+        tool submit: duplicate name in toolset "tools": rename one of the two
+        tool fails: duplicate name in toolset "tools": rename one of the two
     "#]],
     );
 }
@@ -77,8 +77,8 @@ async fn build_refuses_exits_without_tools() {
         Agent::builder(script("")).exit_on(["submit"]).recover_leaked_calls(),
         expect![[r#"
         agent 'agent'
-        exit condition 'submit': names no tool; the agent has none
-        recover_leaked_calls: there is no tool whose call could leak
+        exit condition 'submit': unknown tool: the agent has none
+        recover_leaked_calls: requires a tool
     "#]],
     );
 }
@@ -90,7 +90,7 @@ async fn build_refuses_exits_that_were_taken_away() {
         agent("").exit_on(["submit"]).only_tools(["search"]),
         expect![[r#"
         agent 'agent'
-        exit condition 'submit': names no tool; available: search
+        exit condition 'submit': unknown tool; available: search
     "#]],
     );
 }
@@ -101,7 +101,7 @@ async fn build_refuses_tools_to_choose_from_that_are_not_there() {
         agent("").only_tools(["serch"]),
         expect![[r#"
         agent 'agent'
-        tool serch: is not in toolset "tools"; its tools: search, fetch, submit, fails
+        tool serch: unknown tool of toolset "tools"; available: search, fetch, submit, fails
     "#]],
     );
 }
@@ -111,10 +111,10 @@ async fn build_refuses_two_tools_for_the_output() {
     let own = tool("submit_output", |_| Ok(json!(1))).build().unwrap();
     let output = Output::schema("area", json!({"type": "object"})).mode(OutputMode::Tool);
     refused(
-        Agent::builder(script("")).tools([own]).output(output),
+        Agent::builder(script("")).tools([own]).output_with(output),
         expect![[r#"
         agent 'agent'
-        submit_output: is the tool that takes the output; rename the other one
+        submit_output: duplicate name: the output uses this tool; rename the other one
     "#]],
     );
 }
@@ -164,7 +164,7 @@ async fn an_agent_without_tools_is_warned_about_once() {
     plain.to_builder().name("changed").build().unwrap();
     agent("assistant: area 3").build().unwrap();
     let output = Output::schema("area", json!({"type": "integer"}));
-    Agent::builder(script("")).output(output).build().unwrap();
+    Agent::builder(script("")).output_with(output).build().unwrap();
     let graph = Schema::builder().key::<String>("notes").build().unwrap();
     Agent::builder(script("")).graph_schema(graph).build().unwrap();
     drop(guard);

@@ -189,7 +189,7 @@ async fn rejected_exit_tool() {
     expect![[r#"
         user:      where?
         assistant: > c1 submit()
-        tool c1!:  tool 'submit' was not run: the call was rejected: not yet
+        tool c1!:  tool 'submit' not run: the call was rejected: not yet
         assistant: then I say it: area 3
         --
         exit: the model answered
@@ -207,9 +207,9 @@ async fn no_tools() {
         expect![[r#"
         user:      where?
         assistant: > c1 search(q="stalls")
-        tool c1!:  tool 'search' not found; available: none
+        tool c1!:  unknown tool 'search'; available: none
         --
-        exit: the agent has no tools, so it asks once
+        exit: the agent has no tools, so there is one request
         steps: 1, calls: search 1
     "#]],
     )
@@ -225,7 +225,7 @@ async fn no_tools_and_an_empty_reply() {
         user:      where?
         assistant:
         --
-        exit: the agent has no tools, so it asks once
+        exit: the agent has no tools, so there is one request
         steps: 1
     "#]],
     )
@@ -340,9 +340,9 @@ async fn cut_replies() {
                 assistant: > c1 fetch(id=1)
                 tool c1:   area 1
                 assistant: I order   > c2 submit(area=3)
-                tool c2!:  tool 'submit' was not run: the reply was cut at its limit of tokens, so the call may be cut as well
+                tool c2!:  tool 'submit' was not run: the reply was truncated at its limit of tokens, so the call may be cut as well
                 --
-                exit: the reply was cut at its limit of tokens
+                exit: the reply was truncated at its limit of tokens
                 steps: 2, calls: fetch 1
             "#]],
             FinishReason::ContentFilter => expect![[r#"
@@ -350,9 +350,9 @@ async fn cut_replies() {
                 assistant: > c1 fetch(id=1)
                 tool c1:   area 1
                 assistant: I order   > c2 submit(area=3)
-                tool c2!:  tool 'submit' was not run: a filter of the provider cut in, so the call may be cut as well
+                tool c2!:  tool 'submit' was not run: stopped by the provider's content filter, so the call may be cut as well
                 --
-                exit: a filter of the provider cut in
+                exit: stopped by the provider's content filter
                 steps: 2, calls: fetch 1
             "#]],
             _ => expect![[r#"
@@ -381,7 +381,7 @@ async fn cut_replies_of_text() {
         user:      where?
         assistant: the area with most
         --
-        exit: the reply was cut at its limit of tokens
+        exit: the reply was truncated at its limit of tokens
         steps: 1
     "#]],
     )

@@ -151,7 +151,7 @@ async fn a_hook_that_fails_once_loses_neither_the_payment_nor_its_sibling() {
     let hook = Hook::failing(1, &go);
     let agent = hook.on(shop(&notes, &go), |_| HookAction::proceed()).build().unwrap();
     let error = play(&agent, "go", |run| run).await.unwrap_err();
-    expect!["run 'run' failed after step 1: a hook failed (AfterTool): no connection"]
+    expect!["run 'run' failed after step 1: hook failed (AfterTool): no connection"]
         .assert_eq(&chain(&error));
     // Nothing more starts.
     assert_eq!((notes.text().as_str(), error.unrecorded()), ("pay\nship\n", &[][..]));
@@ -252,7 +252,7 @@ async fn an_observer_that_fails_once_when_it_is_told_loses_nothing() {
         let error = play(&agent, "go", |run| run.observe(fails(&go, 1, told(name)))).await.unwrap_err();
         assert_eq!(
             chain(&error),
-            "run 'run' failed after step 1: the observer failed: the screen is gone",
+            "run 'run' failed after step 1: observer failed: the screen is gone",
             "{name}"
         );
         // What was under way came to its end.
@@ -312,7 +312,7 @@ async fn a_refused_commit_stops_at_once_and_names_what_is_lost() {
     let refuses = fails(&Arc::default(), 1, is_committed("answered"));
     let running = play(&agent, "go", |run| run.record_with(refuses).observe(&mut seen));
     let error = running.await.unwrap_err();
-    expect!["run 'run' failed after step 1: the observer failed, so the event was not committed; outcomes that are not recorded: `c1`: the screen is gone"]
+    expect!["run 'run' failed after step 1: observer failed, so the event was not committed; unrecorded outcomes: `c1`: the screen is gone"]
         .assert_eq(&chain(&error));
     assert_eq!((error.unrecorded(), notes.text().as_str()), (&["c1".to_owned()][..], "pay\n"));
     assert_eq!(committed(&seen), ["began", "replied", "started"]);
@@ -383,7 +383,7 @@ async fn a_hook_that_fails_again_when_the_run_is_cancelled() {
         assistant: > c1 pay()   > c2 ship()   > c3 look()
         tool c1!:  tool 'pay' ran, and its result is withheld: the run ended before a hook had seen it
         tool c2!:  tool 'ship' ran, and its result is withheld: the run ended before a hook had seen it
-        tool c3!:  tool 'look' was not started: the run was cancelled
+        tool c3!:  tool 'look' not started: the run was cancelled
         --
         exit: the run was cancelled
         steps: 1, calls: pay 1, ship 1

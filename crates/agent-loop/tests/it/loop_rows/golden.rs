@@ -107,7 +107,7 @@ fn recording() {
         assistant: I pay.   > c2 pay(amount=3)   > c3 look()   > c4 pay(amount=4)
         tool:      @{"tool_result": {"call_id": "c2", "name": "pay", "parts": [{"text": "30"}, {"text": "\n[The arguments were changed before the call ran, to {\"amount\":30}]"}]}}
         tool c3:   1
-        tool c4!:  tool 'pay' was not run: the call was rejected: too much
+        tool c4!:  tool 'pay' not run: the call was rejected: too much
         Some(Tool("pay")) {"name":"Ada","visits":33}"#]].assert_eq(&format!("{}{:?} {}", run.transcript(), run.exit(), Value::Object(values(run.state()))));
 }
 

@@ -335,7 +335,7 @@ async fn dynamic_toolset() {
         expect![[r#"
         user:      go
         assistant: > c1 enter()   > c2 open()
-        tool c1!:  tool 'enter' not found; available: open
+        tool c1!:  unknown tool 'enter'; available: open
         tool c2:   true
         assistant: > c3 enter()
         tool c3:   inside
@@ -368,7 +368,7 @@ async fn dynamic_toolset_that_fails() {
     expect![[r#"
         user:      go
         --
-        error: run 'run' failed after step 0: the tools of the step could not be listed: toolset "remote" cannot list its tools: no route to host
+        error: run 'run' failed after step 0: tools of the step could not be listed: toolset "remote" failed to list its tools: no route to host
         steps: 0
     "#]].assert_eq(&shown(&ended));
     let works = agent.tools(set(true)).build().unwrap();

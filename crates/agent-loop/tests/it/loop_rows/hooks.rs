@@ -276,7 +276,7 @@ async fn hook_goes_on_behind_an_output() {
 
     let script = "assistant: 1\nassistant: > c1 fetch(id=1)\nassistant: 2";
     let agent = agent(script)
-        .output(Output::schema("number", json!({"type": "integer"})))
+        .output_with(Output::schema("number", json!({"type": "integer"})))
         .on_exit(|context: HookContext| async move {
             let is_first = context.state.messages().last().unwrap().text() == "1";
             Ok(if is_first { HookAction::go_on() } else { HookAction::proceed() })
@@ -523,7 +523,7 @@ async fn hook_fails() {
         let agent = hooked(point, |_| Err(HookError::new("the gate is closed"))).build().unwrap();
         let error = play(&agent, "where?", |run| run).await.unwrap_err();
         let words = chain(&error);
-        assert!(words.ends_with(&format!("a hook failed ({point:?}): the gate is closed")), "{words}");
+        assert!(words.ends_with(&format!("hook failed ({point:?}): the gate is closed")), "{words}");
         let open = hooked(point, |_| Ok(HookAction::proceed())).build().unwrap();
         let run = Run::load(&open, &error.into_run().to_json()).unwrap();
         let outcome = go_on(run, |run| run).await.unwrap();

@@ -245,8 +245,8 @@ async fn error_of_an_observer() {
         let mut seen = Vec::new();
         let error =
             play(&agent, "go", |run| run.observe(DiesAt::first(event)).observe(&mut seen)).await.unwrap_err();
-        let lost = if event == "answered" { "; outcomes that are not recorded: `c1`" } else { "" };
-        let why = format!("the observer failed, so the event was not committed{lost}: the disk is full");
+        let lost = if event == "answered" { "; unrecorded outcomes: `c1`" } else { "" };
+        let why = format!("observer failed, so the event was not committed{lost}: the disk is full");
         assert!(chain(&error).ends_with(&why), "{}", chain(&error));
         // Those behind the one that failed are not told.
         assert!(!committed(&seen).contains(&event), "{seen:?}");
@@ -268,7 +268,7 @@ async fn error_of_the_model_in_step_2() {
         assistant: > c1 fetch(id=1)
         tool c1:   area 1
         --
-        error: run 'run' failed after step 1: the model did not answer: overloaded: busy
+        error: run 'run' failed after step 1: model request failed: overloaded: busy
         steps: 1, calls: fetch 1
     "#]]
     .assert_eq(&shown(&ended));
@@ -306,7 +306,7 @@ async fn error_of_a_reply_that_is_cut_off() {
     expect![[r#"
         user:      where?
         --
-        error: run 'run' failed after step 0: the model did not answer: reply cut off: the stream ended without a finish reason
+        error: run 'run' failed after step 0: model request failed: reply interrupted: the stream ended without a finish reason
         steps: 0
     "#]].assert_eq(&shown(&ended));
     let error = ended.unwrap_err();
@@ -399,8 +399,8 @@ async fn cancellation_during_the_tools() {
         user:      where?
         assistant: > c1 quick()   > c2 wait()   > c3 quick()
         tool c1:   {}
-        tool c2!:  tool 'wait' was cancelled while it ran; it may have had its effect
-        tool c3!:  tool 'quick' was not started: the run was cancelled
+        tool c2!:  tool 'wait' cancelled while it ran; the effect may have happened
+        tool c3!:  tool 'quick' not started: the run was cancelled
         --
         exit: the run was cancelled
         steps: 1, calls: quick 2, wait 1
@@ -435,8 +435,8 @@ async fn cancellation_while_an_approver_thinks() {
     expect![[r#"
         user:      where?
         assistant: > c1 fetch(id=1)   > c2 search(q="x")
-        tool c1!:  tool 'fetch' was not started: the run was cancelled
-        tool c2!:  tool 'search' was not started: the run was cancelled
+        tool c1!:  tool 'fetch' not started: the run was cancelled
+        tool c2!:  tool 'search' not started: the run was cancelled
         --
         exit: the run was cancelled
         steps: 1
@@ -481,7 +481,7 @@ async fn cancellation_of_a_stored_run() {
     expect![[r#"
         user:      where?
         assistant: > c1 fetch(id=1)
-        tool c1!:  tool 'fetch' was not started: the run was cancelled
+        tool c1!:  tool 'fetch' not started: the run was cancelled
         --
         exit: the run was cancelled
         steps: 1
@@ -550,7 +550,7 @@ async fn cancellation_while_tools_are_listed() {
     expect![[r#"
         user:      where?
         assistant: > c1 fetch(id=1)
-        tool c1!:  tool 'fetch' was not started: the run was cancelled
+        tool c1!:  tool 'fetch' not started: the run was cancelled
         --
         exit: the run was cancelled
         steps: 1

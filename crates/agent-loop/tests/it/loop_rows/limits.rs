@@ -111,7 +111,7 @@ async fn limit_of_time_at_the_tools() {
         user:      where?
         assistant: > c1 quick()   > c2 wait()
         tool c1:   1
-        tool c2!:  tool 'wait' was cancelled while it ran; it may have had its effect
+        tool c2!:  tool 'wait' cancelled while it ran; the effect may have happened
         --
         exit: the limit of time was reached
         steps: 1, calls: quick 1, wait 1

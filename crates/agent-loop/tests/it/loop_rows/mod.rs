@@ -16,6 +16,7 @@ mod hooks;
 
 mod approval_law;
 mod approvals;
+mod approved_inputs;
 mod breakpoints;
 mod finished_work;
 mod interruptions;

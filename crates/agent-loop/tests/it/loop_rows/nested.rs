@@ -93,13 +93,11 @@ async fn nested_agent_without_shared_keys() {
 async fn nested_agent_that_shares_an_unknown_key() {
     let inner = Agent::builder(script("")).build().unwrap();
     let error = inner.as_tool("ask", "Asks.").share(["found"]).build().unwrap_err();
-    expect![[
-        r#"tool 'ask' has faults: at state key "found": is shared, but agent 'agent' does not declare it"#
-    ]]
-    .assert_eq(&chain(&error));
+    expect![[r#"invalid tool 'ask': state key "found": is shared, but agent 'agent' does not declare it"#]]
+        .assert_eq(&chain(&error));
     let inner = Agent::builder(script("")).schema(schema()).build().unwrap();
     let ask = inner.as_tool("ask", "Asks.").share(["found"]).build().unwrap();
-    expect![[r#"agent 'agent' has faults: at tool ask: state key "found": is read, but the schema does not declare it; at tool ask: state key "found": the schema declares no key "found"; known keys: messages"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'agent': tool ask: state key "found": not declared by the schema; tool ask: state key "found": unknown key "found"; known keys: messages"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
 }
 
 #[tokio::test]
@@ -363,7 +361,7 @@ async fn nested_cancellation() {
     expect![[r#"
         user:      go
         assistant: > c1 ask(task="area 3?")
-        tool c1!:  the agent did not finish: the run was cancelled. Its last words: tool 'wait' was cancelled while it ran; it may have had its effect
+        tool c1!:  the agent did not finish: the run was cancelled. Its last words: tool 'wait' cancelled while it ran; the effect may have happened
         --
         exit: the run was cancelled
         steps: 1, calls: ask 1
@@ -396,7 +394,7 @@ async fn nested_errors() {
     check(around(Agent::builder(script("")), &[]), "go", expect![[r#"
         user:      go
         assistant: > c1 ask(task="area 3?")
-        tool c1!:  run 'run/1/c1/run' failed after step 0: the model did not answer: invalid request: the script has 0 replies, and is asked for one more
+        tool c1!:  run 'run/1/c1/run' failed after step 0: model request failed: invalid request: the script has 0 replies, and is asked for one more
         assistant: done
         --
         exit: the model answered
@@ -503,7 +501,7 @@ async fn nested_fingerprint_is_checked() {
     let changed = paying_inside(&notes, "Pay twice.");
     let error = Run::load(&changed, &waiting.run().to_json()).unwrap_err();
     expect![[
-        r#"the agent has changed since the run was stored: tool ask changed; tool 'ask': instructions changed; use `load_changed` to go on all the same"#
+        r#"agent changed since the run was stored: tool ask changed; tool 'ask': instructions changed; force it with `load_changed`"#
     ]]
     .assert_eq(&error.to_string());
     let (run, _) = Run::load_changed(&changed, &waiting.run().to_json()).unwrap();

@@ -19,7 +19,7 @@ struct Area {
 const AREA: Area = Area { id: 3, stalls: 12 };
 
 fn asking(mode: OutputMode, script: &str) -> AgentBuilder {
-    agent(script).output(Output::of::<Area>().mode(mode))
+    agent(script).output_with(Output::of::<Area>().mode(mode))
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ assistant: "{\"id\": 3, \"stalls\": 12}"
         assistant: area 3
         user:      The output is not valid: the reply is not JSON: expected value at line 1 column 1. Reply with the corrected JSON and nothing else.
         assistant: {"id": -3}
-        user:      The output is not valid: at $: "stalls" is a required property; at $.id: value is less than the minimum of 0. Reply with the corrected JSON and nothing else.
+        user:      The output is not valid: "stalls" is a required property at $; value is less than the minimum of 0. Reply with the corrected JSON and nothing else. at $.id
         assistant: {"id": 3, "stalls": 12}
         --
         exit: the model gave valid output
@@ -59,7 +59,7 @@ assistant: "{\"id\": 3, \"stalls\": 12}"
 #[tokio::test]
 async fn output_is_not_repaired_for_ever() {
     let agent =
-        agent(&"assistant: area 3\n".repeat(9)).output(Output::of::<Area>().repairs(1)).build().unwrap();
+        agent(&"assistant: area 3\n".repeat(9)).output_with(Output::of::<Area>().repairs(1)).build().unwrap();
     let ended = play(&agent, "which?", |run| run).await;
     expect![[r#"
         user:      which?
@@ -67,17 +67,16 @@ async fn output_is_not_repaired_for_ever() {
         user:      The output is not valid: the reply is not JSON: expected value at line 1 column 1. Reply with the corrected JSON and nothing else.
         assistant: area 3
         --
-        exit: the model did not give valid output
+        exit: the model returned no valid output
         steps: 2
     "#]].assert_eq(&shown(&ended));
     let error = ended.unwrap().output::<Area>().unwrap_err();
-    assert_eq!(error.to_string(), "the run has no output: the model did not give valid output");
+    assert_eq!(error.to_string(), "missing output: the model returned no valid output");
 }
 
 #[tokio::test]
 async fn output_is_not_repaired_beyond_the_step_limit() {
-    let agent =
-        agent(&"assistant: area 3\n".repeat(9)).output(Output::of::<Area>()).max_steps(2).build().unwrap();
+    let agent = agent(&"assistant: area 3\n".repeat(9)).output::<Area>().max_steps(2).build().unwrap();
     let outcome = play(&agent, "which?", |run| run).await.unwrap();
     assert_eq!((outcome.exit(), outcome.steps()), (&Exit::InvalidOutput, 2));
 }
@@ -97,7 +96,7 @@ assistant: > c3 submit_output(id=3, stalls=12)   > c4 fetch(id=4)
         assistant: > c1 fetch(id=3)
         tool c1:   area 3
         assistant: > c2 submit_output(id="three", stalls=12)
-        tool c2!:  The output is not valid: at $.id: expected integer, found string. Call `submit_output` with valid arguments.
+        tool c2!:  The output is not valid: expected integer, found string at $.id. Call `submit_output` with valid arguments.
         assistant: > c3 submit_output(id=3, stalls=12)   > c4 fetch(id=4)
         tool c3:   accepted
         tool c4:   area 4
@@ -118,7 +117,7 @@ assistant: > c3 submit_output(id=3, stalls=12)   > c4 fetch(id=4)
 async fn output_by_tool_alone() {
     let model = script("assistant:\nassistant: > c1 submit_output(output=[1, 2])");
     let output = Output::schema("numbers", json!({"items": {"type": "integer"}, "type": "array"}));
-    let agent = Agent::builder(model).output(output.mode(OutputMode::Tool)).build().unwrap();
+    let agent = Agent::builder(model).output_with(output.mode(OutputMode::Tool)).build().unwrap();
     let ended = play(&agent, "which?", |run| run).await;
     expect![[r#"
         user:      which?
@@ -136,15 +135,15 @@ async fn output_by_tool_alone() {
 #[tokio::test]
 async fn output_by_tool_is_not_repaired_for_ever() {
     let script = "assistant: > c1 submit_output()\nassistant: > c2 submit_output()\nassistant: never";
-    let agent = agent(script).output(Output::of::<Area>().mode(OutputMode::Tool).repairs(1));
+    let agent = agent(script).output_with(Output::of::<Area>().mode(OutputMode::Tool).repairs(1));
     check(agent, "which?", expect![[r#"
         user:      which?
         assistant: > c1 submit_output()
-        tool c1!:  The output is not valid: at $: "id" is a required property; at $: "stalls" is a required property. Call `submit_output` with valid arguments.
+        tool c1!:  The output is not valid: "id" is a required property at $; "stalls" is a required property at $. Call `submit_output` with valid arguments.
         assistant: > c2 submit_output()
-        tool c2!:  The output is not valid: at $: "id" is a required property; at $: "stalls" is a required property. Call `submit_output` with valid arguments.
+        tool c2!:  The output is not valid: "id" is a required property at $; "stalls" is a required property at $. Call `submit_output` with valid arguments.
         --
-        exit: the model did not give valid output
+        exit: the model returned no valid output
         steps: 2
     "#]]).await;
 }
@@ -155,7 +154,7 @@ async fn output_by_prompt() {
     let model = Asked::new(self::script(script));
     let agent = Agent::builder(model.clone())
         .instructions("Be brief.")
-        .output(
+        .output_with(
             Output::schema("area", json!({"required": ["id"], "type": "object"})).mode(OutputMode::Prompt),
         )
         .build()
@@ -177,7 +176,7 @@ async fn output_that_was_cut() {
 
     let reply = r#"assistant: "{\"id\": 3, \"stalls\": 12}""#;
     let model = ending(script(""), reply, FinishReason::Length, Usage::default());
-    let agent = Agent::builder(model).output(Output::of::<Area>()).build().unwrap();
+    let agent = Agent::builder(model).output::<Area>().build().unwrap();
     let outcome = play(&agent, "which?", |run| run).await.unwrap();
     assert_eq!((outcome.exit(), outcome.run().output()), (&Exit::Length, None));
 }

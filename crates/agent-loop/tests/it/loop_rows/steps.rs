@@ -54,7 +54,7 @@ async fn outcome_of_an_error() {
         assistant: > c1 search(q="stalls")
         tool c1:   [3, 4]
         --
-        error: run 'run' failed after step 1: the model did not answer: invalid request: the script has 1 replies, and is asked for one more
+        error: run 'run' failed after step 1: model request failed: invalid request: the script has 1 replies, and is asked for one more
         steps: 1, calls: search 1
     "#]].assert_eq(&shown(&ended));
     let error = ended.unwrap_err();
@@ -180,7 +180,7 @@ async fn instructions_that_need_an_unset_key() {
     let agent = agent("assistant: hello").schema(schema()).instructions("You help {name}.");
     check(agent, "hi", expect![[r#"
         --
-        error: run 'run' failed after step 0: the run could not go on: the template needs "name" (line 1, column 10), which the state does not have; write {name?} if it may be absent; keys there are: messages
+        error: run 'run' failed after step 0: run could not continue: missing key "name" for the template at line 1, column 10; write {name?} if it is optional; known keys: messages
         steps: 0
     "#]]).await;
 }
@@ -204,7 +204,7 @@ async fn runtime_overrides() {
     expect![[r#"
         user:      where?
         assistant: > c1 fetch(id=3)
-        tool c1!:  tool 'fetch' not found; available: search
+        tool c1!:  unknown tool 'fetch'; available: search
         --
         exit: the limit of steps was reached
         steps: 1, calls: fetch 1
@@ -239,7 +239,7 @@ async fn runtime_overrides_of_tools() {
 async fn runtime_overrides_that_are_wrong() {
     let agent = agent("assistant: area 3").build().unwrap();
     let error = agent.run("where?").with(|agent| agent.max_steps(0).exit_on(["leave"])).await.unwrap_err();
-    expect!["run 'ID' failed after step 0: the agent could not be adjusted for the run: agent 'agent' has faults: at limits.steps: is zero: the model could never be asked; at exit condition 'leave': names no tool; available: search, fetch, submit, fails"].assert_eq(&chain(&error).replace(error.outcome().run().id(), "ID"));
+    expect!["run 'ID' failed after step 0: agent could not be adjusted for the run: invalid agent 'agent': limits.steps: must be positive: the model could not be called; exit condition 'leave': unknown tool; available: search, fetch, submit, fails"].assert_eq(&chain(&error).replace(error.outcome().run().id(), "ID"));
 }
 
 #[tokio::test]
@@ -252,9 +252,9 @@ assistant: area 3
         user:      where?
         assistant: > c1 fails()   > c2 search()   > c3 nowhere()   > c4 search!("{\"q\": sta")   > c5 fetch(id=3)
         tool c1!:  no such area
-        tool c2!:  the arguments of tool 'search' do not fit: at $: "q" is a required property
-        tool c3!:  tool 'nowhere' not found; available: search, fetch, submit, fails
-        tool c4!:  the arguments of tool 'search' are not a JSON object: expected value at line 1 column 7
+        tool c2!:  invalid arguments for tool 'search': "q" is a required property at $
+        tool c3!:  unknown tool 'nowhere'; available: search, fetch, submit, fails
+        tool c4!:  malformed arguments for tool 'search': expected value at line 1 column 7
         tool c5:   area 3
         assistant: area 3
         --
@@ -279,9 +279,10 @@ async fn raise_on_failure() {
         tool c3!:  no such area
         tool c4:   area 4
         --
-        error: run 'run' failed after step 1: a tool call ended the run: tool 'fails' failed in call 'c2': no such area
+        error: run 'run' failed after step 1: tool call failed: tool 'fails' failed in call 'c2': no such area
         steps: 1, calls: fails 2, fetch 2
-    "#]].assert_eq(&shown(&ended));
+    "#]]
+    .assert_eq(&shown(&ended));
     expect![[r#"
         user:      where?
         assistant: > c1 fetch(id=1)   > c2 fails()   > c3 fails()   > c4 fetch(id=4)
@@ -312,7 +313,7 @@ async fn raise_on_failure_of_a_rejected_call() {
     expect![[r#"
         user:      where?
         assistant: > c1 fetch()   > c2 look()
-        tool c1!:  tool 'fetch' was not run: the call was rejected: no
+        tool c1!:  tool 'fetch' not run: the call was rejected: no
         tool c2:   looked
         assistant: so be it
         --
@@ -338,12 +339,13 @@ async fn raise_on_failure_beside_a_rejected_call() {
     expect![[r#"
         user:      where?
         assistant: > c1 fetch()   > c2 fails()
-        tool c1!:  tool 'fetch' was not run: the call was rejected: no
+        tool c1!:  tool 'fetch' not run: the call was rejected: no
         tool c2!:  no such area
         --
-        error: run 'run' failed after step 1: a tool call ended the run: tool 'fails' failed in call 'c2': no such area
+        error: run 'run' failed after step 1: tool call failed: tool 'fails' failed in call 'c2': no such area
         steps: 1, calls: fails 1
-    "#]].assert_eq(&shown(&ended));
+    "#]]
+    .assert_eq(&shown(&ended));
 }
 
 /// What a tool calls fatal ends the run in any case.
@@ -354,9 +356,9 @@ async fn raise_on_failure_by_the_tool() {
     check(Agent::builder(self::script(script)).tools([fatal]), "where?", expect![[r#"
         user:      where?
         assistant: > c1 fatal()
-        tool c1!:  tool 'fatal' cannot work: the disk is full
+        tool c1!:  tool 'fatal' failed: the disk is full
         --
-        error: run 'run' failed after step 1: a tool call ended the run: tool 'fatal' failed in call 'c1': the disk is full
+        error: run 'run' failed after step 1: tool call failed: tool 'fatal' failed in call 'c1': the disk is full
         steps: 1, calls: fatal 1
     "#]]).await;
 }
@@ -373,7 +375,7 @@ async fn raise_on_failure_of_a_merge() {
         user:      where?
         assistant: > c1 visit(n=18446744073709551615)   > c2 visit(n=5)
         tool c1:   18446744073709551615
-        tool c2!:  tool 'visit' ran, but its result could not be written to the state, and none of it was: handler sum cannot merge into key "visits": the sum is too large for a number of 64 bits
+        tool c2!:  tool 'visit' ran, but its writes to the state failed and none was applied: handler sum failed for key "visits": the sum does not fit 64 bits
         assistant: so be it
         --
         exit: the model answered
@@ -384,9 +386,9 @@ async fn raise_on_failure_of_a_merge() {
         user:      where?
         assistant: > c1 visit(n=18446744073709551615)   > c2 visit(n=5)
         tool c1:   18446744073709551615
-        tool c2!:  tool 'visit' ran, but its result could not be written to the state, and none of it was: handler sum cannot merge into key "visits": the sum is too large for a number of 64 bits
+        tool c2!:  tool 'visit' ran, but its writes to the state failed and none was applied: handler sum failed for key "visits": the sum does not fit 64 bits
         --
-        error: run 'run' failed after step 1: a tool call ended the run: tool 'visit' failed in call 'c2': tool 'visit' ran, but its result could not be written to the state, and none of it was: handler sum cannot merge into key "visits": the sum is too large for a number of 64 bits
+        error: run 'run' failed after step 1: tool call failed: tool 'visit' failed in call 'c2': tool 'visit' ran, but its writes to the state failed and none was applied: handler sum failed for key "visits": the sum does not fit 64 bits
         steps: 1, calls: visit 2
         state: {"visits":18446744073709551615}
     "#]]).await;
@@ -446,7 +448,7 @@ async fn a_run_without_any_message_fails_before_the_model_is_asked() {
     let error = bare.run(Input::new()).await.unwrap_err();
     assert!(matches!(error.fault(), RunFault::Start(StartError::NoMessages)), "{error}");
     assert!(error.to_string().ends_with(
-        "the run could not begin: the conversation is empty, and the agent has no instructions; give the input a message"
+        "run could not begin: missing message: the conversation is empty, and the agent has no instructions; add a message to the input"
     ), "{error}");
     assert!(model.requests().is_empty());
     // Instructions are a message, and so is what a hook says.
@@ -467,9 +469,9 @@ async fn a_message_without_parts_is_refused_in_the_input_and_kept_in_history() {
         let error = agent.run(input).await.unwrap_err();
         assert!(matches!(error.fault(), RunFault::Start(StartError::NoParts { index: 1 })), "{error}");
         assert!(
-            error
-                .to_string()
-                .ends_with("message 1 of the input has no parts; give it a text, or leave it out")
+            error.to_string().ends_with(
+                "invalid message 1 of the input: it has no parts; add a text, or remove the message"
+            )
         );
     }
     // A model may have replied with nothing.

@@ -120,7 +120,7 @@ fn limit_of_bytes_of_a_reply_that_is_zero() {
     let limits = RunLimits::default().with_reply_bytes(0);
     let error = Agent::builder(Endless(1)).limits(limits).build().unwrap_err();
     assert!(
-        error.to_string().contains("limits.reply_bytes: is zero: no reply could ever be read"),
+        error.to_string().contains("limits.reply_bytes: must be positive: no reply could be read"),
         "{error}"
     );
 }

@@ -252,7 +252,7 @@ fn one_text(rule: &Map<String, Value>) -> ResultText {
         }),
         Some("json") => result.formatted(|value| Ok(value.to_string())),
         Some("wrap") => result.formatted(move |value| Ok(format!("<<{}>>", as_text(value)))),
-        Some("raise") => result.formatted(|_| Err("the formatter fails".to_owned())),
+        Some("raise") => result.formatted(|_| Err("the formatter fails".into())),
         Some(other) => panic!("unknown formatter {other}"),
     }
 }

@@ -114,7 +114,7 @@ fn two_keys_refused(case: &mut Case<'_>) {
         let fed = object(&tool["inputs_from_state"]);
         fed.values().map(text).collect::<BTreeSet<_>>().len() < fed.len()
     };
-    if case.refusal.contains("is fed from two keys of the state") && case.tools().iter().any(has_two) {
+    if case.refusal.contains("read from two keys of the state") && case.tools().iter().any(has_two) {
         case.theirs_is_ours();
     }
 }
@@ -125,7 +125,7 @@ fn handler_refused(case: &mut Case<'_>) {
         output["handler"] == "merge_lists" && !text(&schema[key]["type"]).contains("list")
     };
     let has_one = case.tools().iter().any(|tool| object(&tool["outputs_to_state"]).iter().any(is_wrong));
-    if case.refusal.contains("handler merge_lists cannot merge into key") && has_one {
+    if case.refusal.contains("handler merge_lists failed for key") && has_one {
         case.theirs_is_ours();
     }
 }

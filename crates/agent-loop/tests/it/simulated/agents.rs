@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::Executions;
+use stepfold_agent_loop::trim::{Summarize, Trim, Window, token_counter};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, ApprovalRequest, AskReason, Decision, HookAction, HookContext, HookError, HookPoint,
     HookResult, Input, OUTPUT_TOOL, Output, OutputMode, RepeatGuard, RunLimits,
@@ -16,7 +17,6 @@ use stepfold_state_core::chat::{
 };
 use stepfold_state_core::state::{Handler, Handlers, Schema, State, ValueRef};
 use stepfold_tools::{Approval, Limits, RawArgs, Source, Tool, ToolContext, ToolError, Toolset};
-use stepfold_trim::{Summarize, Trim, Window, token_counter};
 
 use super::scenarios::{Argument, Asks, Behavior, Call, Hook, Options, Reply, Scenario, ToolPlan};
 
@@ -109,7 +109,7 @@ fn with_options(builder: AgentBuilder, options: &Options) -> AgentBuilder {
     }
     if let Some(mode) = options.output {
         let schema = json!({"properties": {"n": {"type": "integer"}}, "required": ["n"], "type": "object"});
-        builder = builder.output(Output::schema("number", schema).mode(mode).repairs(1));
+        builder = builder.output_with(Output::schema("number", schema).mode(mode).repairs(1));
     }
     if let Some(messages) = options.window {
         builder = builder.window(Window::new(messages).counted_by(token_counter("ones", |_| 1)));

@@ -1,11 +1,8 @@
-//! Generated agents and graphs, ended everywhere; and what holds for all runs.
+//! Generated agents, ended everywhere; and what holds for all runs.
 
 mod agents;
+mod common;
 mod examples;
-mod graph_laws;
-mod graph_plans;
-mod graph_regressions;
-mod graphs;
 mod laws;
 mod scenarios;
 
@@ -16,18 +13,8 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::test_kit::{Executions, Script, Simulated, Simulator};
 
+use common::{block_on, config, kind};
 use scenarios::Scenario;
-
-/// Runs in a runtime of its own, whose time passes only while all wait for it.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_time().start_paused(true).build().unwrap().block_on(future)
-}
-
-/// As many cases as there are by default, which `cargo xtask ci --long` raises.
-fn config() -> Config {
-    Config { failure_persistence: None, ..Config::default() }
-}
 
 fn simulate(scenario: &Scenario) -> Result<Simulated, String> {
     let executions = Executions::new();
@@ -117,8 +104,3 @@ const EXITS: [&str; 11] = [
     "exit: Text",
     "exit: Tool",
 ];
-
-/// The name of a variant.
-fn kind(words: &str) -> String {
-    words.chars().take_while(|c| c.is_alphanumeric()).collect()
-}

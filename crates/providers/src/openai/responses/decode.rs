@@ -1,5 +1,5 @@
-//! From events to chunks: a pure machine. About a dozen of the API's event kinds matter; what an item came to is in the
-//! event that ends it, whatever was streamed before.
+//! Decodes events into chunks: a pure state machine. About a dozen of the API's event kinds matter; the event
+//! that ends an item has its final content, whatever was streamed before.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::reading::{Bad, Decode, End, json};
 #[derive(Debug)]
 pub struct Decoder {
     choice: ToolChoice,
-    /// The items that have begun, by their place in the output.
+    /// The items that have begun, by their index in the output.
     items: BTreeMap<u64, Item>,
     /// The names of the calls.
     calls: Vec<String>,
@@ -28,12 +28,12 @@ pub struct Decoder {
     end: End,
 }
 
-/// What came of an item.
+/// The received part of an item.
 #[derive(Debug, Default)]
 struct Item {
     /// The number of the call that it is.
     call: Option<usize>,
-    /// Whether something of its text, or of its arguments, came.
+    /// Whether part of its text, or of its arguments, was streamed.
     is_streamed: bool,
     is_done: bool,
 }
@@ -90,9 +90,9 @@ impl Decoder {
     /// Reads an event of a stream.
     fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if !value.is_object() {
-            return Err(Bad::malformed("an event is no JSON object"));
+            return Err(Bad::malformed("expected a JSON object as the event"));
         }
-        // Some servers leave the place out; then it is that of the last item.
+        // Some servers omit the index; then it is that of the last item.
         let last = self.items.last_key_value().map_or(0, |(place, _)| *place);
         let place = value["output_index"].as_u64().unwrap_or(last);
         let delta = || value["delta"].as_str().unwrap_or_default().to_owned();
@@ -119,7 +119,7 @@ impl Decoder {
             _ if value.get("error").is_some_and(|error| !error.is_null()) => {
                 return Err(Bad::Said(value.to_string()));
             }
-            // Progress of what the server does itself, and what may come to be.
+            // Progress of server-side tools, and future kinds.
             _ => {}
         }
         Ok(())
@@ -133,11 +133,11 @@ impl Decoder {
         } else if value.get("error").is_some_and(|error| !error.is_null()) {
             Err(Bad::Said(value.to_string()))
         } else {
-            Err(Bad::malformed("the reply is no response"))
+            Err(Bad::malformed("expected a response as the reply"))
         }
     }
 
-    /// The end of a response: what was not streamed, its usage, and why it ended.
+    /// The end of a response: content that was not streamed, usage, and the finish reason.
     fn response(&mut self, response: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if response["error"].is_object() {
             return Err(Bad::Said(response.to_string()));
@@ -188,13 +188,13 @@ impl Decoder {
     fn arguments(&mut self, place: u64, arguments: String, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         let call = self.items.get(&place).and_then(|item| item.call);
         let Some(index) = call else {
-            return Err(Bad::malformed("arguments of a call that has not begun"));
+            return Err(Bad::malformed("arguments of an unknown call"));
         };
         self.streamed(place, Chunk::ToolCall(ToolCallChunk { index, id: None, name: None, arguments }), out);
         Ok(())
     }
 
-    /// Ends an item: what was not streamed of it, and what has to go back with it.
+    /// Ends an item: content that was not streamed, and data to be sent back.
     fn end(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
         self.begin(place, item, out);
         let is_streamed = self.is_streamed(place);
@@ -246,7 +246,7 @@ fn identity(response: &Value, out: &mut Vec<Chunk>) {
     out.push(Chunk::Identity { id: text("id"), model: text("model") });
 }
 
-/// What the model thought, or a summary of it.
+/// The reasoning, or its summary.
 fn thought(item: &Value) -> String {
     let parts = |name: &str| item[name].as_array().filter(|parts| !parts.is_empty());
     let parts = parts("summary").or_else(|| parts("content")).into_iter().flatten();

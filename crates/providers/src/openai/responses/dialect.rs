@@ -15,12 +15,12 @@ pub struct Responses {
     preset: Preset,
 }
 
-/// A model behind a server that speaks OpenAI's Responses API.
+/// A model of a server with OpenAI's Responses API.
 ///
-/// Responses are not stored by default, and thoughts go back encrypted. To go on from a stored one, set the
-/// [extras](stepfold_state_core::chat::ModelParams::extras) `store` and `previous_response_id`, and send only what is
-/// new. Extras replace the fields that they name: `reasoning`, say, asks for an effort and a summary, and an
-/// empty list as `include` for no thoughts at all.
+/// Responses are not stored by default, and reasoning is sent back encrypted. To continue from a stored one,
+/// set the [extras](stepfold_state_core::chat::ModelParams::extras) `store` and `previous_response_id`, and
+/// send only new messages. Extras replace the fields with their name: `reasoning`, for example, sets an
+/// effort and a summary, and an empty `include` list disables reasoning.
 ///
 /// # Examples
 /// ```
@@ -88,7 +88,7 @@ impl Dialect for Responses {
         let params = &request.params;
         let missing = [("stop", !params.stop.is_empty()), ("seed", params.seed.is_some())];
         if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
-            let reason = "the Responses API has none; use chat completions";
+            let reason = "the Responses API does not have it; use chat completions";
             return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
         let thoughts = thinks(model).then_some("reasoning.encrypted_content");
@@ -123,7 +123,7 @@ impl Dialect for Responses {
     }
 }
 
-/// Whether a model may have thoughts. Those of OpenAI that have none refuse to be asked for them.
+/// Whether a model supports reasoning. OpenAI's other models reject requests for it.
 fn thinks(model: &str) -> bool {
     let families = ["gpt-3.5", "gpt-4", "chatgpt", "-chat"];
     !families.iter().any(|family| model.contains(family))

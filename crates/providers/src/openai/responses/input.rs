@@ -8,11 +8,11 @@ use stepfold_state_core::chat::{
 
 use crate::wire;
 
-/// The extra of a part that holds the item it came in, without what the part itself says; and the field of an unknown
-/// part that holds an item of another kind.
+/// The extra of a part with the item it came in, without the part's own content; and the field of an unknown
+/// part with an item of another kind.
 pub(super) const ITEM: &str = "openai";
 
-/// Whether an item stands before the next one.
+/// Whether an item precedes the next one.
 #[derive(Clone, Copy, Default)]
 pub struct Open {
     has_items: bool,
@@ -56,7 +56,7 @@ fn push(item: &Value, open: &mut Open, out: &mut Vec<u8>) {
     wire::json(item, out);
 }
 
-/// A part of the assistant as an item; none if there is nothing to say.
+/// A part of the assistant as an item; `None` if it is empty.
 fn said(part: &Part) -> Result<Option<Value>, ModelError> {
     let item = part.extras.get(ITEM).and_then(Value::as_object).cloned();
     Ok(match &part.content {
@@ -68,7 +68,7 @@ fn said(part: &Part) -> Result<Option<Value>, ModelError> {
             let known = [("type", "message".into()), ("role", "assistant".into()), ("content", content)];
             Some(with(item, known))
         }
-        // What another model thought is none of this one's business.
+        // Reasoning of other models is omitted.
         Content::Reasoning(_) => item.map(Value::Object),
         Content::ToolCall(call) => Some(function_call(call, item)),
         Content::Unknown(unknown) => unknown.fields().get(ITEM).filter(|item| item.is_object()).cloned(),
@@ -96,7 +96,7 @@ fn with<const N: usize>(item: Option<Map<String, Value>>, fields: [(&str, Value)
     Value::Object(item)
 }
 
-/// The result of a call. It may hold images, so that these need no message of their own.
+/// The result of a call. It may contain images, so these need no separate message.
 fn output(message: &Message) -> Result<Option<Value>, ModelError> {
     let Some(result) = message.tool_result() else {
         return Ok(None);
@@ -147,7 +147,7 @@ fn file(media: &Media) -> Result<Value, ModelError> {
     })
 }
 
-/// What an item says beside these fields, as the extras of its part.
+/// The other fields of an item, as the extras of its part.
 pub(super) fn rest(item: &Value, said: &[&str]) -> Extras {
     let fields = item.as_object().into_iter().flatten();
     let rest = fields.filter(|(name, _)| !said.contains(&name.as_str()));

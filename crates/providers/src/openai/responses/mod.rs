@@ -1,8 +1,8 @@
 //! OpenAI's Responses API, which its own clients speak by default.
 //!
-//! Nothing is kept on the server: the whole conversation is sent, and what a model thought goes back encrypted, as it
-//! came. One thing surprises: an item that a server made (a message, a call, a thought, a search) is more than its
-//! text. What else is in it travels as an extra of its part, `openai`, and goes back with it.
+//! Nothing is stored on the server: the whole conversation is sent, and reasoning is sent back encrypted.
+//! Note that a server's item (a message, a call, reasoning, a search) is more than its text. Its other fields
+//! are stored in an extra of its part, `openai`, and sent back with it.
 
 mod decode;
 mod dialect;

@@ -89,7 +89,7 @@ async fn statuses() {
             &error("invalid_request_error", "prompt is too long: 210,000 tokens > 200,000 maximum"),
         ),
         expect![[r#"
-            conversation too long, 210000 tokens of at most 200000 (anthropic, model claude): status 400: prompt is too long: 210,000 tokens > 200,000 maximum [invalid_request_error]
+            conversation too long: expected at most 200000 tokens, found 210000 (anthropic, model claude): status 400: prompt is too long: 210,000 tokens > 200,000 maximum [invalid_request_error]
         "#]],
     )
     .await;
@@ -101,26 +101,26 @@ async fn statuses() {
 #[tokio::test]
 async fn streams_that_break() {
     check(Play::events(said()).cut(), expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
+        reply interrupted (anthropic, model claude, request req_7): connection lost during the reply: unexpected EOF during chunk size line
         had come: assistant: area 3
     "#]]).await;
     check(
         Play::events(said()).until_close(),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended without a finish reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a finish reason
         had come: assistant: area 3
     "#]],
     )
     .await;
     let half = said() + &text("!")[..50];
     check(Play::events(half.clone()).cut(), expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
+        reply interrupted (anthropic, model claude, request req_7): connection lost during the reply: unexpected EOF during chunk size line
         had come: assistant: area 3
     "#]]).await;
     check(
         Play::events(half.clone()).until_close(),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended in the middle of an event
+        reply interrupted (anthropic, model claude, request req_7): the stream ended in the middle of an event
         had come: assistant: area 3
     "#]],
     )
@@ -128,7 +128,7 @@ async fn streams_that_break() {
     check(
         Play::events(said() + &end()),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended without a finish reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a finish reason
         had come: assistant: area 3
     "#]],
     )
@@ -136,7 +136,7 @@ async fn streams_that_break() {
     check(
         Play::events(""),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended without a finish reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a finish reason
     "#]],
     )
     .await;
@@ -146,7 +146,7 @@ async fn streams_that_break() {
     check(
         Play::events(call),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended without a finish reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a finish reason
         had come: assistant: > t1 drop!("{\"table\": \"us")
     "#]],
     )
@@ -154,21 +154,21 @@ async fn streams_that_break() {
     check(
         Play::silence(),
         expect![[r#"
-        timed out before the reply began (anthropic, model claude): the limit is 300ms
+        timed out before the first chunk (anthropic, model claude): the limit is 300ms
     "#]],
     )
     .await;
     check(
         Play::events(start() + &event(r#"{"type":"ping"}"#)).stall(),
         expect![[r#"
-        timed out before the reply began (anthropic, model claude): the limit is 300ms
+        timed out before the first chunk (anthropic, model claude): the limit is 300ms
     "#]],
     )
     .await;
     check(
         Play::events(said()).stall(),
         expect![[r#"
-        timed out while the reply stood still (anthropic, model claude, request req_7): nothing came for 300ms
+        timed out between chunks (anthropic, model claude, request req_7): no data for 300ms
         had come: assistant: area 3
     "#]],
     )
@@ -217,7 +217,7 @@ async fn what_is_no_reply() {
     check(
         Play::events(said() + "data: 7\n\n" + &stop("end_turn")),
         expect![[r#"
-        malformed reply (anthropic, model claude, request req_7): an event is no JSON object
+        malformed reply (anthropic, model claude, request req_7): expected a JSON object as the event
         had come: assistant: area 3
     "#]],
     )
@@ -225,7 +225,7 @@ async fn what_is_no_reply() {
     check(
         Play::events(start() + &json("{}")),
         expect![[r#"
-        malformed reply (anthropic, model claude, request req_7): arguments of a call that has not begun
+        malformed reply (anthropic, model claude, request req_7): arguments of an unknown call
     "#]],
     )
     .await;
@@ -238,7 +238,7 @@ async fn what_is_no_reply() {
     check(
         Play::json(200, "{}"),
         expect![[r#"
-        malformed reply (anthropic, model claude): the reply is no message
+        malformed reply (anthropic, model claude): expected a message as the reply
     "#]],
     )
     .await;
@@ -278,7 +278,7 @@ async fn a_required_call_that_does_not_come() {
     let tools = [ToolSpec::new("search", "", serde_json::json!({"type": "object"}))];
     let asked = request().with_tools(tools).with_tool_choice(ToolChoice::Required);
     expect![[r#"
-        tool choice ignored (anthropic, model claude, request req_7): a tool call was required, and there is none
+        tool choice ignored (anthropic, model claude, request req_7): missing tool call: the tool choice requires one
         had come: assistant: area 3
     "#]].assert_eq(&ask(Play::events(said() + &stop("end_turn") + &end()), asked).await);
 }

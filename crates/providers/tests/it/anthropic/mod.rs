@@ -6,7 +6,7 @@ mod requests;
 
 use serde_json::Value;
 use stepfold_providers::anthropic::{Anthropic, AnthropicBuilder};
-use stepfold_providers::layer::Timeouts;
+use stepfold_providers::layer::Timeout;
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, Transcript};
 
 use crate::server::{Asked, Play, Server, all_equal, check_any, show};
@@ -65,8 +65,8 @@ async fn ask(play: Play, request: ChatRequest) -> String {
     for piece in play.pieces() {
         let server = Server::start([play.clone()], *piece, check).await;
         let limit = Some(play.limit());
-        let timeouts = Timeouts { first_token: limit, idle: limit, total: None };
-        let model = builder(&server).timeouts(timeouts).build().unwrap();
+        let timeout = Timeout::NONE.first_token(limit).idle(limit);
+        let model = builder(&server).timeout(timeout).build().unwrap();
         shown.push(show(model.respond(request.clone()).into_reply().await, KEY));
     }
     all_equal(shown)

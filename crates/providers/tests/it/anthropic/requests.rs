@@ -317,6 +317,6 @@ async fn what_cannot_be_said_is_an_error() {
     "#]].assert_eq(&(error.to_string() + "\n"));
     let error = model.respond(request().with_response_format(ResponseFormat::JsonObject)).into_reply().await;
     expect![[r#"
-        unsupported (anthropic, model claude): this provider knows no JSON without a schema; ask for a JSON Schema, or say it in words
+        unsupported (anthropic, model claude): unsupported response format: this provider requires a JSON Schema for JSON; add one, or describe the format in the prompt
     "#]].assert_eq(&(error.unwrap_err().to_string() + "\n"));
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use expect_test::expect_file;
 use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::gemini::Gemini;
-use stepfold_providers::layer::Timeouts;
+use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses};
 use stepfold_providers::probe::{self, Response};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, ModelError, Reply, Transcript};
@@ -152,12 +152,12 @@ impl Reader {
 
 /// All models, behind this address.
 fn models(url: &str) -> Models {
-    let timeouts = Timeouts { first_token: None, idle: None, total: None };
+    let timeouts = Timeout::NONE;
     let v1 = format!("{url}/v1");
-    let openai = OpenAi::at(&v1, "some-model").key(KEY).timeouts(timeouts).build();
-    let responses = OpenAiResponses::at(&v1, "some-model").key(KEY).timeouts(timeouts).build();
-    let anthropic = Anthropic::new("claude", KEY).base_url(url).timeouts(timeouts).build();
-    let gemini = Gemini::new("gemini", KEY).base_url(&v1).timeouts(timeouts).build();
+    let openai = OpenAi::at(&v1, "some-model").key(KEY).timeout(timeouts).build();
+    let responses = OpenAiResponses::at(&v1, "some-model").key(KEY).timeout(timeouts).build();
+    let anthropic = Anthropic::new("claude", KEY).base_url(url).timeout(timeouts).build();
+    let gemini = Gemini::new("gemini", KEY).base_url(&v1).timeout(timeouts).build();
     Models {
         openai: openai.unwrap(),
         responses: responses.unwrap(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use futures_util::StreamExt;
-use stepfold_providers::layer::{ChatModelExt, RetryPolicy};
+use stepfold_providers::layer::{ChatModelExt, Retry, Trace};
 use stepfold_providers::openai::OpenAi;
 use stepfold_state_core::chat::{ChatModel, ModelErrorKind, TimeoutKind, ToolChoice, ToolSpec};
 
@@ -69,7 +69,7 @@ async fn statuses() {
     )
     .await;
     check(Play::json(400, r#"{"error":{"message":"This model's maximum context length is 10 tokens. However, your messages resulted in 12 tokens.","code":"context_length_exceeded"}}"#), expect![[r#"
-        conversation too long, 12 tokens of at most 10 (openai-compatible, model some-model): status 400: This model's maximum context length is 10 tokens. However, your messages resulted in 12 tokens. [context_length_exceeded]
+        conversation too long: expected at most 10 tokens, found 12 (openai-compatible, model some-model): status 400: This model's maximum context length is 10 tokens. However, your messages resulted in 12 tokens. [context_length_exceeded]
     "#]]).await;
     check(
         Play::json(400, r#"{"error":{"message":"The response was filtered","code":"content_filter"}}"#),
@@ -81,7 +81,7 @@ async fn statuses() {
     check(
         Play::new(307, "location: http://127.0.0.1:1/", ""),
         expect![[r#"
-        not found (openai-compatible, model some-model): status 307: the server did not say why
+        not found (openai-compatible, model some-model): status 307: the server gave no reason
     "#]],
     )
     .await;
@@ -106,46 +106,46 @@ async fn statuses() {
 async fn streams_that_break() {
     // Between two chunks, and in the middle of one; seen by the client, and not.
     check(Play::events(text("area")).cut(), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
+        reply interrupted (openai-compatible, model some-model, request req_7): connection lost during the reply: unexpected EOF during chunk size line
         had come: assistant: area
     "#]]).await;
     check(Play::events(text("area")).until_close(), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
+        reply interrupted (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
         had come: assistant: area
     "#]]).await;
     let half = text("area") + &text(" 3")[..40];
     check(Play::events(half.clone()).cut(), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
+        reply interrupted (openai-compatible, model some-model, request req_7): connection lost during the reply: unexpected EOF during chunk size line
         had come: assistant: area
     "#]]).await;
     check(Play::events(half.clone()).until_close(), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the stream ended in the middle of an event
+        reply interrupted (openai-compatible, model some-model, request req_7): the stream ended in the middle of an event
         had come: assistant: area
     "#]]).await;
     check(Play::events(half), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the stream ended in the middle of an event
+        reply interrupted (openai-compatible, model some-model, request req_7): the stream ended in the middle of an event
         had come: assistant: area
     "#]]).await;
     // No finish reason, whatever else was said.
     check(Play::events(text("area")), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
+        reply interrupted (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
         had come: assistant: area
     "#]]).await;
     check(Play::events(text("area") + DONE), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
+        reply interrupted (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
         had come: assistant: area
     "#]]).await;
     check(Play::events(DONE), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
+        reply interrupted (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
     "#]]).await;
     check(Play::events(""), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
+        reply interrupted (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
     "#]]).await;
     // A call that was cut is no call.
     let call =
         r#"{"tool_calls":[{"index":0,"id":"c1","function":{"name":"drop","arguments":"{\"table\": \"us"}}]}"#;
     check(Play::events(delta(call)), expect![[r#"
-        reply cut off (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
+        reply interrupted (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
         had come: assistant: > c1 drop!("{\"table\": \"us")
     "#]]).await;
 }
@@ -191,21 +191,25 @@ async fn silence() {
     check(
         Play::silence(),
         expect![[r#"
-        timed out before the reply began (openai-compatible, model some-model): the limit is 300ms
+        timed out before the first chunk (openai-compatible, model some-model): the limit is 300ms
     "#]],
     )
     .await;
     check(
         Play::events(": working on it\n\n").stall(),
         expect![[r#"
-        timed out before the reply began (openai-compatible, model some-model): the limit is 300ms
+        timed out before the first chunk (openai-compatible, model some-model): the limit is 300ms
     "#]],
     )
     .await;
-    check(Play::events(text("area")).stall(), expect![[r#"
-        timed out while the reply stood still (openai-compatible, model some-model, request req_7): nothing came for 300ms
+    check(
+        Play::events(text("area")).stall(),
+        expect![[r#"
+        timed out between chunks (openai-compatible, model some-model, request req_7): no data for 300ms
         had come: assistant: area
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -235,7 +239,7 @@ async fn what_is_no_reply() {
     check(
         Play::json(200, "{}"),
         expect![[r#"
-        reply cut off (openai-compatible, model some-model): the stream ended without a finish reason
+        reply interrupted (openai-compatible, model some-model): the stream ended without a finish reason
     "#]],
     )
     .await;
@@ -276,11 +280,11 @@ async fn errors_under_a_good_status() {
     )
     .await;
     check(Play::events(text("area") + &finish("error")), expect![[r#"
-        transient failure (openai-compatible, model some-model, request req_7): the server says that the reply ended with an error
+        transient failure (openai-compatible, model some-model, request req_7): the server reports that the reply ended with an error
         had come: assistant: area
     "#]]).await;
     check(Play::events(text("area") + &finish("insufficient_system_resource")), expect![[r#"
-        overloaded (openai-compatible, model some-model, request req_7): the server ran out of resources while it answered
+        overloaded (openai-compatible, model some-model, request req_7): the server ran out of resources during the reply
         had come: assistant: area
     "#]]).await;
 }
@@ -291,11 +295,11 @@ async fn a_required_call_that_does_not_come() {
     let asked = |choice| request().with_tools(tools()).with_tool_choice(choice);
     let said = || Play::events(text("area 3") + &finish("stop") + DONE);
     expect![[r#"
-        tool choice ignored (openai-compatible, model some-model, request req_7): a tool call was required, and there is none
+        tool choice ignored (openai-compatible, model some-model, request req_7): missing tool call: the tool choice requires one
         had come: assistant: area 3
     "#]].assert_eq(&ask(said(), asked(ToolChoice::Required)).await);
     expect![[r#"
-        tool choice ignored (openai-compatible, model some-model, request req_7): a call of the tool `search` was required, and there is none
+        tool choice ignored (openai-compatible, model some-model, request req_7): missing call of tool `search`: the tool choice requires it
         had come: assistant: area 3
     "#]].assert_eq(&ask(said(), asked(ToolChoice::Named("search".to_owned()))).await);
     // One that was cut has an excuse.
@@ -364,8 +368,8 @@ async fn retry_sees_what_the_server_asks_for() {
     let limited = Play::new(429, "retry-after: 0", "");
     let plays = [limited, Play::json(503, ""), Play::events(text("area 3") + &finish("stop") + DONE)];
     let server = Server::start(plays, usize::MAX, check_request).await;
-    let quick = RetryPolicy { min_pause: Duration::from_millis(1), ..RetryPolicy::default() };
-    let reply = model(&server).with_retry(quick).respond(request()).into_reply().await.unwrap();
+    let quick = Retry::default().pauses(Duration::from_millis(1), Duration::from_secs(1));
+    let reply = model(&server).layer(quick).respond(request()).into_reply().await.unwrap();
     assert_eq!(reply.message.text(), "area 3");
     let asked = server.asked();
     assert_eq!((asked.len(), &asked[2].raw), (3, &asked[0].raw));
@@ -377,8 +381,9 @@ async fn no_cassette_and_no_trace_has_the_key() {
     let wrong = Play::json(401, &format!(r#"{{"error":{{"message":"Wrong key: {KEY}"}}}}"#));
     let told = Play::events(text(&format!("your key is {KEY}")) + &finish("stop") + DONE);
     let server = Server::start([wrong, told], usize::MAX, check_request).await;
-    let model =
-        stepfold_providers::Cassette::record(folder.tape(), model(&server).traced()).unwrap().hiding(KEY);
+    let model = stepfold_providers::Cassette::record(folder.tape(), model(&server).layer(Trace::default()))
+        .unwrap()
+        .hiding(KEY);
     model.respond(request()).into_reply().await.unwrap_err();
     model.respond(request()).into_reply().await.unwrap();
     assert!(folder.text().contains("Wrong key: ***") && folder.text().contains("your key is ***"));

@@ -404,7 +404,7 @@ async fn what_cannot_be_said_is_an_error_and_breaks_nothing() {
     let schema = ResponseFormat::JsonSchema { name: "x".to_owned(), schema: json!({}), strict: false };
     let model = OpenAi::preset(&Preset::DEEPSEEK, "m").key("k").base_url(&server.url).build().unwrap();
     let error = model.respond(request().with_response_format(schema)).into_reply().await.unwrap_err();
-    expect!["unsupported (deepseek, model m): this provider cannot hold a reply to a JSON Schema; ask for a JSON object, and say the schema in words"].assert_eq(&error.to_string());
+    expect!["unsupported (deepseek, model m): unsupported response format: this provider has no JSON Schema; request a JSON object, and describe the schema in the prompt"].assert_eq(&error.to_string());
 }
 
 #[test]

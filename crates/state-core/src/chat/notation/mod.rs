@@ -1,5 +1,5 @@
-//! The text form of a conversation. It parses and prints, and what it prints it parses to the same
-//! conversation, whatever that may hold. Tests, fixtures, logs and docs use it.
+//! The text form of a conversation, for tests, fixtures, logs and docs. Parsing the printed form gives the
+//! same conversation, whatever its content.
 //!
 #![doc = include_str!("notation.md")]
 
@@ -8,7 +8,7 @@ mod print;
 
 pub use parse::NotationError;
 
-/// The characters of an id or a name that stands without quotes.
+/// The characters of an unquoted id or name.
 const fn is_token_char(c: char) -> bool {
     matches!(c, 'A'..='Z' | 'a'..='z' | '0'..='9' | '_' | '-' | '.' | '/')
 }

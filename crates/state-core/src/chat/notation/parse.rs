@@ -1,5 +1,5 @@
-//! Parsing. Lines are gathered into messages first; a body then remembers where in the source each of
-//! its lines came from, so that a fault deep in the arguments of a call has a line and a column.
+//! The parser. Lines are first grouped into messages; a body keeps the source position of each of its lines,
+//! so that a fault in the arguments of a call has a line and a column.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use crate::chat::{
     Arguments, Content, Extras, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript,
 };
 
-/// Why a text is not a conversation in the [notation](super).
+/// A syntax error in the [notation](super).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 #[non_exhaustive]
@@ -21,14 +21,14 @@ pub struct NotationError {
     pub line: usize,
     /// The column, counted from 1 in characters.
     pub column: usize,
-    /// What was expected there.
+    /// What was expected or is invalid.
     pub message: String,
 }
 
 impl FromStr for Transcript {
     type Err = NotationError;
 
-    /// Reads the [notation](super).
+    /// Parses the [notation](super).
     ///
     /// # Errors
     /// A line that is neither a message nor continues one; a fault inside a segment.
@@ -45,16 +45,16 @@ impl FromStr for Transcript {
     }
 }
 
-/// What was read so far.
+/// The messages parsed so far.
 #[derive(Default)]
 struct Reader {
     transcript: Transcript,
-    /// The tool that the last call of each id named.
+    /// The tool named by the last call of each id.
     names: HashMap<String, String>,
     open: Option<(Header, Body)>,
 }
 
-/// What is before the colon.
+/// The part of a line before the colon.
 enum Header {
     Role(Role),
     Result { call_id: String, name: Option<String>, is_error: bool },
@@ -105,7 +105,7 @@ impl Reader {
 #[derive(Default)]
 struct Body {
     text: String,
-    /// For each line: where it begins in `text`, and where in the source.
+    /// For each line: its start in `text`, and its start in the source.
     origins: Vec<(usize, usize, usize)>,
 }
 
@@ -132,7 +132,7 @@ fn column(line: &str, offset: usize) -> usize {
     line.char_indices().take_while(|(at, _)| *at < offset).count() + 1
 }
 
-/// What was expected at a byte offset.
+/// An error at a byte offset.
 struct Fault {
     offset: usize,
     message: String,
@@ -188,7 +188,7 @@ fn message(role: Role, body: &str) -> Result<Message, Fault> {
     let is_marked = ["~\"", "@{", "%{"].iter().any(|mark| body.starts_with(mark));
     if is_quoted || is_marked || starts_call(body, 0) {
         match segments(Message::new(role), body, 0) {
-            // Text may begin with a quotation.
+            // Text may begin with a quotation mark.
             Err(_) if is_quoted => {}
             message_or_fault => return message_or_fault,
         }
@@ -205,7 +205,7 @@ fn message(role: Role, body: &str) -> Result<Message, Fault> {
     }
 }
 
-/// Whether a call begins at `at`: `> id name(`, with nothing or white space before it.
+/// Whether a call begins at `at`: `> id name(`, at the start or after white space.
 fn starts_call(text: &str, at: usize) -> bool {
     let mut cursor = Cursor { text, at };
     (at == 0 || text[..at].ends_with(char::is_whitespace))
@@ -217,7 +217,7 @@ fn starts_call(text: &str, at: usize) -> bool {
         && (cursor.eat("(") || cursor.eat("!("))
 }
 
-/// Adds the segments from `at` on to the message.
+/// Appends the segments from `at` on to the message.
 fn segments(mut message: Message, text: &str, at: usize) -> Result<Message, Fault> {
     let mut cursor = Cursor { text, at };
     let mut extras = Extras::new();
@@ -283,14 +283,14 @@ fn arguments(cursor: &mut Cursor<'_>) -> Result<Map<String, Value>, Fault> {
         let value = cursor.json()?;
         cursor.skip_whitespace();
         if arguments.contains_key(&key) {
-            return Err(Fault::new(start, format!("the argument `{key}` is given twice")));
+            return Err(Fault::new(start, format!("duplicate argument `{key}`")));
         }
         arguments.insert(key, value);
     }
     Ok(arguments)
 }
 
-/// A place in a text.
+/// A position in a text.
 struct Cursor<'a> {
     text: &'a str,
     at: usize,
@@ -313,14 +313,14 @@ impl<'a> Cursor<'a> {
         if self.eat(mark) { Ok(()) } else { Err(Fault::new(self.at, format!("expected `{mark}`"))) }
     }
 
-    /// Whether there was any.
+    /// Whether any was skipped.
     fn skip_whitespace(&mut self) -> bool {
         let before = self.at;
         self.at = self.text.len() - self.rest().trim_start().len();
         self.at > before
     }
 
-    /// An id or a name, in quotes or not.
+    /// An id or a name, quoted or unquoted.
     fn token(&mut self) -> Result<String, Fault> {
         let rest = self.rest();
         if rest.starts_with('"') {
@@ -352,14 +352,14 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Where in `json` the error is.
+/// The offset of the error in `json`.
 fn offset(json: &str, error: &serde_json::Error) -> usize {
     let line_start: usize =
         json.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     (line_start + error.column().saturating_sub(1)).min(json.len())
 }
 
-/// The length of the JSON value that `text` begins with, as far as brackets and quotes tell.
+/// The length of the JSON value at the start of `text`, by brackets and quotes.
 fn json_length(text: &str) -> usize {
     let mut depth = 0_usize;
     let mut in_string = false;

@@ -1,5 +1,5 @@
-//! Printing. Whatever could be read as something else is put in quotes, or else in its JSON form: the
-//! rules here are stricter than those of the parser, never looser.
+//! The printer. Ambiguous text is quoted or printed in its JSON form: the rules are stricter than the
+//! parser's.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,11 +12,11 @@ use serde_json::ser::{Formatter, Serializer};
 use super::is_token_char;
 use crate::chat::{Content, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript};
 
-/// Where bodies begin, and the indentation of the lines that continue them.
+/// The column of bodies, and the indentation of continuation lines.
 const INDENT: &str = "           ";
 
 impl fmt::Display for Transcript {
-    /// Prints the [notation](super), one line break behind each message.
+    /// Prints the [notation](super), with a line break after each message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names = HashMap::new();
         for message in self {
@@ -28,14 +28,14 @@ impl fmt::Display for Transcript {
 }
 
 impl fmt::Display for Message {
-    /// Prints the [notation](super) of this one message, without a line break behind it.
+    /// Prints this message in the [notation](super), without a line break at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = HashMap::new();
         Line { message: self, names: &names }.fmt(f)
     }
 }
 
-/// A message, and the tool that each call so far has named.
+/// A message, and the tool named by each call so far.
 struct Line<'a> {
     message: &'a Message,
     names: &'a HashMap<&'a str, &'a str>,
@@ -72,7 +72,7 @@ impl Line<'_> {
     }
 }
 
-/// The one result of a tool message and its body, if a `tool ID:` line can hold it.
+/// The only result of a tool message and its body, if a `tool ID:` line can hold it.
 fn plain_result(parts: &[Part]) -> Option<(&ToolResult, String)> {
     let [Part { content: Content::ToolResult(result), extras }] = parts else {
         return None;
@@ -90,7 +90,7 @@ fn plain_result(parts: &[Part]) -> Option<(&ToolResult, String)> {
     extras.is_empty().then_some((result, body))
 }
 
-/// Text as it stands if the message is just that, else segments.
+/// Plain text if the message is only that, otherwise segments.
 fn body(message: &Message) -> String {
     let role = message.role();
     let parts = message.parts();
@@ -106,7 +106,7 @@ fn body(message: &Message) -> String {
         return text.clone();
     }
     let mut segments: Vec<String> = parts.iter().map(segment).collect();
-    // Before a call, and in an assistant message only, text needs no quotes.
+    // Text before a call needs no quotes, in assistant messages only.
     if let (Role::Assistant, Some(text), Some(second)) = (role, plain, segments.get(1))
         && second.starts_with('>')
     {
@@ -139,13 +139,13 @@ fn call_segment(call: &ToolCall) -> String {
     }
 }
 
-/// Whether the text survives being written as it stands.
+/// Whether the text survives being written unquoted.
 fn is_plain(text: &str) -> bool {
     text.split('\n').all(|line| !line.is_empty() && line.trim() == line)
         && !text.chars().any(|c| c.is_control() && c != '\n')
 }
 
-/// Whether the text, as it stands, reads as text in a message of this role.
+/// Whether the unquoted text parses as text in a message of this role.
 fn is_plain_in(role: Role, text: &str) -> bool {
     let starts_segment = ["\"", ">", "~\"", "@{", "%{"].iter().any(|mark| text.starts_with(mark));
     let may_call =
@@ -153,16 +153,15 @@ fn is_plain_in(role: Role, text: &str) -> bool {
     is_plain(text) && !starts_segment && !(role == Role::Assistant && may_call())
 }
 
-/// An id or a name, in quotes if it needs them.
+/// An id or a name, quoted if necessary.
 fn token(name: &str) -> String {
     if !name.is_empty() && name.chars().all(is_token_char) { name.to_owned() } else { json(name) }
 }
 
-/// JSON on one line with a space behind commas and colons.
+/// JSON on one line with a space after commas and colons.
 fn json(value: &(impl Serialize + ?Sized)) -> String {
     let mut bytes = Vec::new();
-    // Writing to memory cannot fail, and neither can what is written: no map here has other keys than
-    // strings.
+    // Writing to memory cannot fail, nor can serialising: every map here has string keys.
     let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced));
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -1,5 +1,5 @@
-//! Conversations as no sane program would write them: nasty strings, unknown parts, parts in the wrong
-//! place, ids that clash. Ids are drawn from a few, so that calls and results meet often.
+//! Generated malformed conversations: difficult strings, unknown and misplaced parts, duplicate ids. Ids are drawn
+//! from a small set, so that calls and results match often.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};

@@ -1,5 +1,4 @@
-//! Call ids that servers leave out or repeat. What an id costs is told by how often it is asked whether one is
-//! taken.
+//! Call ids that servers omit or repeat. The cost of an id is the number of lookups of taken ids.
 
 use std::cell::Cell;
 use std::collections::HashSet;

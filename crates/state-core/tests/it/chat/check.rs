@@ -1,4 +1,4 @@
-//! What `check` finds, and where.
+//! The faults that `check` finds, and their positions.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -34,43 +34,43 @@ fn well_formed() {
 
 #[test]
 fn unanswered_calls() {
-    check("assistant: > c1 f()   > c2 g()\ntool c2: 1", expect!["message 0, call `c1`: not answered"]);
+    check("assistant: > c1 f()   > c2 g()\ntool c2: 1", expect!["message 0, call `c1`: missing result"]);
     check(
         "assistant: > c1 f()\nuser: hello?\ntool c1: 1",
         expect![[r#"
-        message 0, call `c1`: not answered
-        message 2, call `c1`: a result without a call"#]],
+        message 0, call `c1`: missing result
+        message 2, call `c1`: result without a call"#]],
     );
-    check("assistant: > c1 f()\nassistant: hello", expect!["message 0, call `c1`: not answered"]);
+    check("assistant: > c1 f()\nassistant: hello", expect!["message 0, call `c1`: missing result"]);
 }
 
 #[test]
 fn results_that_answer_nothing() {
-    check("user: hi\ntool c1: 1", expect!["message 1, call `c1`: a result without a call"]);
+    check("user: hi\ntool c1: 1", expect!["message 1, call `c1`: result without a call"]);
+    check("assistant: > c1 f()\ntool c1: 1\ntool c1: 2", expect!["message 2, call `c1`: duplicate result"]);
     check(
-        "assistant: > c1 f()\ntool c1: 1\ntool c1: 2",
-        expect!["message 2, call `c1`: answered a second time"],
+        "assistant: > c1 f()\ntool c1 g: 1",
+        expect!["message 1, call `c1`: expected a result of `f`, found one of `g`"],
     );
-    check("assistant: > c1 f()\ntool c1 g: 1", expect!["message 1, call `c1`: called `f`, answered by `g`"]);
 }
 
 #[test]
 fn ids() {
     check(
         "assistant: > c1 f()   > c1 f()\ntool c1: 1\ntool c1: 2",
-        expect!["message 0, call `c1`: its id is that of an earlier call"],
+        expect!["message 0, call `c1`: duplicate call id"],
     );
-    check("assistant: > \"\" f()\ntool \"\": 1", expect!["message 0, call ``: its id is empty"]);
+    check("assistant: > \"\" f()\ntool \"\": 1", expect!["message 0, call ``: empty call id"]);
 }
 
 #[test]
 fn misplaced_parts() {
-    check("user: > c1 f()", expect!["message 0: a `tool_call` part does not belong in a user message"]);
+    check("user: > c1 f()", expect!["message 0: invalid `tool_call` part in a user message"]);
     check(
         "tool: hello",
         expect![[r#"
-        message 0: a `text` part does not belong in a tool message
-        message 0: a tool message without a result"#]],
+        message 0: invalid `text` part in a tool message
+        message 0: tool message without a result"#]],
     );
     let result = |id: &str| ToolResult::value(id, "f", 1);
     let transcript = Transcript::new()
@@ -82,7 +82,7 @@ fn misplaced_parts() {
         )
         .with(Message::tool(result("c1")).with_part(result("c2")));
     let faults = transcript.check().unwrap_err();
-    expect!["message 0: a `tool_result` part does not belong in a user message; message 2: a tool message with several results"]
+    expect!["message 0: invalid `tool_result` part in a user message; message 2: tool message with several results"]
         .assert_eq(&faults.to_string());
 }
 
@@ -92,7 +92,7 @@ fn the_list_of_faults_is_bounded() {
         (0..14).map(|index| Message::tool(ToolResult::value(format!("c{index}"), "f", 1))).collect();
     let faults = transcript.check().unwrap_err();
     assert_eq!(faults.iter().len(), 14);
-    assert!(faults.to_string().ends_with("; message 9, call `c9`: a result without a call; and 4 more"));
+    assert!(faults.to_string().ends_with("; message 9, call `c9`: result without a call; and 4 more"));
 }
 
 proptest! {

@@ -115,7 +115,9 @@ fn errors_say_what_was_expected() {
     );
     check_read(
         r#"{"role":"user","parts":[{}]}"#,
-        expect!["expected a part with a field such as `text` or `tool_call`, found none at line 1 column 26"],
+        expect![
+            "expected a part with a field such as `text` or `tool_call`, found no field at line 1 column 26"
+        ],
     );
     check_read(
         r#"{"role":"user","parts":[{"text":"a","image":{"url":"u"}}]}"#,

@@ -19,7 +19,7 @@ use stepfold_state_core::chat::{
     TimeoutKind, ToolCallChunk, ToolChoice, ToolSpec, Transcript, Usage,
 };
 
-/// What the stream comes to, polled without a runtime.
+/// The reply of a stream, polled without a runtime.
 fn reply(stream: ReplyStream) -> Result<Reply, ModelError> {
     match pin!(stream.into_reply()).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(reply) => reply,
@@ -27,7 +27,7 @@ fn reply(stream: ReplyStream) -> Result<Reply, ModelError> {
     }
 }
 
-/// Folds the chunks, and shows the reply, or the error with what had come.
+/// Folds the chunks, and prints the reply, or the error with the partial reply.
 fn check(chunks: impl IntoIterator<Item = Chunk, IntoIter: Send + 'static>, expected: Expect) {
     let found = match reply(ReplyStream::from_chunks(chunks)) {
         Ok(reply) => format!("{}\n{}", reply.message, reply.finish_reason),
@@ -193,12 +193,12 @@ fn extras_close_the_part_that_they_are_for() {
 }
 
 #[test]
-fn a_stream_that_just_ends_is_cut_off() {
+fn a_stream_that_just_ends_is_interrupted() {
     check(
         [text("area"), call(0, "c1", "f", "{\"q\": \"st")],
         expect![[r#"
         assistant: area   > c1 f!("{\"q\": \"st")
-        reply cut off: the stream ended without a finish reason"#]],
+        reply interrupted: the stream ended without a finish reason"#]],
     );
 }
 
@@ -225,7 +225,7 @@ fn usage_and_identity_are_carried() {
 }
 
 #[test]
-fn an_error_is_the_last_item_and_carries_what_had_come() {
+fn an_error_is_the_last_item_and_carries_the_partial_reply() {
     let overloaded = || ModelError::new(ModelErrorKind::Overloaded, "");
     let error = reply(ReplyStream::from_results([Ok(text("a")), Err(overloaded()), Ok(STOP)])).unwrap_err();
     assert_eq!(error.kind(), &ModelErrorKind::Overloaded);
@@ -296,12 +296,12 @@ fn pointers_to_models_are_models() {
 #[test]
 fn errors_say_what_and_where() {
     let plain = ModelError::new(ModelErrorKind::TimedOut(TimeoutKind::Idle), "");
-    assert_eq!(plain.to_string(), "timed out while the reply stood still");
+    assert_eq!(plain.to_string(), "timed out between chunks");
     let too_long = ModelErrorKind::TooLong { limit: Some(8), used: Some(9) };
     let error = ModelError::new(too_long, "please reduce").with_model("m").with_source("status 400");
     assert_eq!(
         error.to_string(),
-        "conversation too long, 9 tokens of at most 8 (model m): please reduce: status 400"
+        "conversation too long: expected at most 8 tokens, found 9 (model m): please reduce: status 400"
     );
     assert_eq!(error.cause().unwrap().to_string(), "status 400");
     assert!(error.source().is_none(), "the text shows the cause");
@@ -452,6 +452,6 @@ fn a_reply_is_bounded_in_bytes() {
     assert_eq!(reply(empty).unwrap_err().kind(), error.kind());
     assert_eq!(
         ModelError::new(ModelErrorKind::ReplyTooLarge { limit: 9 }, "").to_string(),
-        "reply too large, more than 9 bytes"
+        "reply too large: expected at most 9 bytes"
     );
 }

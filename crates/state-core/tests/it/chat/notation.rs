@@ -147,7 +147,7 @@ fn says_where_it_is_wrong() {
         expect!["line 2, column 18: expected value\n"],
     );
     check("assistant: > c1 f(q=1 r=2)\n", expect!["line 1, column 23: expected `,`\n"]);
-    check("assistant: > c1 f(q=1, q=2)\n", expect!["line 1, column 24: the argument `q` is given twice\n"]);
+    check("assistant: > c1 f(q=1, q=2)\n", expect!["line 1, column 24: duplicate argument `q`\n"]);
     check("assistant: > c1 f(q=1\n", expect!["line 1, column 22: expected `,`\n"]);
     check(
         "assistant: > c1 f() done\n",

@@ -41,7 +41,7 @@ fn moves_late_results_back() {
         tool c1:   1
         user:      hello?
         assistant: wait
-        - message 3, call `c1`: moved the late result behind its call
+        - message 3, call `c1`: moved the late result after its call
     "]],
     );
 }
@@ -114,9 +114,9 @@ fn drops_misplaced_parts() {
         assistant: hi
         - message 0: dropped a misplaced `tool_call` part
         - message 1: dropped a misplaced `tool_call` part
-        - message 1: dropped a message of which nothing was left
+        - message 1: dropped an empty message
         - message 2: dropped a misplaced `text` part
-        - message 2: dropped a message of which nothing was left
+        - message 2: dropped an empty message
     "]],
     );
 }
@@ -133,17 +133,17 @@ fn finds_results_in_messages_of_others() {
     );
     check(
         &notation,
-        expect![[r"
-        assistant: > c1 f()
-        tool c1:   1
-        user:      go on
-        assistant: > c2 f()
-        tool c2:   1
-        - message 1, call `c1`: made a tool message of a misplaced result
-        - message 1, call `c9`: made a tool message of a misplaced result
-        - message 1, call `c9`: dropped a result without a call
-        - message 2, call `c2`: made a tool message of a misplaced result
-    "]],
+        expect![[r#"
+            assistant: > c1 f()
+            tool c1:   1
+            user:      go on
+            assistant: > c2 f()
+            tool c2:   1
+            - message 1, call `c1`: moved a misplaced result into a tool message
+            - message 1, call `c9`: moved a misplaced result into a tool message
+            - message 1, call `c9`: dropped a result without a call
+            - message 2, call `c2`: moved a misplaced result into a tool message
+        "#]],
     );
 }
 
@@ -173,7 +173,7 @@ fn shares_what_is_well_formed() {
     }
 }
 
-/// What nobody may lose: the parts of everybody but the tools, without calls and what was misplaced.
+/// The parts that must be preserved: all except those of tools, calls and misplaced parts.
 fn said(transcript: &Transcript) -> Vec<(Role, Vec<Part>)> {
     let is_said = |part: &&Part| !matches!(part.content, Content::ToolCall(_) | Content::ToolResult(_));
     transcript
@@ -225,8 +225,8 @@ proptest! {
         laws(&broken)?;
     }
 
-    /// Cut a well-formed conversation anywhere: all that was there is still there, and nothing is said
-    /// to have been interrupted but what lost its result.
+    /// Truncating a well-formed conversation anywhere: all parts are preserved, and only calls that lost their result
+    /// are marked as interrupted.
     #[test]
     fn a_cut_conversation_keeps_what_it_had(broken in arbitrary::transcript(), cut in 0..12_usize) {
         let whole = broken.repair().transcript;

@@ -1,4 +1,4 @@
-//! The whole state of spec/004, declared by a struct: its handlers, some writes, its stored form.
+//! The state of a deep-research graph, declared by a struct: its handlers, some writes, its stored form.
 
 use std::collections::HashMap;
 
@@ -162,9 +162,9 @@ fn refuses_what_does_not_fit() {
     let before = json_of(&state);
     let report_of = |result: Result<(), StateError>| report(&result.unwrap_err());
     expect![[r#"
-        key "auto" holds boolean or null, which this value is not: at $: expected boolean or null, found string
-        handler upsert_by(id) cannot merge into key "tasks": the new item 0 is no object with a field "id"
-        key "outputs" holds list of object, which this value is not: at $: expected object, found string"#]]
+        invalid value for key "auto": expected boolean or null, found string at $
+        handler upsert_by(id) failed for key "tasks": expected an object with field "id" for new item 0
+        invalid value for key "outputs": expected object, found string at $"#]]
     .assert_eq(
         &[
             report_of(state.set("auto", "yes")),
@@ -176,16 +176,16 @@ fn refuses_what_does_not_fit() {
     if cfg!(feature = "validation") {
         assert!(
             report_of(state.set("overall_progress", 101))
-                .contains("at $: value is greater than the maximum of 100")
+                .contains("value is greater than the maximum of 100 at $")
         );
-        assert!(report_of(state.set("execution_counts", json!({"a": -1}))).contains("at $.a:"));
+        assert!(report_of(state.set("execution_counts", json!({"a": -1}))).ends_with("at $.a"));
     }
     assert_eq!(json_of(&state), before);
 
     let unset = State::new(state.schema()).decode::<DeepResearchState>().unwrap_err();
     let text = report(&unset);
-    assert!(text.starts_with("key \"(the whole state)\" cannot be read as "), "{text}");
-    assert!(text.ends_with("missing field `graph_type`"), "{text}");
+    assert!(text.starts_with("key \"(the whole state)\" cannot be decoded as "), "{text}");
+    assert!(text.ends_with("missing field `graph_type` at $"), "{text}");
 }
 
 #[test]

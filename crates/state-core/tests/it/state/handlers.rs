@@ -1,4 +1,4 @@
-//! The built-in handlers beyond what `semantics.md` says of them.
+//! Edge cases of the built-in handlers.
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
@@ -39,14 +39,14 @@ fn upsert_by() {
         tasks = "secret"
         "#,
         expect![[r#"
-            tasks = [{"id": 1, "a": 3}, {"no": "secret"}] ! handler upsert_by(id) cannot merge into key "tasks": the new item 1 is no object with a field "id"
-            tasks = "secret" ! handler upsert_by(id) cannot merge into key "tasks": the new item 0 is no object with a field "id"
+            tasks = [{"id": 1, "a": 3}, {"no": "secret"}] ! handler upsert_by(id) failed for key "tasks": expected an object with field "id" for new item 1
+            tasks = "secret" ! handler upsert_by(id) failed for key "tasks": expected an object with field "id" for new item 0
             tasks: [{"a":1,"b":1,"id":1},{"a":2,"id":"1"},{"c":1,"id":1.0},{"d":1,"id":3}]
         "#]],
     );
 }
 
-/// A partial item is no fault: what it is merged into is checked.
+/// A partial item is valid: the merged item is checked.
 #[test]
 #[cfg(feature = "validation")]
 fn upsert_by_of_partial_items() {
@@ -63,8 +63,8 @@ fn upsert_by_of_partial_items() {
         tasks = [{"id": 1, "done": "secret"}]
         "#,
         expect![[r#"
-            tasks = [{"id": 1, "title": "b"}, {"id": 2, "done": true}] ! key "tasks" holds list of object, which this value is not: at $[1]: "title" is a required property
-            tasks = [{"id": 1, "done": "secret"}] ! key "tasks" holds list of object, which this value is not: at $[0].done: expected boolean, found string
+            tasks = [{"id": 1, "title": "b"}, {"id": 2, "done": true}] ! invalid value for key "tasks": "title" is a required property at $[1]
+            tasks = [{"id": 1, "done": "secret"}] ! invalid value for key "tasks": expected boolean, found string at $[0].done
             tasks: [{"done":true,"id":1,"title":"a"}]
         "#]],
     );
@@ -101,8 +101,8 @@ fn merge_maps() {
         any = {}
         "#,
         expect![[r#"
-            map = ["secret"] ! handler merge_maps cannot merge into key "map": expected an object, found list
-            any = {} ! handler merge_maps cannot merge into key "any": the current value is string, not an object
+            map = ["secret"] ! handler merge_maps failed for key "map": expected an object, found list
+            any = {} ! handler merge_maps failed for key "any": expected an object as the current value, found string
             any: "secret"
             map: {"a":{"y":1},"b":1}
             maybe: {"a":1}
@@ -131,9 +131,9 @@ fn merge_maps_checks_what_comes_in_or_the_whole() {
         small = {"b": 1}
         "#,
         expect![[r#"
-            counts = {"b": 1.5} ! key "counts" holds object, which this value is not: at $.b: expected integer, found fractional number
-            fixed = {"b": "x"} ! key "fixed" holds object, which this value is not: at $: "a" is a required property
-            small = {"b": 1} ! key "small" holds list or object, which this value is not: at $: value is not valid under any of the schemas listed in the 'anyOf' keyword
+            counts = {"b": 1.5} ! invalid value for key "counts": expected integer, found fractional number at $.b
+            fixed = {"b": "x"} ! invalid value for key "fixed": "a" is a required property at $
+            small = {"b": 1} ! invalid value for key "small": value is not valid under any of the schemas listed in the 'anyOf' keyword at $
             counts: {"a":1}
             fixed: {"a":1,"b":"x"}
             small: {"a":1}
@@ -163,11 +163,11 @@ fn sum() {
         any = true
         "#,
         expect![[r#"
-            count = 1.5 ! key "count" holds integer, which this value is not: at $: expected integer, found fractional number
+            count = 1.5 ! invalid value for key "count": expected integer, found fractional number at $
             ratio? -> 1
-            ratio = 1.7e308 ! handler sum cannot merge into key "ratio": the sum is too large for a number of 64 bits
-            maybe = null ! handler sum cannot merge into key "maybe": null can be neither added nor compared; write it with replace_values
-            any = true ! handler sum cannot merge into key "any": expected a number, found boolean
+            ratio = 1.7e308 ! handler sum failed for key "ratio": the sum does not fit 64 bits
+            maybe = null ! handler sum failed for key "maybe": expected a number, found null; write null with replace_values
+            any = true ! handler sum failed for key "any": expected a number, found boolean
             count: 0
             maybe: 3
             ratio: 1e+308
@@ -203,8 +203,8 @@ fn max_and_min() {
         expect![[r#"
             high? -> 9007199254740993
             low? -> 9007199254740992.0
-            any = true ! handler max cannot merge into key "any": expected two numbers or two strings, found boolean for the current null
-            any = 1 ! handler max cannot merge into key "any": expected two numbers or two strings, found integer for the current string
+            any = true ! handler max failed for key "any": expected two numbers or two strings, found boolean and the current null
+            any = 1 ! handler max failed for key "any": expected two numbers or two strings, found integer and the current string
             any: "a"
             high: 1.8446744073709552e+19
             last: "b"
@@ -224,7 +224,7 @@ fn first_wins() {
         a = 3
         "#,
         expect![[r#"
-            a = 3 ! key "a" holds string or null, which this value is not: at $: expected string or null, found integer
+            a = 3 ! invalid value for key "a": expected string or null, found integer at $
             a: "first"
         "#]],
     );
@@ -259,16 +259,16 @@ fn handlers_that_a_schema_refuses() {
         json!({"type": "array", "handler": "keep_last(0)"}),
     ];
     expect![[r#"
-        no schema! the schema has faults: at a: handler merge_lists needs a type that allows list, and this one is string
-        no schema! the schema has faults: at a: handler sum needs a type that allows number, and this one is string
-        no schema! the schema has faults: at a: handler max needs a type that allows number or string, and this one is list
-        no schema! the schema has faults: at a: handler merge_maps needs a type that allows object, and this one is list
-        no schema! the schema has faults: at a: handler keep_last(0) cannot be used: it would never keep anything
+        no schema! invalid schema: a: handler merge_lists requires a type that allows list, found string
+        no schema! invalid schema: a: handler sum requires a type that allows number, found string
+        no schema! invalid schema: a: handler max requires a type that allows number or string, found list
+        no schema! invalid schema: a: handler merge_maps requires a type that allows object, found list
+        no schema! invalid schema: a: invalid handler keep_last(0): the number of kept items must be at least 1
     "#]]
     .assert_eq(&texts.map(refuse).concat());
     // It could be written down, but not read again.
     let nameless = Schema::builder().key::<Vec<Value>>("a").handler(Handler::upsert_by("")).build();
-    expect!["the schema has faults: at a: handler upsert_by() cannot be used: it names no field"]
+    expect!["invalid schema: a: invalid handler upsert_by(): missing field name"]
         .assert_eq(&report(&nameless.unwrap_err()));
 }
 
@@ -293,7 +293,7 @@ fn names() {
     let twice = Handlers::new().with(custom("mine")).unwrap().with(custom("mine"));
     assert_eq!(
         report(&twice.unwrap_err()),
-        "the schema has faults: at handler mine: two functions are registered as handler \"mine\"",
+        "invalid schema: handler mine: duplicate handler \"mine\": two functions have this name",
     );
 }
 

@@ -1,4 +1,4 @@
-//! State: what users rely on row by row, its laws, the original's answers, and what is stored.
+//! State: its behaviours, its laws, recorded results of Haystack, and stored forms.
 
 mod deep_research;
 mod golden;
@@ -17,7 +17,7 @@ use std::error::Error;
 use serde_json::{Value, json};
 use stepfold_state_core::state::{Handler, Handlers, Schema, State, StateError};
 
-/// An error with all its causes, as a person is shown it.
+/// The text of an error, which includes its causes.
 fn report(error: &StateError) -> String {
     assert!(error.source().is_none(), "the text shows all causes");
     error.to_string()

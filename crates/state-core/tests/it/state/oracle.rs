@@ -10,7 +10,7 @@ use super::{handlers, strict};
 
 const SCENARIOS: &str = include_str!("../../fixtures/oracle-state.jsonl");
 
-/// `(scenario, row of semantics.md marked "better", reason)`. None is needed: every value of the
+/// `(scenario, documented difference, reason)`. None is needed: every value of the
 /// scenarios fits its declared type, and none has an optional array.
 const DEVIATIONS: [(u64, &str, &str); 0] = [];
 

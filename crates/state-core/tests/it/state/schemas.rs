@@ -52,7 +52,7 @@ fn all_faults_at_once() {
             .fields::<i64>(),
         // Which faults print is bounded; all are there.
         expect![[r#"
-            the schema has faults: at description: stands before the first key; at i64: is no struct with named fields; at usr:a: the prefix before ':' is none of app:, user:, temp:; at steps: the name is reserved for what the outcome of a run reports; at twice: the key is declared twice; at text: handler sum needs a type that allows number, and this one is string; at typo: the type is no valid JSON Schema: "strnig" is no type; the types are null, boolean, integer, number, string, array, object; at never: the type is no valid JSON Schema: no value fits it; and 3 more"#]],
+            invalid schema: description: must follow the declaration of a key; i64: expected a struct with named fields; usr:a: unknown prefix before ':'; available: app:, user:, temp:; steps: the name is reserved for the outcome of a run; twice: duplicate key; text: handler sum requires a type that allows number, found string; typo: invalid JSON Schema: unknown type "strnig"; available: null, boolean, integer, number, string, array, object; never: invalid JSON Schema: no value matches it; and 3 more"#]],
     );
 }
 
@@ -98,7 +98,7 @@ fn of_a_struct() {
     state.set("notes", json!({"text": "a", "replies": [{"text": "b", "replies": []}]})).unwrap();
     let wrong = state.set("notes", json!([{"text": "a", "replies": [{"text": 1, "replies": []}]}]));
     if cfg!(feature = "validation") {
-        expect![[r#"key "notes" holds list of object, which this value is not: at $[0].replies[0].text: expected string, found integer"#]]
+        expect![[r#"invalid value for key "notes": expected string, found integer at $[0].replies[0].text"#]]
             .assert_eq(&report(&wrong.unwrap_err()));
     }
 }
@@ -118,7 +118,7 @@ fn of_a_struct_with_faults() {
     check(
         Schema::builder().fields::<Odd>(),
         expect![[
-            r#"the schema has faults: at number: the x-handler of a field is a handler's name, a string; at spaces: no handler is named "keep last"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins; at list: handler merge_maps needs a type that allows object, and this one is list of integer"#
+            r#"invalid schema: number: expected a handler's name, a string, for x-handler; spaces: unknown handler "keep last"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins; list: handler merge_maps requires a type that allows object, found list of integer"#
         ]],
     );
 }
@@ -143,18 +143,16 @@ fn order_of_declaration_is_kept() {
 fn a_type_that_no_library_understands() {
     check(
         Schema::builder().key_schema("a", json!({"type": "string", "pattern": "("})),
-        expect![[r#"the schema has faults: at a: the type is no valid JSON Schema: "(" is not a "regex""#]],
+        expect![[r#"invalid schema: a: invalid JSON Schema: "(" is not a "regex""#]],
     );
     check(
         Schema::builder().key_schema("a", json!({"type": "array", "items": {"$ref": "#/$defs/none"}})),
-        expect![
-            "the schema has faults: at a: the type is no valid JSON Schema: Pointer '/$defs/none' does not exist"
-        ],
+        expect!["invalid schema: a: invalid JSON Schema: Pointer '/$defs/none' does not exist"],
     );
     check(
         Schema::builder().key_schema("a", json!({"type": "array", "items": {"type": "strnig"}})),
         expect![[
-            r#"the schema has faults: at a: the type is no valid JSON Schema: "strnig" is not valid under any of the schemas listed in the 'anyOf' keyword"#
+            r#"invalid schema: a: invalid JSON Schema: "strnig" is not valid under any of the schemas listed in the 'anyOf' keyword"#
         ]],
     );
 }
@@ -166,8 +164,8 @@ fn alternatives_that_are_lists() {
     ]});
     let result: Value = json!({"a": {"type": either}});
     let last = if cfg!(feature = "validation") {
-        "a = [\"x\"] ! key \"a\" holds list, which this value is not: at $: value is not valid under any of the \
-         schemas listed in the 'anyOf' keyword\na: [1,2]\n"
+        "a = [\"x\"] ! invalid value for key \"a\": value is not valid under any of the \
+         schemas listed in the 'anyOf' keyword at $\na: [1,2]\n"
     } else {
         "a: [1,2,\"x\"]\n"
     };
@@ -189,8 +187,10 @@ fn types_that_refer_to_themselves() {
     if cfg!(feature = "validation") {
         let broken = json!([{"name": "a", "children": [{"name": 1, "children": []}]}]);
         let error = state.set("children", broken).unwrap_err();
-        expect![[r#"key "children" holds list of whole, which this value is not: at $[0].children[0].name: expected string, found integer"#]]
-            .assert_eq(&error.to_string());
+        expect![[
+            r#"invalid value for key "children": expected string, found integer at $[0].children[0].name"#
+        ]]
+        .assert_eq(&error.to_string());
     }
 }
 

@@ -1,4 +1,4 @@
-//! What users rely on: one test for each row of the state table of `semantics.md`.
+//! State: one test per documented behaviour.
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
@@ -112,9 +112,9 @@ fn null() {
         "#,
         expect![[r#"
             list? -> null
-            list = null ! key "list" holds list of string or null, which this value is not: at $: expected string, found null; at $: to store null itself, write it with replace_values
-            list = ["b", null] ! key "list" holds list of string or null, which this value is not: at $[1]: expected string, found null
-            text = null ! key "text" holds string, which this value is not: at $: expected string, found null
+            list = null ! invalid value for key "list": expected string, found null at $; write null with replace_values at $
+            list = ["b", null] ! invalid value for key "list": expected string, found null at $[1]
+            text = null ! invalid value for key "text": expected string, found null at $
             holes: [null,"a",null]
             list: ["a"]
             maybe: null
@@ -156,7 +156,7 @@ fn null_by_upsert() {
         "#,
         expect![[r#"
             tasks? -> null
-            always = null ! handler upsert_by(id) cannot merge into key "always": the new item 0 is no object with a field "id"
+            always = null ! handler upsert_by(id) failed for key "always": expected an object with field "id" for new item 0
             tasks: [{"id":2}]
         "#]],
     );
@@ -190,9 +190,9 @@ fn set_unknown_key() {
         remove c
         c = 1 by sum",
         expect![[r#"
-            c = 1 ! the schema declares no key "c"; known keys: a, b, messages
-            remove c ! the schema declares no key "c"; known keys: a, b, messages
-            c = 1 by sum ! the schema declares no key "c"; known keys: a, b, messages
+            c = 1 ! unknown key "c"; known keys: a, b, messages
+            remove c ! unknown key "c"; known keys: a, b, messages
+            c = 1 by sum ! unknown key "c"; known keys: a, b, messages
         "#]],
     );
     let schema = Schema::builder().key::<String>("a").open().build().unwrap();
@@ -200,11 +200,11 @@ fn set_unknown_key() {
     state.set("c", 1).unwrap();
     let texts = ["usr:c", "", "a\nb", "steps", " a"].map(|key| report(&state.set(key, 1).unwrap_err()));
     expect![[r#"
-        "usr:c" is not a valid key: the prefix before ':' is none of app:, user:, temp:
-        "" is not a valid key: it has no name
-        "a\nb" is not a valid key: it has characters that do not print
-        "steps" is not a valid key: the name is reserved for what the outcome of a run reports
-        " a" is not a valid key: it begins or ends with white space"#]]
+        invalid key "usr:c": unknown prefix before ':'; available: app:, user:, temp:
+        invalid key "": missing name
+        invalid key "a\nb": contains characters that do not print
+        invalid key "steps": the name is reserved for the outcome of a run
+        invalid key " a": begins or ends with white space"#]]
     .assert_eq(&texts.join("\n"));
     assert_eq!(state.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["c", "messages"]);
 }
@@ -228,14 +228,14 @@ fn set_wrong_type() {
         map = [1]
         "#,
         expect![[r#"
-            integer = 1.0 ! key "integer" holds integer, which this value is not: at $: expected integer, found fractional number
-            integer = true ! key "integer" holds integer, which this value is not: at $: expected integer, found boolean
-            integer = 18446744073709551616 ! key "integer" holds integer, which this value is not: at $: expected integer, found fractional number
-            number = "secret" ! key "number" holds number, which this value is not: at $: expected number, found string
-            text = ["secret"] ! key "text" holds string, which this value is not: at $: expected string, found list
-            flag = 1 ! key "flag" holds boolean, which this value is not: at $: expected boolean, found integer
-            list = "secret" by replace_values ! key "list" holds list, which this value is not: at $: expected list, found string
-            map = [1] ! key "map" holds object, which this value is not: at $: expected object, found list
+            integer = 1.0 ! invalid value for key "integer": expected integer, found fractional number at $
+            integer = true ! invalid value for key "integer": expected integer, found boolean at $
+            integer = 18446744073709551616 ! invalid value for key "integer": expected integer, found fractional number at $
+            number = "secret" ! invalid value for key "number": expected number, found string at $
+            text = ["secret"] ! invalid value for key "text": expected string, found list at $
+            flag = 1 ! invalid value for key "flag": expected boolean, found integer at $
+            list = "secret" by replace_values ! invalid value for key "list": expected list, found string at $
+            map = [1] ! invalid value for key "map": expected object, found list at $
             number: 1
         "#]],
     );
@@ -248,10 +248,10 @@ fn set_wrong_type() {
         list = ["a", 1] by keep_last(1)
         "#,
         expect![[r#"
-            list = ["a", 1, "b", {}] ! key "list" holds list of string, which this value is not: at $[1]: expected string, found integer; at $[3]: expected string, found object
-            list = 1 ! key "list" holds list of string, which this value is not: at $: expected string, found integer
-            list = ["a", 1] by union ! key "list" holds list of string, which this value is not: at $[1]: expected string, found integer
-            list = ["a", 1] by keep_last(1) ! key "list" holds list of string, which this value is not: at $[1]: expected string, found integer
+            list = ["a", 1, "b", {}] ! invalid value for key "list": expected string, found integer at $[1]; expected string, found object at $[3]
+            list = 1 ! invalid value for key "list": expected string, found integer at $
+            list = ["a", 1] by union ! invalid value for key "list": expected string, found integer at $[1]
+            list = ["a", 1] by keep_last(1) ! invalid value for key "list": expected string, found integer at $[1]
         "#]],
     );
 }
@@ -289,11 +289,11 @@ fn set_wrong_type_deep_inside() {
         few = 3
         "#,
         expect![[r#"
-            documents = [{"title": "a"}, {"kind": "secret", "pages": 77, "title": 1}] ! key "documents" holds list of Document, which this value is not: at $[1].kind: value is not one of "a" or "b"; at $[1].pages: value is greater than the maximum of 9; at $[1].title: expected string, found integer
-            documents = {"pages": 1.0} ! key "documents" holds list of Document, which this value is not: at $.pages: expected integer, found fractional number; at $: "title" is a required property
-            documents = {"extra": "secret", "odd name": [1, "secret"], "title": "SECRET"} ! key "documents" holds list of Document, which this value is not: at $["odd name"][1]: expected integer, found string; at $.title: value does not match "^[a-z]+$"; at $: Additional properties are not allowed ('extra' was unexpected)
-            names = ["a"] ! key "names" holds list, which this value is not: at $: value has non-unique elements
-            few = 3 ! key "few" holds list, which this value is not: at $: value has more than 2 items
+            documents = [{"title": "a"}, {"kind": "secret", "pages": 77, "title": 1}] ! invalid value for key "documents": value is not one of "a" or "b" at $[1].kind; value is greater than the maximum of 9 at $[1].pages; expected string, found integer at $[1].title
+            documents = {"pages": 1.0} ! invalid value for key "documents": expected integer, found fractional number at $.pages; "title" is a required property at $
+            documents = {"extra": "secret", "odd name": [1, "secret"], "title": "SECRET"} ! invalid value for key "documents": expected integer, found string at $["odd name"][1]; value does not match "^[a-z]+$" at $.title; Additional properties are not allowed ('extra' was unexpected) at $
+            names = ["a"] ! invalid value for key "names": value has non-unique elements at $
+            few = 3 ! invalid value for key "few": value has more than 2 items at $
             few: [1,2]
             names: ["a"]
         "#]],
@@ -322,7 +322,7 @@ fn set_wrong_type_of_a_typed_key() {
     ];
     for error in refused.map(Result::unwrap_err) {
         let text = report(&error);
-        assert!(text.contains("holds") && text.contains("at $"), "{text}");
+        assert!(text.starts_with("invalid value for key") && text.contains("at $"), "{text}");
         assert!(!text.contains("secret") && !text.contains("4711"), "{text}");
     }
     assert_eq!(json_of(&state), json_of(&State::new(&schema)));
@@ -351,11 +351,11 @@ fn initial_data() {
     .map(start);
     expect![[r#"
         {"values":{"count":1,"messages":[],"numbers":[1]},"version":1}
-        key "numbers" holds list of integer, which this value is not: at $: expected list, found integer
-        key "numbers" holds list of integer, which this value is not: at $[0]: expected integer, found string
-        the schema declares no key "colour"; known keys: count, numbers, messages
-        the initial values cannot be read: at $.messages: expected a list, found string
-        the initial values cannot be read: at $: expected an object of values by key, found list
+        invalid value for key "numbers": expected list, found integer at $
+        invalid value for key "numbers": expected integer, found string at $[0]
+        unknown key "colour"; known keys: count, numbers, messages
+        invalid initial values: expected a list, found string at $.messages
+        invalid initial values: expected an object of values by key, found list at $
         {"values":{"count":5,"messages":[{"parts":[{"text":"hi"}],"role":"user"}]},"version":1}"#]]
     .assert_eq(&texts.join("\n"));
 }
@@ -371,9 +371,9 @@ fn failing_handler() {
         big = 1
         "#,
         expect![[r#"
-            day = "secret" ! handler always_fails cannot merge into key "day": expected a date
-            name = "secret" ! key "name" holds string, which this value is not: at $: expected string, found integer
-            big = 1 ! handler sum cannot merge into key "big": the sum is too large for a number of 64 bits
+            day = "secret" ! handler always_fails failed for key "day": expected a date
+            name = "secret" ! invalid value for key "name": expected string, found integer at $
+            big = 1 ! handler sum failed for key "big": the sum does not fit 64 bits
             big: 18446744073709551615
         "#]],
     );
@@ -389,7 +389,7 @@ fn several_writes() {
     delta.push(schema.write_with("left", -4, &Handler::sum()).unwrap());
     let before = json_of(&state);
     let error = state.apply(&delta).unwrap_err();
-    assert!(error.to_string().starts_with("key \"left\" holds integer, which this value is not"), "{error}");
+    assert!(error.to_string().starts_with("invalid value for key \"left\""), "{error}");
     assert_eq!(json_of(&state), before);
 }
 
@@ -410,9 +410,9 @@ fn handler_override() {
         name = "x" by merge_lists
         "#,
         expect![[r#"
-            count = 2 by nothing_of_the_sort ! no handler is named "nothing_of_the_sort"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins, always_fails, concat_str, gives_a_number, sorted_merge
-            count = 2 by keep_last(0) ! handler keep_last(0) cannot merge into key "count": it would never keep anything
-            name = "x" by merge_lists ! key "name" holds string, which this value is not: at $: expected string, found list
+            count = 2 by nothing_of_the_sort ! unknown handler "nothing_of_the_sort"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins, always_fails, concat_str, gives_a_number, sorted_merge
+            count = 2 by keep_last(0) ! handler keep_last(0) failed for key "count": the number of kept items must be at least 1
+            name = "x" by merge_lists ! invalid value for key "name": expected string, found list at $
             count: 3
             list: [3,9]
             name: "Alice-Bob"
@@ -425,8 +425,7 @@ fn handler_override() {
     state.set_with("count", 4, &twice).unwrap();
     assert_eq!(state.get("count").unwrap(), json!(8));
     assert!(
-        report(&schema.write_with("count", 4, &twice).unwrap_err())
-            .starts_with("no handler is named \"twice\"")
+        report(&schema.write_with("count", 4, &twice).unwrap_err()).starts_with("unknown handler \"twice\"")
     );
 }
 
@@ -436,7 +435,7 @@ fn custom_handler() {
         json!({"a": {"type": "string", "handler": "unheard_of"}}),
         "",
         expect![[r#"
-        no schema! no handler is named "unheard_of"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins, always_fails, concat_str, gives_a_number, sorted_merge
+        no schema! unknown handler "unheard_of"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins, always_fails, concat_str, gives_a_number, sorted_merge
     "#]],
     );
     check(
@@ -474,7 +473,7 @@ fn per_key_default() {
         json!({"count": {"type": "integer", "default": "secret"}}),
         "",
         expect![[r#"
-        no schema! the schema has faults: at count: the default does not fit: key "count" holds integer, which this value is not: at $: expected integer, found string
+        no schema! invalid schema: count: invalid default: invalid value for key "count": expected integer, found string at $
     "#]],
     );
 }
@@ -497,10 +496,10 @@ fn messages() {
         expect![[r#"
             has messages -> true
             messages? -> []
-            messages = [{"role": "user", "parts": ["hi"]}, {"role": "secret", "parts": []}] ! key "messages" holds list of messages, which this value is not: at $[1].role: unknown variant, expected one of `system`, `user`, `assistant`, `tool`
-            messages = "secret" ! key "messages" holds list of messages, which this value is not: at $: expected a message: an object with `role` and `parts`, found string
-            messages = [] by sum ! handler sum cannot merge into key "messages": messages are appended (merge_lists) or replaced (replace_values)
-            remove messages ! "messages" is the projection of message events and takes no writes; push a message instead
+            messages = [{"role": "user", "parts": ["hi"]}, {"role": "secret", "parts": []}] ! invalid value for key "messages": unknown variant, expected one of `system`, `user`, `assistant`, `tool` at $[1].role
+            messages = "secret" ! invalid value for key "messages": expected a message: an object with `role` and `parts`, found string at $
+            messages = [] by sum ! handler sum failed for key "messages": messages are appended (merge_lists) or replaced (replace_values)
+            remove messages ! key "messages" cannot be written: it is the projection of message events; push a message instead
             messages: [{"parts":[{"text":"again"}],"role":"user"}]
         "#]],
     );
@@ -512,9 +511,9 @@ fn messages() {
     assert_eq!(state.get(MESSAGES).unwrap().unwrap().len(), 2);
     let refuse = |builder: stepfold_state_core::state::SchemaBuilder| report(&builder.build().unwrap_err());
     expect![[r#"
-        the schema has faults: at messages: "messages" is always there as a list of messages and cannot be declared as anything else
-        the schema has faults: at messages: messages are always appended and take no other handler
-        the schema has faults: at messages: a conversation begins empty and has no default"#]]
+        invalid schema: messages: "messages" is a list of messages and cannot be declared with another type
+        invalid schema: messages: messages are always appended: the handler cannot be changed
+        invalid schema: messages: a conversation begins empty: the default cannot be set"#]]
     .assert_eq(
         &[
             refuse(Schema::builder().key::<Vec<String>>("messages")),
@@ -531,9 +530,7 @@ fn reserved_keys() {
         let error = Schema::builder().key::<String>((*key).to_owned()).build().unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!(
-                "the schema has faults: at {key}: the name is reserved for what the outcome of a run reports"
-            ),
+            format!("invalid schema: {key}: the name is reserved for the outcome of a run"),
         );
     }
 }
@@ -584,7 +581,7 @@ fn values_are_not_nested_too_deep_to_be_read_again() {
     state.set("a", nested(100)).unwrap();
     state.set("b", json!({"a": {"b": nested(98)}})).unwrap();
     let error = state.set("a", nested(101)).unwrap_err();
-    assert_eq!(error.to_string(), "the value for key \"a\" nests deeper than 100 levels");
+    assert_eq!(error.to_string(), "value for key \"a\" nested too deeply: expected at most 100 levels");
     state.set_with("c", json!({"a": nested(99)}), &Handler::union()).unwrap_err();
     let json = serde_json::to_string(&state).unwrap();
     assert_eq!(json_of(&State::from_json(&schema, &json).unwrap()), json_of(&state));

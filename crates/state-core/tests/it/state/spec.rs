@@ -1,4 +1,4 @@
-//! The State examples of spec/000, as a reader of that page would write them here.
+//! The examples of Haystack 2.31's documentation page "State", in Rust.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

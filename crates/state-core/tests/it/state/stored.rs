@@ -28,53 +28,42 @@ fn some_schema() -> Schema {
 
 #[test]
 fn schemas() {
-    check_schema(
-        "",
-        expect!["the stored schema cannot be read: at line 1 column 0: EOF while parsing a value"],
-    );
-    check_schema(
-        "{",
-        expect!["the stored schema cannot be read: at line 1 column 1: EOF while parsing an object"],
-    );
-    check_schema(
-        "[]",
-        expect!["the stored schema cannot be read: at $: expected an object with a version, found list"],
-    );
-    check_schema("{}", expect!["the stored schema cannot be read: at $: missing field `version`"]);
+    check_schema("", expect!["invalid stored schema: EOF while parsing a value at line 1 column 0"]);
+    check_schema("{", expect!["invalid stored schema: EOF while parsing an object at line 1 column 1"]);
+    check_schema("[]", expect!["invalid stored schema: expected an object with a version, found list at $"]);
+    check_schema("{}", expect!["invalid stored schema: missing field `version` at $"]);
     check_schema(
         r#"{"version": "1"}"#,
-        expect!["the stored schema cannot be read: at $.version: expected u64, found string"],
+        expect!["invalid stored schema: expected u64, found string at $.version"],
     );
     check_schema(
         r#"{"version": 1} x"#,
-        expect!["the stored schema cannot be read: at line 1 column 16: trailing characters"],
+        expect!["invalid stored schema: trailing characters at line 1 column 16"],
     );
     check_schema(r#"{"version": 1}"#, expect![[r#"{"version":1,"open":false,"keys":{}}"#]]);
     check_schema(
         r#"{"version": 1, "keys": []}"#,
-        expect!["the stored schema cannot be read: at $.keys: expected an object of keys, found list"],
+        expect!["invalid stored schema: expected an object of keys, found list at $.keys"],
     );
     check_schema(
         r#"{"version": 1, "keys": {"a": {"handler": "a b"}}}"#,
         expect![[
-            r#"the stored schema cannot be read: at $.keys.a.handler: no handler is named "a b"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins"#
+            r#"invalid stored schema: unknown handler "a b"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins at $.keys.a.handler"#
         ]],
     );
     check_schema(
         r#"{"version": 1, "keys": {"a": {"type": true}, "a": {"type": true}}}"#,
-        expect!["the schema has faults: at a: the key is declared twice"],
+        expect!["invalid schema: a: duplicate key"],
     );
     check_schema(
         r#"{"version": 1, "keys": {"a": {}, "b": {"handler": "sum"}}}"#,
         expect![[
-            r#"the schema has faults: at a: it has no type; a value of any type is "type": true; at b: it has no type; a value of any type is "type": true"#
+            r#"invalid schema: a: missing type; write "type": true for a value of any type; b: missing type; write "type": true for a value of any type"#
         ]],
     );
     check_schema(
         r#"{"version": 1, "keys": {"a": {"type": null}}}"#,
-        expect![
-            "the schema has faults: at a: the type is no valid JSON Schema: it is neither an object nor a boolean"
-        ],
+        expect!["invalid schema: a: invalid JSON Schema: expected an object or a boolean"],
     );
     check_schema(
         r#"{"version": 1, "made_by": "a friend", "keys": {"a": {"type": "integer", "colour": 1}, "b": {"type": true, "default": null}}}"#,
@@ -88,47 +77,39 @@ fn schemas() {
 fn a_newer_schema() {
     let error = Schema::from_json(r#"{"keys": "of another form", "version": 2}"#, &handlers()).unwrap_err();
     assert!(matches!(error, StateError::NewerFormat { found: 2, supported: 1, .. }));
-    expect!["the stored schema has format 2, and this version reads up to 1; update stepfold"]
+    expect!["unsupported format 2 of the stored schema: this version reads up to 1; update stepfold"]
         .assert_eq(&report(&error));
 }
 
 #[test]
 fn states() {
-    check_state(
-        "null",
-        expect!["the stored state cannot be read: at $: expected an object with a version, found null"],
-    );
-    check_state(
-        r#"{"version": 1}"#,
-        expect!["the stored state cannot be read: at $: missing field `values`"],
-    );
+    check_state("null", expect!["invalid stored state: expected an object with a version, found null at $"]);
+    check_state(r#"{"version": 1}"#, expect!["invalid stored state: missing field `values` at $"]);
     check_state(
         r#"{"version": 1, "values": {}, "shard": 7}"#,
         expect![[r#"{"values":{"messages":[],"name":"Ada"},"version":1}"#]],
     );
     check_state(
         r#"{"version": 1, "values": {"numbers": [1, "secret"]}}"#,
-        expect![[
-            r#"key "numbers" holds list of integer, which this value is not: at $[1]: expected integer, found string"#
-        ]],
+        expect![[r#"invalid value for key "numbers": expected integer, found string at $[1]"#]],
     );
     check_state(
         r#"{"version": 1, "values": {"secret": 1}}"#,
-        expect![[r#"the schema declares no key "secret"; known keys: numbers, name, messages"#]],
+        expect![[r#"unknown key "secret"; known keys: numbers, name, messages"#]],
     );
     check_state(
         r#"{"version": 1, "values": {"messages": [{"role": "user", "parts": 1}]}}"#,
         expect![[
-            r#"the stored state cannot be read: at $.values.messages[0].parts: expected a list of parts, or a string, found integer"#
+            r#"invalid stored state: expected a list of parts, or a string, found integer at $.values.messages[0].parts"#
         ]],
     );
     check_state(
         r#"{"version": 1, "values": {"numbers": [1, 2"#,
-        expect!["the stored state cannot be read: at line 1 column 42: EOF while parsing a list"],
+        expect!["invalid stored state: EOF while parsing a list at line 1 column 42"],
     );
     check_state(
         r#"{"version": 3, "values": 1}"#,
-        expect!["the stored state has format 3, and this version reads up to 1; update stepfold"],
+        expect!["unsupported format 3 of the stored state: this version reads up to 1; update stepfold"],
     );
 }
 
@@ -170,13 +151,13 @@ fn deltas() {
     .map(read);
     expect![[r#"
         {"values":{"messages":[],"name":"Ada","numbers":[1]},"version":1}
-        key "name" holds string, which this value is not: at $: expected string, found null
+        invalid value for key "name": expected string, found null at $
         missing field `value` at line 1 column 46
         missing field `handler` at line 1 column 33
         missing field `key` at line 1 column 31
-        no handler is named "unheard_of"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
-        the schema declares no key "colour"; known keys: numbers, name, messages
-        "messages" is the projection of message events and takes no writes; push a message instead
+        unknown handler "unheard_of"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+        unknown key "colour"; known keys: numbers, name, messages
+        key "messages" cannot be written: it is the projection of message events; push a message instead
         invalid type: map, expected a sequence at line 1 column 0"#]].assert_eq(&texts.join("\n"));
 }
 
@@ -188,7 +169,7 @@ fn decoding_a_value_as_another_type_never_shows_it() {
     let one = state.get(stepfold_state_core::state::Key::<u64>::new("name")).unwrap_err();
     let list = state.get(stepfold_state_core::state::Key::<Vec<u64>>::new("list")).unwrap_err();
     expect![[r#"
-        key "name" cannot be read as u64: at $: expected u64, found string
-        key "list" cannot be read as alloc::vec::Vec<u64>: at $[1]: expected u64, found string"#]]
+        key "name" cannot be decoded as u64: expected u64, found string at $
+        key "list" cannot be decoded as alloc::vec::Vec<u64>: expected u64, found string at $[1]"#]]
     .assert_eq(&format!("{}\n{}", report(&one), report(&list)));
 }

@@ -1,4 +1,4 @@
-//! The template rules of `semantics.md`, section 6.
+//! Templates, rule by rule.
 
 #![expect(clippy::unicode_not_nfc, reason = "keys of decomposed letters are part of what is tested")]
 
@@ -49,7 +49,7 @@ fn missing() {
     check(
         "Dear {name},\n\n  é {absent}!",
         expect![[
-            r#"the template needs "absent" (line 3, column 5), which the state does not have; write {absent?} if it may be absent; keys there are: 9, app:name, count, empty, evil, été, list, map, name, nom-propre_2, nothing, ratio, temp:name, user:name, user:preferences, user:preferences.theme, имя, हिन्दी, messages"#
+            r#"missing key "absent" for the template at line 3, column 5; write {absent?} if it is optional; known keys: 9, app:name, count, empty, evil, été, list, map, name, nom-propre_2, nothing, ratio, temp:name, user:name, user:preferences, user:preferences.theme, имя, हिन्दी, messages"#
         ]],
     );
 }
@@ -116,6 +116,6 @@ fn values_from_elsewhere() {
     let lookup = |key: &str| (key == "a").then(|| ValueRef::from(&value));
     assert_eq!(template.render_with(lookup, Names::default).unwrap(), "1 ");
     let error = template.render_with(|_| None, Names::default).unwrap_err();
-    expect![[r#"the template needs "a.b" (line 1, column 1), which the state does not have; write {a.b?} if it may be absent; keys there are: none"#]]
+    expect![[r#"missing key "a.b" for the template at line 1, column 1; write {a.b?} if it is optional; known keys: none"#]]
         .assert_eq(&report(&error));
 }

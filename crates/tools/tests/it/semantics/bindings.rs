@@ -272,7 +272,7 @@ async fn merge_fails_after_a_tool_ran() {
         Schema::builder().key::<i64>("count").handler(Handler::sum()).key::<Vec<String>>("documents");
     World::new(schema, json!({})).tool(bad).tool(good).check("> c1 bad() > c2 good()", expect![[r#"
         assistant: > c1 bad()   > c2 good()
-        tool c1!:  tool 'bad' ran, but its result could not be written to the state, and none of it was: key "documents" holds list of string, which this value is not: at $: expected string, found integer
+        tool c1!:  tool 'bad' ran, but its writes to the state failed and none was applied: invalid value for key "documents": expected string, found integer at $
         tool c2:   {"count": 1}
         state: {"count":1}
         delta c2: [{"key":"count","handler":"sum","value":1}]
@@ -293,7 +293,7 @@ async fn merge_fails_when_the_step_is_settled() {
             expect![[r#"
                 assistant: > c1 add(count=18446744073709551000, note="a")   > c2 add(count=1000, note="b")   > c3 add(count=600, note="c")
                 tool c1:   {"count": 18446744073709551000, "note": "a"}
-                tool c2!:  tool 'add' ran, but its result could not be written to the state, and none of it was: handler sum cannot merge into key "count": the sum is too large for a number of 64 bits
+                tool c2!:  tool 'add' ran, but its writes to the state failed and none was applied: handler sum failed for key "count": the sum does not fit 64 bits
                 tool c3:   {"count": 600, "note": "c"}
                 state: {"count":18446744073709551600,"notes":["a","c"]}
                 delta c1: [{"key":"notes","handler":"merge_lists","value":["a"]},{"key":"count","handler":"sum","value":18446744073709551000}]
@@ -317,8 +317,8 @@ async fn merge_fails_with_a_handler_that_panics_or_shows_values() {
         .tool(read)
         .check("> c1 a() > c2 b() > c3 read()", expect![[r#"
             assistant: > c1 a()   > c2 b()   > c3 read()
-            tool c1!:  tool 'a' ran, but its result could not be written to the state, and none of it was: a handler panicked: no such luck
-            tool c2!:  tool 'b' ran, but its result could not be written to the state, and none of it was: handler tells cannot merge into key "b": cannot add to Some(String("<b>"))
+            tool c1!:  tool 'a' ran, but its writes to the state failed and none was applied: a handler panicked: no such luck
+            tool c2!:  tool 'b' ran, but its writes to the state failed and none was applied: handler tells failed for key "b": cannot add to Some(String("<b>"))
             tool c3:   {}
             state: {"b":"s3cret"}
         "#]])

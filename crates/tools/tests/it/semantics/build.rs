@@ -31,7 +31,7 @@ fn bindings_against_the_schema() {
     check(
         tool.check(&schema, &Resources::new()),
         expect![[
-            r#"tool 'search' has faults: at state key "typo_1": is read, but the schema does not declare it; at state key "typo_3": the schema declares no key "typo_3"; known keys: documents, messages; at state key "documents": no handler is named "unknown"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins; at state key "documents": handler sum cannot merge into key "documents": handler sum needs a type that allows number, and this one is list of string; at state key "typo_2": the schema declares no key "typo_2"; known keys: documents, messages"#
+            r#"invalid tool 'search': state key "typo_1": not declared by the schema; state key "typo_3": unknown key "typo_3"; known keys: documents, messages; state key "documents": unknown handler "unknown"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins; state key "documents": handler sum failed for key "documents": handler sum requires a type that allows number, found list of string; state key "typo_2": unknown key "typo_2"; known keys: documents, messages"#
         ]],
     );
 }
@@ -51,7 +51,7 @@ fn bindings_to_an_unknown_parameter() {
     check(
         tool.build(),
         expect![[
-            r#"tool 'search' has faults: at parameter "user_contxt": is fed from state, but the tool has no such parameter; it has: limit, query; at parameter "query": is fed from two keys of the state"#
+            r#"invalid tool 'search': parameter "user_contxt": unknown parameter, read from the state; available: limit, query; parameter "query": read from two keys of the state"#
         ]],
     );
 }
@@ -63,7 +63,7 @@ fn bindings_with_impossible_keys() {
     check(
         tool.build(),
         expect![[
-            r#"tool 'search' has faults: at state key "usr:x": "usr:x" is not a valid key: the prefix before ':' is none of app:, user:, temp:; at state key "": "" is not a valid key: it has no name; at state key "a\nb": "a\nb" is not a valid key: it has characters that do not print"#
+            r#"invalid tool 'search': state key "usr:x": invalid key "usr:x": unknown prefix before ':'; available: app:, user:, temp:; state key "": invalid key "": missing name; state key "a\nb": invalid key "a\nb": contains characters that do not print"#
         ]],
     );
 }
@@ -72,11 +72,11 @@ fn bindings_with_impossible_keys() {
 fn targeting_messages() {
     check(
         returns("search", json!(1)).output_to_state("messages", "x").build(),
-        expect!["tool 'search' has faults: at messages: is the conversation and takes no writes from tools"],
+        expect!["invalid tool 'search': messages: must not be written by tools: it is the conversation"],
     );
     check(
         returns("search", json!(1)).writes(["messages"]).build(),
-        expect!["tool 'search' has faults: at messages: is the conversation and takes no writes from tools"],
+        expect!["invalid tool 'search': messages: must not be written by tools: it is the conversation"],
     );
 }
 
@@ -91,9 +91,7 @@ fn duplicate_tool_names() {
     let tool = || returns("search", json!(1)).build().unwrap();
     check(
         Tools::of([tool(), tool()]),
-        expect![[
-            r#"the tools have faults: at search: is offered twice by toolset "tools"; rename one of the two"#
-        ]],
+        expect![[r#"invalid tools: search: duplicate name in toolset "tools": rename one of the two"#]],
     );
 }
 
@@ -104,7 +102,7 @@ fn everything_that_a_tool_can_get_wrong_at_once() {
     check(
         tool.build(),
         expect![
-            "tool 'sear ch' has faults: at name: is not of 1 to 64 letters, digits, '_' or '-', which is what models can call; at description: is empty; say for the model what the tool does and when to use it; at time_out: is zero; no call could ever finish; at retry: is only for tools that are pure or idempotent; declare the effect, or leave the retry to the model; at writes: the function takes a StateWriter; declare the keys that it writes; at parameters: the function takes raw arguments; give their JSON Schema with `parameters`"
+            "invalid tool 'sear ch': name: expected 1 to 64 letters, digits, '_' or '-'; description: must not be empty: describe for the model what the tool does and when to use it; time_out: must be positive: no call could finish; retry: requires a pure or idempotent tool: declare the effect, or leave retries to the model; writes: missing: the function takes a StateWriter, so declare the keys that it writes; parameters: missing JSON Schema: set it with `parameters`, since the function takes raw arguments"
         ],
     );
 }
@@ -116,7 +114,7 @@ fn resources_missing() {
         Tool::new("query", "Queries.", |_: Resource<Pool>| async { Ok::<_, ToolError>(()) }).build().unwrap();
     let schema = Schema::builder().build().unwrap();
     let error = tool.check(&schema, &Resources::new()).unwrap_err().to_string();
-    assert!(error.starts_with("tool 'query' has faults: at resource it::semantics::build::"), "{error}");
-    assert!(error.ends_with("::Pool: is not among the resources of the run"), "{error}");
+    assert!(error.starts_with("invalid tool 'query': resource it::semantics::build::"), "{error}");
+    assert!(error.ends_with("::Pool: missing from the resources of the run"), "{error}");
     check(tool.check(&schema, &Resources::new().with(Pool)), expect!["fine"]);
 }

@@ -21,7 +21,7 @@ async fn unknown_tool() {
             expect![[r#"
             assistant: > c1 a()   > c2 x()   > c3 b()
             tool c1:   2
-            tool c2!:  tool 'x' not found; available: b, a
+            tool c2!:  unknown tool 'x'; available: b, a
             tool c3:   1
         "#]],
         )
@@ -31,7 +31,7 @@ async fn unknown_tool() {
             "> c1 x()",
             expect![[r#"
         assistant: > c1 x()
-        tool c1!:  tool 'x' not found; available: none
+        tool c1!:  unknown tool 'x'; available: none
     "#]],
         )
         .await;
@@ -45,7 +45,7 @@ async fn unknown_tool_among_very_many() {
     }
     world.check("> c1 x()", expect![[r#"
         assistant: > c1 x()
-        tool c1!:  tool 'x' not found; available: t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11, t12, t13, t14, t15, t16, t17, t18, t19, t20, t21, t22, t23, t24, t25, t26, t27, t28, t29, and 3 more
+        tool c1!:  unknown tool 'x'; available: t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11, t12, t13, t14, t15, t16, t17, t18, t19, t20, t21, t22, t23, t24, t25, t26, t27, t28, t29, and 3 more
     "#]]).await;
 }
 
@@ -79,8 +79,8 @@ async fn argument_validation_tells_all_faults_at_once_and_before_the_function_ru
             r#"> c1 search(filters=[{"year": 2024}, {"year": "s3cret"}], page=1, query="ab") > c2 search() > c3 search(limit=1, query="stalls")"#,
             expect![[r#"
                 assistant: > c1 search(filters=[{"year": 2024}, {"year": "s3cret"}], page=1, query="ab")   > c2 search()   > c3 search(limit=1, query="stalls")
-                tool c1!:  the arguments of tool 'search' do not fit: at $: "limit" is a required property; at $.filters[1].year: expected integer, found string; at $.query: value is shorter than 3 characters; at $: Additional properties are not allowed ('page' was unexpected)
-                tool c2!:  the arguments of tool 'search' do not fit: at $: "query" is a required property; at $: "limit" is a required property
+                tool c1!:  invalid arguments for tool 'search': "limit" is a required property at $; expected integer, found string at $.filters[1].year; value is shorter than 3 characters at $.query; Additional properties are not allowed ('page' was unexpected) at $
+                tool c2!:  invalid arguments for tool 'search': "query" is a required property at $; "limit" is a required property at $
                 tool c3:   null
             "#]],
         )
@@ -96,10 +96,10 @@ async fn argument_validation_of_malformed_arguments() {
             r#"> c1 search!("{\"q\": stalls}") > c2 search!("[1]") > c3 search!("{\"q\": \"\\ud800\"}") > c4 search!("{")"#,
             expect![[r#"
                 assistant: > c1 search!("{\"q\": stalls}")   > c2 search!("[1]")   > c3 search!("{\"q\": \"\\ud800\"}")   > c4 search!("{")
-                tool c1!:  the arguments of tool 'search' are not a JSON object: expected value at line 1 column 7
-                tool c2!:  the arguments of tool 'search' are not a JSON object: expected a JSON object, found list
-                tool c3!:  the arguments of tool 'search' are not a JSON object: unexpected end of hex escape at line 1 column 14
-                tool c4!:  the arguments of tool 'search' are not a JSON object: EOF while parsing an object at line 1 column 1
+                tool c1!:  malformed arguments for tool 'search': expected value at line 1 column 7
+                tool c2!:  malformed arguments for tool 'search': expected a JSON object, found list
+                tool c3!:  malformed arguments for tool 'search': unexpected end of hex escape at line 1 column 14
+                tool c4!:  malformed arguments for tool 'search': EOF while parsing an object at line 1 column 1
             "#]],
         )
         .await;
@@ -133,11 +133,8 @@ async fn error_text_of_what_the_state_fed_does_not_show_it() {
         let done = world.invocation(r#"> c1 login(user="Ada")"#).finish().await;
         let text = done.outcomes[0].result.text().into_owned();
         assert_eq!(done.outcomes[0].status, Status::Failed(Failure::InvalidArguments));
-        let start = "the arguments of tool 'login' do not fit: at $.token";
-        assert!(
-            text.starts_with(start) && text.ends_with(": what the state holds does not fit"),
-            "{shown}: {text}"
-        );
+        let start = "invalid arguments for tool 'login': invalid value in the state at $.token";
+        assert!(text == start, "{shown}: {text}");
     }
 }
 
@@ -151,10 +148,13 @@ async fn error_text_of_a_key_that_is_not_set() {
     let tool = Tool::new("login", "Logs in.", login).input_from_state("key", "token");
     World::new(Schema::builder().key::<Value>("key"), json!({}))
         .tool(tool)
-        .check(r#"> c1 login(user="Ada")"#, expect![[r#"
+        .check(
+            r#"> c1 login(user="Ada")"#,
+            expect![[r#"
             assistant: > c1 login(user="Ada")
-            tool c1!:  the arguments of tool 'login' do not fit: at $: the state has no "key" to feed `token` from
-        "#]])
+            tool c1!:  invalid arguments for tool 'login': missing state key "key" for argument `token`
+        "#]],
+        )
         .await;
 }
 
@@ -242,8 +242,8 @@ async fn error_text_of_a_state_value_of_another_type() {
             "> c1 read()",
             expect![[r#"
         assistant: > c1 read()
-        tool c1!:  tool 'read' cannot work: state key "secret" is not of the type that the tool reads
-        error: tool 'read' failed in call 'c1': state key "secret" is not of the type that the tool reads
+        tool c1!:  tool 'read' failed: state key "secret" does not have the type that the tool reads
+        error: tool 'read' failed in call 'c1': state key "secret" does not have the type that the tool reads
         state: {"other":"open","secret":{"key":"s3cret's\n\"key\""}}
     "#]],
         )
@@ -298,7 +298,7 @@ async fn results_without_a_json_form() {
             "> c1 odd()",
             expect![[r#"
             assistant: > c1 odd()
-            tool c1!:  the result has no JSON form: odd
+            tool c1!:  result cannot be serialised as JSON: odd
         "#]],
         )
         .await;
@@ -332,9 +332,9 @@ async fn raise_on_failure() {
             assistant: > c1 fine()   > c2 bad()   > c3 worse()   > c4 fine()   > c5 unknown()
             tool c1:   fine
             tool c2!:  no luck
-            tool c3!:  tool 'worse' cannot work: disk gone
+            tool c3!:  tool 'worse' failed: disk gone
             tool c4:   fine
-            tool c5!:  tool 'unknown' not found; available: bad, worse, fine
+            tool c5!:  unknown tool 'unknown'; available: bad, worse, fine
             error: tool 'bad' failed in call 'c2': no luck
         "#]],
         )
@@ -354,8 +354,8 @@ async fn fatal_errors_keep_siblings() {
             assistant: > c1 fine()   > c2 bad()   > c3 worse()   > c4 worse()   > c5 fine()
             tool c1:   fine
             tool c2!:  no luck
-            tool c3!:  tool 'worse' cannot work: disk gone
-            tool c4!:  tool 'worse' cannot work: disk gone
+            tool c3!:  tool 'worse' failed: disk gone
+            tool c4!:  tool 'worse' failed: disk gone
             tool c5:   fine
             error: tool 'worse' failed in call 'c3': disk gone
         "#]],
@@ -374,8 +374,8 @@ async fn resources_missing_are_for_the_caller() {
             "> c1 query()",
             expect![[r#"
         assistant: > c1 query()
-        tool c1!:  tool 'query' cannot work: no resource of type u8 was given to the run
-        error: tool 'query' failed in call 'c1': no resource of type u8 was given to the run
+        tool c1!:  tool 'query' failed: missing resource of type u8: add it to the run's resources
+        error: tool 'query' failed in call 'c1': missing resource of type u8: add it to the run's resources
     "#]],
         )
         .await;
@@ -417,8 +417,10 @@ impl tracing::Subscriber for Log {
 
 #[tokio::test]
 async fn a_formatters_reason_is_logged_without_values_of_the_state() {
-    let quotes = |result: &Value| Err::<String, _>(format!("cannot format {result}, {:?}", result["key"]));
-    let panics = |result: &Value| -> Result<String, String> { panic!("odd: {result}") };
+    let quotes = |result: &Value| Err(format!("cannot format {result}, {:?}", result["key"]).into());
+    let panics = |result: &Value| -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        panic!("odd: {result}")
+    };
     let log = Log::default();
     let logged = tracing::subscriber::set_default(log.clone());
     for (name, text) in [
@@ -440,7 +442,7 @@ async fn a_formatters_reason_is_logged_without_values_of_the_state() {
         "tool: \"quotes\"",
         r#"cannot format {\"key\":\"<secret>\"}, String(\"<secret>\")"#,
         "tool: \"panics\"",
-        "it panicked: odd: ",
+        "panicked: odd: ",
     ] {
         assert!(log.contains(part), "{part}: {log}");
     }

@@ -66,7 +66,7 @@ async fn limits_time_out_per_tool() {
             "> c1 slow() > c2 patient() > c3 hasty()",
             expect![[r#"
             assistant: > c1 slow()   > c2 patient()   > c3 hasty()
-            tool c1!:  tool 'slow' timed out after 5s; it may have had its effect
+            tool c1!:  tool 'slow' timed out after 5s; the effect may have happened
             tool c2:   done
             tool c3!:  tool 'hasty' timed out after 1.5s
         "#]],
@@ -123,8 +123,8 @@ async fn limits_time_out_of_a_blocking_tool_that_goes_on() {
             reply,
             expect![[r#"
         assistant: > c1 stuck()   > c2 wait()
-        tool c1!:  tool 'stuck' timed out after 1ms; it may have had its effect
-        tool c2:   [true, "the call of tool 'stuck' has ended and writes nothing more"]
+        tool c1!:  tool 'stuck' timed out after 1ms; the effect may have happened
+        tool c2:   [true, "write of tool 'stuck' rejected: its call has ended"]
     "#]],
         )
         .await;
@@ -213,7 +213,7 @@ async fn limits_retries_only_where_the_tool_asks_for_them() {
 
     let (tool, _) = flaky(1, || ToolError::new("busy"));
     let refused = tool.retry(Retry::times(1)).build().unwrap_err();
-    expect!["tool 'flaky' has faults: at retry: is only for tools that are pure or idempotent; declare the effect, or leave the retry to the model"].assert_eq(&refused.to_string());
+    expect!["invalid tool 'flaky': retry: requires a pure or idempotent tool: declare the effect, or leave retries to the model"].assert_eq(&refused.to_string());
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,8 +244,8 @@ async fn limits_cancellation_before_the_start() {
             "> c1 fine() > c2 unknown()",
             expect![[r#"
         assistant: > c1 fine()   > c2 unknown()
-        tool c1!:  tool 'fine' was not started: the run was cancelled
-        tool c2!:  tool 'unknown' was not started: the run was cancelled
+        tool c1!:  tool 'fine' not started: the run was cancelled
+        tool c2!:  tool 'unknown' not started: the run was cancelled
     "#]],
         )
         .await;
@@ -315,9 +315,9 @@ async fn limits_cancellation_while_calls_run() {
             expect![[r#"
         assistant: > c1 fine()   > c2 guarded()   > c3 pure()   > c4 fine()
         tool c1:   {"result": 1}
-        tool c2!:  tool 'guarded' was cancelled while it ran; it may have had its effect
-        tool c3!:  tool 'pure' was cancelled while it ran
-        tool c4!:  tool 'fine' was not started: the run was cancelled
+        tool c2!:  tool 'guarded' cancelled while it ran; the effect may have happened
+        tool c3!:  tool 'pure' cancelled while it ran
+        tool c4!:  tool 'fine' not started: the run was cancelled
         state: {"result":1}
         delta c1: [{"key":"result","handler":"replace_values","value":1}]
     "#]],

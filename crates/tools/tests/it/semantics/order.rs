@@ -53,7 +53,7 @@ async fn order_of_outcomes_and_merges_is_that_of_the_calls() {
             expect![[r#"
         assistant: > c1 slow()   > c2 nothing(x=1)   > c3 fast()
         tool c1:   slow
-        tool c2!:  tool 'nothing' not found; available: slow, fast
+        tool c2!:  unknown tool 'nothing'; available: slow, fast
         tool c3:   fast
         state: {"log":["slow","fast"]}
         delta c1: [{"key":"log","handler":"merge_lists","value":["slow"]}]
@@ -293,7 +293,7 @@ async fn progress_after_the_end_is_not_told() {
             expect![[r#"
         assistant: > c1 leak()   > c2 late()
         tool c1:   null
-        tool c2!:  the call of tool 'leak' has ended and writes nothing more
+        tool c2!:  write of tool 'leak' rejected: its call has ended
     "#]],
         )
         .await;

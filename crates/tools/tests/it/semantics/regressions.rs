@@ -115,7 +115,7 @@ async fn results_that_nest_without_end() {
         World::stateless().tool(Tool::new("deep", "Digs.", deep)).invocation("> c1 deep()").finish().await;
     assert_eq!(
         done.outcomes[0].result.text(),
-        "the result has no JSON form: it nests deeper than 500 levels"
+        "result cannot be serialised as JSON: nested deeper than 500 levels"
     );
 }
 
@@ -125,5 +125,5 @@ fn arguments_of_any_type_need_a_schema() {
         Ok(())
     }
     let error = Tool::new("anything", "Takes anything.", anything).build().unwrap_err();
-    assert!(error.to_string().contains("take `RawArgs` and give `parameters`"), "{error}");
+    assert!(error.to_string().contains("use `RawArgs` and `parameters`"), "{error}");
 }

@@ -92,7 +92,7 @@ async fn outputs_to_string_raw_content_parts() {
 
 #[tokio::test]
 async fn formatter_fails() {
-    let refuses = ResultText::of("count").formatted(|_| Err("no".to_owned()));
+    let refuses = ResultText::of("count").formatted(|_| Err("no".into()));
     let panics = ResultText::of("count").formatted(|_| panic!("no"));
     let result = || json!({"count": 2});
     World::stateless()
@@ -163,9 +163,9 @@ struct Shelf {
 }
 
 impl Offload for Shelf {
-    fn keep(&self, call_id: &str, text: &str) -> Result<String, String> {
+    fn keep(&self, call_id: &str, text: &str) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
         match text {
-            "refuse me" => Err("the shelf is full".to_owned()),
+            "refuse me" => Err("the shelf is full".into()),
             "break me" => panic!("the shelf broke"),
             _ => {
                 self.kept.lock().unwrap().push((call_id.to_owned(), text.to_owned()));

@@ -1,0 +1,296 @@
+//! What a plan consists of, and the outcomes of its branches, as they are recorded.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepfold_state_core::chat::{Arguments, Message, ToolCall};
+use stepfold_state_core::state::{Delta, State};
+use stepfold_tools::{Resources, Retry};
+
+use crate::approval::{ApprovalRequest, AskReason, Decision, Subject};
+use crate::exit::Exit;
+
+/// A branch of a superstep: a node, with an item if it is one of several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Planned {
+    /// The node.
+    pub node: String,
+    /// What this branch is about, if it is one of a fan-out. Null is an item as well.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub item: Option<Value>,
+}
+
+/// Whatever is there is an item, also a null.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+impl Planned {
+    /// A branch of this node, with an item if it is one of several.
+    pub const fn new(node: String, item: Option<Value>) -> Self {
+        Planned { node, item }
+    }
+
+    /// What it is called among the branches of its superstep.
+    pub(crate) fn label(&self, place: usize) -> String {
+        match self.item {
+            Some(_) => format!("{}#{place}", self.node),
+            None => self.node.clone(),
+        }
+    }
+}
+
+/// What a router chose, as it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Routed {
+    /// The node behind which the router stands.
+    pub from: String,
+    /// What it chose.
+    pub to: Vec<String>,
+    /// Why, if it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Routed {
+    /// A choice of nodes after a node.
+    pub const fn new(from: String, to: Vec<String>, reason: Option<String>) -> Self {
+        Routed { from, to, reason }
+    }
+}
+
+/// The nodes that have arrived at a join which is not complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Arrived {
+    /// The node that waits.
+    pub at: String,
+    /// Which join it is, in the order in which they were declared, from 0: a node may have several.
+    #[serde(default)]
+    pub join: usize,
+    /// The nodes that have finished.
+    pub from: Vec<String>,
+}
+
+impl Arrived {
+    /// A join of a node that has not been reached from everywhere.
+    pub const fn new(at: String, join: usize, from: Vec<String>) -> Self {
+        Arrived { at, join, from }
+    }
+}
+
+/// The outcome of a branch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct NodeOutcome {
+    /// How it ended.
+    #[serde(default, skip_serializing_if = "NodeStatus::is_success")]
+    pub status: NodeStatus,
+    /// Why it failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What it wrote; merged at the end of the superstep.
+    #[serde(default, skip_serializing_if = "Delta::is_empty")]
+    pub delta: Delta,
+    /// What it appends to the conversation at the end of the superstep.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<Arc<Message>>,
+    /// What it appends to `outputs`: objects with a `node`, a `content`, and perhaps a `kind`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Value>,
+    /// Where it chose to go, in place of the edges of its node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub goto: Vec<Planned>,
+    /// The number of attempts.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub tries: u32,
+}
+
+/// How a branch ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NodeStatus {
+    /// It gave its result.
+    #[default]
+    Succeeded,
+    /// It failed, after all attempts.
+    Failed,
+    /// Its time was up, at every attempt.
+    TimedOut,
+    /// What it wrote could not be merged. None of it was.
+    Unmerged,
+    /// The run ended before it had its outcome.
+    Cancelled,
+    /// It must not run twice, and had started when the process died.
+    Unknown,
+}
+
+impl NodeStatus {
+    /// Whether it gave its result.
+    pub const fn is_success(&self) -> bool {
+        matches!(self, NodeStatus::Succeeded)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_once(tries: &u32) -> bool {
+    *tries == 1
+}
+
+const fn once() -> u32 {
+    1
+}
+
+impl NodeOutcome {
+    /// The outcome of a branch that succeeded at its first attempt, and wrote nothing.
+    pub fn succeeded() -> Self {
+        NodeOutcome { tries: 1, ..NodeOutcome::default() }
+    }
+
+    /// The outcome of a branch that failed: it writes nothing.
+    pub fn failed(status: NodeStatus, error: impl Into<String>, tries: u32) -> Self {
+        NodeOutcome { status, error: Some(error.into()), tries, ..NodeOutcome::default() }
+    }
+}
+
+/// A branch that is to run, with everything that its function needs.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct OpenBranch {
+    /// Its place in the superstep, from 0.
+    pub place: usize,
+    /// The node, and the item.
+    pub planned: Planned,
+    /// In which superstep this is that the node has branches, from 1.
+    pub execution: u64,
+    /// Its idempotency key: the same when the branch runs again after a crash, different in a fork.
+    pub key: String,
+    /// The state on which the superstep began.
+    pub state: State,
+    /// What the application gives to its tools and nodes.
+    pub resources: Resources,
+    /// The decisions about what it asked, by the ids of the requests within the branch.
+    pub decisions: Vec<(String, Decision)>,
+    /// The recorded id of the run.
+    pub(crate) run: Arc<str>,
+    pub(crate) step: u64,
+}
+
+impl OpenBranch {
+    /// Its name among the branches of its superstep: the node, with the place if it has an item.
+    pub fn label(&self) -> String {
+        self.planned.label(self.place)
+    }
+
+    /// The decision about a question of the branch.
+    ///
+    /// # Errors
+    /// The request for approval, if nothing is decided: the branch [asks](crate::plan::BranchEnd::Asks) it.
+    pub fn decision(
+        &self,
+        label: &str,
+        about: Value,
+        parameters: Option<Value>,
+    ) -> Result<Decision, Box<ApprovalRequest>> {
+        let node = &*self.planned.node;
+        let (run, step, place) = (&*self.run, self.step, self.place);
+        let subject = Subject {
+            run,
+            step,
+            place,
+            round: 0,
+            reason: AskReason::Node,
+            name: node,
+            times: 1,
+            inputs: &[],
+        };
+        let id = subject.id_about(label, &about);
+        if let Some((_, decision)) = self.decisions.iter().find(|(decided, _)| *decided == id) {
+            return Ok(decision.clone());
+        }
+        let call = ToolCall::new(label, node, Arguments::from(about));
+        let request = ApprovalRequest::new(id, call, AskReason::Node);
+        Err(Box::new(ApprovalRequest { parameters, ..request }))
+    }
+}
+
+/// A branch of the last superstep that has ended, as far as the next superstep depends on it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Ended<'a> {
+    /// The node.
+    pub node: &'a str,
+    /// The item, if it had one.
+    pub item: Option<&'a Value>,
+    /// Why it failed, if it did.
+    pub error: Option<&'a str>,
+    /// Where it chose to go.
+    pub goto: &'a [Planned],
+}
+
+/// The position of a plan between two supersteps.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Position<'a> {
+    /// Whether there was a superstep before.
+    pub has_begun: bool,
+    /// The branches that were put off until nothing else is left.
+    pub deferred: &'a [Planned],
+    /// The joins that are not complete.
+    pub arrived: &'a [Arrived],
+    /// In how many supersteps each node had branches.
+    pub executions: &'a BTreeMap<String, u64>,
+}
+
+/// The next superstep, or the end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Next {
+    /// The branches, in the order in which their outcomes are merged. Branches of one node stand together.
+    pub branches: Vec<Planned>,
+    /// Branches that are put off until nothing else is left.
+    pub deferred: Vec<Planned>,
+    /// The joins that are not complete.
+    pub arrived: Vec<Arrived>,
+    /// What routers chose, for the record.
+    pub routes: Vec<Routed>,
+    /// The exit, if the plan ends here.
+    pub exit: Option<Exit>,
+}
+
+impl Next {
+    /// The end of the plan, with this exit.
+    pub fn exit(exit: Exit) -> Self {
+        Next { exit: Some(exit), ..Next::default() }
+    }
+}
+
+/// Why a plan cannot read the state, or its writes do not fit.
+pub type PlanError = Box<dyn Error + Send + Sync>;
+
+/// How often, and how long, a branch is attempted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attempts {
+    /// The timeout of one attempt.
+    pub time_out: Option<Duration>,
+    /// Further attempts after a failure.
+    pub retry: Option<Retry>,
+}
+
+impl Attempts {
+    /// The pauses before each further attempt.
+    pub fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
+        self.retry.into_iter().flat_map(|retry| retry.pauses())
+    }
+
+    /// The error of an attempt that ran into its timeout.
+    pub fn too_long(&self) -> String {
+        format!("it took longer than {:?}", self.time_out.unwrap_or_default())
+    }
+}

@@ -1,0 +1,196 @@
+//! Which calls somebody has to decide about, and with which values from the state.
+//!
+//! What would surprise a reader: a call is asked about twice where a call of the same reply, or another session, has written
+//! what the state adds to it. An approval is for the values that were shown.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::state::State;
+use stepfold_tools::{Approval, Tool};
+
+use super::event::Fate;
+use super::machine::{Approved, Need, Phase, Run};
+use super::work::Item;
+use crate::approval::{AskReason, Question};
+use crate::state_input::{StateInput, state_inputs};
+
+/// Whether somebody has to agree to a call, from the mildest to the strictest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Asks {
+    No,
+    /// Once for all equal calls.
+    Once,
+    Always,
+}
+
+/// The questions about the calls of one reply.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// The calls that are asked about once, each with its place.
+    once: BTreeMap<Approved, usize>,
+}
+
+impl Asking {
+    /// What becomes of the next call, if somebody has to decide about it.
+    fn fate(&mut self, place: usize, call: Approved, asks: Asks, inputs: Vec<StateInput>) -> Option<Fate> {
+        match asks {
+            Asks::No => return None,
+            Asks::Always => {}
+            Asks::Once => match self.once.entry(call) {
+                Entry::Occupied(first) => return Some(Fate::Same(*first.get())),
+                Entry::Vacant(first) => drop(first.insert(place)),
+            },
+        }
+        Some(Fate::Ask(Question::new(AskReason::Rule, inputs)))
+    }
+}
+
+impl Run {
+    /// What becomes of a call, if somebody has to agree by the tool's rule or the agent's: the stricter one holds. What
+    /// cannot run needs no agreement; a rule that panics fails closed. The state is the one that the call sees.
+    pub(super) fn fate(
+        &self,
+        asking: &mut Asking,
+        place: usize,
+        call: &ToolCall,
+        seen: impl FnOnce() -> State,
+    ) -> Option<Fate> {
+        let tool = self.tools()?.get(&call.name)?;
+        let rules = [tool.approval(), &self.agent.config().approval];
+        if rules.iter().all(|rule| matches!(rule, Approval::Never)) {
+            return None;
+        }
+        let arguments = call.arguments.as_object()?;
+        tool.check_arguments(arguments).ok()?;
+        let inputs = state_inputs(tool, call, &seen());
+        let approved = Approved::of(call, &inputs);
+        let asks = |rule: &Approval| match rule {
+            Approval::Never => Asks::No,
+            Approval::Once if self.approved.contains(&approved) => Asks::No,
+            Approval::Once => Asks::Once,
+            Approval::When(predicate) => {
+                let picks = std::panic::AssertUnwindSafe(|| predicate(arguments));
+                match std::panic::catch_unwind(picks).unwrap_or(true) {
+                    true => Asks::Always,
+                    false => Asks::No,
+                }
+            }
+            // `Always`, and whatever a later version knows.
+            _ => Asks::Always,
+        };
+        let asks = rules.into_iter().map(asks).max().unwrap_or(Asks::Always);
+        asking.fate(place, approved, asks, inputs)
+    }
+
+    /// The calls that have not started and have to be asked about as things are now: those that were to run unasked when the
+    /// reply came, and whose tools want approval by now, since those of a dynamic toolset may have changed, and the agent as
+    /// well; and those that were approved with other [values from the state](crate::ApprovalRequest::inputs_from_state) than they
+    /// would run with. Empty unless the run [needs](Need::Calls) its calls.
+    ///
+    /// A host that goes on with a run looks here before it runs calls, and again before it runs one that waited for the
+    /// writes of others. It answers with [`Answer::Ask`](crate::Answer::Ask) if there are any.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use std::time::Duration;
+    /// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Need, Run};
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
+    /// let pay = |approval| Tool::new("pay", "Pays a bill.", pay).approval(approval).build();
+    /// let agent = Agent::builder(model).tools([pay(Approval::Never)?]).build()?;
+    /// let stopped = agent.run("pay the bill").break_at(Breakpoint::tool("pay")).await?;
+    ///
+    /// // Whoever goes on has another rule.
+    /// let strict = agent.to_builder().approval(Approval::Always).build()?;
+    /// let (mut run, _) = Run::load_changed(&strict, &stopped.run().to_json())?;
+    /// let asked = run.feed(Answer::Ask(run.calls_to_ask()), Duration::ZERO)?;
+    /// run.commit(asked)?;
+    /// assert!(matches!(run.decide(), Need::Approval));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn calls_to_ask(&self) -> Vec<(usize, Fate)> {
+        let (Phase::Working(work), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
+        self.to_ask(0..work.items.len(), self.seen_by())
+    }
+
+    /// Those among calls that are about to start which take values from the state.
+    pub(crate) fn starting_to_ask(
+        &self,
+        places: &[usize],
+        seen_by: impl Fn(usize) -> State,
+    ) -> Vec<(usize, Fate)> {
+        let has_inputs = |place: &usize| {
+            let (item, tool) =
+                (self.item(*place), self.call_at(*place).and_then(|call| self.tool(&call.name)));
+            item.is_some_and(|item| !item.inputs.is_empty()) || tool.is_some_and(has_inputs)
+        };
+        self.to_ask(places.iter().copied().filter(has_inputs), seen_by)
+    }
+
+    fn to_ask(
+        &self,
+        places: impl Iterator<Item = usize>,
+        seen_by: impl Fn(usize) -> State,
+    ) -> Vec<(usize, Fate)> {
+        let mut asking = Asking::default();
+        let fates = places.filter_map(|place| {
+            let (item, call) = (self.item(place)?, self.call_at(place)?);
+            let fate = match item.is_unasked() {
+                true => self.fate(&mut asking, place, call, || seen_by(place)),
+                false => self
+                    .other_inputs(item, call, || seen_by(place))
+                    .map(|inputs| Fate::Ask(Question::new(item.reason_to_ask(), inputs))),
+            };
+            Some((place, fate?))
+        });
+        fates.collect()
+    }
+
+    /// What the state adds to an approved call, if that is not what was approved.
+    fn other_inputs(
+        &self,
+        item: &Item,
+        call: &ToolCall,
+        seen: impl FnOnce() -> State,
+    ) -> Option<Vec<StateInput>> {
+        let tool = self.tools()?.get(&call.name).filter(|_| item.is_approved())?;
+        if item.inputs.is_empty() && !has_inputs(tool) {
+            return None;
+        }
+        let inputs = state_inputs(tool, &item.as_run(call), &seen());
+        (inputs != item.inputs).then_some(inputs)
+    }
+
+    /// What the state adds to the calls at these places as they would run now; those that it adds nothing to are left out.
+    pub(crate) fn inputs_at(&self, places: &[usize]) -> Vec<(usize, Vec<StateInput>)> {
+        let seen_by = self.seen_by();
+        let inputs = places.iter().filter_map(|place| {
+            let (item, call) = (self.item(*place)?, self.call_at(*place)?);
+            let tool = self.tools()?.get(&call.name).filter(|tool| has_inputs(tool))?;
+            let inputs = state_inputs(tool, &item.as_run(call), &seen_by(*place));
+            (!inputs.is_empty()).then_some((*place, inputs))
+        });
+        inputs.collect()
+    }
+
+    /// The state that each call of the open step sees, as far as the others have their outcomes.
+    fn seen_by(&self) -> impl Fn(usize) -> State {
+        let order = OnceCell::new();
+        move |place| {
+            let order = order.get_or_init(|| self.calls_in_order());
+            order.as_ref().map_or_else(|| self.state.clone(), |calls| calls.state_seen_by(place))
+        }
+    }
+}
+
+fn has_inputs(tool: &Tool) -> bool {
+    tool.input_keys().next().is_some()
+}

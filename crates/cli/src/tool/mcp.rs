@@ -1,0 +1,185 @@
+//! Servers of tools that an agent file describes: built with it, started by the run, ended with the command.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use stepfold::mcp::{Approved, McpError, Server, ServerBuilder, ServerLimits};
+use stepfold::prelude::*;
+
+use crate::agent_file::Faults;
+use crate::agent_file::form::{McpCommand, McpForm};
+use crate::show;
+
+/// A server of this process, and the file that keeps what was approved of it.
+#[derive(Clone)]
+struct Known {
+    server: Server,
+    approved: Option<PathBuf>,
+}
+
+/// The servers of this process. A command has one agent, or the agents of one graph; its end ends them.
+static SERVERS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+fn servers() -> MutexGuard<'static, Vec<Known>> {
+    SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The tools of a server; none if something is wrong with its table.
+pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Faults) -> Option<Toolset> {
+    let before = faults.count();
+    let builder = match (&form.command, &form.url) {
+        (Some(command), None) => command_of(name, command, folder, faults),
+        (None, Some(url)) => remote(name, url, form),
+        (None, None) => {
+            faults.add_to_whole("a server is a `command` or has a `url`; this one has neither");
+            return None;
+        }
+        (Some(_), Some(_)) => {
+            faults.add_to_whole("a server is a `command` or has a `url`; this one has both");
+            return None;
+        }
+    };
+    if form.command.is_some() {
+        for (field, is_there) in [
+            ("headers", !form.headers.is_empty()),
+            ("headers_from_environment", !form.headers_from_environment.is_empty()),
+            ("token_from_environment", form.token_from_environment.is_some()),
+        ] {
+            if is_there {
+                faults.add(&[field], format!("`{field}` is for a server with a `url`"));
+            }
+        }
+    }
+    let mut builder = builder.allow(&form.allow).deny(&form.deny).approval(form.approval.into());
+    if let Some(effect) = form.effect {
+        builder = builder.effect(effect.into());
+    }
+    for (tools, effect) in form.effects.iter() {
+        builder = builder.effect_of(tools, (*effect).into());
+    }
+    for (tools, approval) in form.approvals.iter() {
+        builder = builder.approval_of(tools, (*approval).into());
+    }
+    if form.trust_hints {
+        builder = builder.trust_hints();
+    }
+    if let Some(prefix) = &form.prefix {
+        builder = builder.prefix(prefix);
+    }
+    if let Some(timeout) = form.timeout {
+        builder = builder.call_timeout(timeout.0);
+    }
+    if let Some(timeout) = form.start_timeout {
+        builder = builder.limits(ServerLimits::default().with_start_timeout(timeout.0));
+    }
+    let approved = form.approved.as_ref().map(|file| folder.join(file));
+    if let Some(stored) = approved.as_deref().and_then(|file| read_approved(file, faults)) {
+        builder = builder.approved(stored);
+    }
+    match builder.build() {
+        Ok(server) if faults.count() == before => {
+            let tools = server.toolset();
+            servers().push(Known { server, approved });
+            Some(tools)
+        }
+        Ok(_) => None,
+        Err(McpError::Invalid { reason, .. }) => {
+            faults.add_to_whole(reason);
+            None
+        }
+        Err(error) => {
+            faults.add_to_whole(error.to_string());
+            None
+        }
+    }
+}
+
+fn command_of(name: &str, command: &McpCommand, folder: &Path, faults: &mut Faults) -> ServerBuilder {
+    let mut argv = command.argv.clone();
+    // A name is looked for in PATH, a path from the folder of the file.
+    if let Some(first) = argv.first_mut().filter(|first| Path::new(first.as_str()).components().count() > 1) {
+        let program = folder.join(&*first);
+        if !program.is_file() {
+            let words = format!("there is no program {first}, seen from the folder of this file");
+            faults.add(&["command", "argv"], words);
+        }
+        *first = std::path::absolute(&program).unwrap_or(program).to_string_lossy().into_owned();
+    }
+    let inside = command.folder.as_ref().map_or_else(|| folder.to_owned(), |inner| folder.join(inner));
+    if !inside.is_dir() {
+        faults.add(&["command", "folder"], format!("there is no folder {}", inside.display()));
+    }
+    let inherited =
+        command.environment.iter().filter_map(|name| Some((name.into(), crate::environment(name)?)));
+    let named = command.env.iter().map(|(name, value)| (name.into(), value.into()));
+    inherited.chain(named).fold(
+        Server::command(name, argv).folder(inside),
+        |builder, (name, value): (std::ffi::OsString, std::ffi::OsString)| builder.env(name, value),
+    )
+}
+
+/// A variable that is not set leaves its header out: the server says then what it misses.
+fn remote(name: &str, url: &str, form: &McpForm) -> ServerBuilder {
+    let mut builder = Server::http(name, url);
+    for (header, value) in &form.headers {
+        builder = builder.header(header, value);
+    }
+    let variable = |name: &String| Some(crate::environment(name)?.to_string_lossy().into_owned());
+    for (header, name) in &form.headers_from_environment {
+        if let Some(value) = variable(name) {
+            builder = builder.header(header, value);
+        }
+    }
+    match form.token_from_environment.as_ref().and_then(variable) {
+        Some(token) => builder.bearer_token(token),
+        None => builder,
+    }
+}
+
+fn read_approved(file: &Path, faults: &mut Faults) -> Option<Approved> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        // It is written at the end of the first command that lists the tools.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            faults.add(&["approved"], format!("{} cannot be read: {error}", file.display()));
+            return None;
+        }
+    };
+    let read = serde_json::from_str(&text);
+    read.inspect_err(|error| {
+        let words =
+            format!("{} does not hold approved tools: {error}; delete it to begin anew", file.display());
+        faults.add(&["approved"], words);
+    })
+    .ok()
+}
+
+/// What is different about a tool, by the name that the model calls it by, from what was approved of it.
+pub(crate) async fn change_of(tool: &str) -> Option<String> {
+    let known = servers().clone();
+    for known in known {
+        // A server that cannot be asked has been asked for its tools before.
+        let Ok(offered) = known.server.offered().await else { continue };
+        let Some((_, definition)) = offered.into_iter().find(|(name, _)| name == tool) else { continue };
+        let changes = known.server.changes().await.ok()?;
+        return changes.iter().find(|change| change.now == definition).map(ToString::to_string);
+    }
+    None
+}
+
+/// Ends the servers of this process, and keeps what was approved.
+pub(crate) async fn end() {
+    let known = std::mem::take(&mut *servers());
+    for Known { server, approved } in known {
+        if let (Some(file), Some(approved)) = (approved, server.approved()) {
+            // Definitions have a JSON form.
+            let text = serde_json::to_string_pretty(&approved).unwrap_or_default();
+            let is_new = std::fs::read_to_string(&file).map_or(true, |stored| stored != text);
+            if is_new && let Err(error) = std::fs::write(&file, text) {
+                show::bad("warning", &format!("{} cannot be written: {error}", file.display()));
+            }
+        }
+        server.stop().await;
+    }
+}

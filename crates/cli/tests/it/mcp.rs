@@ -1,0 +1,182 @@
+//! Servers of tools in agent files: a small one is this binary, started again.
+
+use std::fs;
+use std::io::{self, BufRead as _, Write as _};
+
+use expect_test::expect;
+use serde_json::{Value, json};
+
+use crate::room::Room;
+
+/// What the tool of the server says of itself.
+const DESCRIPTION: &str = "STEPFOLD_TEST_DESCRIPTION";
+/// The file that the server writes to when its input ends.
+const ENDED: &str = "STEPFOLD_TEST_ENDED";
+
+/// An agent with one server, whose model calls `shop_order` once.
+fn room(more: &str, description: &str) -> Room {
+    let room = Room::new("", "user: tea\nassistant: > c1 shop_order(what=\"tea\")\nassistant: Ordered.\n");
+    write_agent(&room, more, description);
+    room
+}
+
+fn write_agent(room: &Room, more: &str, description: &str) {
+    let this = std::env::current_exe().unwrap();
+    let ended = room.path("ended");
+    room.write(
+        "a.toml",
+        &format!(
+            r#"model = "script:a.script"
+
+[mcp.shop]
+{more}
+
+[mcp.shop.command]
+argv = ["{}", "--exact", "mcp::serves", "--nocapture"]
+env = {{ {DESCRIPTION} = "{description}", {ENDED} = "{}" }}
+"#,
+            this.display(),
+            ended.display()
+        ),
+    );
+}
+
+/// The server, where this binary is started as one. Otherwise there is nothing to see.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "this is how a parent says what it wants")]
+fn serves() {
+    let Ok(description) = std::env::var(DESCRIPTION) else { return };
+    let mut out = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let message: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let id = &message["id"];
+        let answer = match message["method"].as_str().unwrap_or_default() {
+            "initialize" => json!({"result": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "shop", "version": "1"},
+            }}),
+            "tools/list" => json!({"result": {"tools": [{
+                "name": "order",
+                "description": description,
+                "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}},
+            }]}}),
+            "tools/call" => json!({"result": {"content": [{"type": "text", "text": "one tea"}]}}),
+            _ => json!({"error": {"code": -32601, "message": "unknown method"}}),
+        };
+        if !id.is_null() {
+            let mut answer = answer;
+            answer["jsonrpc"] = json!("2.0");
+            answer["id"] = id.clone();
+            writeln!(out, "{answer}").unwrap();
+            out.flush().unwrap();
+        }
+    }
+    fs::write(std::env::var(ENDED).unwrap(), "politely").unwrap();
+    std::process::exit(0);
+}
+
+#[test]
+fn a_server_of_the_file_is_started_for_the_run_and_ended_with_the_command() {
+    let room = room("effect = \"pure\"", "Orders.");
+    let said = room.say("run a.toml tea --session s", "");
+    expect![[r#"
+        Ordered.
+        | session s
+        | > c1 shop_order(what="tea")
+        |   c1: one tea
+        | go on: stepfold chat a.toml --session s
+    "#]]
+    .assert_eq(&said);
+    assert_eq!(fs::read_to_string(room.path("ended")).unwrap(), "politely");
+}
+
+#[test]
+fn a_tool_that_changed_since_it_was_approved_is_asked_about_with_the_difference() {
+    let room = room("approved = \"shop.json\"", "Orders.");
+    let said = room.say("run a.toml tea --session s", "");
+    assert!(said.contains("Ordered."), "{said}");
+    let stored: Value = serde_json::from_str(&fs::read_to_string(room.path("shop.json")).unwrap()).unwrap();
+    assert_eq!(stored["order"]["description"], "Orders.");
+
+    write_agent(&room, "approved = \"shop.json\"", "Orders. Ask for the card first.");
+    let said = room.say("run a.toml tea --session t", "");
+    expect![[r#"
+        | session t
+        | decide about c1#DIGEST: shop_order {"what":"tea"}
+        | this tool is not as it was approved:
+        |   --- approved
+        |   +++ now
+        |   @@ -1,4 +1,4 @@
+        |    {
+        |   -  "description": "Orders.",
+        |   +  "description": "Orders. Ask for the card first.",
+        |      "inputSchema": {
+        |        "properties": {
+        | the run waits for a decision, and is stored; decide with
+        |   stepfold resume a.toml --session t --approve c1#DIGEST
+        |   stepfold resume a.toml --session t --reject c1#DIGEST=REASON
+        |   stepfold resume a.toml --session t --modify c1#DIGEST=JSON
+        exit 3
+    "#]]
+    .assert_eq(&said);
+    let said = room.say("resume a.toml --session t --approve c1", "");
+    assert!(said.contains("Ordered."), "{said}");
+    // It is approved as it is now.
+    let said = room.say("run a.toml tea --session u", "");
+    assert!(said.contains("Ordered."), "{said}");
+}
+
+#[test]
+fn check_finds_what_is_wrong_with_a_server() {
+    let room = Room::new("", "");
+    room.write("bad.json", "[]");
+    room.write(
+        "f.toml",
+        r#"model = "script:a.script"
+exit_on = ["files_done", "fils_done"]
+
+[tools.clock]
+builtin = { name = "clock" }
+
+[mcp.both]
+command = { argv = ["true"] }
+url = "http://localhost:1/mcp"
+
+[mcp.none]
+allow = ["x"]
+
+[mcp."bad name"]
+command = { argv = ["true"] }
+
+[mcp.files]
+command = { argv = ["./server.sh"], folder = "gone" }
+effect = "harmless"
+timeout = "soon"
+aprove = true
+
+[mcp.remote]
+url = "localhost:1"
+
+[mcp.headers]
+command = { argv = ["true"] }
+headers = { a = "b" }
+approved = "bad.json"
+"#,
+    );
+    room.check("check f.toml", expect![[r#"
+            f.toml:2:26: there is no tool `fils_done`; there are: clock
+            f.toml:7:6: a server is a `command` or has a `url`; this one has both
+            f.toml:11:6: a server is a `command` or has a `url`; this one has neither
+            f.toml:14:6: the name must be 1 to 32 letters, digits, `_` or `-`
+            f.toml:18:13: there is no program ./server.sh, seen from the folder of this file
+            f.toml:18:37: there is no folder ./gone
+            f.toml:19:1: this is none of pure, idempotent, at_most_once
+            f.toml:20:1: this is no time; write one such as 500ms, 30s or 2m
+            f.toml:21:1: there is no `aprove` here; did you mean `approved`?
+            f.toml:23:6: invalid URL `localhost:1`: must begin with http:// or https://
+            f.toml:28:1: `headers` is for a server with a `url`
+            f.toml:29:1: ./bad.json does not hold approved tools: invalid type: sequence, expected a map at line 1 column 0; delete it to begin anew
+            exit 2
+        "#]]);
+}

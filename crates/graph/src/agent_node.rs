@@ -1,0 +1,482 @@
+//! An agent as a node: its shared keys, and its request.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use serde_json::Value;
+use stepfold_agent_loop::plan::{BranchAgent, EndedAgent, NotBegun, OpenBranch};
+use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, Planned};
+use stepfold_state_core::chat::{Message, Transcript};
+use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
+use stepfold_tools::{CancellationToken, panic_message};
+
+use super::context::{Kind, NodeContext, NodeError};
+
+/// An agent, or a graph, as a node of a graph.
+///
+/// It works on the graph's state: on the keys that both schemas declare equally. An agent that is passed as
+/// its [builder](stepfold_agent_loop::AgentBuilder) need not declare them: its instructions and the bindings
+/// of its tools read and write keys of the graph's schema. Its writes are merged into the graph's state by
+/// the same handlers, when the superstep ends. Without a [request](AgentNode::asks), it continues the graph's
+/// conversation, and its messages are appended there; if its branch has an item, that is its request.
+///
+/// Each commit of its own run is one of the graph's run: after a crash it goes on where it was, no call of a tool
+/// is repeated that must not be, and when a call needs approval, the graph waits.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use serde_json::json;
+/// use stepfold_graph::{AgentNode, END, Graph, START};
+/// use stepfold_agent_loop::{Agent, Input};
+/// use stepfold_state_core::state::Schema;
+///
+/// # let model = Script::parse("assistant: 12 stalls")?;
+/// let counter = Agent::builder(model).build()?;
+/// let graph = Graph::builder("stalls")
+///     .schema(Schema::builder().key::<u64>("area").key::<String>("answer").build()?)
+///     .node("count", AgentNode::new(counter).asks("How many stalls has area {area}?").answers("answer"))
+///     .edge(START, "count")
+///     .edge("count", END)
+///     .build()?;
+///
+/// let outcome = graph.run(Input::new().with_values(json!({"area": 3}))).await?;
+/// assert_eq!(outcome.state().get("answer").unwrap(), "12 stalls");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[must_use = "a node does nothing until it is in a graph"]
+#[derive(Clone)]
+pub struct AgentNode {
+    agent: NodeAgent,
+    prompt: Option<Prompt>,
+    pub(crate) answers: Vec<AnswerTo>,
+    pub(crate) kind: Option<String>,
+    shared: Option<Vec<String>>,
+    adjust: Option<Arc<Adjust>>,
+}
+
+/// The agent of a node: built, or to be built when the graph is, since it reads keys of the graph's schema.
+#[must_use = "it is given to a node"]
+#[derive(Clone)]
+pub struct NodeAgent(Stage);
+
+#[derive(Clone)]
+enum Stage {
+    Built(Agent),
+    Draft(Box<AgentBuilder>),
+}
+
+impl From<Agent> for NodeAgent {
+    fn from(agent: Agent) -> Self {
+        NodeAgent(Stage::Built(agent))
+    }
+}
+
+impl From<super::Graph> for NodeAgent {
+    fn from(graph: super::Graph) -> Self {
+        NodeAgent(Stage::Built(graph.into()))
+    }
+}
+
+impl From<AgentBuilder> for NodeAgent {
+    fn from(builder: AgentBuilder) -> Self {
+        NodeAgent(Stage::Draft(Box::new(builder)))
+    }
+}
+
+impl fmt::Debug for NodeAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Stage::Built(agent) => f.debug_tuple("NodeAgent").field(&agent.name()).finish(),
+            Stage::Draft(_) => f.debug_tuple("NodeAgent").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// The destination of an answer, or of a field of it.
+#[derive(Clone)]
+pub(crate) struct AnswerTo {
+    pub(crate) key: String,
+    field: Option<String>,
+}
+
+impl AnswerTo {
+    fn part_of<'a>(&self, answer: &'a Value) -> Result<Option<&'a Value>, String> {
+        let Some(field) = &self.field else { return Ok(Some(answer)) };
+        match answer {
+            Value::Object(fields) => Ok(fields.get(field)),
+            _ => Err(format!(
+                "missing field \"{field}\" for \"{}\": expected an object as the answer",
+                self.key
+            )),
+        }
+    }
+}
+
+#[derive(Clone)]
+enum Prompt {
+    Template(stepfold_state_core::state::Template),
+    Function(Arc<PromptFunction>),
+}
+
+type PromptFunction = dyn Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync;
+
+type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync;
+
+impl AgentNode {
+    /// A node of this agent, or of this graph. The builder of an agent is built with the graph, and reads keys of the
+    /// graph's schema without declaring them again.
+    pub fn new(agent: impl Into<NodeAgent>) -> Self {
+        AgentNode {
+            agent: agent.into(),
+            prompt: None,
+            answers: Vec::new(),
+            kind: None,
+            shared: None,
+            adjust: None,
+        }
+    }
+
+    /// Sets the agent's request, in a separate conversation: a
+    /// [template](stepfold_state_core::state::Template) over the state, in which `{item}` is the branch's
+    /// item.
+    pub fn asks(mut self, template: impl Into<String>) -> Self {
+        self.prompt = Some(Prompt::Template(stepfold_state_core::state::Template::parse(template)));
+        self
+    }
+
+    /// Asks the agent what a function says, in a conversation of its own. The function may
+    /// [ask](NodeContext::ask) for approval first.
+    pub fn asks_with<F>(mut self, prompt: F) -> Self
+    where
+        F: Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync + 'static,
+    {
+        self.prompt = Some(Prompt::Function(Arc::new(prompt)));
+        self
+    }
+
+    /// Writes the agent's answer to this key: its [output](stepfold_agent_loop::AgentBuilder::output) if it
+    /// has one, otherwise its last text. An empty answer writes nothing.
+    pub fn answers(mut self, key: impl Into<String>) -> Self {
+        self.answers.push(AnswerTo { key: key.into(), field: None });
+        self
+    }
+
+    /// Writes a field of the agent's answer to this key. The answer must be an object: set the agent's
+    /// [output](stepfold_agent_loop::AgentBuilder::output). A missing field leaves the key unchanged.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use serde_json::json;
+    /// use stepfold_graph::{AgentNode, Graph, START};
+    /// use stepfold_agent_loop::{Agent, Input, Output};
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// # let model = Script::parse("assistant: {\"areas\": [3, 7], \"why\": \"they are full\"}")?;
+    /// let plan = Output::schema("plan", json!({"type": "object"}));
+    /// let planner = Agent::builder(model).output_with(plan).build()?;
+    /// let graph = Graph::builder("plan")
+    ///     .schema(Schema::builder().key::<Vec<u64>>("areas").key::<String>("why").build()?)
+    ///     .node("plan", AgentNode::new(planner).answers_field("areas", "areas").answers_field("why", "why"))
+    ///     .edge(START, "plan")
+    ///     .build()?;
+    ///
+    /// let outcome = graph.run(Input::new().say("which areas?")).await?;
+    /// assert_eq!(outcome.state().get("areas").unwrap(), json!([3, 7]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn answers_field(mut self, key: impl Into<String>, field: impl Into<String>) -> Self {
+        self.answers.push(AnswerTo { key: key.into(), field: Some(field.into()) });
+        self
+    }
+
+    /// Appends the agent's answer to `outputs`, as a thing of this kind; observers see it as
+    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes are
+    /// appended in any case, without a kind unless this says one.
+    pub fn outputs(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
+        self
+    }
+
+    /// Shares only these keys.
+    pub fn shares<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
+        self.shared.get_or_insert_default().extend(keys.into_iter().map(Into::into));
+        self
+    }
+
+    /// Changes the agent by the graph's state, for each run of the node: another model, parameters, approval. It
+    /// must not change the schema, and must give the same for the same state. An error is the failure of the node.
+    ///
+    /// [`per_run`](super::per_run()) follows `model_id`, `params` and `auto`.
+    pub fn adjust<F>(mut self, adjust: F) -> Self
+    where
+        F: Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync + 'static,
+    {
+        self.adjust = Some(Arc::new(adjust));
+        self
+    }
+
+    /// Builds the agent if that is still to be done, on the keys of the graph's schema that are shared.
+    pub(super) fn build(&mut self, graph: &Schema) -> Result<(), AgentError> {
+        if let Stage::Draft(builder) = &self.agent.0 {
+            let keys = graph.declared_keys().map(KeySchema::name).filter(|name| self.wants(name));
+            let keys = Schema::default().with_keys_of(graph, keys);
+            self.agent = builder.as_ref().clone().graph_schema(keys).build()?.into();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn agent(&self) -> &Agent {
+        match &self.agent.0 {
+            Stage::Built(agent) => agent,
+            Stage::Draft(_) => unreachable!("the graph has built the agents of its nodes"),
+        }
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.shared.as_ref().is_none_or(|keys| keys.iter().any(|key| key == name))
+    }
+
+    /// The shared keys that both schemas declare equally.
+    pub(crate) fn shared<'a>(&'a self, graph: &'a Schema) -> impl Iterator<Item = &'a str> {
+        graph.declared_keys().map(KeySchema::name).filter(move |name| self.is_shared(graph, name))
+    }
+
+    fn is_shared(&self, graph: &Schema, name: &str) -> bool {
+        let own = self.agent().schema().key(name).map(KeySchema::json_schema);
+        self.wants(name) && own.is_some() && own == graph.key(name).map(KeySchema::json_schema)
+    }
+
+    /// The requested shared keys that are not declared equally.
+    pub(crate) fn unshared(&self, graph: &Schema) -> Vec<String> {
+        let shared: Vec<&str> = self.shared(graph).collect();
+        let wanted = self.shared.iter().flatten();
+        wanted.filter(|key| !shared.contains(&key.as_str())).cloned().collect()
+    }
+
+    pub(crate) const fn is_in_conversation(&self, item: Option<&Value>) -> bool {
+        self.prompt.is_none() && item.is_none()
+    }
+
+    /// The result of an ended branch for the graph: the answer, the writes, the messages.
+    pub(super) fn result(
+        &self,
+        ended: &EndedAgent<'_>,
+        graph: &Schema,
+        item: Option<&Value>,
+    ) -> Result<Given, String> {
+        let answer = ended.answer.clone()?;
+        let mut delta = ended.writes.clone();
+        for to in &self.answers {
+            let Some(value) = answer.as_ref().map(|answer| to.part_of(answer)).transpose()?.flatten() else {
+                continue;
+            };
+            let write = graph.write(to.key.as_str(), value.clone());
+            delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
+        }
+        let messages = match self.is_in_conversation(item) {
+            true => ended.said.to_vec(),
+            false => Vec::new(),
+        };
+        Ok((answer, delta, messages))
+    }
+}
+
+/// The result of an ended agent for the graph: the answer, the writes, the messages.
+type Given = (Option<Value>, Delta, Vec<Arc<Message>>);
+
+/// The application's functions configure the agent and its request. They may panic.
+impl BranchAgent for AgentNode {
+    fn agent(&self) -> &Agent {
+        AgentNode::agent(self)
+    }
+
+    fn agent_on(&self, state: &State) -> Result<Agent, String> {
+        let Some(adjust) = &self.adjust else { return Ok(self.agent().clone()) };
+        let adjusted = || Ok(adjust(state, self.agent().to_builder().for_one_run())?.build()?);
+        caught("what adjusts its agent", adjusted).map_err(|error| error.to_string())
+    }
+
+    /// The values shared with the graph's state.
+    fn state_on(&self, branch: &OpenBranch) -> Result<State, StateError> {
+        let (state, own) = (&branch.state, self.agent().schema());
+        let mut base = if self.shared.is_none() && own == state.schema() {
+            state.clone()
+        } else {
+            let mut base = State::new(own);
+            for key in self.shared(state.schema()) {
+                if let Some(value) = state.get(key) {
+                    base.set_with(key, value.to_json(), &Handler::replace_values())?;
+                }
+            }
+            base
+        };
+        base.replace_messages(match self.is_in_conversation(branch.planned.item.as_ref()) {
+            true => state.messages().clone(),
+            false => Transcript::new(),
+        });
+        Ok(base)
+    }
+
+    fn prompt(&self, branch: &OpenBranch) -> Result<Option<String>, NotBegun> {
+        let (state, item) = (&branch.state, branch.planned.item.as_ref());
+        match &self.prompt {
+            Some(Prompt::Function(prompt)) => {
+                let context = NodeContext::of(branch.clone(), CancellationToken::new(), None);
+                match caught("its prompt", || prompt(&context)) {
+                    Ok(prompt) => Ok(Some(prompt)),
+                    Err(NodeError(Kind::Asks(request))) => Err(NotBegun::Asks(request)),
+                    Err(error) => Err(NotBegun::Failed(error.to_string())),
+                }
+            }
+            Some(Prompt::Template(template)) => {
+                let lookup = |key: &str| match (key, item) {
+                    ("item", Some(item)) => Some(item.into()),
+                    _ => state.get(key),
+                };
+                let known = || state.iter().map(|(key, _)| key).chain(item.map(|_| "item")).collect();
+                let rendered = template.render_with(lookup, known);
+                rendered.map(Some).map_err(|error| NotBegun::Failed(NodeError::from(error).to_string()))
+            }
+            None => Ok(item.map(|item| match item {
+                Value::String(text) => text.clone(),
+                item => item.to_string(),
+            })),
+        }
+    }
+
+    fn shares_write(&self, graph: &Schema, write: &Write) -> bool {
+        self.is_shared(graph, write.key())
+    }
+
+    fn shares_messages(&self, planned: &Planned) -> bool {
+        self.is_in_conversation(planned.item.as_ref())
+    }
+}
+
+/// Calls a function of an application; a panic becomes an error.
+fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+    std::panic::catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| {
+        Err(NodeError::permanent(format!("{what} panicked: {}", panic_message(&*panic))))
+    })
+}
+
+impl From<Agent> for AgentNode {
+    fn from(agent: Agent) -> Self {
+        AgentNode::new(agent)
+    }
+}
+
+impl From<AgentBuilder> for AgentNode {
+    fn from(builder: AgentBuilder) -> Self {
+        AgentNode::new(builder)
+    }
+}
+
+impl From<super::Graph> for AgentNode {
+    fn from(graph: super::Graph) -> Self {
+        AgentNode::new(graph)
+    }
+}
+
+impl fmt::Debug for AgentNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentNode").field("agent", &self.agent).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::progress::ResearchState;
+    use crate::{Graph, Node, START};
+    use stepfold_agent_loop::test_kit::Script;
+    use stepfold_agent_loop::{Input, RunEvent};
+
+    fn graph(node: Node, schema: Schema) -> Result<Graph, AgentError> {
+        Graph::builder("small").schema(schema).node("count", node).edge(START, "count").build()
+    }
+
+    fn counter() -> AgentNode {
+        AgentNode::new(Agent::builder(Script::parse("assistant: 12 stalls").unwrap()).build().unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_an_output_of_its_kind() {
+        let schema = || ResearchState::schema().unwrap();
+        let tasks = json!({"tasks": [{"id": 1}], "current_task_id": 1});
+        let cases = [
+            (Node::agent(counter()), json!([])),
+            (
+                Node::agent(counter().outputs("finding")),
+                json!([{"node": "count", "kind": "finding", "task_id": 1, "content": "12 stalls"}]),
+            ),
+            (
+                Node::agent(counter()).tracked(),
+                json!([{"node": "count", "task_id": 1, "content": "12 stalls"}]),
+            ),
+            (
+                Node::agent(counter().outputs("finding")).tracked(),
+                json!([{"node": "count", "kind": "finding", "task_id": 1, "content": "12 stalls"}]),
+            ),
+        ];
+        for (node, expected) in cases {
+            let mut seen = Vec::new();
+            let graph = graph(node, schema()).unwrap();
+            let input = Input::from("count").with_values(tasks.clone());
+            let outcome = graph.run(input).observe(&mut seen).await.unwrap();
+            let outputs = outcome.state().get("outputs").unwrap().to_json();
+            assert_eq!(outputs, expected);
+            let told = seen.iter().filter(|event| matches!(event, RunEvent::Output { .. })).count();
+            assert_eq!(told, expected.as_array().map_or(0, Vec::len));
+        }
+    }
+
+    #[tokio::test]
+    async fn at_a_limit_the_final_answer_is_the_answer() {
+        let agent = |is_asked_once_more: bool| {
+            let model = Script::parse("assistant: > c1 look()\nassistant: 12 stalls, I think").unwrap();
+            let agent = Agent::builder(model).max_steps(1);
+            if is_asked_once_more { agent.final_answer().build() } else { agent.build() }
+        };
+        let node = |agent| Node::agent(AgentNode::new(agent).asks("count").answers("answer"));
+        let schema = || Schema::builder().key::<String>("answer").build().unwrap();
+        // A tool, since without any there is one request to the model, and no limit.
+        let look =
+            || stepfold_tools::Tool::new("look", "Looks.", async || Ok::<_, stepfold_tools::ToolError>(3));
+        let with_tool = |agent: Agent| agent.to_builder().tools([look().build().unwrap()]).build().unwrap();
+
+        let asked = graph(node(with_tool(agent(true).unwrap())), schema()).unwrap();
+        let outcome = asked.run(Input::new()).await.unwrap();
+        assert_eq!(outcome.state().get("answer").unwrap(), "12 stalls, I think");
+        let not_asked = graph(node(with_tool(agent(false).unwrap())), schema()).unwrap();
+        let outcome = not_asked.run(Input::new()).await.unwrap();
+        assert!(outcome.exit().to_string().contains("did not finish"), "{:?}", outcome.exit());
+    }
+
+    #[test]
+    fn an_output_needs_its_key() {
+        let schema = Schema::builder().key::<u64>("area").build().unwrap();
+        let error = graph(Node::agent(counter().outputs("finding")), schema).unwrap_err().to_string();
+        assert!(error.contains("node 'count': gives an output: unknown key \"outputs\""), "{error}");
+    }
+
+    #[test]
+    fn an_answer_goes_to_a_key_whole_or_by_a_field() {
+        let to = |field: Option<&str>| AnswerTo { key: "areas".to_owned(), field: field.map(str::to_owned) };
+        let answer = json!({"areas": [3, 7]});
+        assert_eq!(to(None).part_of(&answer), Ok(Some(&answer)));
+        assert_eq!(to(Some("areas")).part_of(&answer), Ok(Some(&json!([3, 7]))));
+        assert_eq!(to(Some("why")).part_of(&answer), Ok(None));
+        let error = to(Some("areas")).part_of(&json!("3 and 7")).unwrap_err();
+        assert_eq!(error, "the answer is no object, so it has no field \"areas\" for \"areas\"");
+    }
+}

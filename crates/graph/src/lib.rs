@@ -1,0 +1,219 @@
+//! Workflows of nodes over one state: functions, agents and graphs, in sequence, by choice, and side by side.
+//!
+//! # The tour
+//!
+//! A [`Graph`] has nodes and edges. It runs in **supersteps**: the scheduled nodes run concurrently, each on
+//! the same snapshot of the state; when all have an outcome, their writes are merged by the handlers of the
+//! keys, in declaration order of the nodes; then the edges determine the next nodes.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! use serde_json::json;
+//! use stepfold_graph::{END, Graph, NodeContext, NodeError, START, Update};
+//! use stepfold_agent_loop::{Exit, Input};
+//! use stepfold_state_core::state::{Key, Schema};
+//!
+//! const AREAS: Key<Vec<u64>> = Key::new("areas");
+//! const STALLS: Key<Vec<u64>> = Key::new("stalls");
+//!
+//! async fn plan(_: NodeContext) -> Result<Update, NodeError> {
+//!     Ok(Update::new().set(AREAS, vec![3, 7]))
+//! }
+//!
+//! async fn count(node: NodeContext) -> Result<Update, NodeError> {
+//!     let area: u64 = node.item_as()?;
+//!     Ok(Update::new().set(STALLS, vec![area * 4]))
+//! }
+//!
+//! async fn report(node: NodeContext) -> Result<Update, NodeError> {
+//!     let stalls = node.get(STALLS)?.unwrap_or_default();
+//!     Ok(Update::new().say(format!("{} stalls", stalls.iter().sum::<u64>())))
+//! }
+//!
+//! let graph = Graph::builder("stalls")
+//!     .schema(Schema::builder().key(AREAS).key(STALLS).build()?)
+//!     .node("plan", plan)
+//!     .node("count", count)
+//!     .node("report", report)
+//!     .edge(START, "plan")
+//!     .fan_out("plan", "count", "areas")    // a branch for each area, side by side
+//!     .edge("count", "report")
+//!     .edge("report", END)
+//!     .build()?;
+//!
+//! let outcome = graph.run(Input::new()).await?;
+//! assert_eq!(outcome.exit(), &Exit::End);
+//! assert_eq!(outcome.text(), "40 stalls");
+//! assert_eq!(outcome.state().get("stalls").unwrap(), json!([12, 28]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! Ways on: [`edge`](GraphBuilder::edge), [`route`](GraphBuilder::route) by a function of the state,
+//! [`fan_out`](GraphBuilder::fan_out) over a list, [`join`](GraphBuilder::join) of branches of different length, and what
+//! a node itself [chooses](Update::goto). A [`Node`] has limits, retries, timeouts, a node for its errors, and may be
+//! deferred until nothing else is left. An [`AgentNode`] works on the same state, or is asked something of its own.
+//! [`NodeContext::ask`] asks a human. [`progress`] has the state of a research with tasks, counts and outputs.
+//!
+//! # A graph is an agent
+//!
+//! A graph runs as the same [`Run`](stepfold_agent_loop::Run): it needs nodes where an agent needs its model
+//! and calls. So all guarantees of runs apply: events are committed one by one, a run can be stopped, stored,
+//! loaded, resumed and replayed anywhere, breakpoints stop before a node, observers and streams see
+//! everything. A graph can be a tool of an agent, a node of a graph, and the agent of a runner: wherever an
+//! [`Agent`] is accepted.
+//!
+//! # What holds
+//!
+//! - The order in which branches finish changes nothing: the same superstep gives the same state.
+//! - Branches lose no writes of each other, as far as the handlers of the keys merge.
+//! - After a crash only branches without an outcome run again, with the same
+//!   [key](NodeContext::idempotency_key); of an agent only the uncommitted part of its run.
+//! - A failed node does not affect the others: their outcomes are kept, and the run can be resumed, unless
+//!   the node must not run twice or its agent has ended unfinished: then the graph ends.
+//! - Everything is limited: supersteps, executions of a node, branches, attempts, time.
+//!
+//! # What is absent
+//!
+//! Nothing polls, and there are no timers: external work is done in nodes. Branches share nothing while they
+//! run. Nodes run in the task of the run: use [`spawn_blocking`](tokio::task::spawn_blocking) for blocking
+//! work.
+//!
+//! # Where this comes from
+//!
+//! Nodes over one state, supersteps and edges are those of LangGraph 1.x; limits of executions and
+//! [`progress`] are those of a deep-research graph for LangGraph. `docs/compare.md` lists the differences.
+
+mod agent_node;
+mod builder;
+mod check;
+mod context;
+mod draw;
+mod node;
+mod per_run;
+mod planner;
+pub mod progress;
+mod shape;
+mod update;
+
+use std::fmt;
+use std::sync::Arc;
+
+use stepfold_agent_loop::{Agent, Input, RunBuilder};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
+use stepfold_state_core::state::Schema;
+
+pub use self::agent_node::{AgentNode, NodeAgent};
+pub use self::builder::GraphBuilder;
+pub use self::context::{NodeContext, NodeError};
+pub use self::node::{AsFunction, AsNode, IntoNode, Node};
+pub use self::per_run::per_run;
+pub use self::shape::{Choice, END, START};
+pub use self::update::Update;
+
+pub use stepfold_agent_loop::{Arrived, Planned, Routed};
+
+use self::shape::Shape;
+
+/// Nodes over one state, and the ways between them. Immutable, cheap to clone, and an [`Agent`] wherever one is
+/// taken. The [crate] has the tour.
+#[derive(Clone)]
+pub struct Graph {
+    agent: Agent,
+    shape: Arc<Shape>,
+}
+
+impl Graph {
+    /// Starts a graph of this name, without nodes.
+    pub fn builder(name: impl Into<String>) -> GraphBuilder {
+        GraphBuilder::new(name.into())
+    }
+
+    /// Prepares a run; awaiting it runs the graph.
+    pub fn run(&self, input: impl Into<Input>) -> RunBuilder<'_> {
+        self.agent.run(input)
+    }
+
+    /// The graph's name.
+    pub fn name(&self) -> &str {
+        self.agent.name()
+    }
+
+    /// The schema of the state.
+    pub fn schema(&self) -> &Schema {
+        self.agent.schema()
+    }
+
+    /// The graph as an agent: for runners, stored runs and replays.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// The names of the nodes, in the order in which they were declared.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.shape.names.iter().map(String::as_str)
+    }
+
+    /// The graph in the language of [Mermaid](https://mermaid.js.org). Conditional edges are dashed.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_graph::{END, Graph, NodeContext, NodeError, START};
+    ///
+    /// async fn work(_: NodeContext) -> Result<(), NodeError> {
+    ///     Ok(())
+    /// }
+    /// let graph = Graph::builder("small").node("work", work).chain([START, "work", END]).build()?;
+    /// assert_eq!(graph.to_mermaid(), "\
+    /// flowchart TD
+    ///     start([START])
+    ///     n0[\"work\"]
+    ///     end_([END])
+    ///     start --> n0
+    ///     n0 --> end_
+    /// ");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn to_mermaid(&self) -> String {
+        draw::mermaid(&self.shape)
+    }
+
+    /// The graph in the language of [Graphviz](https://graphviz.org).
+    pub fn to_dot(&self) -> String {
+        draw::dot(self.name(), &self.shape)
+    }
+}
+
+impl From<Graph> for Agent {
+    fn from(graph: Graph) -> Self {
+        graph.agent
+    }
+}
+
+impl From<&Graph> for Agent {
+    fn from(graph: &Graph) -> Self {
+        graph.agent.clone()
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph")
+            .field("name", &self.name())
+            .field("nodes", &self.nodes().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The model of a graph, which calls none.
+struct NoModel;
+
+impl ChatModel for NoModel {
+    fn id(&self) -> &'static str {
+        "graph"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        ReplyStream::failed(ModelError::new(ModelErrorKind::Unsupported, "a graph has no model"))
+    }
+}

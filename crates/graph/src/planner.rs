@@ -1,0 +1,291 @@
+//! A graph as a plan of the loop: what comes next, what branches write, and how their functions are called.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use stepfold_agent_loop::plan::{
+    Attempts, BranchAgent, BranchEnd, Emitter, Ended, EndedAgent, Next, NodeFunctions, OpenBranch, PlanError,
+    Planner, Position,
+};
+use stepfold_agent_loop::{FeedError, NodeOutcome, NodeStatus, Planned};
+use stepfold_state_core::state::{Delta, Fault, Handler, Schema, State, StateError, Write};
+use stepfold_tools::{CancellationToken, Effect};
+
+use super::check::own_keys;
+use super::context::{Kind as NodeErrorKind, NodeContext, NodeError};
+use super::node::{Node, NodeWork, OnError};
+use super::progress::{NodeOutput, NodeRun, RouterDecision, keys, writes};
+use super::shape::{Shape, listed};
+use super::update::Update;
+
+impl Planner for Shape {
+    fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    fn parts(&self) -> Vec<(String, Value)> {
+        Shape::parts(self)
+    }
+
+    fn faults(&self, schema: &Schema) -> Vec<Fault> {
+        own_keys(schema)
+    }
+
+    fn next(&self, position: Position<'_>, ended: &[Ended<'_>], state: &State) -> Result<Next, FeedError> {
+        Shape::next(self, position, ended, state)
+    }
+
+    /// To those of the keys that there are.
+    fn writes(&self, position: Position<'_>, next: &Next, state: &State) -> Result<Delta, PlanError> {
+        let schema = state.schema();
+        let has = |key: &str| schema.key(key).is_some();
+        let mut delta = Delta::new();
+        if has(keys::EXECUTION_COUNTS.name()) && !next.branches.is_empty() {
+            delta.push(write_of_counts(position, &next.branches, schema)?);
+        }
+        if has(keys::CURRENT_NODE.name())
+            && let Some(last) = next.branches.last()
+        {
+            delta.push(schema.write(keys::CURRENT_NODE, &last.node)?);
+        }
+        if has(keys::ROUTER_DECISION.name())
+            && let Some(route) = next.routes.last()
+        {
+            let mut decision = RouterDecision::new(&route.from, route.to.clone());
+            decision.reason.clone_from(&route.reason);
+            delta.push(schema.write(keys::ROUTER_DECISION, decision)?);
+        }
+        let mut is_tracked = false;
+        for planned in next.branches.iter().filter(|planned| self.is_tracked(&planned.node)) {
+            is_tracked = true;
+            delta.extend(track(state, planned).started(state)?);
+        }
+        if is_tracked {
+            let mut state = state.clone();
+            state.apply(&delta)?;
+            delta.extend(writes::overall_progress(&state)?);
+        }
+        Ok(delta)
+    }
+
+    /// A graph inside counts its own nodes.
+    fn is_own(&self, write: &Write) -> bool {
+        write.key() == keys::EXECUTION_COUNTS.name()
+    }
+
+    fn merged(
+        &self,
+        before: &State,
+        state: &mut State,
+        planned: &Planned,
+        outcome: &NodeOutcome,
+    ) -> Result<Delta, PlanError> {
+        let mut delta = outcome.delta.clone();
+        let run = || track(before, planned);
+        match (&outcome.error, self.is_tracked(&planned.node)) {
+            (None, true) => {
+                let outputs: Result<Vec<NodeOutput>, _> =
+                    outcome.outputs.iter().cloned().map(serde_json::from_value).collect();
+                delta.extend(run().completed(state, outputs?)?);
+            }
+            (Some(error), true) => delta.extend(run().failed(state, run().error(error))?),
+            (None, false) if !outcome.outputs.is_empty() => {
+                delta.push(state.schema().write(keys::OUTPUTS.name(), Value::from(outcome.outputs.clone()))?);
+            }
+            _ => {}
+        }
+        if !delta.is_empty() {
+            state.apply(&delta)?;
+        }
+        Ok(delta)
+    }
+
+    fn closed(&self, state: &State, branches: &[&Planned]) -> Result<Delta, PlanError> {
+        match branches.iter().any(|planned| self.is_tracked(&planned.node)) {
+            true => Ok(writes::overall_progress(state)?.into_iter().collect()),
+            false => Ok(Delta::new()),
+        }
+    }
+
+    fn effect(&self, node: &str) -> Option<Effect> {
+        let node = self.node(node)?;
+        matches!(node.work, NodeWork::Function(_)).then_some(node.effect)
+    }
+
+    fn agent(&self, node: &str) -> Option<&dyn BranchAgent> {
+        match &self.node(node)?.work {
+            NodeWork::Agent(agent) => Some(&**agent),
+            NodeWork::Function(_) => None,
+        }
+    }
+
+    fn attempts(&self, node: &str) -> Attempts {
+        self.node(node).map(Node::attempts).unwrap_or_default()
+    }
+
+    fn outcome(&self, before: &State, planned: &Planned, ended: &EndedAgent<'_>) -> NodeOutcome {
+        let Some(Node { work: NodeWork::Agent(node), is_tracked, .. }) = self.node(&planned.node) else {
+            let error = format!("node '{}' has no agent any more", planned.node);
+            return NodeOutcome::failed(NodeStatus::Failed, error, 1);
+        };
+        let is_output = node.kind.is_some() || *is_tracked;
+        let output = |answer| NodeOutput { kind: node.kind.clone(), ..track(before, planned).output(answer) };
+        match node.result(ended, before.schema(), planned.item.as_ref()) {
+            Err(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
+            Ok((answer, delta, messages)) => {
+                let mut outcome = NodeOutcome::succeeded();
+                outcome.outputs = as_values(answer.filter(|_| is_output).map(output).into_iter());
+                outcome.delta = delta;
+                outcome.messages = messages;
+                outcome
+            }
+        }
+    }
+
+    fn takes_failures(&self, node: &str) -> bool {
+        let takes = |node: &Node| node.on_error != OnError::Fail || node.effect == Effect::AtMostOnce;
+        self.node(node).is_some_and(takes)
+    }
+
+    fn functions(self: Arc<Self>) -> Arc<dyn NodeFunctions> {
+        self
+    }
+}
+
+impl NodeFunctions for Shape {
+    fn max_parallel(&self) -> usize {
+        self.max_parallel
+    }
+
+    fn call(
+        self: Arc<Self>,
+        branch: OpenBranch,
+        stop: CancellationToken,
+        emitter: Emitter,
+    ) -> BoxFuture<'static, BranchEnd> {
+        let place = self.place(&branch.planned.node);
+        let context = NodeContext::of(branch, stop.clone(), Some(emitter));
+        Box::pin(async move {
+            let Some(place) = place else {
+                return failed(NodeStatus::Failed, "it is no node of the graph any more", 1);
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => BranchEnd::Stopped,
+                ended = call(&self, place, &context) => ended,
+            }
+        })
+    }
+}
+
+impl Shape {
+    fn is_tracked(&self, node: &str) -> bool {
+        self.node(node).is_some_and(|node| node.is_tracked)
+    }
+}
+
+/// The counts of the nodes of a superstep. Those of the others stay, so that the write is no larger in a large
+/// graph; only the first superstep replaces what an earlier run has left.
+fn write_of_counts(
+    position: Position<'_>,
+    branches: &[Planned],
+    schema: &Schema,
+) -> Result<Write, StateError> {
+    let mut counts = BTreeMap::new();
+    for planned in branches {
+        let ran = position.executions.get(&planned.node).copied().unwrap_or(0);
+        counts.entry(planned.node.as_str()).or_insert(ran + 1);
+    }
+    let handler = if position.has_begun { Handler::merge_maps() } else { Handler::replace_values() };
+    let key = keys::EXECUTION_COUNTS;
+    let counts = serde_json::to_value(counts)
+        .map_err(|source| StateError::Encode { key: key.name().to_owned(), source })?;
+    schema.write_with(key.name(), counts, &handler)
+}
+
+/// Which task a branch works at: the id of its item, or the current one.
+pub(super) fn track(state: &State, planned: &Planned) -> NodeRun {
+    let own = planned.item.as_ref().and_then(|item| item.get("id")?.as_i64());
+    let current = || state.get(keys::CURRENT_TASK_ID).ok().flatten();
+    let task = if planned.item.is_some() { own } else { own.or_else(current) };
+    let run = NodeRun::new(&planned.node);
+    match task {
+        Some(task) => run.task(task),
+        None => run,
+    }
+}
+
+/// Outputs as they are recorded. They are objects of JSON values.
+fn as_values(outputs: impl Iterator<Item = NodeOutput>) -> Vec<Value> {
+    outputs.map(|output| serde_json::to_value(output).unwrap_or_default()).collect()
+}
+
+/// Calls the function of a node, as often as it is to be attempted.
+async fn call(shape: &Shape, place: usize, context: &NodeContext) -> BranchEnd {
+    let (name, node) = (&shape.names[place], &shape.nodes[place]);
+    let NodeWork::Function(function) = &node.work else { return BranchEnd::Stopped };
+    let attempts = node.attempts();
+    let mut pauses = attempts.pauses();
+    let mut tries = 1;
+    loop {
+        let result = match attempts.time_out {
+            None => Ok(function(context.clone()).await),
+            Some(time_out) => tokio::time::timeout(time_out, function(context.clone())).await,
+        };
+        let (status, error) = match result {
+            Ok(Ok(update)) => return settled(shape, name, context, update, tries),
+            Ok(Err(NodeError(NodeErrorKind::Asks(request)))) => return BranchEnd::Asks(request),
+            Ok(Err(NodeError(NodeErrorKind::Failed { message, is_permanent: true }))) => {
+                return failed(NodeStatus::Failed, message, tries);
+            }
+            Ok(Err(error)) => (NodeStatus::Failed, error.to_string()),
+            Err(_) => (NodeStatus::TimedOut, attempts.too_long()),
+        };
+        let Some(pause) = pauses.next() else { return failed(status, error, tries) };
+        tokio::time::sleep(pause).await;
+        tries += 1;
+    }
+}
+
+fn failed(status: NodeStatus, error: impl Into<String>, tries: u32) -> BranchEnd {
+    BranchEnd::Outcome(NodeOutcome::failed(status, error, tries))
+}
+
+/// What a function returned, checked against the schema and the graph.
+fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update, tries: u32) -> BranchEnd {
+    let delta = match update.delta(context.state().schema()) {
+        Ok(delta) => delta,
+        Err(error) => return failed(NodeStatus::Failed, NodeError::from(error).to_string(), tries),
+    };
+    if !update.outputs.is_empty()
+        && let Err(error) = context.state().schema().check_write_to(keys::OUTPUTS.name(), None)
+    {
+        return failed(NodeStatus::Failed, format!("it gives outputs: {error}"), tries);
+    }
+    let known = shape.node(name).map(|node| node.goes_to.as_slice()).unwrap_or_default();
+    if let Some((target, _)) = update.goto.iter().find(|(target, _)| !known.contains(target)) {
+        let known = match known.is_empty() {
+            true => "nowhere".to_owned(),
+            false => listed(known.iter().map(String::as_str)),
+        };
+        let error = format!("it chose to go to \"{target}\", and declares to go to: {known}; see `goes_to`");
+        return failed(NodeStatus::Failed, error, tries);
+    }
+    let run = track(context.state(), &Planned::new(context.node().to_owned(), context.item().cloned()));
+    let outputs = update.outputs.into_iter().map(|(kind, content)| {
+        let output = run.output(content);
+        match kind {
+            Some(kind) => output.kind(kind),
+            None => output,
+        }
+    });
+    let mut outcome = NodeOutcome::succeeded();
+    outcome.delta = delta;
+    outcome.messages = update.messages;
+    outcome.outputs = as_values(outputs);
+    outcome.goto = update.goto.into_iter().map(|(node, item)| Planned::new(node, item)).collect();
+    outcome.tries = tries;
+    BranchEnd::Outcome(outcome)
+}

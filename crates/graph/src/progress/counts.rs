@@ -1,0 +1,100 @@
+//! How often nodes ran, and how often they may.
+
+use serde_json::{Map, Value};
+use stepfold_state_core::state::State;
+
+use super::error::{ProgressError, require};
+use super::{keys, writes};
+
+/// The default limit of a node without a value in `max_executions`.
+pub const DEFAULT_MAX_EXECUTIONS: u64 = 3;
+
+pub(super) const COUNTING: &str = "counting executions";
+
+/// Counts one more execution of a node, and makes it the current one.
+///
+/// For nodes that run side by side, use [`writes::increment_execution_counts`].
+///
+/// # Errors
+/// [`ProgressError::MissingKey`] without the keys `execution_counts` and `current_node`;
+/// [`ProgressError::NoCount`] when the present value is no count. Nothing is changed then.
+///
+/// # Examples
+/// ```
+/// use stepfold_graph::progress::{ResearchState, executions, increment_execution_count, keys};
+///
+/// let mut state = ResearchState::new("market_research").to_state()?;
+/// increment_execution_count(&mut state, "planner")?;
+/// increment_execution_count(&mut state, "planner")?;
+/// assert_eq!(executions(&state, "planner")?, 2);
+/// assert_eq!(state.get(keys::CURRENT_NODE)?.as_deref(), Some("planner"));
+/// # Ok::<(), stepfold_graph::progress::ProgressError>(())
+/// ```
+pub fn increment_execution_count(state: &mut State, node: &str) -> Result<(), ProgressError> {
+    let delta = writes::increment_execution_counts(state, [node])?;
+    Ok(state.apply(&delta)?)
+}
+
+/// Whether a node may run once more: it ran less often than it may.
+///
+/// # Errors
+/// As [`executions`] and [`max_executions`].
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_graph::progress::{ResearchState, can_execute};
+///
+/// let mut state = ResearchState::new("market_research").to_state()?;
+/// state.set("execution_counts", json!({"planner": 2, "searcher": 3}))?;
+/// assert!(can_execute(&state, "planner")? && !can_execute(&state, "searcher")?);
+/// state.set("max_executions", json!({"searcher": 10}))?;
+/// assert!(can_execute(&state, "searcher")?);
+/// # Ok::<(), stepfold_graph::progress::ProgressError>(())
+/// ```
+pub fn can_execute(state: &State, node: &str) -> Result<bool, ProgressError> {
+    Ok(executions(state, node)? < max_executions(state, node)?)
+}
+
+/// The executions of a node; 0 if they are not counted.
+///
+/// # Errors
+/// [`ProgressError::MissingKey`] without the key `execution_counts`: a limit without a count would
+/// never be reached. [`ProgressError::NoCount`] when the value is no count.
+pub fn executions(state: &State, node: &str) -> Result<u64, ProgressError> {
+    require(state.schema(), keys::EXECUTION_COUNTS.name(), COUNTING)?;
+    Ok(count_in(state, keys::EXECUTION_COUNTS.name(), node)?.unwrap_or(0))
+}
+
+/// The maximum number of executions of a node; [`DEFAULT_MAX_EXECUTIONS`] if not set, even if the schema does
+/// not have the key `max_executions`.
+///
+/// # Errors
+/// [`ProgressError::NoCount`] when the value is not a count.
+pub fn max_executions(state: &State, node: &str) -> Result<u64, ProgressError> {
+    Ok(count_in(state, keys::MAX_EXECUTIONS.name(), node)?.unwrap_or(DEFAULT_MAX_EXECUTIONS))
+}
+
+/// The count of a node; none if it is absent or null, or the whole map is.
+pub(super) fn count_in(state: &State, key: &str, node: &str) -> Result<Option<u64>, ProgressError> {
+    let count = map_in(state, key)?.and_then(|counts| counts.get(node));
+    let Some(count) = count.filter(|count| !count.is_null()) else { return Ok(None) };
+    count.as_u64().map(Some).ok_or_else(|| ProgressError::NoCount {
+        key: key.to_owned(),
+        path: format!("$.{node}"),
+        expected: "an integer, at least 0",
+    })
+}
+
+/// The map under a key; none if it is absent or null.
+pub(super) fn map_in<'a>(
+    state: &'a State,
+    key: &str,
+) -> Result<Option<&'a Map<String, Value>>, ProgressError> {
+    let Some(value) = state.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
+    value.as_json().and_then(Value::as_object).map(Some).ok_or_else(|| ProgressError::NoCount {
+        key: key.to_owned(),
+        path: "$".to_owned(),
+        expected: "an object of counts by node",
+    })
+}

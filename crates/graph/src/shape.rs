@@ -1,0 +1,419 @@
+//! The shape of a graph, and what comes next in it: pure functions of what has finished and of the state.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stepfold_agent_loop::plan::{Ended, Next, Position};
+use stepfold_agent_loop::{Arrived, Exit, FeedError, Planned, Routed};
+use stepfold_state_core::state::State;
+use stepfold_tools::panic_message;
+
+use super::node::{Node, OnError, failure_item};
+use super::progress::keys;
+
+/// Where every graph begins.
+pub const START: &str = "__start__";
+/// Where a graph ends. It ends as well where nothing is left to run.
+pub const END: &str = "__end__";
+
+/// A node, or where a graph begins and ends, as people know it.
+pub(crate) fn shown(name: &str) -> String {
+    match name {
+        START => "START".to_owned(),
+        END => "END".to_owned(),
+        name => format!("node '{name}'"),
+    }
+}
+
+/// Names for people, one after the other.
+pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names = names.into_iter().map(|name| if name == END { "END" } else { name });
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// The shape of a graph that was checked. Nodes are known by their place, in the order in which they were declared.
+pub(crate) struct Shape {
+    pub(crate) names: Vec<String>,
+    pub(crate) places: HashMap<String, usize>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) start: Vec<Edge>,
+    /// By the place of the node that they leave.
+    pub(crate) edges: Vec<Vec<Edge>>,
+    pub(crate) joins: Vec<Join>,
+    pub(crate) max_branches: usize,
+    pub(crate) max_parallel: usize,
+}
+
+/// A way on.
+#[derive(Clone)]
+pub(crate) enum Edge {
+    /// Always there.
+    To(Target),
+    /// To what a function of the state chooses.
+    Route { targets: Vec<Target>, choose: Arc<Choose>, is_single: bool },
+    /// To the node, once for each item.
+    Each { node: usize, items: Arc<Items>, of: String },
+}
+
+/// A target of an edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Target {
+    Node(usize),
+    End,
+}
+
+/// Runs its node when all the others have finished, since it last did.
+pub(crate) struct Join {
+    pub(crate) from: Vec<usize>,
+    pub(crate) to: usize,
+}
+
+pub(crate) type Choose = dyn Fn(&State) -> Choice + Send + Sync;
+pub(crate) type Items = dyn Fn(&State) -> Vec<Value> + Send + Sync;
+
+/// What a router chose: the nodes, or [`END`], and why.
+///
+/// # Examples
+/// ```
+/// use stepfold_graph::Choice;
+///
+/// let choice = Choice::of("report").because("enough was found");
+/// assert_eq!(choice, Choice::all(["report"]).because("enough was found"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub(crate) nodes: Vec<String>,
+    pub(crate) reason: Option<String>,
+}
+
+impl Choice {
+    /// This node.
+    pub fn of(node: impl Into<String>) -> Self {
+        Choice { nodes: vec![node.into()], reason: None }
+    }
+
+    /// These nodes, side by side. Only for [`route_to_many`](super::GraphBuilder::route_to_many).
+    pub fn all<N: Into<String>>(nodes: impl IntoIterator<Item = N>) -> Self {
+        Choice { nodes: nodes.into_iter().map(Into::into).collect(), reason: None }
+    }
+
+    /// For this reason, which is recorded.
+    #[must_use]
+    pub fn because(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+}
+
+impl From<&str> for Choice {
+    fn from(node: &str) -> Self {
+        Choice::of(node)
+    }
+}
+
+impl From<String> for Choice {
+    fn from(node: String) -> Self {
+        Choice::of(node)
+    }
+}
+
+impl Shape {
+    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+        self.places.get(name).copied()
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+        self.place(name).map(|place| &self.nodes[place])
+    }
+
+    pub(crate) fn target_name(&self, target: Target) -> &str {
+        match target {
+            Target::Node(place) => &self.names[place],
+            Target::End => END,
+        }
+    }
+
+    /// What comes after these branches, given where the graph is and the state they have left.
+    ///
+    /// # Errors
+    /// When a router panics or chooses what it must not, and when there are too many branches.
+    pub(crate) fn next(
+        &self,
+        position: Position<'_>,
+        ended: &[Ended<'_>],
+        state: &State,
+    ) -> Result<Next, FeedError> {
+        let mut walk = Steps::new(self, position, state);
+        if !position.has_begun {
+            walk.follow(START, &self.start, None)?;
+        }
+        for ended in ended {
+            match (ended.error, &self.on_error(ended.node)) {
+                (Some(error), OnError::Fail) => {
+                    let (node, error) = (ended.node.to_owned(), error.to_owned());
+                    return Ok(Next::exit(Exit::NodeFailed { node, error }));
+                }
+                (Some(error), OnError::Goto(target)) => {
+                    let item = failure_item(ended.node, error, ended.item);
+                    walk.trigger(self.place(target), Some(item));
+                }
+                (Some(_), OnError::GoOn) => walk.leave(ended.node)?,
+                (None, _) if ended.goto.is_empty() => walk.leave(ended.node)?,
+                (None, _) => {
+                    for Planned { node, item, .. } in ended.goto {
+                        walk.trigger(self.place(node), item.clone());
+                    }
+                }
+            }
+        }
+        walk.finish()
+    }
+
+    /// What a stored run depends on, part by part.
+    pub(crate) fn parts(&self) -> Vec<(String, Value)> {
+        let arrow = |from: &str, edge: &Edge| match edge {
+            Edge::To(target) => format!("{from} -> {}", self.target_name(*target)),
+            Edge::Each { node, of, .. } => format!("{from} -> {} for each of {of}", self.names[*node]),
+            Edge::Route { targets, .. } => {
+                let targets: Vec<_> = targets.iter().map(|target| self.target_name(*target)).collect();
+                format!("{from} -> one of {}", targets.join(", "))
+            }
+        };
+        let mut edges: Vec<String> = self.start.iter().map(|edge| arrow(START, edge)).collect();
+        for (name, outgoing) in self.names.iter().zip(&self.edges) {
+            edges.extend(outgoing.iter().map(|edge| arrow(name, edge)));
+        }
+        for join in &self.joins {
+            let from: Vec<_> = join.from.iter().map(|from| self.names[*from].as_str()).collect();
+            edges.push(format!("{} -> {}", from.join(" and "), self.names[join.to]));
+        }
+        let mut parts = vec![("edges".to_owned(), edges.into())];
+        for (place, (name, node)) in self.names.iter().zip(&self.nodes).enumerate() {
+            parts.push((format!("node {name}"), json!([place, node.parts()])));
+        }
+        parts
+    }
+
+    fn on_error(&self, node: &str) -> OnError {
+        self.node(node).map(|node| node.on_error.clone()).unwrap_or_default()
+    }
+
+    /// Whether the node may run once more: by the state's own word, else by the node's.
+    fn may_run(&self, place: usize, position: Position<'_>, state: &State) -> bool {
+        let name = &self.names[place];
+        let ran = position.executions.get(name).copied().unwrap_or(0);
+        ran < max_in(state, name).unwrap_or(self.nodes[place].max_executions)
+    }
+}
+
+/// What the state says about how often a node may run.
+fn max_in(state: &State, node: &str) -> Option<u64> {
+    state.get(keys::MAX_EXECUTIONS.name())?.as_json()?.get(node)?.as_u64()
+}
+
+/// The next superstep while it is built.
+struct Steps<'a> {
+    shape: &'a Shape,
+    position: Position<'a>,
+    state: &'a State,
+    /// By node, so that they come in the order in which these were declared.
+    branches: BTreeMap<usize, Vec<Option<Value>>>,
+    /// By the place of the join.
+    arrived: Vec<BTreeSet<usize>>,
+    routes: Vec<Routed>,
+    /// Nodes whose edges were followed already.
+    left: BTreeSet<usize>,
+}
+
+impl<'a> Steps<'a> {
+    fn new(shape: &'a Shape, position: Position<'a>, state: &'a State) -> Self {
+        let mut arrived = vec![BTreeSet::new(); shape.joins.len()];
+        for known in position.arrived {
+            // A changed graph may have other joins: what does not fit any more is forgotten.
+            let join = shape.joins.get(known.join).filter(|join| shape.names[join.to] == known.at);
+            if let Some(join) = join {
+                let from = known.from.iter().filter_map(|name| shape.place(name));
+                arrived[known.join].extend(from.filter(|place| join.from.contains(place)));
+            }
+        }
+        let (branches, routes, left) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        let mut steps = Steps { shape, position, state, branches, arrived, routes, left };
+        // What was put off came before what comes now.
+        for planned in position.deferred {
+            steps.trigger(shape.place(&planned.node), planned.item.clone());
+        }
+        steps
+    }
+
+    /// The way on behind a node; several branches of it leave it once.
+    fn leave(&mut self, name: &str) -> Result<(), FeedError> {
+        let Some(place) = self.shape.place(name) else { return Ok(()) };
+        if !self.left.insert(place) {
+            return Ok(());
+        }
+        for (join, arrived) in self.shape.joins.iter().zip(&mut self.arrived) {
+            if join.from.contains(&place) {
+                arrived.insert(place);
+            }
+        }
+        self.follow(name, &self.shape.edges[place], Some(place))
+    }
+
+    fn follow(&mut self, from: &str, edges: &'a [Edge], place: Option<usize>) -> Result<(), FeedError> {
+        for edge in edges {
+            match edge {
+                Edge::To(target) => self.go(*target),
+                Edge::Route { targets, choose, is_single } => {
+                    for target in self.choice(from, targets, &**choose, *is_single)? {
+                        self.go(target);
+                    }
+                }
+                Edge::Each { node, items, .. } => {
+                    let items = self.items(from, &**items)?;
+                    // With nothing to do for it, the node has done all.
+                    if items.is_empty() && place != Some(*node) {
+                        self.leave(&self.shape.names[*node])?;
+                    }
+                    for item in items {
+                        self.trigger(Some(*node), Some(item));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn choice(
+        &mut self,
+        from: &str,
+        targets: &[Target],
+        choose: &Choose,
+        is_single: bool,
+    ) -> Result<Vec<Target>, FeedError> {
+        let fault = |words: String| FeedError::Route { node: shown(from), words };
+        let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
+            .map_err(|panic| fault(format!("its router panicked: {}", panic_message(&*panic))))?;
+        if is_single && chosen.nodes.len() != 1 {
+            let words = "nodes, and a `route` chooses one; see `route_to_many`";
+            return Err(fault(format!("its router chose {} {words}", chosen.nodes.len())));
+        }
+        let mut found = Vec::new();
+        for name in &chosen.nodes {
+            let target = targets.iter().find(|target| self.shape.target_name(**target) == name);
+            found.push(*target.ok_or_else(|| {
+                let known = listed(targets.iter().map(|target| self.shape.target_name(*target)));
+                fault(format!("its router chose \"{name}\", which is none of its targets: {known}"))
+            })?);
+        }
+        self.routes.push(Routed::new(from.to_owned(), chosen.nodes, chosen.reason));
+        Ok(found)
+    }
+
+    fn items(&self, from: &str, items: &Items) -> Result<Vec<Value>, FeedError> {
+        let found = std::panic::catch_unwind(AssertUnwindSafe(|| items(self.state)));
+        found.map_err(|panic| FeedError::Route {
+            node: shown(from),
+            words: format!("its items panicked: {}", panic_message(&*panic)),
+        })
+    }
+
+    fn go(&mut self, target: Target) {
+        if let Target::Node(place) = target {
+            self.trigger(Some(place), None);
+        }
+    }
+
+    /// Branches with items stand for themselves; without one, a node runs once however many lead to it.
+    fn trigger(&mut self, place: Option<usize>, item: Option<Value>) {
+        let Some(place) = place else { return };
+        let branches = self.branches.entry(place).or_default();
+        if item.is_some() || !branches.contains(&None) {
+            branches.push(item);
+        }
+    }
+
+    fn finish(mut self) -> Result<Next, FeedError> {
+        self.complete_joins();
+        let deferred = self.hold_back_deferred();
+        let exit = self.apply_limits();
+        let branches = std::mem::take(&mut self.branches);
+        let branches = self.planned(branches);
+        if branches.len() > self.shape.max_branches {
+            return Err(FeedError::TooManyBranches {
+                branches: branches.len(),
+                max: self.shape.max_branches,
+            });
+        }
+        let exit = exit.or_else(|| branches.is_empty().then_some(Exit::End));
+        if let Some(exit) = exit {
+            return Ok(Next { routes: self.routes, ..Next::exit(exit) });
+        }
+        let (deferred, arrived) = (self.planned(deferred), self.still_waiting());
+        Ok(Next { branches, deferred, arrived, routes: self.routes, exit: None })
+    }
+
+    fn complete_joins(&mut self) {
+        for (place, join) in self.shape.joins.iter().enumerate() {
+            if join.from.iter().all(|from| self.arrived[place].contains(from)) {
+                self.arrived[place].clear();
+                self.trigger(Some(join.to), None);
+            }
+        }
+    }
+
+    /// Takes out the nodes that run only when nothing else is left, if something else is.
+    fn hold_back_deferred(&mut self) -> BTreeMap<usize, Vec<Option<Value>>> {
+        let is_deferred = |place: &usize| self.shape.nodes[*place].is_deferred;
+        if self.branches.keys().all(is_deferred) {
+            return BTreeMap::new();
+        }
+        let (deferred, others) =
+            std::mem::take(&mut self.branches).into_iter().partition(|(place, _)| is_deferred(place));
+        self.branches = others;
+        deferred
+    }
+
+    /// Puts another node in the place of one that may not run once more; the exit if there is none.
+    fn apply_limits(&mut self) -> Option<Exit> {
+        let mut replaced = BTreeSet::new();
+        loop {
+            let may_run = |place: &&usize| self.shape.may_run(**place, self.position, self.state);
+            let place = *self.branches.keys().find(|place| !may_run(place))?;
+            let node = &self.shape.nodes[place];
+            let instead = node.at_limit.as_deref();
+            // Two nodes that stand in for each other have no third to stand in for them.
+            if instead.is_none() || !replaced.insert(place) {
+                return Some(Exit::NodeLimit(self.shape.names[place].clone()));
+            }
+            self.branches.remove(&place);
+            self.trigger(instead.and_then(|name| self.shape.place(name)), None);
+        }
+    }
+
+    fn planned(&self, branches: BTreeMap<usize, Vec<Option<Value>>>) -> Vec<Planned> {
+        let planned = branches.into_iter().flat_map(|(place, items)| {
+            let node = &self.shape.names[place];
+            items.into_iter().map(move |item| Planned::new(node.clone(), item))
+        });
+        planned.collect()
+    }
+
+    fn still_waiting(&self) -> Vec<Arrived> {
+        let joins = self.shape.joins.iter().zip(&self.arrived).enumerate();
+        let waiting = joins.filter(|(_, (_, arrived))| !arrived.is_empty());
+        let arrived = waiting.map(|(place, (join, arrived))| {
+            let from = arrived.iter().map(|place| self.shape.names[*place].clone()).collect();
+            Arrived::new(self.shape.names[join.to].clone(), place, from)
+        });
+        arrived.collect()
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shape").field("nodes", &self.names).finish_non_exhaustive()
+    }
+}

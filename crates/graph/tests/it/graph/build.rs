@@ -1,0 +1,356 @@
+//! What is refused when a graph is built: each fault in full, as its author reads it.
+
+use std::time::Duration;
+
+use expect_test::{Expect, expect};
+use stepfold_agent_loop::state_core::state::Schema;
+use stepfold_agent_loop::{Agent, RunLimits};
+use stepfold_graph::{AgentNode, Choice, END, Graph, GraphBuilder, Node, START};
+
+use super::kit::{failing, graph, note};
+use crate::loop_kit::script;
+
+fn refused(graph: GraphBuilder, expected: Expect) {
+    let error = graph.build().unwrap_err();
+    expected.assert_eq(&error.to_string().replace("; ", "\n"));
+}
+
+#[test]
+fn nothing_at_all() {
+    refused(
+        graph(),
+        expect![[r#"
+        invalid agent 'tested': START: leads nowhere
+        add an edge from it"#]],
+    );
+    refused(
+        graph().node("a", note),
+        expect![[r#"
+        invalid agent 'tested': START: leads nowhere
+        add an edge from it"#]],
+    );
+}
+
+#[test]
+fn nodes_that_are_not_there() {
+    let graph = graph()
+        .node("a", Node::new(note).on_error("aid").at_limit("instead").goes_to(["elsewhere"]))
+        .edge(START, "a")
+        .edge(START, "b")
+        .edge("c", "a")
+        .fan_out("a", "d", "items")
+        .route("a", ["e", "f"], |_| "e")
+        .join(["a", "g"], "h");
+    refused(
+        graph,
+        expect![[r#"
+        invalid agent 'tested': node 'b': is not there, but an edge from START leads to it
+        add it
+        node 'c': is not there, but an edge comes from it
+        add it
+        node 'd': is not there, but an edge from node 'a' leads to it
+        add it
+        node 'e': is not there, but an edge from node 'a' leads to it
+        add it
+        node 'f': is not there, but an edge from node 'a' leads to it
+        add it
+        node 'g': is not there, but the join at 'h' waits for it
+        add it
+        node 'h': is not there, but a join leads to it
+        add it
+        node 'elsewhere': is not there, but node 'a' goes to it
+        add it
+        and 2 more"#]],
+    );
+}
+
+#[test]
+fn where_graphs_begin_and_end() {
+    let nodes = || graph().node("a", note).node("b", note).chain([START, "a", "b"]);
+    refused(
+        nodes().edge("a", START),
+        expect![[r#"
+        invalid agent 'tested': START: is where the graph begins
+        nothing leads there"#]],
+    );
+    refused(
+        nodes().edge(END, "a"),
+        expect![[r#"
+        invalid agent 'tested': END: is no node, but an edge comes from it
+        name a node"#]],
+    );
+    refused(
+        nodes().fan_out("a", END, "items"),
+        expect![[r#"
+        invalid agent 'tested': END: is no node, but an edge from node 'a' leads to it
+        name a node"#]],
+    );
+    refused(
+        nodes().fan_out("a", START, "items"),
+        expect![[r#"
+        invalid agent 'tested': START: is no node, but an edge from node 'a' leads to it
+        name a node"#]],
+    );
+    refused(
+        nodes().join([START, "a"], "b"),
+        expect![[r#"
+        invalid agent 'tested': START: is no node, but the join at 'b' waits for it
+        name a node"#]],
+    );
+    refused(
+        nodes().join(["a", END], "b"),
+        expect![[r#"
+        invalid agent 'tested': END: is no node, but the join at 'b' waits for it
+        name a node"#]],
+    );
+    refused(
+        nodes().join(["a", "b"], END),
+        expect![[r#"
+        invalid agent 'tested': END: is no node, but a join leads to it
+        name a node"#]],
+    );
+    refused(
+        nodes().join(["a", "b"], START),
+        expect![[r#"
+        invalid agent 'tested': START: is no node, but a join leads to it
+        name a node"#]],
+    );
+    refused(
+        nodes().route("a", ["b", START], |_| "b"),
+        expect![[r#"
+        invalid agent 'tested': START: is where the graph begins
+        nothing leads there"#]],
+    );
+}
+
+#[test]
+fn names() {
+    let graph = graph()
+        .node("a", note)
+        .node("a", note)
+        .node(START, note)
+        .node(END, note)
+        .node("", note)
+        .node("a#b", note)
+        .node("a > b", note)
+        .node("a\nb", note)
+        .edge(START, "a");
+    refused(
+        graph,
+        expect![[r#"
+        invalid agent 'tested': node 'a': is there twice
+        give each node a name of its own
+        node '__start__': invalid name: reserved by graphs
+        node '__end__': invalid name: reserved by graphs
+        node '': invalid name: must not be empty, nor contain '#', '>' or control characters
+        node 'a#b': invalid name: must not be empty, nor contain '#', '>' or control characters
+        node 'a > b': invalid name: must not be empty, nor contain '#', '>' or control characters
+        node 'a\nb': invalid name: must not be empty, nor contain '#', '>' or control characters"#]],
+    );
+}
+
+#[test]
+fn nodes_that_cannot_be_reached() {
+    let graph = graph().node("a", note).node("b", note).node("c", note).edge(START, "a").edge("b", "c");
+    refused(
+        graph,
+        expect![[r#"
+        invalid agent 'tested': node 'b': cannot be reached from START
+        add a way there, or leave it out
+        node 'c': cannot be reached from START
+        add a way there, or leave it out"#]],
+    );
+}
+
+/// An error node, a stand-in, and what a node goes to are reached by that.
+#[test]
+fn what_nodes_name_is_reached() {
+    let graph = graph()
+        .node("a", Node::new(failing("no")).on_error("aid").at_limit("instead").goes_to(["elsewhere"]))
+        .node("aid", note)
+        .node("instead", note)
+        .node("elsewhere", note)
+        .edge(START, "a");
+    assert_eq!(graph.build().unwrap().nodes().count(), 4);
+}
+
+#[test]
+fn joins_that_cannot_complete() {
+    let nodes = || graph().node("a", note).node("b", note).node("both", note);
+    refused(
+        nodes().edge(START, "a").edge(START, "b").join(Vec::<String>::new(), "both"),
+        expect!["invalid agent 'tested': join at 'both': waits for nothing"],
+    );
+    // Behind the join itself.
+    refused(
+        nodes().edge(START, "a").edge("both", "b").join(["a", "b"], "both"),
+        expect![
+            "invalid agent 'tested': join at 'both': cannot complete: node 'b' is only reachable after it"
+        ],
+    );
+    refused(
+        nodes().edge(START, "a").edge(START, "b").join(["a", "both"], "both"),
+        expect![
+            "invalid agent 'tested': join at 'both': cannot complete: node 'both' is only reachable after it"
+        ],
+    );
+    // Only one of them is ever chosen.
+    let chosen = nodes().node("r", note).edge(START, "r").route("r", ["a", "b"], |_| "a");
+    refused(
+        chosen.join(["a", "b"], "both"),
+        expect![
+            "invalid agent 'tested': join at 'both': cannot complete: node 'r' chooses between the nodes that it waits for"
+        ],
+    );
+    refused(
+        nodes().route(START, ["a", "b"], |_| "a").join(["a", "b"], "both"),
+        expect![
+            "invalid agent 'tested': join at 'both': cannot complete: START chooses between the nodes that it waits for"
+        ],
+    );
+    let chosen = nodes().node("r", note).edge(START, "r").route("r", ["a", "b", END], |_| "a");
+    refused(
+        chosen.join(["a", "b"], "both"),
+        expect![
+            "invalid agent 'tested': join at 'both': cannot complete: node 'r' chooses between the nodes that it waits for"
+        ],
+    );
+}
+
+/// Where a router may choose several, or comes again, a join may complete.
+#[test]
+fn joins_that_may_complete() {
+    let nodes =
+        || graph().node("a", note).node("b", note).node("both", note).node("r", note).edge(START, "r");
+    let many = nodes().route_to_many("r", ["a", "b"], |_| Choice::all(["a", "b"])).join(["a", "b"], "both");
+    many.build().unwrap();
+    let again =
+        nodes().route("r", ["a", "b"], |_| "a").edge("a", "r").edge("b", "r").join(["a", "b"], "both");
+    again.build().unwrap();
+    let beside = nodes().route("r", ["a", END], |_| "a").edge(START, "b").join(["a", "b"], "both");
+    beside.build().unwrap();
+}
+
+#[test]
+fn limits() {
+    let nodes = || graph().node("a", Node::new(note)).edge(START, "a");
+    refused(
+        nodes().max_branches(0).max_parallel(0),
+        expect![[r#"
+        invalid agent 'tested': max_branches: must be positive: nothing could run
+        max_parallel: must be positive: nothing could run"#]],
+    );
+    refused(
+        nodes().max_steps(0),
+        expect!["invalid agent 'tested': limits.steps: must be positive: the model could not be called"],
+    );
+    refused(
+        nodes().max_time(Duration::ZERO),
+        expect!["invalid agent 'tested': limits.time: must be positive: nothing could run"],
+    );
+    refused(
+        nodes().limits(RunLimits::default().with_tokens(0)),
+        expect!["invalid agent 'tested': limits.tokens: must be positive: the model could not be called"],
+    );
+    refused(
+        graph().node("a", Node::new(note).max_executions(0)).edge(START, "a"),
+        expect![[r#"
+        invalid agent 'tested': node 'a': may never run
+        leave it out"#]],
+    );
+    refused(
+        graph().node("a", Node::new(note).at_limit("a")).edge(START, "a"),
+        expect!["invalid agent 'tested': node 'a': invalid fallback: it cannot replace itself at its limit"],
+    );
+    refused(
+        graph().node("a", Node::new(note).time_out(Duration::ZERO)).edge(START, "a"),
+        expect!["invalid agent 'tested': node 'a': invalid timeout of zero: no attempt could complete"],
+    );
+}
+
+#[test]
+fn routes_without_targets() {
+    refused(
+        graph().node("a", note).edge(START, "a").route("a", Vec::<String>::new(), |_| "a"),
+        expect!["invalid agent 'tested': route from node 'a': has nothing to choose from"],
+    );
+}
+
+#[test]
+fn keys() {
+    refused(
+        graph().node("a", note).fan_out(START, "a", "itmes"),
+        expect![[r#"invalid agent 'tested': fan-out over "itmes": not declared by the schema"#]],
+    );
+    refused(
+        graph().node("a", Node::new(note).tracked()).edge(START, "a"),
+        expect![[r#"
+        invalid agent 'tested': node 'a': is tracked: the schema has no key "current_node", which tracking a node needs
+        declare it, or add `tracking_keys`
+        known keys: log, items, next, messages"#]],
+    );
+    let typed = |schema| Graph::builder("tested").schema(schema).node("a", note).edge(START, "a");
+    refused(
+        typed(Schema::builder().key::<String>("execution_counts").build().unwrap()),
+        expect![[
+            r#"invalid agent 'tested': state key "execution_counts": not writable by the graph: invalid value for key "execution_counts": expected string, found object at $"#
+        ]],
+    );
+    refused(
+        typed(Schema::builder().key::<u64>("current_node").key::<String>("router_decision").build().unwrap()),
+        expect![[r#"
+            invalid agent 'tested': state key "current_node": not writable by the graph: invalid value for key "current_node": expected integer, found string at $
+            state key "router_decision": not writable by the graph: invalid value for key "router_decision": expected string, found object at $"#]],
+    );
+    let tracked = Schema::builder()
+        .key::<String>("current_node")
+        .key::<Vec<u64>>("outputs")
+        .key::<Vec<u64>>("errors")
+        .key::<Vec<u64>>("tasks")
+        .key::<i64>("current_task_id")
+        .key::<u8>("overall_progress");
+    let graph = Graph::builder("tested")
+        .schema(tracked.build().unwrap())
+        .node("a", Node::new(note).tracked())
+        .edge(START, "a");
+    refused(
+        graph,
+        expect![[
+            r#"invalid agent 'tested': node 'a': is tracked: invalid value for key "errors": expected integer, found object at $[0]"#
+        ]],
+    );
+}
+
+#[test]
+fn keys_of_agents() {
+    let agent = Agent::builder(script(""))
+        .schema(Schema::builder().key::<u64>("found").key::<u64>("own").build().unwrap())
+        .build()
+        .unwrap();
+    let graph = |node: AgentNode| {
+        Graph::builder("tested")
+            .schema(Schema::builder().key::<String>("found").key::<u64>("other").build().unwrap())
+            .node("a", node)
+            .edge(START, "a")
+    };
+    let node = || AgentNode::new(agent.clone());
+    refused(
+        graph(node().shares(["found", "own", "nowhere"])),
+        expect![[r#"
+        invalid agent 'tested': node 'a': invalid shared key "found": both schemas must declare it equally
+        node 'a': invalid shared key "own": both schemas must declare it equally
+        node 'a': invalid shared key "nowhere": both schemas must declare it equally"#]],
+    );
+    refused(
+        graph(node().answers("answer")),
+        expect![[r#"
+        invalid agent 'tested': node 'a': invalid key of the answer: unknown key "answer"
+        known keys: found, other, messages"#]],
+    );
+    refused(
+        graph(node().answers("messages")),
+        expect![[r#"
+        invalid agent 'tested': node 'a': invalid key of the answer: "messages" is the projection of message events and takes no writes
+        push a message instead"#]],
+    );
+}

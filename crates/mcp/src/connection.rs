@@ -1,0 +1,512 @@
+//! A running server: requests to it, progress from it, and how a call ends when it does.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rmcp::handler::client::ClientHandler;
+use rmcp::model as wire;
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer,
+    PeerRequestOptions, RequestContext, RoleClient, RunningService, ServiceError,
+};
+use rmcp::transport::async_rw::AsyncRwTransport;
+use serde_json::{Map, Value, json};
+use stepfold_state_core::ErrorChain;
+use stepfold_tools::{ToolContext, ToolError};
+use tokio::sync::Mutex;
+
+use crate::definition::Definition;
+use crate::error::McpError;
+use crate::http::Remote;
+use crate::process::{Meter, Process, Program};
+use crate::question::{Answerer, decline};
+
+/// How often a server may ask for further input before a call.
+const ROUNDS: usize = 10;
+
+/// How long a server may take to end by itself after its standard input is closed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The field of a request's `_meta` that has the idempotency key of a call.
+const IDEMPOTENCY_KEY: &str = "stepfold/idempotencyKey";
+
+/// Where a server is.
+#[derive(Clone)]
+pub(crate) enum Launch {
+    Program(Program),
+    Remote(Remote),
+}
+
+/// All that a connection is made of.
+pub(crate) struct Plan<'a> {
+    pub(crate) server: &'a str,
+    pub(crate) launch: &'a Launch,
+    pub(crate) answerer: Option<&'a Answerer>,
+    pub(crate) initialize_only: bool,
+    pub(crate) message_bytes: usize,
+    pub(crate) start_timeout: Duration,
+}
+
+/// A connection to a running server. Dropping it ends the server, if it is a process.
+pub(crate) struct Connection {
+    server: String,
+    peer: Peer<RoleClient>,
+    // Before the process, so that its input is closed first.
+    service: Mutex<Option<RunningService<RoleClient, Client>>>,
+    process: Option<Mutex<Process>>,
+    process_id: Option<u32>,
+    meter: Option<Arc<Meter>>,
+    client: Client,
+    unwatched: Arc<AtomicBool>,
+    pub(crate) since: tokio::time::Instant,
+}
+
+impl Connection {
+    /// Starts a server, or reaches it, and agrees on a revision of the protocol.
+    pub(crate) async fn start(plan: &Plan<'_>) -> Result<Self, McpError> {
+        let client = Client {
+            server: plan.server.into(),
+            routes: Routes::default(),
+            is_stale: Arc::new(AtomicBool::new(true)),
+            answerer: plan.answerer.cloned(),
+        };
+        let failed = |reason: String| McpError::Start { server: plan.server.to_owned(), reason };
+        let (service, process) = match plan.launch {
+            Launch::Program(program) => {
+                let (mut process, pipes) =
+                    program.start(plan.message_bytes).map_err(|error| failed(error.to_string()))?;
+                // What is too long is refused before it gets there.
+                let transport =
+                    AsyncRwTransport::new_client(pipes.stdout, pipes.stdin).with_max_line_length(usize::MAX);
+                let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
+                match plan.in_time(started).await? {
+                    Ok(service) => (service, Some(process)),
+                    Err(
+                        ClientInitializeError::ConnectionClosed(_)
+                        | ClientInitializeError::TransportError { .. },
+                    ) => {
+                        return Err(failed(process.post_mortem().await));
+                    }
+                    Err(error) => return Err(failed(ErrorChain(&error).to_string())),
+                }
+            }
+            Launch::Remote(remote) => {
+                let transport = remote.transport(plan.message_bytes, plan.start_timeout).map_err(failed)?;
+                let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
+                (plan.in_time(started).await?.map_err(|error| failed(ErrorChain(&error).to_string()))?, None)
+            }
+        };
+        let peer = service.peer().clone();
+        let unwatched = Arc::default();
+        watch(&peer, &client.is_stale, &unwatched);
+        Ok(Connection {
+            server: plan.server.to_owned(),
+            peer,
+            service: Mutex::new(Some(service)),
+            process_id: process.as_ref().and_then(Process::id),
+            meter: process.as_ref().map(Process::meter),
+            process: process.map(Mutex::new),
+            client,
+            unwatched,
+            since: tokio::time::Instant::now(),
+        })
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.peer.is_transport_closed()
+    }
+
+    pub(crate) fn process_id(&self) -> Option<u32> {
+        self.process_id
+    }
+
+    /// What the server says about itself, for the model.
+    pub(crate) fn instructions(&self) -> Option<String> {
+        self.peer.peer_info()?.instructions.clone()
+    }
+
+    /// Whether the server has said, since this was asked last, that its tools changed; or does not say such things.
+    pub(crate) fn take_stale(&self) -> bool {
+        self.client.is_stale.swap(false, Ordering::AcqRel) || self.unwatched.load(Ordering::Acquire)
+    }
+
+    /// The list that was taken is not known after all.
+    pub(crate) fn mark_stale(&self) {
+        self.client.is_stale.store(true, Ordering::Release);
+    }
+
+    /// Closes the server's input and waits a moment for its end. Dropping it ends what is left.
+    pub(crate) async fn stop(&self) {
+        if let Some(mut service) = self.service.lock().await.take() {
+            let _ = service.close_with_timeout(GRACE).await;
+        }
+        if let Some(process) = &self.process {
+            process.lock().await.wait(GRACE).await;
+        }
+    }
+
+    /// The tools that the server has.
+    pub(crate) async fn tools(&self, limit: usize, timeout: Duration) -> Result<Vec<Definition>, McpError> {
+        let has_tools = self.peer.peer_info().is_some_and(|info| info.capabilities.tools.is_some());
+        if !has_tools {
+            return Ok(Vec::new());
+        }
+        let peer = &self.peer;
+        let page = |params| async move {
+            let page = peer.list_tools(params).await?;
+            Ok((page.tools.iter().map(Definition::of).collect(), page.next_cursor))
+        };
+        self.in_time("tools/list", timeout, self.pages("tools", "tools/list", limit, page)).await
+    }
+
+    /// The resources that the server has.
+    pub(crate) async fn resources(
+        &self,
+        limit: usize,
+        timeout: Duration,
+    ) -> Result<Vec<wire::Resource>, McpError> {
+        let peer = &self.peer;
+        let page = |params| async move {
+            let page = peer.list_resources(params).await?;
+            Ok((page.resources, page.next_cursor))
+        };
+        self.in_time("resources/list", timeout, self.pages("resources", "resources/list", limit, page)).await
+    }
+
+    /// The prompts that the server has.
+    pub(crate) async fn prompts(
+        &self,
+        limit: usize,
+        timeout: Duration,
+    ) -> Result<Vec<wire::Prompt>, McpError> {
+        let peer = &self.peer;
+        let page = |params| async move {
+            let page = peer.list_prompts(params).await?;
+            Ok((page.prompts, page.next_cursor))
+        };
+        self.in_time("prompts/list", timeout, self.pages("prompts", "prompts/list", limit, page)).await
+    }
+
+    /// The contents of a resource.
+    pub(crate) async fn resource(
+        &self,
+        uri: &str,
+        timeout: Duration,
+    ) -> Result<wire::ReadResourceResult, McpError> {
+        self.asked();
+        let request = self.peer.read_resource(wire::ReadResourceRequestParams::new(uri));
+        let answer = async { Ok(request.await) };
+        let answer = self.in_time("resources/read", timeout, answer).await?;
+        self.or_failed("resources/read", answer).await
+    }
+
+    /// The messages of a prompt.
+    pub(crate) async fn prompt(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+        timeout: Duration,
+    ) -> Result<wire::GetPromptResult, McpError> {
+        self.asked();
+        let params = wire::GetPromptRequestParams::new(name).with_arguments(arguments);
+        let answer = async { Ok(self.peer.get_prompt(params).await) };
+        let answer = self.in_time("prompts/get", timeout, answer).await?;
+        self.or_failed("prompts/get", answer).await
+    }
+
+    /// All pages of a list, at most so many items and pages.
+    async fn pages<T, Page>(
+        &self,
+        what: &'static str,
+        method: &'static str,
+        limit: usize,
+        page: impl Fn(Option<wire::PaginatedRequestParams>) -> Page,
+    ) -> Result<Vec<T>, McpError>
+    where
+        Page: Future<Output = Result<(Vec<T>, Option<String>), ServiceError>>,
+    {
+        let mut items = Vec::new();
+        let mut cursor = None;
+        for _ in 0..=limit {
+            self.asked();
+            let params = wire::PaginatedRequestParams::default().with_cursor(cursor);
+            let (more, next) = self.or_failed(method, page(Some(params)).await).await?;
+            items.extend(more);
+            cursor = next;
+            if items.len() > limit {
+                break;
+            }
+            if cursor.is_none() {
+                return Ok(items);
+            }
+        }
+        Err(McpError::TooMany { server: self.server.clone(), what, limit })
+    }
+
+    async fn in_time<T>(
+        &self,
+        method: &'static str,
+        timeout: Duration,
+        answer: impl Future<Output = Result<T, McpError>>,
+    ) -> Result<T, McpError> {
+        let late = |_| McpError::Timeout { server: self.server.clone(), method, timeout };
+        tokio::time::timeout(timeout, answer).await.map_err(late)?
+    }
+
+    async fn or_failed<T>(
+        &self,
+        method: &'static str,
+        answer: Result<T, ServiceError>,
+    ) -> Result<T, McpError> {
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                let reason = self.reason(&error).await;
+                Err(McpError::Request { server: self.server.clone(), method, reason })
+            }
+        }
+    }
+
+    /// Calls a tool, and tells the run of its progress. Dropping this cancels the call.
+    ///
+    /// # Errors
+    /// The server's message where it refuses the call; an unknown outcome where it did not answer.
+    pub(crate) async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        context: &ToolContext,
+    ) -> Result<wire::CallToolResult, ToolError> {
+        let mut params = wire::CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        for _ in 0..ROUNDS {
+            match self.ask(params.clone(), context).await {
+                Ok(wire::ServerResult::CallToolResult(result)) => return Ok(result),
+                Ok(wire::ServerResult::InputRequiredResult(wanted)) => {
+                    params.request_state = wanted.request_state;
+                    params.input_responses =
+                        Some(self.input(wanted.input_requests.unwrap_or_default()).await?);
+                }
+                Ok(_) => {
+                    let words =
+                        format!("MCP server `{}` answered with what is no result of a tool", self.server);
+                    return Err(ToolError::unknown(words));
+                }
+                Err(error) => return Err(self.failure(&error).await),
+            }
+        }
+        let words = format!("MCP server `{}` asked for input {ROUNDS} times and gave no result", self.server);
+        Err(ToolError::unknown(words))
+    }
+
+    async fn ask(
+        &self,
+        params: wire::CallToolRequestParams,
+        context: &ToolContext,
+    ) -> Result<wire::ServerResult, ServiceError> {
+        self.asked();
+        let mut meta = wire::RequestMetaObject::new();
+        meta.insert(IDEMPOTENCY_KEY.to_owned(), json!(context.idempotency_key()));
+        let request = wire::ClientRequest::CallToolRequest(wire::CallToolRequest::new(params));
+        let options = PeerRequestOptions::no_options().with_meta(meta);
+        // Progress may come as soon as the request is out: it waits until its route is known.
+        let mut routes = self.client.routes.lock().await;
+        let handle = self.peer.send_cancellable_request(request, options).await?;
+        routes.insert(handle.progress_token.clone(), context.clone());
+        drop(routes);
+        let mut asked = Asked {
+            peer: self.peer.clone(),
+            id: Some(handle.id.clone()),
+            token: handle.progress_token.clone(),
+            routes: Arc::clone(&self.client.routes),
+        };
+        let answer = handle.await_response().await;
+        asked.end().await;
+        answer
+    }
+
+    /// The answers to what a server wants to know before it goes on with a call.
+    async fn input(&self, requests: wire::InputRequests) -> Result<wire::InputResponses, ToolError> {
+        let mut answers = wire::InputResponses::new();
+        for (key, request) in requests {
+            let wire::InputRequest::Elicitation(question) = request else {
+                let words = format!(
+                    "MCP server `{}` asks for the client's model or its folders, which it is not given",
+                    self.server
+                );
+                return Err(ToolError::permanent(words));
+            };
+            let answer = self.client.answer(question.params).await;
+            answers.insert(key, serde_json::to_value(answer)?);
+        }
+        Ok(answers)
+    }
+
+    async fn failure(&self, error: &ServiceError) -> ToolError {
+        let server = &self.server;
+        if let ServiceError::McpError(refusal) = error {
+            return ToolError::new(format!("MCP server `{server}` refused the call: {}", refusal.message));
+        }
+        let reason = self.reason(error).await;
+        if error.is_authorization_required() {
+            return ToolError::permanent(format!("MCP server `{server}` refused the call: {reason}"));
+        }
+        ToolError::unknown(format!("the connection to MCP server `{server}` ended during the call: {reason}"))
+    }
+
+    async fn reason(&self, error: &ServiceError) -> String {
+        match (error, &self.process) {
+            (ServiceError::McpError(refusal), _) => refusal.message.to_string(),
+            (ServiceError::TransportClosed | ServiceError::TransportSend(_), Some(process)) => {
+                process.lock().await.post_mortem().await
+            }
+            _ => ErrorChain(error).to_string(),
+        }
+    }
+
+    fn asked(&self) {
+        if let Some(meter) = &self.meter {
+            meter.asked();
+        }
+    }
+}
+
+impl Plan<'_> {
+    fn lifecycle(&self) -> ClientLifecycleMode {
+        if self.initialize_only {
+            return ClientLifecycleMode::Initialize;
+        }
+        ClientLifecycleMode::Auto {
+            preferred_versions: vec![wire::ProtocolVersion::LATEST],
+            legacy_version: Some(wire::ProtocolVersion::LATEST_WITH_INITIALIZE),
+        }
+    }
+
+    async fn in_time<T>(&self, started: impl Future<Output = T>) -> Result<T, McpError> {
+        let method = "initialize";
+        let (server, timeout) = (self.server.to_owned(), self.start_timeout);
+        tokio::time::timeout(timeout, started).await.map_err(|_| McpError::Timeout {
+            server,
+            method,
+            timeout,
+        })
+    }
+}
+
+/// Learns of changed tools: a server of the revision without `initialize` says it only where it is listened to.
+fn watch(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, unwatched: &Arc<AtomicBool>) {
+    let Some(info) = peer.peer_info() else { return };
+    let says_it = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed == Some(true));
+    if info.protocol_version.has_initialize() || !says_it {
+        return;
+    }
+    let (peer, is_stale, unwatched) = (peer.clone(), Arc::clone(is_stale), Arc::clone(unwatched));
+    tokio::spawn(async move {
+        let filter = wire::SubscriptionFilter::builder().tools_list_changed().build();
+        if let Ok(mut changes) = peer.listen(filter).await {
+            while let Ok(Some(_)) = changes.next().await {
+                is_stale.store(true, Ordering::Release);
+            }
+        }
+        // No more notifications: the list is requested before each step.
+        unwatched.store(true, Ordering::Release);
+    });
+}
+
+/// Where progress goes, by its token.
+type Routes = Arc<Mutex<HashMap<wire::ProgressToken, ToolContext>>>;
+
+/// A request under way. Dropped before its answer, it cancels the request.
+struct Asked {
+    peer: Peer<RoleClient>,
+    id: Option<wire::RequestId>,
+    token: wire::ProgressToken,
+    routes: Routes,
+}
+
+impl Asked {
+    async fn end(&mut self) {
+        self.id = None;
+        self.routes.lock().await.remove(&self.token);
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current()) else { return };
+        let (peer, token, routes) = (self.peer.clone(), self.token.clone(), Arc::clone(&self.routes));
+        runtime.spawn(async move {
+            routes.lock().await.remove(&token);
+            let reason = Some("the caller no longer waits".to_owned());
+            let _ = peer.notify_cancelled(wire::CancelledNotificationParam::new(Some(id), reason)).await;
+        });
+    }
+}
+
+/// What we are to a server: someone who takes progress and answers questions, and gives nothing else.
+#[derive(Clone)]
+struct Client {
+    server: Arc<str>,
+    routes: Routes,
+    is_stale: Arc<AtomicBool>,
+    answerer: Option<Answerer>,
+}
+
+impl Client {
+    async fn answer(&self, question: wire::ElicitRequestParams) -> wire::ElicitResult {
+        match &self.answerer {
+            Some(answerer) => answerer.answer(&self.server, question).await,
+            None => decline(),
+        }
+    }
+}
+
+impl ClientHandler for Client {
+    async fn create_elicitation(
+        &self,
+        request: wire::ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<wire::ElicitResult, wire::ErrorData> {
+        Ok(self.answer(request).await)
+    }
+
+    #[expect(
+        deprecated,
+        reason = "older servers ask for folders, and are told that there are none to be had"
+    )]
+    async fn list_roots(
+        &self,
+        _: RequestContext<RoleClient>,
+    ) -> Result<wire::ListRootsResult, wire::ErrorData> {
+        Err(wire::ErrorData::method_not_found::<wire::ListRootsRequestMethod>())
+    }
+
+    async fn on_progress(&self, params: wire::ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        let routes = self.routes.lock().await;
+        let Some(context) = routes.get(&params.progress_token) else { return };
+        let mut report = json!({"progress": params.progress});
+        if let Some(total) = params.total {
+            report["total"] = json!(total);
+        }
+        if let Some(message) = params.message {
+            report["message"] = json!(message);
+        }
+        context.report(report);
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.is_stale.store(true, Ordering::Release);
+    }
+
+    fn get_info(&self) -> wire::ClientConfig {
+        let capabilities = match self.answerer {
+            Some(_) => json!({"elicitation": {"form": {}, "url": {}}}),
+            None => json!({}),
+        };
+        let capabilities = serde_json::from_value(capabilities).unwrap_or_default();
+        let name = wire::Implementation::new("stepfold", env!("CARGO_PKG_VERSION"));
+        wire::ClientConfig::new(capabilities, name)
+    }
+}

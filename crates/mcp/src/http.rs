@@ -1,0 +1,67 @@
+//! A server at a URL: streamable HTTP, with headers of the user's.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rustls_platform_verifier::BuilderVerifierExt as _;
+
+/// Where a server is, and what is sent along with each request. Headers may hold secrets and are never printed.
+#[derive(Clone)]
+pub(crate) struct Remote {
+    pub(crate) url: String,
+    pub(crate) token: Option<String>,
+    pub(crate) headers: HashMap<HeaderName, HeaderValue>,
+}
+
+pub(crate) type Transport = StreamableHttpClientTransport<reqwest::Client>;
+
+impl Remote {
+    /// The address, if it can be one.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let url = reqwest::Url::parse(&self.url).ok().filter(reqwest::Url::has_host);
+        if url.is_none_or(|url| !matches!(url.scheme(), "http" | "https")) {
+            return Err(format!("invalid URL `{}`: must begin with http:// or https://", self.url));
+        }
+        let token = self.token.as_ref().map(|token| HeaderValue::try_from(format!("Bearer {token}")));
+        match token {
+            Some(Err(_)) => {
+                Err("the token has a character that cannot be sent, such as a line break".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A connection, which sends nothing yet.
+    pub(crate) fn transport(&self, message_bytes: usize, connect: Duration) -> Result<Transport, String> {
+        let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
+            .max_sse_event_size(message_bytes)
+            .max_json_response_size(message_bytes)
+            .custom_headers(self.headers.clone());
+        if let Some(token) = &self.token {
+            config = config.auth_header(token);
+        }
+        Ok(StreamableHttpClientTransport::with_client(client(connect)?, config))
+    }
+}
+
+fn client(connect: Duration) -> Result<reqwest::Client, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(rustls::ConfigBuilder::with_platform_verifier)
+        .map_err(|error| format!("the HTTP client could not be set up: {error}"))?
+        .with_no_client_auth();
+    reqwest::Client::builder()
+        .connect_timeout(connect)
+        .tcp_nodelay(true)
+        // A redirected request would carry the token to wherever it is sent.
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
+        .tls_backend_preconfigured(tls)
+        .build()
+        .map_err(|error| format!("the HTTP client could not be set up: {error}"))
+}

@@ -1,0 +1,47 @@
+//! Resources and prompts as a server lists them.
+
+use rmcp::model as wire;
+
+/// A resource of a server: something that can be [read](crate::Server::read_resource).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resource {
+    /// The address, in the server's own scheme.
+    pub uri: String,
+    /// The name.
+    pub name: String,
+    /// The description, if there is one.
+    pub description: Option<String>,
+    /// The media type, if it is known.
+    pub media_type: Option<String>,
+    /// The size in bytes, if it is known.
+    pub size: Option<u64>,
+}
+
+impl From<wire::Resource> for Resource {
+    fn from(resource: wire::Resource) -> Self {
+        let wire::Resource { uri, name, description, mime_type, size, .. } = resource;
+        Resource { uri, name, description, media_type: mime_type, size }
+    }
+}
+
+/// A prompt of a server: messages with places to be filled, for people to choose from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Prompt {
+    /// The name, by which it is [asked for](crate::Server::prompt).
+    pub name: String,
+    /// The description, if there is one.
+    pub description: Option<String>,
+    /// The arguments, each with whether it is required.
+    pub arguments: Vec<(String, bool)>,
+}
+
+impl From<wire::Prompt> for Prompt {
+    fn from(prompt: wire::Prompt) -> Self {
+        let arguments = prompt.arguments.unwrap_or_default();
+        let arguments =
+            arguments.into_iter().map(|argument| (argument.name, argument.required == Some(true)));
+        Prompt { name: prompt.name, description: prompt.description, arguments: arguments.collect() }
+    }
+}

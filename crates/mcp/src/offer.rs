@@ -1,0 +1,173 @@
+//! From what a server lists to what a model is offered: pure functions of the list and the rules.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepfold_tools::{Approval, Effect};
+
+use crate::definition::Definition;
+use crate::name::{Pattern, mapped};
+
+/// What the user says about the tools of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    pub(crate) prefix: String,
+    /// All tools if there is none.
+    pub(crate) allow: Vec<Pattern>,
+    pub(crate) deny: Vec<Pattern>,
+    pub(crate) effects: Vec<(Pattern, Effect)>,
+    pub(crate) approvals: Vec<(Pattern, Approval)>,
+    pub(crate) trusts_hints: bool,
+    pub(crate) call_timeout: Duration,
+}
+
+impl Rules {
+    fn is_offered(&self, name: &str) -> bool {
+        let is_in = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
+        (self.allow.is_empty() || is_in(&self.allow)) && !is_in(&self.deny)
+    }
+
+    /// The effect of a tool: what the user says, then what a trusted server claims, else at most once.
+    pub(crate) fn effect(&self, definition: &Definition) -> Effect {
+        match last(&self.effects, &definition.name) {
+            Some(effect) => *effect,
+            None if self.trusts_hints && definition.claims("readOnlyHint") => Effect::Pure,
+            None if self.trusts_hints && definition.claims("idempotentHint") => Effect::Idempotent,
+            None => Effect::AtMostOnce,
+        }
+    }
+
+    /// Who has to agree, for a tool that is as it was approved.
+    pub(crate) fn approval(&self, name: &str) -> Approval {
+        last(&self.approvals, name).cloned().unwrap_or_default()
+    }
+}
+
+/// What the last matching pattern says.
+fn last<'a, T>(rules: &'a [(Pattern, T)], name: &str) -> Option<&'a T> {
+    rules.iter().rev().find(|(pattern, _)| pattern.matches(name)).map(|(_, rule)| rule)
+}
+
+/// What a server offers now, after the rules.
+#[derive(Debug, Default)]
+pub(crate) struct Offer {
+    /// In the server's order, each with the name that the model calls it by.
+    pub(crate) tools: Vec<(String, Arc<Definition>)>,
+    /// What is not offered although the rules allow it.
+    pub(crate) refused: Vec<Refused>,
+}
+
+impl Offer {
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Definition>> {
+        self.tools.iter().map(|(_, known)| known).find(|known| known.name == name)
+    }
+}
+
+/// A tool of a server that models are not offered, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The server's own name of the tool.
+    pub tool: String,
+    /// Why it is not offered.
+    pub reason: String,
+}
+
+/// The tools of a list that are offered.
+pub(crate) fn offer(listed: Vec<Definition>, rules: &Rules) -> Offer {
+    let mut offer = Offer::default();
+    let mut same_name: BTreeMap<String, Vec<Arc<Definition>>> = BTreeMap::new();
+    let mut order = Vec::new();
+    for definition in listed.into_iter().filter(|listed| rules.is_offered(&listed.name)) {
+        let same = same_name.entry(definition.name.clone()).or_default();
+        if same.is_empty() {
+            order.push(definition.name.clone());
+        }
+        // A list in pages may repeat a tool.
+        if same.iter().all(|known| **known != definition) {
+            same.push(Arc::new(definition));
+        }
+    }
+    let mut taken: BTreeMap<String, String> = BTreeMap::new();
+    for name in order {
+        let same = same_name.remove(&name).unwrap_or_default();
+        let [definition] = same.as_slice() else {
+            let reason = format!("the server offers {} different tools of this name", same.len());
+            offer.refused.push(Refused { tool: name, reason });
+            continue;
+        };
+        let model_name = mapped(&rules.prefix, &name);
+        if let Some(other) = taken.insert(model_name.clone(), name.clone()) {
+            let reason = format!("the model would call it `{model_name}`, as it does the tool `{other}`");
+            offer.refused.push(Refused { tool: name, reason });
+            continue;
+        }
+        offer.tools.push((model_name, Arc::clone(definition)));
+    }
+    offer
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rules() -> Rules {
+        Rules {
+            prefix: "s_".to_owned(),
+            allow: Vec::new(),
+            deny: Vec::new(),
+            effects: Vec::new(),
+            approvals: Vec::new(),
+            trusts_hints: false,
+            call_timeout: Duration::from_secs(1),
+        }
+    }
+
+    fn tool(name: &str, description: &str) -> Definition {
+        let fields = json!({"name": name, "description": description, "inputSchema": {"type": "object"}});
+        serde_json::from_value(fields).unwrap()
+    }
+
+    #[track_caller]
+    fn check(listed: Vec<Definition>, rules: &Rules, offered: &[&str], refused: &[&str]) {
+        let offer = offer(listed, rules);
+        assert_eq!(offer.tools.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), offered);
+        let lines: Vec<String> =
+            offer.refused.iter().map(|refused| format!("{}: {}", refused.tool, refused.reason)).collect();
+        assert_eq!(lines, refused);
+    }
+
+    #[test]
+    fn allow_and_deny_are_about_the_servers_own_names() {
+        let listed = || vec![tool("read", ""), tool("write", ""), tool("write_all", "")];
+        check(listed(), &rules(), &["s_read", "s_write", "s_write_all"], &[]);
+        let deny = Rules { deny: vec![Pattern::new("write*")], ..rules() };
+        check(listed(), &deny, &["s_read"], &[]);
+        let both =
+            Rules { allow: vec![Pattern::new("write*")], deny: vec![Pattern::new("write")], ..rules() };
+        check(listed(), &both, &["s_write_all"], &[]);
+    }
+
+    #[test]
+    fn two_tools_of_one_name_are_not_offered_and_a_repeated_one_is() {
+        let listed = vec![tool("read", "A."), tool("add", "Adds."), tool("read", "B."), tool("add", "Adds.")];
+        check(listed, &rules(), &["s_add"], &["read: the server offers 2 different tools of this name"]);
+    }
+
+    #[test]
+    fn hints_count_only_for_trusted_servers_and_the_user_is_stronger() {
+        let mut read = tool("read", "");
+        read.annotations = Some(json!({"readOnlyHint": true, "idempotentHint": true}));
+        let mut put = tool("put", "");
+        put.annotations = Some(json!({"idempotentHint": true}));
+        assert_eq!(rules().effect(&read), Effect::AtMostOnce);
+        let trusting = Rules { trusts_hints: true, ..rules() };
+        assert_eq!((trusting.effect(&read), trusting.effect(&put)), (Effect::Pure, Effect::Idempotent));
+        assert_eq!(trusting.effect(&tool("other", "")), Effect::AtMostOnce);
+        let stricter = Rules { effects: vec![(Pattern::new("*"), Effect::AtMostOnce)], ..trusting };
+        assert_eq!(stricter.effect(&read), Effect::AtMostOnce);
+    }
+}

@@ -1,0 +1,227 @@
+//! A server as a child process: a process group of its own, few variables, and bounds on what it writes.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// What is kept of standard error: its end, for the message when the server fails.
+const ERROR_BYTES: usize = 4 * 1024;
+
+/// How many messages of the longest length a server may send between two requests.
+const FLOOD: usize = 4;
+
+/// Variables that a server inherits. No others: what a program has in its environment, keys among it, is not for servers.
+const INHERITED: [&str; 9] =
+    ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT"];
+
+/// How a server is started.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) folder: Option<PathBuf>,
+}
+
+/// The two ends of a server's standard input and output.
+pub(crate) struct Pipes {
+    pub(crate) stdout: Bounded<ChildStdout>,
+    pub(crate) stdin: ChildStdin,
+}
+
+impl Program {
+    /// Starts it.
+    pub(crate) fn start(&self, message_bytes: usize) -> io::Result<(Process, Pipes)> {
+        let (program, arguments) =
+            self.argv.split_first().ok_or_else(|| io::Error::other("the command names no program"))?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(inherited())
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
+        // A group of its own: it can be ended whole, and Ctrl-C in a terminal does not reach it.
+        #[cfg(unix)]
+        command.process_group(0);
+        let mut child = command.spawn()?;
+        let missing = || io::Error::other("it has no standard input and output");
+        let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
+        let meter = Arc::new(Meter { limit: message_bytes, ..Meter::default() });
+        let errors = Arc::new(Tail::default());
+        if let Some(stderr) = child.stderr.take() {
+            tokio::spawn(Arc::clone(&errors).fill(stderr));
+        }
+        let stdout = Bounded { source: stdout, line: 0, meter: Arc::clone(&meter) };
+        #[cfg(unix)]
+        let group = child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?));
+        let process = Process {
+            child,
+            #[cfg(unix)]
+            group,
+            errors,
+            meter,
+        };
+        Ok((process, Pipes { stdout, stdin }))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a program is found by PATH, and most want a home")]
+fn inherited() -> impl Iterator<Item = (&'static str, OsString)> {
+    INHERITED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
+}
+
+/// A running server. Dropping it ends its whole process group.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    /// Known from the start: the id of a child that was waited for is no longer told, and others of its group may live on.
+    #[cfg(unix)]
+    group: Option<rustix::process::Pid>,
+    errors: Arc<Tail>,
+    meter: Arc<Meter>,
+}
+
+impl Process {
+    /// The id of the process, if it still runs.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// How much it writes.
+    pub(crate) fn meter(&self) -> Arc<Meter> {
+        Arc::clone(&self.meter)
+    }
+
+    /// Waits until it ends by itself, at most this long.
+    pub(crate) async fn wait(&mut self, patience: Duration) {
+        let _ = tokio::time::timeout(patience, self.child.wait()).await;
+    }
+
+    /// Why it can no longer be talked to: a bound that it broke, how it ended, and the end of its standard error.
+    pub(crate) async fn post_mortem(&mut self) -> String {
+        let broken = self.meter.broken.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // A process that closed its output is about to end.
+        let status = tokio::time::timeout(Duration::from_millis(500), self.child.wait()).await;
+        let ended = match (broken, status) {
+            (Some(broken), _) => broken,
+            (None, Ok(Ok(status))) => format!("the process ended ({status})"),
+            (None, _) => "the process closed its standard output".to_owned(),
+        };
+        match self.errors.text().await {
+            errors if errors.is_empty() => ended,
+            errors => format!("{ended}; its standard error ends: {errors}"),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Some(group) = self.group {
+            // If all of it has ended already, that is as well.
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = self.child.start_kill();
+    }
+}
+
+/// How much a server writes.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    limit: usize,
+    since_request: AtomicUsize,
+    broken: Mutex<Option<String>>,
+}
+
+impl Meter {
+    /// A request is sent: what is written from now on answers it.
+    pub(crate) fn asked(&self) {
+        self.since_request.store(0, Ordering::Relaxed);
+    }
+
+    fn stop(&self, reason: String) -> io::Error {
+        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        io::Error::other(broken.get_or_insert(reason).clone())
+    }
+}
+
+/// A stream of lines that fails at one that is too long, and where too much comes unasked.
+#[derive(Debug)]
+pub(crate) struct Bounded<R> {
+    source: R,
+    /// The bytes since the last line break.
+    line: usize,
+    meter: Arc<Meter>,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.source).poll_read(context, buffer))?;
+        let read = &buffer.filled()[before..];
+        self.line = match read.iter().rposition(|byte| *byte == b'\n') {
+            Some(last) => read.len() - last - 1,
+            None => self.line + read.len(),
+        };
+        let limit = self.meter.limit;
+        if self.line > limit {
+            let reason = format!("it sent a message of more than {limit} bytes and was ended");
+            return Poll::Ready(Err(self.meter.stop(reason)));
+        }
+        let unasked = self.meter.since_request.fetch_add(read.len(), Ordering::Relaxed) + read.len();
+        if unasked > limit.saturating_mul(FLOOD) {
+            let reason = format!("it sent more than {} bytes after one request and was ended", limit * FLOOD);
+            return Poll::Ready(Err(self.meter.stop(reason)));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The end of what a server writes to its standard error.
+#[derive(Debug, Default)]
+struct Tail {
+    bytes: Mutex<VecDeque<u8>>,
+    /// Locked while more may come.
+    open: tokio::sync::Mutex<()>,
+}
+
+impl Tail {
+    async fn fill(self: Arc<Self>, mut source: impl AsyncRead + Unpin) {
+        let _open = self.open.lock().await;
+        let mut buffer = [0; 1024];
+        // What cannot be read is no part of the message.
+        while let Ok(read @ 1..) = source.read(&mut buffer).await {
+            let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            bytes.extend(&buffer[..read]);
+            let excess = bytes.len().saturating_sub(ERROR_BYTES);
+            bytes.drain(..excess);
+        }
+    }
+
+    /// What there is, once no more comes or after a short while.
+    async fn text(&self) -> String {
+        let _ = tokio::time::timeout(Duration::from_millis(200), self.open.lock()).await;
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(bytes.make_contiguous()).trim().to_owned()
+    }
+}

@@ -1,0 +1,737 @@
+//! A server as its user sees it: described once, started when it is first needed, shared, restarted, ended.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::ffi::OsString;
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use backon::BackoffBuilder as _;
+use serde_json::{Map, Value};
+use stepfold_state_core::chat::{Message, Part, Role};
+use stepfold_state_core::json_schema::ValueType;
+use stepfold_state_core::state::State;
+use stepfold_tools::{
+    Approval, BuildError, Effect, RawArgs, ResultText, Source, Tool, ToolContext, ToolError, ToolSource,
+    Toolset,
+};
+
+use crate::connection::{Connection, Launch, Plan};
+use crate::content;
+use crate::definition::{Approved, Change, Definition};
+use crate::error::McpError;
+use crate::http::Remote;
+use crate::listing::{Prompt, Resource};
+use crate::name::{Pattern, is_identifier};
+use crate::offer::{Offer, Refused, Rules, offer};
+use crate::process::Program;
+use crate::question::{Answer, Answerer, Question};
+
+/// The longest name of a server, in bytes: it stands before the names of its tools.
+const MAX_NAME_BYTES: usize = 32;
+
+/// How often a start is attempted before the caller is told that it failed.
+const ATTEMPTS: usize = 3;
+
+/// A server that lived as long as this has not failed to start.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// Bounds on what a server may take.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerLimits {
+    /// Limits the bytes of a message; 16 MiB by default. A server that sends a longer one is ended.
+    pub message_bytes: usize,
+    /// Limits the tools, resources or prompts that a server lists; 512 by default.
+    pub listed: usize,
+    /// The timeout of a start, of a list and of everything that is no call of a tool; 60 seconds by default, since some
+    /// programs are downloaded first.
+    pub start_timeout: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        ServerLimits { message_bytes: 16 * 1024 * 1024, listed: 512, start_timeout: Duration::from_secs(60) }
+    }
+}
+
+impl ServerLimits {
+    /// The same with another bound on the bytes of a message.
+    #[must_use]
+    pub fn with_message_bytes(mut self, bytes: usize) -> Self {
+        self.message_bytes = bytes;
+        self
+    }
+
+    /// The same with another bound on what is listed.
+    #[must_use]
+    pub fn with_listed(mut self, items: usize) -> Self {
+        self.listed = items;
+        self
+    }
+
+    /// The same with another timeout of a start.
+    #[must_use]
+    pub fn with_start_timeout(mut self, timeout: Duration) -> Self {
+        self.start_timeout = timeout;
+        self
+    }
+}
+
+/// A server that speaks the Model Context Protocol. Cheap to clone: clones are one server.
+///
+/// It is started when its tools are first asked for, shared by all runs that use it, and started again, after a growing
+/// pause, when it has died. When the last clone is dropped, and the last tool of it, it is ended with all that it has
+/// started; [`stop`](Server::stop) ends it politely.
+#[derive(Clone)]
+pub struct Server(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    launch: Launch,
+    rules: Rules,
+    limits: ServerLimits,
+    answerer: Option<Answerer>,
+    initialize_only: bool,
+    link: tokio::sync::Mutex<Link>,
+    /// Held while the tools are listed: all who ask meanwhile get the new list.
+    listing: tokio::sync::Mutex<()>,
+    known: Mutex<Known>,
+}
+
+/// The connection, and how starts went before.
+#[derive(Default)]
+struct Link {
+    connection: Option<Arc<Connection>>,
+    /// In a row.
+    failures: usize,
+}
+
+/// What is known of the tools.
+#[derive(Default)]
+struct Known {
+    offer: Option<Arc<Offer>>,
+    /// None before the first list, which is taken as approved.
+    approved: Option<Approved>,
+    /// Grows with each change of the above.
+    version: u64,
+}
+
+impl Server {
+    /// Describes a server that is a program: it speaks on its standard input and output. The first of `argv` is looked for in
+    /// `PATH`.
+    pub fn command<S: Into<OsString>>(
+        name: impl Into<String>,
+        argv: impl IntoIterator<Item = S>,
+    ) -> ServerBuilder {
+        let argv = argv.into_iter().map(Into::into).collect();
+        ServerBuilder::new(name.into(), Launch::Program(Program { argv, env: Vec::new(), folder: None }))
+    }
+
+    /// Describes a server at a URL, which speaks streamable HTTP.
+    pub fn http(name: impl Into<String>, url: impl Into<String>) -> ServerBuilder {
+        let remote = Remote { url: url.into(), token: None, headers: HashMap::new() };
+        ServerBuilder::new(name.into(), Launch::Remote(remote))
+    }
+
+    /// The name, by which errors call it.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The server's tools as a dynamic toolset: the list is asked for anew when the server says that it changed, and when it
+    /// was started again.
+    pub fn toolset(&self) -> Toolset {
+        Toolset::dynamic(self.0.name.as_str(), Offering { server: self.clone(), built: Mutex::default() })
+    }
+
+    /// Starts the server unless it runs, and lists its tools: what else would happen before the first step.
+    ///
+    /// # Errors
+    /// Why it cannot be started or does not list its tools.
+    pub async fn start(&self) -> Result<(), McpError> {
+        self.offer().await.map(drop)
+    }
+
+    /// Ends the server: its input is closed, and what still runs a moment later is killed with its process group. A later
+    /// use starts it again.
+    pub async fn stop(&self) {
+        let connection = self.0.link.lock().await.connection.take();
+        if let Some(connection) = connection {
+            connection.stop().await;
+        }
+    }
+
+    /// The id of the server's process, while it is one and runs.
+    pub async fn process_id(&self) -> Option<u32> {
+        let link = self.0.link.lock().await;
+        link.connection.as_ref().filter(|connection| !connection.is_closed())?.process_id()
+    }
+
+    /// The tools that are offered, each with the name that the model calls it by.
+    ///
+    /// # Errors
+    /// As [`start`](Server::start).
+    pub async fn offered(&self) -> Result<Vec<(String, Definition)>, McpError> {
+        let offer = self.offer().await?;
+        Ok(offer.tools.iter().map(|(name, definition)| (name.clone(), (**definition).clone())).collect())
+    }
+
+    /// The tools that the rules allow but that cannot be offered: two with one name, or a schema that no
+    /// provider takes.
+    ///
+    /// # Errors
+    /// As [`start`](Server::start).
+    pub async fn refused(&self) -> Result<Vec<Refused>, McpError> {
+        let offer = self.offer().await?;
+        let unusable = offer.tools.iter().filter_map(|(name, definition)| {
+            let reason = self.tool(name, definition, Approval::Never).err()?.to_string();
+            Some(Refused { tool: definition.name.clone(), reason })
+        });
+        Ok(offer.refused.iter().cloned().chain(unusable).collect())
+    }
+
+    /// The tools that are not as they were approved: a human is asked about each call of these, whatever the rules say.
+    ///
+    /// # Errors
+    /// As [`start`](Server::start).
+    pub async fn changes(&self) -> Result<Vec<Change>, McpError> {
+        let offer = self.offer().await?;
+        let known = self.known();
+        let approved = known.approved.as_ref();
+        Ok(offer.tools.iter().filter_map(|(_, now)| approved?.change(now)).collect())
+    }
+
+    /// The definitions that count as approved: those of the first list, or those that the builder was
+    /// [given](ServerBuilder::approved), and those that were approved since. None before the first list.
+    pub fn approved(&self) -> Option<Approved> {
+        self.known().approved.clone()
+    }
+
+    /// Approves a tool as it is now. An approved call does so, too.
+    pub fn approve(&self, change: &Change) {
+        self.approve_definition(&change.now);
+    }
+
+    /// What the server says about how it is best used, for an agent's instructions. It comes from the server: read it before
+    /// a model does.
+    ///
+    /// # Errors
+    /// As [`start`](Server::start).
+    pub async fn instructions(&self) -> Result<Option<String>, McpError> {
+        Ok(self.connection().await?.instructions())
+    }
+
+    /// The server's resources.
+    ///
+    /// # Errors
+    /// As [`start`](Server::start); or the server has no resources.
+    pub async fn resources(&self) -> Result<Vec<Resource>, McpError> {
+        let limits = &self.0.limits;
+        let resources = self.connection().await?.resources(limits.listed, limits.start_timeout).await?;
+        Ok(resources.into_iter().map(Into::into).collect())
+    }
+
+    /// The contents of a resource, as parts of a message.
+    ///
+    /// # Errors
+    /// As [`start`](Server::start); or there is no such resource.
+    pub async fn read_resource(&self, uri: &str) -> Result<Vec<Part>, McpError> {
+        let read = self.connection().await?.resource(uri, self.0.limits.start_timeout).await?;
+        Ok(read.contents.into_iter().map(content::resource).collect())
+    }
+
+    /// The server's prompts.
+    ///
+    /// # Errors
+    /// As [`start`](Server::start); or the server has no prompts.
+    pub async fn prompts(&self) -> Result<Vec<Prompt>, McpError> {
+        let limits = &self.0.limits;
+        let prompts = self.connection().await?.prompts(limits.listed, limits.start_timeout).await?;
+        Ok(prompts.into_iter().map(Into::into).collect())
+    }
+
+    /// The messages of a prompt.
+    ///
+    /// # Errors
+    /// As [`start`](Server::start); or there is no such prompt, or an argument is missing.
+    pub async fn prompt(&self, name: &str, arguments: Map<String, Value>) -> Result<Vec<Message>, McpError> {
+        let prompt = self.connection().await?.prompt(name, arguments, self.0.limits.start_timeout).await?;
+        let message = |message: rmcp::model::PromptMessage| {
+            let role = match message.role {
+                rmcp::model::Role::Assistant => Role::Assistant,
+                _ => Role::User,
+            };
+            let message_part = content::part(message.content);
+            match role {
+                Role::Assistant => Message::assistant("").with_part(message_part),
+                _ => Message::user("").with_part(message_part),
+            }
+        };
+        Ok(prompt.messages.into_iter().map(message).collect())
+    }
+
+    /// The connection, made if there is none.
+    async fn connection(&self) -> Result<Arc<Connection>, McpError> {
+        let mut link = self.0.link.lock().await;
+        if let Some(connection) = link.connection.take_if(|connection| connection.is_closed()) {
+            link.failures = if connection.since.elapsed() < SETTLED { link.failures + 1 } else { 1 };
+        }
+        if let Some(connection) = &link.connection {
+            return Ok(Arc::clone(connection));
+        }
+        let plan = Plan {
+            server: &self.0.name,
+            launch: &self.0.launch,
+            answerer: self.0.answerer.as_ref(),
+            initialize_only: self.0.initialize_only,
+            message_bytes: self.0.limits.message_bytes,
+            start_timeout: self.0.limits.start_timeout,
+        };
+        let mut attempt = 1;
+        loop {
+            tokio::time::sleep(pause_after(link.failures)).await;
+            match Connection::start(&plan).await {
+                Ok(connection) => {
+                    let connection = Arc::new(connection);
+                    link.connection = Some(Arc::clone(&connection));
+                    return Ok(connection);
+                }
+                Err(error) => {
+                    link.failures += 1;
+                    tracing::warn!(server = self.0.name, %error, attempt, "an MCP server could not be started");
+                    // One that does not answer has had all the time that there is.
+                    if attempt == ATTEMPTS || matches!(error, McpError::Timeout { .. }) {
+                        return Err(error);
+                    }
+                    attempt += 1;
+                }
+            }
+        }
+    }
+
+    /// What the server offers, asked for if it is not known.
+    async fn offer(&self) -> Result<Arc<Offer>, McpError> {
+        let _listing = self.0.listing.lock().await;
+        let mut has_asked_twice = false;
+        loop {
+            let connection = self.connection().await?;
+            let known = self.known().offer.clone();
+            if !connection.take_stale()
+                && let Some(offer) = known
+            {
+                return Ok(offer);
+            }
+            let limits = &self.0.limits;
+            match connection.tools(limits.listed, limits.start_timeout).await {
+                Ok(listed) => return Ok(self.learn(offer(listed, &self.0.rules))),
+                Err(error) => {
+                    connection.mark_stale();
+                    // To ask for a list has no effect: one that has died since is asked once more.
+                    if !connection.is_closed() || std::mem::replace(&mut has_asked_twice, true) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn learn(&self, offer: Offer) -> Arc<Offer> {
+        for refused in &offer.refused {
+            let (tool, reason) = (&refused.tool, &refused.reason);
+            tracing::warn!(server = self.0.name, tool, reason, "a tool of an MCP server is not offered");
+        }
+        let definitions: Vec<Definition> =
+            offer.tools.iter().map(|(_, definition)| (**definition).clone()).collect();
+        let mut known = self.known();
+        let approved = known.approved.get_or_insert_with(|| Approved::all(&definitions));
+        for change in definitions.iter().filter_map(|now| approved.change(now)) {
+            let tool = &change.now.name;
+            tracing::info!(server = self.0.name, tool, "a tool is not as it was approved");
+        }
+        let offer = Arc::new(offer);
+        known.offer = Some(Arc::clone(&offer));
+        known.version += 1;
+        offer
+    }
+
+    fn approve_definition(&self, definition: &Definition) {
+        let mut known = self.known();
+        let approved = known.approved.get_or_insert_default();
+        if approved.change(definition).is_some() {
+            approved.insert(definition.clone());
+            known.version += 1;
+        }
+    }
+
+    /// The tools of an offer. Those that no provider takes are left out.
+    fn tools(&self, offer: &Offer) -> Vec<Tool> {
+        let approved = self.approved().unwrap_or_default();
+        let built = offer.tools.iter().filter_map(|(name, definition)| {
+            let approval = match approved.change(definition) {
+                Some(_) => Approval::Always,
+                None => self.0.rules.approval(&definition.name),
+            };
+            let tool = self.tool(name, definition, approval);
+            tool.inspect_err(|error| tracing::warn!(server = self.0.name, %error, "a tool is not offered"))
+                .ok()
+        });
+        built.collect()
+    }
+
+    fn tool(&self, name: &str, definition: &Arc<Definition>, approval: Approval) -> Result<Tool, BuildError> {
+        let about =
+            definition.description.as_deref().or(definition.title.as_deref()).unwrap_or_default().trim();
+        let about = if about.is_empty() {
+            format!("The tool {} of the server {}.", definition.name, self.0.name)
+        } else {
+            about.to_owned()
+        };
+        let output = definition.output_schema.clone().and_then(|schema| {
+            let usable = ValueType::of_schema(schema).map(Arc::new);
+            usable
+                .inspect_err(|error| tracing::warn!(tool = name, %error, "an outputSchema is not checked"))
+                .ok()
+        });
+        let (server, called) = (self.clone(), Arc::clone(definition));
+        let call = move |RawArgs(arguments): RawArgs, context: ToolContext| {
+            let (server, called, output) = (server.clone(), Arc::clone(&called), output.clone());
+            async move { server.call(&called, arguments, output.as_deref(), &context).await }
+        };
+        Tool::new(name, about, call)
+            .parameters(parameters(&definition.input_schema))
+            .effect(self.0.rules.effect(definition))
+            .approval(approval)
+            .time_out(self.0.rules.call_timeout)
+            .output_to_string(ResultText::content(Source::Whole, content::shown))
+            .build()
+    }
+
+    /// Calls a tool as it was offered. One that is something else by now is not called.
+    async fn call(
+        &self,
+        offered: &Definition,
+        arguments: Value,
+        output: Option<&ValueType>,
+        context: &ToolContext,
+    ) -> Result<Value, ToolError> {
+        let tool = &offered.name;
+        let not_called = |error: McpError| ToolError::new(format!("tool '{tool}' was not called: {error}"));
+        let now = self.offer().await.map_err(not_called)?;
+        match now.find(tool) {
+            Some(now) if **now == *offered => {}
+            Some(_) => {
+                let words = format!(
+                    "tool '{tool}' was not called: its server has changed it since; look at it again"
+                );
+                return Err(ToolError::permanent(words));
+            }
+            None => {
+                let words = format!("tool '{tool}' was not called: its server no longer offers it");
+                return Err(ToolError::permanent(words));
+            }
+        }
+        // It runs only if it was approved as it is, or a human was asked about this very call.
+        self.approve_definition(offered);
+        let connection = self.connection().await.map_err(not_called)?;
+        let arguments = if let Value::Object(arguments) = arguments { arguments } else { Map::new() };
+        content::value(connection.call(tool, arguments, context).await?, output)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The schema of the arguments. One that lists no properties says that any are taken.
+fn parameters(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Value::Object(fields) = &mut schema
+        && !fields.contains_key("properties")
+    {
+        fields.entry("additionalProperties").or_insert(Value::Bool(true));
+    }
+    schema
+}
+
+/// The pause before a start after so many failures in a row.
+fn pause_after(failures: usize) -> Duration {
+    let pauses = backon::ExponentialBuilder::new()
+        .with_factor(2.0)
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(Duration::from_secs(30))
+        .without_max_times()
+        .build();
+    failures.checked_sub(1).and_then(|before| pauses.into_iter().nth(before.min(16))).unwrap_or_default()
+}
+
+/// A server as the source of a toolset. Tools are built once for each list.
+struct Offering {
+    server: Server,
+    built: Mutex<Option<(u64, Vec<Tool>)>>,
+}
+
+impl ToolSource for Offering {
+    async fn tools(&self, _: &State) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
+        let offer = self.server.offer().await?;
+        let version = self.server.known().version;
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*built {
+            Some((known, tools)) if *known == version => Ok(tools.clone()),
+            _ => {
+                let tools = self.server.tools(&offer);
+                *built = Some((version, tools.clone()));
+                Ok(tools)
+            }
+        }
+    }
+}
+
+impl From<&Server> for Toolset {
+    fn from(server: &Server) -> Self {
+        server.toolset()
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("name", &self.0.name).finish_non_exhaustive()
+    }
+}
+
+/// Describes a [`Server`]; nothing is started before its tools are asked for.
+#[must_use = "a builder does nothing until it is built"]
+pub struct ServerBuilder {
+    name: String,
+    launch: Launch,
+    rules: Rules,
+    headers: Vec<(String, String)>,
+    limits: ServerLimits,
+    approved: Option<Approved>,
+    answerer: Option<Answerer>,
+    initialize_only: bool,
+    faults: Vec<String>,
+}
+
+impl ServerBuilder {
+    fn new(name: String, launch: Launch) -> Self {
+        let rules = Rules {
+            prefix: format!("{name}_"),
+            allow: Vec::new(),
+            deny: Vec::new(),
+            effects: Vec::new(),
+            approvals: Vec::new(),
+            trusts_hints: false,
+            call_timeout: Duration::from_secs(60),
+        };
+        ServerBuilder {
+            name,
+            launch,
+            rules,
+            headers: Vec::new(),
+            limits: ServerLimits::default(),
+            approved: None,
+            answerer: None,
+            initialize_only: false,
+            faults: Vec::new(),
+        }
+    }
+
+    /// Sets a variable of the program's environment. Beside those set here it has only `PATH`, `HOME` and a few like them.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        match &mut self.launch {
+            Launch::Program(program) => program.env.push((name.into(), value.into())),
+            Launch::Remote(_) => {
+                self.faults.push("`env` is for a command, and the server is at a URL".to_owned())
+            }
+        }
+        self
+    }
+
+    /// Sets the folder in which the program runs; that of this process by default.
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        match &mut self.launch {
+            Launch::Program(program) => program.folder = Some(folder.into()),
+            Launch::Remote(_) => {
+                self.faults.push("`folder` is for a command, and the server is at a URL".to_owned())
+            }
+        }
+        self
+    }
+
+    /// Sets a header of each request.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the bearer token of each request.
+    pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
+        match &mut self.launch {
+            Launch::Remote(remote) => remote.token = Some(token.into()),
+            Launch::Program(_) => {
+                self.faults.push("a token is for a server at a URL, and this is a command".to_owned())
+            }
+        }
+        self
+    }
+
+    /// Sets what stands before the names of the tools; the server's name and `_` by default, so that the tools of two servers
+    /// have different names.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.rules.prefix = prefix.into();
+        self
+    }
+
+    /// Offers the tools with these names, and no others. Names are the server's own; `*` stands for any characters.
+    pub fn allow<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.rules.allow.extend(names.into_iter().map(Pattern::new));
+        self
+    }
+
+    /// Does not offer the tools with these names, even if they are allowed.
+    pub fn deny<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.rules.deny.extend(names.into_iter().map(Pattern::new));
+        self
+    }
+
+    /// Declares the effect of all tools. Undeclared, each counts as [`Effect::AtMostOnce`].
+    pub fn effect(self, effect: Effect) -> Self {
+        self.effect_of("*", effect)
+    }
+
+    /// Declares the effect of the tools with this name. The last declaration that matches holds.
+    pub fn effect_of(mut self, name: impl Into<String>, effect: Effect) -> Self {
+        self.rules.effects.push((Pattern::new(name), effect));
+        self
+    }
+
+    /// Says who has to agree before a call of any tool runs.
+    pub fn approval(self, approval: Approval) -> Self {
+        self.approval_of("*", approval)
+    }
+
+    /// Says who has to agree before a call of the tools with this name runs. The last that matches holds.
+    pub fn approval_of(mut self, name: impl Into<String>, approval: Approval) -> Self {
+        self.rules.approvals.push((Pattern::new(name), approval));
+        self
+    }
+
+    /// Believes what the server claims of its tools: `readOnlyHint` makes one [pure](Effect::Pure), `idempotentHint`
+    /// [idempotent](Effect::Idempotent). Only for a server whose author is trusted: a wrong hint makes an interrupted call run
+    /// again. What is declared with [`effect`](ServerBuilder::effect) is stronger.
+    pub fn trust_hints(mut self) -> Self {
+        self.rules.trusts_hints = true;
+        self
+    }
+
+    /// Sets the timeout of a call; a minute by default. The server is told to stop then.
+    pub fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.rules.call_timeout = timeout;
+        self
+    }
+
+    /// Sets bounds on what the server may take.
+    pub fn limits(mut self, limits: ServerLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets the definitions that were approved before, in another process for instance. By default those of the first list
+    /// count as approved.
+    pub fn approved(mut self, approved: Approved) -> Self {
+        self.approved = Some(approved);
+        self
+    }
+
+    /// Answers what the server asks the user while a call runs (elicitation). By default it is declined. The call waits for
+    /// the answer, within its timeout.
+    pub fn on_question<F, Fut>(mut self, answer: F) -> Self
+    where
+        F: Fn(Question) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Answer> + Send + 'static,
+    {
+        self.answerer = Some(Answerer::new(answer));
+        self
+    }
+
+    /// Begins with `initialize`, without asking first for a newer revision of the protocol: for a server that does not answer
+    /// what it does not know, which costs ten seconds at each start.
+    pub fn initialize_only(mut self) -> Self {
+        self.initialize_only = true;
+        self
+    }
+
+    /// Checks all that can be checked without the server.
+    ///
+    /// # Errors
+    /// [`McpError::Invalid`] for a name or a prefix that cannot stand before a tool's name, an empty command, an invalid URL,
+    /// header or token, a timeout of zero.
+    pub fn build(mut self) -> Result<Server, McpError> {
+        let fault = self.faults.pop().or_else(|| self.fault());
+        if let Some(reason) = fault {
+            return Err(McpError::Invalid { server: self.name, reason });
+        }
+        Ok(Server(Arc::new(Inner {
+            name: self.name,
+            launch: self.launch,
+            rules: self.rules,
+            limits: self.limits,
+            answerer: self.answerer,
+            initialize_only: self.initialize_only,
+            link: tokio::sync::Mutex::default(),
+            listing: tokio::sync::Mutex::default(),
+            known: Mutex::new(Known { approved: self.approved, ..Known::default() }),
+        })))
+    }
+
+    fn fault(&mut self) -> Option<String> {
+        let is_name = |name: &str| is_identifier(name) && name.len() <= MAX_NAME_BYTES;
+        if self.name.is_empty() || !is_name(&self.name) {
+            return Some("the name must be 1 to 32 letters, digits, `_` or `-`".to_owned());
+        }
+        if !is_name(self.rules.prefix.trim_end_matches('_')) {
+            return Some(format!(
+                "invalid prefix `{}`: must be at most 32 letters, digits, `_` or `-`",
+                self.rules.prefix
+            ));
+        }
+        if self.rules.call_timeout.is_zero() || self.limits.start_timeout.is_zero() {
+            return Some("a timeout must be more than zero".to_owned());
+        }
+        let empty =
+            self.rules.allow.iter().chain(&self.rules.deny).any(|pattern| pattern.as_str().is_empty());
+        if empty {
+            return Some("a name in `allow` or `deny` is empty".to_owned());
+        }
+        match &mut self.launch {
+            Launch::Program(program) => {
+                if !self.headers.is_empty() {
+                    return Some("headers are for a server at a URL, and this is a command".to_owned());
+                }
+                let is_empty = program.argv.first().is_none_or(|first| first.is_empty());
+                is_empty.then(|| "the command names no program".to_owned())
+            }
+            Launch::Remote(remote) => {
+                for (name, value) in self.headers.drain(..) {
+                    let header = (http::HeaderName::try_from(&name), http::HeaderValue::try_from(value));
+                    let (Ok(known), Ok(mut value)) = header else {
+                        return Some(format!("invalid header `{name}`"));
+                    };
+                    value.set_sensitive(true);
+                    remote.headers.insert(known, value);
+                }
+                remote.check().err()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerBuilder").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,189 @@
+//! Wording: phrases of documentation and of messages that have a plainer word.
+
+use proc_macro2::TokenTree;
+
+use super::{File, Problem};
+
+/// The crates and pages whose texts are checked.
+const CHECKED: &[&str] = &[
+    "README.md",
+    "crates/otel/",
+    "crates/providers/",
+    "crates/runner/",
+    "crates/session-scopes/",
+    "crates/state-core/",
+    "crates/stepfold/",
+    "crates/tools-macros/",
+    "crates/tools/",
+    "crates/trim/",
+];
+
+/// A phrase, and the words to use instead.
+struct Phrase {
+    words: &'static str,
+    better: &'static str,
+    /// After this word the phrase is plain English.
+    except_after: &'static str,
+}
+
+const fn phrase(words: &'static str, better: &'static str) -> Phrase {
+    Phrase { words, better, except_after: "" }
+}
+
+const PHRASES: &[Phrase] = &[
+    phrase("all the same", "`anyway`, or `force`"),
+    phrase("comes to", "the result itself (`the text of a reply`)"),
+    phrase("cut off", "`truncated` or `interrupted`"),
+    phrase("given up on", "`abandoned`"),
+    phrase("goes another way", "`diverges`"),
+    phrase("holds it up", "`blocks`"),
+    phrase("is given up", "`is abandoned`, or `is released`"),
+    Phrase { words: "is none", better: "`is missing`, or `None`", except_after: "there" },
+    phrase("nobody", "who it is (`no worker`, `no caller`)"),
+    phrase("put together", "`built` or `assembled`"),
+    phrase("somebody", "who it is (`an approver`, `another worker`)"),
+    phrase("time-out", "`timeout`"),
+    phrase("unless said", "`by default`"),
+    phrase("unless told", "`by default`"),
+    phrase("went another way", "`diverged`"),
+    phrase("which this value is not", "`expected X, found Y`"),
+    phrase("who comes next", "`the next caller`"),
+    phrase("whoever", "who it is (`the caller`, `the worker`)"),
+];
+
+/// The phrases in a text, each with the line that it begins in, counted from 0. It may go on in the next line.
+fn found<'t>(lines: &[&'t str]) -> Vec<(usize, &'static Phrase)> {
+    let mut found = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let next = lines.get(index + 1).copied().unwrap_or_default();
+        let text = format!("{line} {next}").to_lowercase();
+        let begins = |at: usize| at < line.len();
+        for phrase in PHRASES {
+            let mut places = text.match_indices(phrase.words).map(|(at, _)| at);
+            if places.any(|at| begins(at) && is_whole(&text, at, phrase)) {
+                found.push((index, phrase));
+            }
+        }
+    }
+    found
+}
+
+/// Whether the phrase stands at this byte as whole words, and not after its exception.
+fn is_whole(text: &str, at: usize, phrase: &Phrase) -> bool {
+    let is_letter = |character: Option<char>| character.is_some_and(|character| character.is_alphanumeric());
+    let (before, after) = (&text[..at], &text[at + phrase.words.len()..]);
+    let is_excepted = !phrase.except_after.is_empty() && before.trim_end().ends_with(phrase.except_after);
+    !is_letter(before.chars().next_back()) && !is_letter(after.chars().next()) && !is_excepted
+}
+
+fn is_checked(path: &str) -> bool {
+    let is_test = path.contains("/tests/") || path.contains("/benches/");
+    let is_prose = path.ends_with(".rs") || path.ends_with(".md");
+    is_prose && !is_test && CHECKED.iter().any(|prefix| path.starts_with(prefix))
+}
+
+fn problem(file: &File, line: usize, phrase: &Phrase) -> Problem {
+    Problem::new(file, line, format!("the phrase \"{}\"; write {}", phrase.words, phrase.better))
+}
+
+/// Documentation comments of Rust sources, without their examples, and Markdown without its code.
+pub(super) fn check(file: &File) -> Vec<Problem> {
+    if !is_checked(&file.path) {
+        return Vec::new();
+    }
+    let is_rust = file.path.ends_with(".rs");
+    let mut is_code = false;
+    let prose: Vec<&str> = file.text.lines().map(|line| prose_of(line, is_rust, &mut is_code)).collect();
+    found(&prose).into_iter().map(|(index, phrase)| problem(file, index + 1, phrase)).collect()
+}
+
+/// The prose of a line; nothing for code.
+fn prose_of<'l>(line: &'l str, is_rust: bool, is_code: &mut bool) -> &'l str {
+    let line = line.trim_start();
+    let text = match is_rust {
+        true => line.strip_prefix("///").or_else(|| line.strip_prefix("//!")),
+        false => Some(line),
+    };
+    let Some(text) = text else {
+        *is_code = false;
+        return "";
+    };
+    if text.trim_start().starts_with("```") {
+        *is_code = !*is_code;
+        return "";
+    }
+    if *is_code { "" } else { text.trim() }
+}
+
+/// A string literal outside of tests, which may be a message.
+pub(super) fn check_literal(file: &File, token: &TokenTree, is_test: bool) -> Vec<Problem> {
+    let TokenTree::Literal(literal) = token else { return Vec::new() };
+    if is_test || !is_checked(&file.path) {
+        return Vec::new();
+    }
+    let (text, line) = (literal.to_string(), literal.span().start().line);
+    let is_text =
+        text.contains(' ') && (text.starts_with('"') || text.starts_with("r\"") || text.starts_with("r#"));
+    let lines: Vec<&str> = if is_text {
+        text.lines().map(|line| line.trim_end_matches('\\').trim()).collect()
+    } else {
+        Vec::new()
+    };
+    found(&lines).into_iter().map(|(index, phrase)| problem(file, line + index, phrase)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::testing::{file, lines};
+
+    #[track_caller]
+    fn expect(path: &str, text: &str, expected: &[&str]) {
+        let file = file(path, text);
+        let mut problems = check(&file);
+        if path.ends_with(".rs") {
+            problems.extend(crate::tidy::rust::check(&file));
+        }
+        assert_eq!(lines(&problems), expected, "{text}");
+    }
+
+    const NOBODY: &str = "the phrase \"nobody\"; write who it is (`no worker`, `no caller`)";
+    const UNLESS_SAID: &str = "the phrase \"unless said\"; write `by default`";
+
+    #[test]
+    fn phrases_are_found_in_documentation() {
+        expect("crates/trim/src/a.rs", "//! Nobody waits.\nfn a() {}\n", &[&format!("1: {NOBODY}")]);
+        expect(
+            "crates/trim/src/a.rs",
+            "//! A.\n/// 5 unless\n/// said.\nfn a() {}\n",
+            &[&format!("2: {UNLESS_SAID}")],
+        );
+        expect("crates/trim/README.md", "# A\n\n5 unless said.\n", &[&format!("3: {UNLESS_SAID}")]);
+    }
+
+    #[test]
+    fn phrases_are_found_in_messages() {
+        let body = "//! A.\nfn a() {\n    b(\"one \\\n      nobody\");\n}\n";
+        expect("crates/trim/src/a.rs", body, &[&format!("4: {NOBODY}")]);
+        expect(
+            "crates/trim/src/a.rs",
+            "//! A.\n#[error(\"nobody\")]\nstruct A;\n",
+            &[&format!("2: {NOBODY}")],
+        );
+    }
+
+    #[test]
+    fn other_text_passes() {
+        for text in [
+            "//! A busybody; the outcomes to store; if there is none.\n",
+            "//! A.\n/// ```\n/// nobody();\n/// ```\nfn a() {}\n",
+            "//! A.\n// Nobody reads comments of the code here.\nfn nobody() {}\n",
+            "//! A.\n#[cfg(test)]\nmod tests { const A: &str = \"nobody\"; }\n",
+        ] {
+            expect("crates/trim/src/a.rs", text, &[]);
+        }
+        expect("crates/trim/README.md", "```text\nnobody\n```\n", &[]);
+        expect("crates/trim/tests/it/a.rs", "//! Nobody.\n", &[]);
+        expect("CHANGELOG.md", "Nobody.\n", &[]);
+    }
+}
