@@ -69,7 +69,7 @@ where
 /// The parameters by their names; all others are the provider's.
 fn params_of(mut params: Map<String, Value>) -> Result<ModelParams, NodeError> {
     let mut known = Map::new();
-    for name in ["temperature", "top_p", "max_output_tokens", "seed", "stop"] {
+    for name in ["temperature", "top_p", "max_output_tokens", "seed", "stop", "logprobs"] {
         if let Some(value) = params.remove(name) {
             known.insert(name.to_owned(), value);
         }

@@ -19,7 +19,7 @@ use stepfold_providers::gemini::Gemini;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
 use stepfold_providers::probe::{self, Response, anthropic_body, openai_body};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Message, Role, ToolCall, ToolResult, ToolSpec, Transcript,
+    ChatModel, ChatRequest, Message, ReplyStream, Role, ToolCall, ToolResult, ToolSpec, Transcript,
 };
 
 fn main() {
@@ -148,16 +148,74 @@ fn bytes_parsed(bencher: Bencher<'_, '_>, dialect: &str) {
     let pieces: Vec<Vec<u8>> = body.as_bytes().chunks(4_096).map(<[u8]>::to_vec).collect();
     let response = Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let read = |response: Response| match dialect {
+    let reply =
+        |response: Response| runtime.block_on(read(dialect, response).into_reply()).expect("a good reply");
+    bencher.counter(BytesCount::new(body.len())).with_inputs(|| response.clone()).bench_values(reply);
+}
+
+/// The events of a reply of so many tool calls without ids, each in two pieces.
+fn calls(dialect: &str, count: usize) -> String {
+    let call = |index: usize| match dialect {
+        "openai" => [
+            json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": index, "function": {"name": "search", "arguments": "{\"q\":"}}]}}]}),
+            json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": index, "function": {"arguments": "7}"}}]}}]}),
+        ],
+        "responses" => [
+            json!({"type": "response.output_item.added", "output_index": index, "item": {"type": "function_call", "name": "search", "arguments": ""}}),
+            json!({"type": "response.output_item.done", "output_index": index, "item": {"type": "function_call", "name": "search", "arguments": "{\"q\":7}"}}),
+        ],
+        "anthropic" => [
+            json!({"type": "content_block_start", "index": index, "content_block": {"type": "tool_use", "name": "search", "input": {}}}),
+            json!({"type": "content_block_delta", "index": index, "delta": {"type": "input_json_delta", "partial_json": "{\"q\":7}"}}),
+        ],
+        _ => [
+            json!({"candidates": [{"content": {"parts": [{"functionCall": {"name": "search", "args": {"q": index}}}]}}]}),
+            json!({"candidates": [{"content": {"parts": []}}]}),
+        ],
+    };
+    let end = match dialect {
+        "openai" => json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
+        "responses" => {
+            json!({"type": "response.completed", "response": {"status": "completed", "output": []}})
+        }
+        "anthropic" => json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}),
+        _ => json!({"candidates": [{"finishReason": "STOP"}]}),
+    };
+    (0..count)
+        .flat_map(call)
+        .chain([end])
+        .map(|event| format!("data: {event}\n\n"))
+        .collect::<Vec<_>>()
+        .concat()
+}
+
+/// A reply of 2,000 and one of 20,000 calls: the same number of calls a second, or reading them is not linear.
+#[divan::bench(
+    args = ["openai", "responses", "anthropic", "gemini"].iter().flat_map(|name| [(*name, 2_000), (*name, 20_000)]),
+    sample_count = 20
+)]
+fn calls_in_one_reply(bencher: Bencher<'_, '_>, (dialect, count): (&str, usize)) {
+    let body = calls(dialect, count);
+    let pieces: Vec<Vec<u8>> = body.as_bytes().chunks(4_096).map(<[u8]>::to_vec).collect();
+    let response = Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let reply = |response: Response| {
+        let reply = runtime.block_on(read(dialect, response).into_reply()).expect("a good reply");
+        assert_eq!(reply.message.tool_calls().count(), count);
+    };
+    bencher.counter(ItemsCount::new(count)).with_inputs(|| response.clone()).bench_values(reply);
+}
+
+/// The reply that this dialect makes of a response.
+fn read(dialect: &str, response: Response) -> ReplyStream {
+    match dialect {
         "openai" => {
             probe::reply(&OpenAi::at("http://127.0.0.1:1/v1", "m").build().expect("a model"), response)
         }
         "responses" => probe::reply(&OpenAiResponses::new("m", "key").expect("a model"), response),
         "anthropic" => probe::reply(&Anthropic::new("m", "key").build().expect("a model"), response),
         _ => probe::reply(&Gemini::new("m", "key").build().expect("a model"), response),
-    };
-    let reply = |response: Response| runtime.block_on(read(response).into_reply()).expect("a good reply");
-    bencher.counter(BytesCount::new(body.len())).with_inputs(|| response.clone()).bench_values(reply);
+    }
 }
 
 /// A server that answers each connection with this stream.

@@ -243,8 +243,15 @@ fn of_preset(
     let by_default =
         if url.is_some() && preset.base_url.is_some() { Api::ChatCompletions } else { preset.api };
     let url = url.map(|url| base_url(&url, preset.base_url_suffix));
+    let version = preset.api_version_variables.iter().find_map(|variable| look_up(variable));
     Ok(match api.unwrap_or(by_default) {
-        Api::ChatCompletions => built(settled(OpenAi::preset(preset, model), url, key)),
+        Api::ChatCompletions => {
+            let builder = settled(OpenAi::preset(preset, model), url, key);
+            built(match version {
+                Some(version) => builder.api_version(version),
+                None => builder,
+            })
+        }
         Api::Responses => built(settled(OpenAiResponses::preset(preset, model), url, key)),
     })
 }

@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use stepfold_state_core::chat::{Chunk, FinishReason, ModelErrorKind, ToolChoice, fresh_call_id};
+use serde_json::Value;
+use stepfold_state_core::chat::{
+    Chunk, Extras, FinishReason, LOGPROBS, ModelErrorKind, ToolChoice, fresh_call_id,
+};
 
 use crate::reading::Bad;
 
@@ -25,6 +28,11 @@ impl CallIds {
         self.taken.insert(id.clone());
         id
     }
+}
+
+/// The log probabilities of a reply, if there are some.
+pub(crate) fn logprobs(tokens: Vec<Value>) -> Option<Chunk> {
+    (!tokens.is_empty()).then(|| Chunk::MessageExtras(Extras::from_iter([(LOGPROBS, tokens)])))
 }
 
 /// The last chunk of a reply that has all its calls.

@@ -73,9 +73,13 @@ pub mod openai;
 #[doc(hidden)]
 pub mod probe;
 #[cfg(feature = "http")]
+mod raw;
+#[cfg(feature = "http")]
 mod reading;
 pub mod scripted;
 mod secret;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod strict;
 #[cfg(feature = "http")]
 mod wire;
 
@@ -90,6 +94,9 @@ pub use crate::http::{RealRequests, forbid_real_requests};
 #[doc(inline)]
 #[cfg(feature = "http")]
 pub use crate::model::{HttpModel, HttpModelBuilder};
+#[doc(inline)]
+#[cfg(feature = "http")]
+pub use crate::raw::RawFields;
 #[doc(inline)]
 pub use crate::scripted::{Scripted, ScriptedReply};
 pub use crate::secret::Secret;

@@ -17,6 +17,7 @@ use stepfold_state_core::chat::{
 use crate::Secret;
 use crate::http::{Connect, Progress, Target, base_url, client, pieces, send, sensitive};
 use crate::layer::{Timeout, watch};
+use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
 use crate::wire::Bodies;
 
@@ -110,6 +111,7 @@ struct Inner<D: Dialect> {
     timeout: Timeout,
     secrets: Vec<Secret>,
     fresh_key: Option<FreshKey>,
+    raw: RawFields,
     bodies: Bodies<D::Open>,
 }
 
@@ -138,6 +140,7 @@ pub struct HttpModelBuilder<D> {
     headers: Vec<(String, Secret)>,
     connect: Connect,
     timeout: Timeout,
+    raw: RawFields,
 }
 
 impl<D: Dialect> HttpModelBuilder<D> {
@@ -151,6 +154,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             headers: Vec::new(),
             connect: Connect { timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() },
             timeout: Timeout::default(),
+            raw: RawFields::Drop,
         }
     }
 
@@ -219,6 +223,23 @@ impl<D: Dialect> HttpModelBuilder<D> {
         self
     }
 
+    /// Keeps the fields of a reply that nothing reads, such as a tier of service or the details of a filter; by default
+    /// they are dropped. Each piece of a reply is parsed once more for them.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_providers::RawFields;
+    /// use stepfold_providers::openai::{OpenAi, Preset};
+    ///
+    /// let model = OpenAi::preset(&Preset::OLLAMA, "qwen3").raw_fields(RawFields::Reply).build()?;
+    /// # let _ = model;
+    /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+    /// ```
+    pub fn raw_fields(mut self, raw: RawFields) -> Self {
+        self.raw = raw;
+        self
+    }
+
     /// Builds the model.
     ///
     /// # Errors
@@ -250,6 +271,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             },
             secrets,
             fresh_key: self.fresh_key,
+            raw: self.raw,
             bodies: Bodies::new(),
             dialect: self.dialect,
             model: self.model,
@@ -326,7 +348,8 @@ impl<D: Dialect> Inner<D> {
             let post = self.post(request, &mut target).await?;
             send(&self.client, post, &progress, &mut target).await?
         };
-        Ok(Reading::new(pieces, self.dialect.decoder(request), target, progress).into_stream())
+        let unread = Unread::new(self.raw);
+        Ok(Reading::new(pieces, self.dialect.decoder(request), unread, target, progress).into_stream())
     }
 
     async fn post(&self, request: &ChatRequest, target: &mut Target) -> Result<Request, ModelError> {

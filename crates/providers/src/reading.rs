@@ -6,10 +6,12 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use reqwest::header::HeaderMap;
 use serde::de::DeserializeOwned;
-use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind, ReplyStream};
+use serde_json::Value;
+use stepfold_state_core::chat::{Chunk, FinishReason, ModelError, ModelErrorKind, ReplyStream};
 use tokio::time::{Instant, timeout};
 
 use crate::http::{Piece, Pieces, Progress, Target, classify};
+use crate::raw::Unread;
 
 /// The total time to wait for data after a finish reason, such as usage.
 const AFTER_FINISH: Duration = Duration::from_secs(5);
@@ -22,17 +24,48 @@ pub trait Decode: Send + 'static {
     /// The reply is faulty.
     fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad>;
 
+    /// How far the reply has come.
+    fn end(&self) -> &End;
+
     /// Whether a finish reason has come.
-    fn is_finished(&self) -> bool;
+    fn is_finished(&self) -> bool {
+        self.end().reason.is_some()
+    }
 
     /// Whether nothing more will come.
-    fn is_over(&self) -> bool;
+    fn is_over(&self) -> bool {
+        self.end().is_over
+    }
+
+    /// The objects in an event, or in a whole reply, whose fields are about the reply, each with the names of those that
+    /// are read. The others are [raw](crate::RawFields).
+    fn objects(body: &Value, is_whole: bool) -> Vec<(&Value, &'static [&'static str])>;
 
     /// The last chunks, once nothing more comes.
     ///
     /// # Errors
     /// The reply is incomplete.
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad>;
+}
+
+/// How far a reply has come.
+#[derive(Debug, Default)]
+pub struct End {
+    /// Why it ended, as far as that has come.
+    pub(crate) reason: Option<FinishReason>,
+    /// Whether nothing more will come.
+    pub(crate) is_over: bool,
+}
+
+impl End {
+    /// The finish reason of a reply that ends here.
+    ///
+    /// # Errors
+    /// None has come: it is no whole reply.
+    pub(crate) fn take(&mut self) -> Result<FinishReason, Bad> {
+        let message = || "the stream ended without a finish reason".to_owned();
+        self.reason.take().ok_or_else(|| Bad::Kind(ModelErrorKind::CutOff, message()))
+    }
 }
 
 /// A fault of a reply.
@@ -116,6 +149,7 @@ fn with_whole_escapes(text: &str) -> Option<String> {
 pub(crate) struct Reading<D> {
     pieces: Pieces,
     decoder: D,
+    unread: Unread,
     target: Target,
     progress: Progress,
     ready: VecDeque<Chunk>,
@@ -126,9 +160,15 @@ pub(crate) struct Reading<D> {
 }
 
 impl<D: Decode> Reading<D> {
-    pub(crate) fn new(pieces: Pieces, decoder: D, target: Target, progress: Progress) -> Self {
+    pub(crate) fn new(
+        pieces: Pieces,
+        decoder: D,
+        unread: Unread,
+        target: Target,
+        progress: Progress,
+    ) -> Self {
         let (ready, waited) = (VecDeque::new(), Duration::ZERO);
-        Reading { pieces, decoder, target, progress, ready, waited, end: None }
+        Reading { pieces, decoder, unread, target, progress, ready, waited, end: None }
     }
 
     pub(crate) fn into_stream(self) -> ReplyStream {
@@ -151,7 +191,7 @@ impl<D: Decode> Reading<D> {
             }
             let mut chunks = Vec::new();
             self.end = self.step(&mut chunks).await;
-            self.ready.extend(chunks);
+            self.ready.extend(chunks.into_iter().map(|chunk| self.target.clean_identity(chunk)));
         }
     }
 
@@ -179,8 +219,14 @@ impl<D: Decode> Reading<D> {
             }
         };
         let (read, is_end) = match next {
-            Some(piece) => (self.decoder.push(piece, out), false),
-            None => (self.decoder.finish(out), true),
+            Some(piece) => {
+                self.unread.read::<D>(&piece);
+                (self.decoder.push(piece, out), false)
+            }
+            None => {
+                out.extend(self.unread.chunk());
+                (self.decoder.finish(out), true)
+            }
         };
         match read {
             Ok(()) => is_end.then_some(Ok(())),
@@ -191,24 +237,22 @@ impl<D: Decode> Reading<D> {
 
 #[cfg(test)]
 mod tests {
-    use stepfold_state_core::chat::FinishReason;
-
     use super::*;
 
     /// Has finished, and ignores further data.
-    struct Finished;
+    struct Finished(End);
 
     impl Decode for Finished {
         fn push(&mut self, _: Piece, _: &mut Vec<Chunk>) -> Result<(), Bad> {
             Ok(())
         }
 
-        fn is_finished(&self) -> bool {
-            true
+        fn end(&self) -> &End {
+            &self.0
         }
 
-        fn is_over(&self) -> bool {
-            false
+        fn objects(_: &Value, _: bool) -> Vec<(&Value, &'static [&'static str])> {
+            Vec::new()
         }
 
         fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
@@ -225,7 +269,9 @@ mod tests {
             request_id: None,
         };
         let pieces = items.map(|()| Ok(Piece::Whole(String::new()))).boxed();
-        Reading::new(pieces, Finished, target, Progress::new(None)).into_stream()
+        let decoder = Finished(End { reason: Some(FinishReason::Stop), is_over: false });
+        let unread = Unread::new(crate::RawFields::Drop);
+        Reading::new(pieces, decoder, unread, target, Progress::new(None)).into_stream()
     }
 
     /// Each keep-alive comes in time; all together they do not.

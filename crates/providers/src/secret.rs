@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+
 /// A key or another secret text: it prints as `***`, in `Debug` as well.
 ///
 /// It has no `Serialize`, so that it cannot end up in a file by mistake.
@@ -44,9 +47,9 @@ impl Secret {
     fn forms(&self) -> Vec<String> {
         let in_base64 = (0..3).map(|before| {
             let bytes = [&[0; 2][..before], self.0.as_bytes()].concat();
-            let encoded = base64(&bytes);
+            let encoded = STANDARD_NO_PAD.encode(bytes);
             // Letters at both ends stand for bits of what surrounds it as well.
-            let (from, to) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);
+            let (from, to) = ((before * 8).div_ceil(6), (before + self.0.len()) * 8 / 6);
             encoded[from..to].to_owned()
         });
         let forms = [self.0.to_string()].into_iter().chain(in_base64);
@@ -88,17 +91,6 @@ fn hide(text: &str, form: &str) -> String {
         copied = end;
     }
     hidden + &text[copied..]
-}
-
-/// The Base64 of these bytes, without padding.
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bits = |at: usize| {
-        let byte = |at: usize| u16::from(bytes.get(at).copied().unwrap_or(0));
-        let pair = byte(at / 8) << 8 | byte(at / 8 + 1);
-        usize::from(pair >> (10 - at % 8) & 63)
-    };
-    (0..bytes.len() * 8).step_by(6).map(|at| char::from(LETTERS[bits(at)])).collect()
 }
 
 impl fmt::Display for Secret {

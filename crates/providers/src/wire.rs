@@ -4,10 +4,16 @@
 //! some more messages writes those, and copies the rest. A conversation is known by the identity of its
 //! messages, so that a view of one, or a fork, is known as well.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
-use stepfold_state_core::chat::{ChatRequest, ModelError, ModelErrorKind, ServerTool, ToolSpec, Transcript};
+use stepfold_state_core::chat::{
+    ChatRequest, Content, Media, MediaSource, Message, ModelError, ModelErrorKind, Role, ServerTool,
+    ToolSpec, Transcript,
+};
 
 use crate::model::Dialect;
 
@@ -91,10 +97,87 @@ fn server_tools<'a>(dialect: &str, request: &'a ChatRequest) -> Result<&'a [Serv
     match tools.iter().find(|tool| tool.dialect != dialect) {
         None => Ok(tools),
         Some(tool) => {
-            let message =
-                format!("unsupported server tool of `{}`: this model speaks `{dialect}`", tool.dialect);
-            Err(ModelError::new(ModelErrorKind::Unsupported, message))
+            let (theirs, ours) = (&tool.dialect, dialect);
+            Err(unsupported(format!("unsupported server tool of `{theirs}`: this model speaks `{ours}`")))
         }
+    }
+}
+
+/// An error of what the provider has no way to say.
+pub(crate) fn unsupported(message: impl Into<String>) -> ModelError {
+    ModelError::new(ModelErrorKind::Unsupported, message)
+}
+
+/// The error of a part that cannot stand in a message.
+pub(crate) fn cannot_send(role: Role, content: &Content) -> ModelError {
+    let kind = content.kind();
+    unsupported(format!(
+        "unsupported part of kind {kind} in a message of the {role}: this API has no form for it"
+    ))
+}
+
+/// Refuses the name of a participant.
+pub(crate) fn no_name(message: &Message) -> Result<(), ModelError> {
+    match message.name() {
+        Some(_) => Err(unsupported("unsupported `name` of a message: this API has none; say it in the text")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses that a document be cited.
+pub(crate) fn no_citations(media: &Media) -> Result<(), ModelError> {
+    if media.has_citations {
+        return Err(unsupported(
+            "unsupported citations of a document: this API has none; ask for them in words",
+        ));
+    }
+    Ok(())
+}
+
+/// The error of a detail that an image cannot be looked at.
+pub(crate) fn no_detail(media: &Media, known: &str) -> ModelError {
+    let detail = media.detail.map_or("", |detail| detail.as_str());
+    unsupported(format!("unsupported image detail `{detail}`: expected {known}"))
+}
+
+/// Refuses a detail in which a file is to be looked at.
+pub(crate) fn no_detail_of_file(media: &Media) -> Result<(), ModelError> {
+    if media.detail.is_some() { Err(no_detail(media, "none, since it is not an image")) } else { Ok(()) }
+}
+
+/// The content in Base64, if it is here.
+pub(crate) fn base64(media: &Media) -> Option<Cow<'_, str>> {
+    match &media.source {
+        MediaSource::Base64(data) => Some(Cow::Borrowed(data)),
+        MediaSource::Text(text) => Some(Cow::Owned(STANDARD.encode(text))),
+        _ => None,
+    }
+}
+
+/// The content as text, if it is here and is text.
+pub(crate) fn text(media: &Media) -> Option<Cow<'_, str>> {
+    match &media.source {
+        MediaSource::Text(text) => Some(Cow::Borrowed(text)),
+        MediaSource::Base64(data) if media.media_type.as_deref()?.starts_with("text/") => {
+            String::from_utf8(STANDARD.decode(data).ok()?).ok().map(Cow::Owned)
+        }
+        _ => None,
+    }
+}
+
+/// The address, or the content as one; none of what is known by an id.
+pub(crate) fn data_url(media: &Media) -> Option<Cow<'_, str>> {
+    if let MediaSource::Url(url) = &media.source {
+        return Some(Cow::Borrowed(url));
+    }
+    let media_type = media.media_type.as_deref().unwrap_or("application/octet-stream");
+    base64(media).map(|data| Cow::Owned(format!("data:{media_type};base64,{data}")))
+}
+
+/// Adds the fields that this dialect has for a tool beside those that all have.
+pub(crate) fn add_extras(tool: &mut Value, dialect: &str, spec: &ToolSpec) {
+    if let (Some(fields), Some(Value::Object(more))) = (tool.as_object_mut(), spec.extras.get(dialect)) {
+        fields.extend(more.clone());
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::ToolSpec;
+use stepfold_state_core::chat::{Extras, ToolSpec};
 use stepfold_state_core::json_schema::ValueType;
 use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, State, check_key};
 
@@ -72,7 +72,6 @@ pub(crate) struct Inner {
     pub(crate) time_out: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) approval: Approval,
-    pub(crate) strict_faults: Option<Faults>,
 }
 
 /// The keys that a tool reads and writes, which determine the order of the calls of one reply.
@@ -216,11 +215,6 @@ impl Tool {
     /// The timeout of one attempt of a call, if the tool sets one.
     pub fn time_out(&self) -> Option<Duration> {
         self.0.time_out
-    }
-
-    /// The reasons why the schema has no strict form, if one was requested.
-    pub fn strict_faults(&self) -> Option<&Faults> {
-        self.0.strict_faults.as_ref()
     }
 
     /// The state keys that a call reads: those bound to its parameters, and those declared with `reads`.
@@ -505,6 +499,7 @@ pub struct ToolBuilder {
     needs: Needs,
     parameters: Option<Value>,
     is_strict: bool,
+    extras: Extras,
     inputs: Vec<InputBinding>,
     outputs: Vec<OutputBinding>,
     result_text: Option<ResultText>,
@@ -525,6 +520,7 @@ impl ToolBuilder {
             needs,
             parameters: None,
             is_strict: false,
+            extras: Extras::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
             result_text: None,
@@ -544,8 +540,27 @@ impl ToolBuilder {
         self
     }
 
-    /// Asks providers to enforce the schema. If the schema has no strict form, the plain one is sent and
-    /// [`Tool::strict_faults`] has the reasons.
+    /// Adds fields that one API has for a tool beside the others, under the name of its dialect (`anthropic`, say); other
+    /// APIs leave them out.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// let search = Tool::new("search", "Finds.", || async { Ok::<_, ToolError>(3) })
+    ///     .extra("anthropic", json!({"cache_control": {"type": "ephemeral"}}))
+    ///     .build()?;
+    /// assert!(search.spec().extras.get("anthropic").is_some());
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn extra(mut self, dialect: impl Into<String>, fields: impl Into<Value>) -> Self {
+        self.extras.insert(dialect, fields);
+        self
+    }
+
+    /// Asks providers to hold the model to the schema. One that has a strict mode sends the form that its mode takes, and
+    /// the plain schema where there is none, which it logs.
     pub fn strict(mut self) -> Self {
         self.is_strict = true;
         self
@@ -654,7 +669,7 @@ impl ToolBuilder {
         if !faults.is_empty() {
             return Err(BuildError::InvalidTool { tool: self.name, faults: faults.into_iter().collect() });
         }
-        let (spec, strict_faults) = self.spec(visible);
+        let spec = self.spec(visible);
         Ok(Tool(Arc::new(Inner {
             name: self.name.as_str().into(),
             spec,
@@ -669,7 +684,6 @@ impl ToolBuilder {
             time_out: self.time_out,
             retry: self.retry,
             approval: self.approval,
-            strict_faults,
         })))
     }
 
@@ -757,18 +771,11 @@ impl ToolBuilder {
         parameters
     }
 
-    fn spec(&self, visible: Value) -> (ToolSpec, Option<Faults>) {
-        let plain = |parameters| ToolSpec::new(&self.name, self.description.trim(), parameters);
-        if !self.is_strict {
-            return (plain(visible), None);
-        }
-        match schema::strict(&visible) {
-            Ok(strict) => (plain(strict).with_strict(true), None),
-            Err(faults) => {
-                tracing::warn!(tool = self.name, %faults, "the schema has no strict form; the plain form is sent");
-                (plain(visible), Some(faults))
-            }
-        }
+    fn spec(&self, visible: Value) -> ToolSpec {
+        let mut spec =
+            ToolSpec::new(&self.name, self.description.trim(), visible).with_strict(self.is_strict);
+        spec.extras = self.extras.clone();
+        spec
     }
 
     fn access(&self) -> Access {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use stepfold_state_core::chat::{
-    ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, ReplyStream, TimeoutKind, ToolChoice,
+    ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, ReplyStream, ServerToolUse,
+    TimeoutKind, ToolChoice,
 };
 
 use super::Host;
@@ -163,6 +164,10 @@ impl Host<'_> {
         match chunk {
             Chunk::Text(text) => self.tell(|| RunEvent::Text(text.clone())).await,
             Chunk::Reasoning(text) => self.tell(|| RunEvent::Reasoning(text.clone())).await,
+            Chunk::Part(part) => match ServerToolUse::of(part) {
+                Some(used) => self.tell(|| server_tool_used(&used)).await,
+                None => Ok(()),
+            },
             _ => Ok(()),
         }
     }
@@ -183,6 +188,14 @@ impl Host<'_> {
             Err(NoReply::Failed(fault)) => return Err(fault),
         };
         self.commit(run, Answer::Summary(summary.map_err(|error| error.to_string()))).await
+    }
+}
+
+fn server_tool_used(used: &ServerToolUse<'_>) -> RunEvent {
+    RunEvent::ServerToolUsed {
+        call_id: used.id.map(str::to_owned),
+        tool: used.name.to_owned(),
+        arguments: if used.input.is_null() { String::new() } else { used.input.to_string() },
     }
 }
 

@@ -53,6 +53,15 @@ pub enum RunEvent {
         /// The arguments, as text.
         arguments: String,
     },
+    /// The provider ran a tool of its own, as its reply tells.
+    ServerToolUsed {
+        /// The provider's id of the use, if it has one.
+        call_id: Option<String>,
+        /// The tool.
+        tool: String,
+        /// What it was used with, as JSON.
+        arguments: String,
+    },
     /// A tool reports progress.
     ToolProgress {
         /// The id of the call.

@@ -143,6 +143,25 @@ impl Traces {
         self.tools.insert(call_id.to_owned(), span);
     }
 
+    /// A tool that the provider ran is a span without a duration within that of the model's call: when it ran is not told.
+    fn server_tool_used(&self, call_id: Option<&str>, tool: &str, arguments: &str) {
+        let Some(chat) = &self.chat else { return };
+        let span = span!(
+            parent: chat,
+            Level::INFO,
+            "execute_tool",
+            otel.name = format!("execute_tool {tool}"),
+            gen_ai.operation.name = "execute_tool",
+            gen_ai.tool.name = tool,
+            gen_ai.tool.r#type = "extension",
+            gen_ai.tool.call.id = call_id,
+            gen_ai.tool.call.arguments = field::Empty,
+        );
+        if self.with_content {
+            span.record("gen_ai.tool.call.arguments", arguments);
+        }
+    }
+
     fn ended(&mut self, exit: &Exit) {
         // A model call that failed was never committed.
         let has_failed = matches!(exit, Exit::Failed);
@@ -175,6 +194,9 @@ impl Observer for Traces {
             RunEvent::Asking { model, request, .. } => self.asking(model, request),
             RunEvent::Committed(event) => self.committed(event),
             RunEvent::ToolStarted { call_id, tool, arguments } => self.tool_started(call_id, tool, arguments),
+            RunEvent::ServerToolUsed { call_id, tool, arguments } => {
+                self.server_tool_used(call_id.as_deref(), tool, arguments);
+            }
             RunEvent::ToolFinished { call_id, status, text, .. } => {
                 if let Some(span) = self.tools.remove(call_id) {
                     if *status != stepfold_tools::Status::Succeeded {

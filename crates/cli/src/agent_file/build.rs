@@ -5,13 +5,13 @@ use std::path::Path;
 use serde_json::{Value, json};
 use stepfold::agent_loop::{AgentBuilder, OutputMode};
 use stepfold::prelude::*;
-use stepfold::state_core::chat::ModelParams;
+use stepfold::state_core::chat::{ModelParams, ServerTool};
 use stepfold::state_core::state::{Fault, Handlers, KeySchema, StateError, check_key};
 use stepfold::tools::Limits;
 use stepfold::trim::{Pins, Trim, Window};
 
 use super::faults::Faults;
-use super::form::{Approvals, Conversion, Form, McpForm, Named, OutputModes, StateKey};
+use super::form::{Approvals, Conversion, Form, McpForm, Named, OutputModes, ServerTools, StateKey};
 use super::placeholders::check_closed;
 use super::schema::nearest;
 use crate::tool;
@@ -227,8 +227,14 @@ fn params(form: &Form) -> ModelParams {
         max_output_tokens: form.params.max_output_tokens,
         seed: form.params.seed,
         stop: form.params.stop.clone(),
+        server_tools: form.params.server_tools.iter().map(server_tool).collect(),
         ..ModelParams::default()
     }
+}
+
+fn server_tool(form: &ServerTools) -> ServerTool {
+    let fields = form.tool.iter().map(|(name, value)| (name.clone(), value.clone()));
+    ServerTool::new(&form.dialect, fields.collect::<serde_json::Value>())
 }
 
 fn trim(form: &Form, faults: &mut Faults) -> Trim {

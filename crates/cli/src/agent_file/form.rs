@@ -527,6 +527,18 @@ pub(crate) struct Params {
     pub(crate) seed: Option<i64>,
     /// Texts before which a reply ends.
     pub(crate) stop: Vec<String>,
+    /// Tools that the provider runs itself, such as a web search.
+    pub(crate) server_tools: Vec<ServerTools>,
+}
+
+/// A tool that a provider runs itself. A model of another provider refuses it.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerTools {
+    /// Whose it is: `openai` (Responses), `openai-chat`, `anthropic` or `gemini`.
+    pub(crate) dialect: String,
+    /// The tool, as that API writes it.
+    pub(crate) tool: BTreeMap<String, Value>,
 }
 
 /// A time with its unit: `500ms`, `30s`, `2m`, `1h`.

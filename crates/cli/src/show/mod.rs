@@ -41,6 +41,11 @@ pub(crate) fn call_of(id: &str, tool: &str, arguments: &str) -> String {
     call(&ToolCall::new(id, tool, Arguments::parse(arguments)))
 }
 
+/// A tool that the provider ran itself.
+pub(crate) fn server_tool(tool: &str, arguments: &str) -> String {
+    format!("  run by the provider: {}", short(&format!("{tool} {arguments}")))
+}
+
 /// What was said, to be shown. Results in pieces of text become one text: the notation of pieces is JSON, which reads
 /// back but does not read well.
 pub(crate) fn said<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Transcript {

@@ -14,7 +14,7 @@ use stepfold::state_core::chat::Role;
 use stepfold::tools::Status;
 
 use super::stage::Stage;
-use super::{call_of, short};
+use super::{call_of, server_tool, short};
 
 /// The keys that a graph writes about its nodes.
 const OF_NODES: [&str; 3] = ["current_node", "execution_counts", "router_decision"];
@@ -170,6 +170,9 @@ impl Nodes {
             RunEvent::ToolFinished { call_id, status, text, .. } => {
                 let mark = if *status == Status::Succeeded { "" } else { "!" };
                 shown.push(self.note(path, &format!("  {call_id}{mark}: {}", short(text))));
+            }
+            RunEvent::ServerToolUsed { tool, arguments, .. } => {
+                shown.push(self.aside(path, &server_tool(tool, arguments)));
             }
             RunEvent::Trimmed(words) => shown.push(self.aside(path, &format!("  trimmed: {words}"))),
             _ => {}

@@ -26,6 +26,10 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
             let hook = if pending_hook.is_some() { ", a hook has still to see it" } else { "" };
             vec![format!("({} {}{mark}{hook})", outcome.call_id(), outcome.tool())]
         }
+        EventKind::Replied { .. } => {
+            let used = event.messages.iter().flat_map(|message| message.server_tool_uses());
+            used.map(|used| format!("(run by the provider: {})", short(&used.to_string()))).collect()
+        }
         EventKind::Decided { decisions, .. } if said.is_empty() => {
             let words = decisions.iter().map(|(id, decided)| decision(id, decided));
             vec![words.collect::<Vec<_>>().join(", ")]

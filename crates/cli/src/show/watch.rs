@@ -20,7 +20,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use crate::model::FailedRequest;
 
 use super::nodes::{Nodes, Shown, is_shown};
-use super::{aside, call_of, is_verbose, line, note, on_this_line, print, reply, short};
+use super::{aside, call_of, is_verbose, line, note, on_this_line, print, reply, server_tool, short};
 
 /// How long the wheel stands still.
 const TURN: Duration = Duration::from_millis(120);
@@ -230,6 +230,7 @@ impl Watch {
                 let mark = if *status == Status::Succeeded { "" } else { "!" };
                 note(format!("  {call_id}{mark}: {}", short(text)));
             }
+            RunEvent::ServerToolUsed { tool, arguments, .. } => self.aside(&server_tool(tool, arguments)),
             RunEvent::Trimmed(words) => self.aside(&format!("  trimmed: {words}")),
             RunEvent::Committed(event) => self.committed(event),
             // What an agent does that is a tool.

@@ -94,3 +94,22 @@ fn a_line_that_is_not_text_does_not_end_a_chat() {
     assert_eq!(notes, "session s1\nerror: line 2 was not taken: it is not UTF-8\n");
     assert_eq!(output.status.code(), Some(1));
 }
+
+/// What the provider ran itself is no call of ours: it is told while it happens, and when the session is looked at.
+#[test]
+fn tools_that_the_provider_runs_are_shown() {
+    let agent = "[[params.server_tools]]\ndialect = \"anthropic\"\n\
+                 tool = { type = \"web_search_20250305\", name = \"web_search\", max_uses = 3 }";
+    let script = r#"assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "stalls"}}}   "area 3""#;
+    let room = Room::new(agent, script);
+    expect![[""]].assert_eq(&room.say("run a.toml -s s1 'which area?'", ""));
+    let shown = room.say("inspect a.toml", "");
+    assert!(shown.contains(r#"(run by the provider: web_search {"query":"stalls"})"#), "{shown}");
+    // A provider that cannot run it says so before anything is sent.
+    room.write("b.toml", &format!("model = \"http://127.0.0.1:1/v1#m\"\n{agent}"));
+    let refused = room.say("run b.toml -s s2 hi", "");
+    assert!(refused.contains("unsupported server tool of `anthropic`"), "{refused}");
+    room.write("c.toml", &format!("model = \"script:a.script\"\n{agent}\nx = 1"));
+    let fault = room.say("check c.toml", "");
+    assert!(fault.contains("unknown") && fault.contains('x'), "{fault}");
+}

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
-    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice,
-    Usage,
+    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, Part, ToolCallChunk, ToolChoice, Usage,
 };
 
 use super::message;
 use crate::calls::{self, CallIds};
 use crate::http::{Event, Piece};
-use crate::reading::{Bad, Decode, json};
+use crate::reading::{Bad, Decode, End, json};
 
 /// Reads the events of one reply.
 #[derive(Debug)]
@@ -24,9 +23,8 @@ pub struct Decoder {
     calls: Vec<String>,
     ids: CallIds,
     usage: Map<String, Value>,
-    finish_reason: Option<FinishReason>,
+    end: End,
     has_blocks: bool,
-    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -61,22 +59,25 @@ impl Decode for Decoder {
         }
     }
 
-    fn is_finished(&self) -> bool {
-        self.finish_reason.is_some()
+    fn end(&self) -> &End {
+        &self.end
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over
+    fn objects(body: &Value, is_whole: bool) -> Vec<(&Value, &'static [&'static str])> {
+        let read = &["type", "role", "id", "model", "content", "stop_reason", "container", "index", "delta"];
+        match body["type"].as_str() {
+            Some("message_start") => vec![(&body["message"], read)],
+            Some("message_delta") => vec![(body, read), (&body["delta"], read)],
+            _ if is_whole => vec![(body, read)],
+            _ => Vec::new(),
+        }
     }
 
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         while let Some((_, block)) = self.blocks.pop_first() {
             stop(block, out);
         }
-        let Some(reason) = self.finish_reason.take() else {
-            let message = "the stream ended without a stop reason".to_owned();
-            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
-        };
+        let reason = self.end.take()?;
         let called = self.calls.iter().map(String::as_str);
         out.push(calls::finished(&self.choice, called, reason)?);
         Ok(())
@@ -91,9 +92,8 @@ impl Decoder {
             calls: Vec::new(),
             ids: CallIds::default(),
             usage: Map::new(),
-            finish_reason: None,
+            end: End::default(),
             has_blocks: false,
-            is_over: false,
         }
     }
 
@@ -117,9 +117,10 @@ impl Decoder {
             "content_block_stop" => self.stop_block(index, out),
             "message_delta" => {
                 self.usage(&value["usage"], out);
+                container(&value["delta"], out);
                 self.stop_reason(&value["delta"]["stop_reason"]);
             }
-            "message_stop" => self.is_over = true,
+            "message_stop" => self.end.is_over = true,
             "error" => return Err(Bad::Said(value.to_string())),
             _ if value.get("error").is_some_and(|error| !error.is_null()) => {
                 return Err(Bad::Said(value.to_string()));
@@ -145,7 +146,7 @@ impl Decoder {
             self.stop_block(0, out);
         }
         self.stop_reason(&value["stop_reason"]);
-        self.is_over = true;
+        self.end.is_over = true;
         Ok(())
     }
 
@@ -153,6 +154,7 @@ impl Decoder {
         let text = |name: &str| message[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         out.push(Chunk::Identity { id: text("id"), model: text("model") });
         self.usage(&message["usage"], out);
+        container(message, out);
     }
 
     fn start_block(&mut self, index: u64, block: &Value, out: &mut Vec<Chunk>) {
@@ -183,6 +185,10 @@ impl Decoder {
                     name: Some(name),
                     arguments,
                 }));
+                // Code that the server runs calls tools as well: what called goes back with the call.
+                if let Some(caller) = block.get(message::CALLER).filter(|caller| !caller.is_null()) {
+                    out.push(Chunk::PartExtras(Extras::from_iter([(message::CALLER, caller.clone())])));
+                }
                 Block::Call { number, input: block["input"].clone(), has_more: false }
             }
             _ => Block::Unknown { block: block.clone(), input: String::new() },
@@ -227,7 +233,7 @@ impl Decoder {
         let Some(reason) = reason.as_str() else {
             return;
         };
-        self.finish_reason = Some(match reason {
+        self.end.reason = Some(match reason {
             "end_turn" | "stop_sequence" => FinishReason::Stop,
             "tool_use" => FinishReason::ToolCalls,
             "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
@@ -255,6 +261,14 @@ impl Decoder {
             cache_write_tokens: written,
             ..Usage::default()
         }));
+    }
+}
+
+/// The container in which the server runs code, which the rest of the turn goes on with.
+fn container(said: &Value, out: &mut Vec<Chunk>) {
+    if said[message::CONTAINER].is_object() {
+        let container = said[message::CONTAINER].clone();
+        out.push(Chunk::MessageExtras(Extras::from_iter([(message::CONTAINER, container)])));
     }
 }
 

@@ -1,14 +1,12 @@
 //! The Messages API: where requests go, and everything in them but messages.
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::{
-    ChatRequest, Message, ModelError, ModelErrorKind, ResponseFormat, ToolChoice, ToolSpec,
-};
+use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat, ToolChoice, ToolSpec};
 
 use super::decode::Decoder;
 use super::message::{self, Open};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{Secret, wire};
+use crate::{Secret, strict, wire};
 
 /// Anthropic's Messages API, the dialect of an [`Anthropic`].
 #[derive(Clone, Copy, Debug)]
@@ -100,9 +98,10 @@ impl Dialect for Messages {
 
     fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let params = &request.params;
-        if params.seed.is_some() {
-            let message = "unsupported parameter `seed`: the Messages API does not have it; omit it";
-            return Err(ModelError::new(ModelErrorKind::Unsupported, message));
+        let missing = [("seed", params.seed.is_some()), ("logprobs", params.logprobs.is_some())];
+        if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
+            let reason = "the Messages API does not have it; omit it";
+            return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
         let format = request.response_format.as_ref().map(output_config).transpose()?;
         let choice = if request.tools.is_empty() { None } else { tool_choice(&request.tool_choice) };
@@ -117,6 +116,7 @@ impl Dialect for Messages {
             ("stop_sequences", (!params.stop.is_empty()).then(|| json!(params.stop))),
             ("output_config", format),
             ("tool_choice", choice),
+            ("container", message::container(&request.messages)),
             ("system", (!system.is_empty()).then(|| system.into())),
         ]))
     }
@@ -139,14 +139,16 @@ impl Dialect for Messages {
 }
 
 fn tool(spec: &ToolSpec) -> Value {
+    let strict = strict::parameters(&strict::ANTHROPIC, spec);
     let mut tool = json!({
         "name": spec.name,
         "description": spec.description,
-        "input_schema": spec.parameters,
+        "input_schema": strict.as_ref().unwrap_or(&spec.parameters),
     });
-    if spec.strict {
+    if strict.is_some() {
         tool["strict"] = true.into();
     }
+    wire::add_extras(&mut tool, Messages::NAME, spec);
     tool
 }
 
@@ -164,8 +166,7 @@ fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {
         ResponseFormat::JsonSchema { schema, .. } => {
             Ok(json!({"format": {"type": "json_schema", "schema": schema}}))
         }
-        _ => Err(ModelError::new(
-            ModelErrorKind::Unsupported,
+        _ => Err(wire::unsupported(
             "unsupported response format: this provider requires a JSON Schema for JSON; add one, or describe the format in the prompt",
         )),
     }

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{
-    CITATIONS, Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role,
-    ToolContent, UnknownPart,
+    CITATIONS, Content, Extras, Media, MediaSource, Message, ModelError, Part, Role, ToolContent, Transcript,
+    UnknownPart,
 };
 
 use crate::wire;
@@ -26,6 +26,12 @@ pub struct Open {
 /// The field of an unknown part with a block of an unknown kind.
 pub(super) const BLOCK: &str = "anthropic";
 
+/// The extra of a call that says what called it: code that the server runs, say.
+pub(super) const CALLER: &str = "caller";
+
+/// The extra of a message that holds the container in which the server ran code.
+pub(super) const CONTAINER: &str = "container";
+
 /// Appends a message.
 pub(super) fn write(
     message: &Message,
@@ -33,6 +39,7 @@ pub(super) fn write(
     open: &mut Open,
     out: &mut Vec<u8>,
 ) -> Result<(), ModelError> {
+    wire::no_name(message)?;
     match message.role() {
         // Those at the beginning are fields of the request.
         Role::System if open.speaker.is_none() => Ok(()),
@@ -57,6 +64,14 @@ pub(super) fn close(open: &Open, is_marked: bool, out: &mut Vec<u8>) {
         }
         out.extend_from_slice(b"}]}");
     }
+}
+
+/// The id of the container in which the server runs code, as long as the turn goes on: the API wants it with the results
+/// of calls that the code waits for.
+pub(super) fn container(messages: &Transcript) -> Option<Value> {
+    let before = |message: &&Message| message.role() == Role::Tool;
+    let last = messages.iter().rev().map(|message| &**message).find(|message| !before(message))?;
+    last.extras().get(CONTAINER)?.get("id").cloned()
 }
 
 /// The text of the system messages that the conversation begins with, as blocks.
@@ -139,16 +154,21 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
                 // The API takes objects only; the model sees its own words in one.
                 (None, text) => json!({"malformed_arguments": text.map_or("", |(text, _)| text)}),
             };
-            json!({"type": "tool_use", "id": accepted_id(&call.id), "name": call.name, "input": input})
+            let id = accepted_id(&call.id);
+            let mut wired = json!({"type": "tool_use", "id": id, "name": call.name, "input": input});
+            if let Some(caller) = part.extras.get(CALLER) {
+                wired["caller"] = caller.clone();
+            }
+            wired
         }
-        Content::Image(media) => json!({"type": "image", "source": source(media)}),
-        Content::File(media) => document(media).ok_or_else(|| cannot(role, &part.content))?,
+        Content::Image(media) => image(media)?,
+        Content::File(media) => document(media, &part.extras)?,
         Content::Unknown(unknown) => match unknown.fields().get(BLOCK) {
             // An empty block cannot be marked.
             Some(block) if block.as_object().is_some_and(|fields| !fields.is_empty()) => block.clone(),
             _ => return Ok(None),
         },
-        other => return Err(cannot(role, other)),
+        other => return Err(wire::cannot_send(role, other)),
     }))
 }
 
@@ -192,33 +212,51 @@ fn accepted_id(id: &str) -> Cow<'_, str> {
     }
 }
 
-fn source(media: &Media) -> Value {
+fn image(media: &Media) -> Result<Value, ModelError> {
+    wire::no_citations(media)?;
+    if media.detail.is_some() {
+        return Err(wire::no_detail(media, "none, since this API decides it by the size"));
+    }
+    Ok(json!({"type": "image", "source": source(media, "image/png")}))
+}
+
+/// Where a document is, or its content.
+fn source(media: &Media, media_type: &str) -> Value {
     match &media.source {
         MediaSource::Url(url) => json!({"type": "url", "url": url}),
-        MediaSource::Base64(data) => {
-            let media_type = media.media_type.as_deref().unwrap_or("image/png");
-            json!({"type": "base64", "media_type": media_type, "data": data})
+        MediaSource::FileId(id) => json!({"type": "file", "file_id": id}),
+        _ => {
+            let media_type = media.media_type.as_deref().unwrap_or(media_type);
+            json!({"type": "base64", "media_type": media_type, "data": wire::base64(media)})
         }
     }
 }
 
-/// A PDF, or a file at a URL.
-fn document(media: &Media) -> Option<Value> {
-    let is_pdf = media.media_type.as_deref() == Some("application/pdf");
-    if !is_pdf && matches!(media.source, MediaSource::Base64(_)) {
-        return None;
-    }
-    let mut block = json!({"type": "document", "source": source(media)});
+/// A PDF, a text, or a file at a URL or at the provider.
+fn document(media: &Media, extras: &Extras) -> Result<Value, ModelError> {
+    wire::no_detail_of_file(media)?;
+    let is_here = wire::base64(media).is_some();
+    let source = match wire::text(media) {
+        Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
+        None if is_here && media.media_type.as_deref() != Some("application/pdf") => {
+            let kind = media.media_type.as_deref().unwrap_or("unknown");
+            let reason = "expected a PDF, a text, a URL or an id";
+            return Err(wire::unsupported(format!("unsupported file of type {kind}: {reason}")));
+        }
+        None => source(media, "application/pdf"),
+    };
+    let mut block = json!({"type": "document", "source": source});
     if let Some(name) = &media.name {
         block["title"] = name.as_str().into();
     }
-    Some(block)
-}
-
-fn cannot(role: Role, content: &Content) -> ModelError {
-    let message =
-        format!("this protocol cannot send this part of kind {} in a message of the {role}", content.kind());
-    ModelError::new(ModelErrorKind::Unsupported, message)
+    if media.has_citations {
+        block["citations"] = json!({"enabled": true});
+    }
+    // What the model is to know of it, and not to cite.
+    if let Some(context) = extras.get("context") {
+        block["context"] = context.clone();
+    }
+    Ok(block)
 }
 
 /// A block of a kind that we do not know, as a part.

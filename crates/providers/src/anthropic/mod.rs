@@ -12,3 +12,23 @@ mod dialect;
 mod message;
 
 pub use self::dialect::{Anthropic, AnthropicBuilder, Messages};
+
+/// The form of a tool's parameters that Anthropic's strict mode takes. A tool whose parameters have none is sent as it is, without
+/// `strict`; this says why. The schema is a plain one, closed and without references, as a tool's `parameters` are.
+///
+/// # Errors
+/// Everything that the strict form cannot say.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_providers::anthropic::strict_schema;
+///
+/// let open = json!({"type": "object", "properties": {"q": {"type": "string"}}});
+/// assert_eq!(strict_schema(&open).unwrap_err().to_string(), "$ any property is allowed here");
+/// ```
+pub fn strict_schema(
+    schema: &serde_json::Value,
+) -> Result<serde_json::Value, stepfold_state_core::state::Faults> {
+    crate::strict::strict(&crate::strict::ANTHROPIC, schema)
+}

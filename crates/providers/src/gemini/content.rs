@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{
-    Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role, ToolContent,
+    Content, Extras, ImageDetail, Media, MediaSource, Message, ModelError, Part, Role, ToolContent,
     ToolResult, UnknownPart,
 };
 
@@ -34,6 +34,7 @@ pub struct Open {
 
 /// Appends a message.
 pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+    wire::no_name(message)?;
     match message.role() {
         // Those at the beginning are a field of the request.
         Role::System if open.speaker.is_none() => {}
@@ -123,12 +124,12 @@ fn wired(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
             };
             json!({"functionCall": with_id(part.extras.get(CALL_ID), json!({"name": call.name, "args": args}))})
         }
-        Content::Image(media) | Content::File(media) => data(media),
+        Content::Image(media) | Content::File(media) => data(media)?,
         Content::Unknown(unknown) => match unknown.fields().get(PART) {
             Some(part) if part.is_object() => part.clone(),
             _ => return Ok(None),
         },
-        other => return Err(cannot(role, other)),
+        other => return Err(wire::cannot_send(role, other)),
     }))
 }
 
@@ -155,34 +156,40 @@ fn answer(result: &ToolResult, open: &mut Open, out: &mut Vec<u8>) -> Result<(),
         for part in parts {
             match &part.content {
                 Content::Text(_) | Content::Unknown(_) => {}
-                Content::Image(media) | Content::File(media) => push("user", &data(media), open, out),
-                other => return Err(cannot(Role::Tool, other)),
+                Content::Image(media) | Content::File(media) => push("user", &data(media)?, open, out),
+                other => return Err(wire::cannot_send(Role::Tool, other)),
             }
         }
     }
     Ok(())
 }
 
-fn data(media: &Media) -> Value {
+fn data(media: &Media) -> Result<Value, ModelError> {
+    wire::no_citations(media)?;
     let media_type = media.media_type.as_deref();
-    match &media.source {
-        MediaSource::Url(url) => {
-            let mut file = json!({"fileUri": url});
+    let mut part = match &media.source {
+        // A file that was uploaded is known by its address as well.
+        MediaSource::Url(uri) | MediaSource::FileId(uri) => {
+            let mut file = json!({"fileUri": uri});
             if let Some(media_type) = media_type {
                 file["mimeType"] = media_type.into();
             }
             json!({"fileData": file})
         }
-        MediaSource::Base64(data) => {
-            json!({"inlineData": {"mimeType": media_type.unwrap_or("application/octet-stream"), "data": data}})
+        _ => {
+            let (media_type, data) = (media_type.unwrap_or("application/octet-stream"), wire::base64(media));
+            json!({"inlineData": {"mimeType": media_type, "data": data}})
         }
-    }
-}
-
-fn cannot(role: Role, content: &Content) -> ModelError {
-    let message =
-        format!("this protocol cannot send a part of kind {} in a message of the {role}", content.kind());
-    ModelError::new(ModelErrorKind::Unsupported, message)
+    };
+    let level = match media.detail {
+        None => return Ok(part),
+        Some(ImageDetail::Low) => "MEDIA_RESOLUTION_LOW",
+        Some(ImageDetail::Medium) => "MEDIA_RESOLUTION_MEDIUM",
+        Some(ImageDetail::High) => "MEDIA_RESOLUTION_HIGH",
+        Some(_) => return Err(wire::no_detail(media, "low, medium or high")),
+    };
+    part["mediaResolution"] = json!({"level": level});
+    Ok(part)
 }
 
 /// The signature of a part, as extras.

@@ -8,7 +8,7 @@ use stepfold_state_core::chat::{
 use super::content::{self, CALL_ID};
 use crate::calls::{self, CallIds};
 use crate::http::Piece;
-use crate::reading::{Bad, Decode, json};
+use crate::reading::{Bad, Decode, End, json};
 
 /// Reads the responses of one reply.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub struct Decoder {
     /// The names of the calls.
     calls: Vec<String>,
     ids: CallIds,
-    finish_reason: Option<FinishReason>,
-    is_over: bool,
+    logprobs: Vec<Value>,
+    end: End,
 }
 
 impl Decode for Decoder {
@@ -27,7 +27,7 @@ impl Decode for Decoder {
         let Some(value) = json::<Value>(&piece)? else {
             return Ok(());
         };
-        self.is_over = matches!(piece, Piece::Whole(_));
+        self.end.is_over = matches!(piece, Piece::Whole(_));
         match value {
             // A server that was not asked for events sends a list.
             Value::Array(responses) => responses.iter().try_for_each(|value| self.response(value, out)),
@@ -35,23 +35,22 @@ impl Decode for Decoder {
         }
     }
 
-    fn is_finished(&self) -> bool {
-        self.finish_reason.is_some()
+    fn end(&self) -> &End {
+        &self.end
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over
+    fn objects(body: &Value, _: bool) -> Vec<(&Value, &'static [&'static str])> {
+        let read = &["index", "content", "finishReason", "logprobsResult"];
+        vec![(body, &["candidates", "modelVersion", "responseId", "error"]), (&body["candidates"][0], read)]
     }
 
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let Some(reason) = self.finish_reason.take() else {
-            let message = "the stream ended without a finish reason".to_owned();
-            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
-        };
+        let reason = self.end.take()?;
         let reason = match reason {
             FinishReason::Stop if !self.calls.is_empty() => FinishReason::ToolCalls,
             reason => reason,
         };
+        out.extend(calls::logprobs(std::mem::take(&mut self.logprobs)));
         let called = self.calls.iter().map(String::as_str);
         out.push(calls::finished(&self.choice, called, reason)?);
         Ok(())
@@ -65,8 +64,8 @@ impl Decoder {
             is_identified: false,
             calls: Vec::new(),
             ids: CallIds::default(),
-            finish_reason: None,
-            is_over: false,
+            logprobs: Vec::new(),
+            end: End::default(),
         }
     }
 
@@ -101,10 +100,11 @@ impl Decoder {
         {
             out.push(Chunk::MessageExtras(Extras::from_iter([(CITATIONS, sources.clone())])));
         }
+        self.logprobs.extend(logprobs(&candidate["logprobsResult"]));
         let Some(reason) = candidate["finishReason"].as_str().filter(|reason| !reason.is_empty()) else {
             return Ok(());
         };
-        self.finish_reason = Some(match reason {
+        self.end.reason = Some(match reason {
             // Compatible servers use it for calls.
             "STOP" | "FUNCTION_CALL" => FinishReason::Stop,
             "MAX_TOKENS" => FinishReason::Length,
@@ -156,6 +156,20 @@ impl Decoder {
             out.push(Chunk::PartExtras(Extras::from_iter([(CALL_ID, id)])));
         }
     }
+}
+
+/// The tokens, each with the other likely ones at its place.
+fn logprobs(result: &Value) -> impl Iterator<Item = Value> {
+    let chosen = result["chosenCandidates"].as_array().into_iter().flatten();
+    chosen.enumerate().map(|(at, token)| {
+        let mut token = token.clone();
+        if let (Some(fields), Some(others)) =
+            (token.as_object_mut(), result["topCandidates"][at]["candidates"].as_array())
+        {
+            fields.insert("top_logprobs".to_owned(), others.as_slice().into());
+        }
+        token
+    })
 }
 
 fn usage(value: &Value) -> Option<Usage> {

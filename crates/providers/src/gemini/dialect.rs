@@ -1,9 +1,7 @@
 //! generateContent: where requests go, and everything in them but the conversation.
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::{
-    ChatRequest, Message, ModelError, ModelErrorKind, ResponseFormat, ToolChoice, ToolSpec,
-};
+use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat, ToolChoice, ToolSpec};
 
 use super::content::{self, Open};
 use super::decode::Decoder;
@@ -77,7 +75,7 @@ impl Dialect for GenerateContent {
                 (Some("application/json".into()), Some(schema.clone()))
             }
             Some(_) => {
-                return Err(ModelError::new(ModelErrorKind::Unsupported, "unsupported response format"));
+                return Err(wire::unsupported("unsupported response format"));
             }
         };
         let config = wire::fields([
@@ -86,6 +84,8 @@ impl Dialect for GenerateContent {
             ("maxOutputTokens", params.max_output_tokens.map(Value::from)),
             ("seed", params.seed.map(Value::from)),
             ("stopSequences", (!params.stop.is_empty()).then(|| json!(params.stop))),
+            ("responseLogprobs", params.logprobs.map(|_| true.into())),
+            ("logprobs", params.logprobs.filter(|count| *count > 0).map(Value::from)),
             ("responseMimeType", media_type),
             ("responseJsonSchema", schema),
         ]);
@@ -108,7 +108,11 @@ impl Dialect for GenerateContent {
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {
         let declarations = tools.iter().map(|spec| {
-            json!({"name": spec.name, "description": spec.description, "parametersJsonSchema": spec.parameters})
+            let (name, description) = (&spec.name, &spec.description);
+            let mut declaration =
+                json!({"name": name, "description": description, "parametersJsonSchema": spec.parameters});
+            wire::add_extras(&mut declaration, Self::NAME, spec);
+            declaration
         });
         json!([{"functionDeclarations": declarations.collect::<Vec<_>>()}])
     }

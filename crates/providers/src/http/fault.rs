@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
-use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind};
 
 use super::retry_after::{retry_after, units};
 use crate::Secret;
@@ -36,6 +36,17 @@ impl Target {
         match &self.request_id {
             Some(request_id) => error.with_request_id(self.clean(request_id)),
             None => error,
+        }
+    }
+
+    /// The chunk, without keys in what the server calls the reply: ids are logged and stored everywhere.
+    pub(crate) fn clean_identity(&self, chunk: Chunk) -> Chunk {
+        match chunk {
+            Chunk::Identity { id, model } => Chunk::Identity {
+                id: id.map(|id| self.clean(&id)),
+                model: model.map(|model| self.clean(&model)),
+            },
+            chunk => chunk,
         }
     }
 

@@ -35,6 +35,7 @@ pub(super) struct RawChoice {
     /// The message of a whole reply. Some servers repeat the text so far here, in addition to a delta.
     pub(super) message: Option<RawDelta>,
     pub(super) finish_reason: Value,
+    pub(super) logprobs: Value,
     pub(super) usage: Value,
     pub(super) error: Value,
 }

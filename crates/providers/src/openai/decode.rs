@@ -12,7 +12,7 @@ use stepfold_state_core::chat::{
 use super::chunk::{RawCall, RawChoice, RawChunk, RawDelta, RawFunction};
 use crate::calls::{self, CallIds};
 use crate::http::Piece;
-use crate::reading::{Bad, Decode, json};
+use crate::reading::{Bad, Decode, End, json};
 
 /// Reads the chunks of one reply.
 #[derive(Debug)]
@@ -30,11 +30,11 @@ pub struct Decoder {
     by_index: HashMap<u64, usize>,
     /// The last call with each of the server's ids.
     by_id: HashMap<String, usize>,
-    is_over: bool,
     has_refusal: bool,
     reasoning_details: Vec<Value>,
     citations: Vec<Value>,
-    finish_reason: Option<FinishReason>,
+    logprobs: Vec<Value>,
+    end: End,
 }
 
 /// A tool call that has begun.
@@ -51,38 +51,39 @@ struct Call {
 impl Decode for Decoder {
     fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if matches!(&piece, Piece::Event(event) if event.data.trim() == "[DONE]") {
-            self.is_over = true;
+            self.end.is_over = true;
             if self.ends_without_reason && self.has_said {
-                self.finish_reason.get_or_insert(FinishReason::Stop);
+                self.end.reason.get_or_insert(FinishReason::Stop);
             }
             return Ok(());
         }
         let Some(chunk) = json::<RawChunk>(&piece)? else {
             return Ok(());
         };
-        self.is_over = matches!(piece, Piece::Whole(_));
+        self.end.is_over = matches!(piece, Piece::Whole(_));
         let has_choice = !chunk.choices.is_empty();
         self.chunk(chunk, out)?;
-        if self.is_over && has_choice {
+        if self.end.is_over && has_choice {
             // A whole JSON body is a complete reply, with or without a finish reason.
-            self.finish_reason.get_or_insert(FinishReason::Stop);
+            self.end.reason.get_or_insert(FinishReason::Stop);
         }
         Ok(())
     }
 
-    fn is_finished(&self) -> bool {
-        self.finish_reason.is_some()
+    fn end(&self) -> &End {
+        &self.end
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over
+    fn objects(body: &Value, _: bool) -> Vec<(&Value, &'static [&'static str])> {
+        let choice = &["index", "delta", "message", "finish_reason", "logprobs"];
+        vec![
+            (body, &["id", "model", "object", "choices", "citations", "search_results", "error"]),
+            (&body["choices"][0], choice),
+        ]
     }
 
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let Some(reason) = self.finish_reason.take() else {
-            let message = "the stream ended without a finish reason".to_owned();
-            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
-        };
+        let reason = self.end.take()?;
         if !self.reasoning_details.is_empty() {
             let details = std::mem::take(&mut self.reasoning_details);
             out.push(Chunk::MessageExtras(
@@ -93,6 +94,7 @@ impl Decode for Decoder {
             let citations = std::mem::take(&mut self.citations);
             out.push(Chunk::MessageExtras(Extras::from_iter([(CITATIONS, citations)])));
         }
+        out.extend(calls::logprobs(std::mem::take(&mut self.logprobs)));
         let reason = self.natural(reason);
         let called = self.calls.iter().filter_map(|call| call.name.as_deref());
         out.push(calls::finished(&self.choice, called, reason)?);
@@ -131,11 +133,11 @@ impl Decoder {
             ids: CallIds::default(),
             by_index: HashMap::new(),
             by_id: HashMap::new(),
-            is_over: false,
             has_refusal: false,
             reasoning_details: Vec::new(),
             citations: Vec::new(),
-            finish_reason: None,
+            logprobs: Vec::new(),
+            end: End::default(),
         }
     }
 
@@ -162,13 +164,17 @@ impl Decoder {
         if let Some(said) = choice.delta.or(choice.message) {
             self.delta(said, out);
         }
+        // A refusal is text of the reply as well.
+        for name in ["content", "refusal"] {
+            self.logprobs.extend(choice.logprobs[name].as_array().into_iter().flatten().cloned());
+        }
         if !choice.error.is_null() {
             return Err(Bad::Said(choice.error.to_string()));
         }
         let Some(reason) = string(&choice.finish_reason) else {
             return Ok(());
         };
-        self.finish_reason = Some(match reason.as_str() {
+        self.end.reason = Some(match reason.as_str() {
             "function_call" => FinishReason::ToolCalls,
             "max_tokens" | "model_length" => FinishReason::Length,
             "eos" | "end_turn" | "stop_sequence" | "complete" | "eos_token" => FinishReason::Stop,

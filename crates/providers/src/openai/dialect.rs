@@ -15,12 +15,14 @@ use super::decode::Decoder;
 use super::message::{self, Open};
 use super::{Preset, ReasoningBack};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{Secret, wire};
+use crate::{Secret, strict, wire};
 
 /// OpenAI's chat completions, the dialect of an [`OpenAi`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ChatCompletions {
     preset: Preset,
+    /// The version of Azure's interface, if the model is found as a deployment.
+    api_version: Option<String>,
 }
 
 /// A model of a server with chat completions.
@@ -54,7 +56,7 @@ impl HttpModel<ChatCompletions> {
 
     /// Begins a model of a server that is known.
     pub fn preset(preset: &Preset, model: impl Into<String>) -> OpenAiBuilder {
-        HttpModelBuilder::new(ChatCompletions { preset: *preset }, model)
+        HttpModelBuilder::new(ChatCompletions { preset: *preset, api_version: None }, model)
     }
 
     /// Begins a model of a server at this base URL, which usually ends with `/v1`.
@@ -68,6 +70,32 @@ impl HttpModelBuilder<ChatCompletions> {
     /// at a URL, most support the field `reasoning_content`.
     pub fn reasoning_back(mut self, back: ReasoningBack) -> Self {
         self.dialect.preset.reasoning_back = Some(back);
+        self
+    }
+
+    /// Sends system messages as those of the developer, which is what OpenAI's reasoning models call that role.
+    pub fn developer_messages(mut self) -> Self {
+        self.dialect.preset.system_role = "developer";
+        self
+    }
+
+    /// Asks a deployment of Azure by this version of its interface: the base URL is that of the resource, and the model
+    /// is the name of the deployment, as in `/openai/deployments/NAME/chat/completions?api-version=VERSION`.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_providers::openai::{OpenAi, Preset};
+    ///
+    /// let model = OpenAi::preset(&Preset::AZURE, "our-gpt")
+    ///     .base_url("https://ours.openai.azure.com")
+    ///     .api_version("2024-10-21")
+    ///     .key("k-123")
+    ///     .build()?;
+    /// # let _ = model;
+    /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+    /// ```
+    pub fn api_version(mut self, version: impl Into<String>) -> Self {
+        self.dialect.api_version = Some(version.into());
         self
     }
 }
@@ -88,8 +116,14 @@ impl Dialect for ChatCompletions {
         self.preset.headers(key)
     }
 
-    fn url(&self, base: &str, _: &str) -> String {
-        format!("{base}/chat/completions")
+    fn url(&self, base: &str, model: &str) -> String {
+        match &self.api_version {
+            Some(version) => {
+                let resource = base.trim_end_matches("/v1").trim_end_matches("/openai");
+                format!("{resource}/openai/deployments/{model}/chat/completions?api-version={version}")
+            }
+            None => format!("{base}/chat/completions"),
+        }
     }
 
     fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
@@ -108,11 +142,18 @@ impl Dialect for ChatCompletions {
             (preset.max_tokens_field, params.max_output_tokens.map(Value::from)),
             (preset.seed_field, params.seed.map(Value::from)),
             ("stop", (!params.stop.is_empty()).then(|| json!(params.stop))),
+            ("logprobs", params.logprobs.map(|_| true.into())),
+            ("top_logprobs", params.logprobs.filter(|count| *count > 0).map(Value::from)),
         ]))
     }
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {
-        tools.iter().map(|spec| json!(tool(&self.preset, spec))).collect()
+        let wired = tools.iter().map(|spec| {
+            let mut wired = json!(tool(&self.preset, spec));
+            wire::add_extras(&mut wired, Self::NAME, spec);
+            wired
+        });
+        wired.collect()
     }
 
     fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
@@ -157,11 +198,12 @@ fn response_format(preset: &Preset, format: &ResponseFormat) -> Result<Value, Mo
 }
 
 fn tool(preset: &Preset, spec: &ToolSpec) -> ChatCompletionTools {
+    let strict = if preset.strict_tools { strict::parameters(&strict::OPENAI, spec) } else { None };
     let function = FunctionObject {
         name: spec.name.clone(),
         description: Some(spec.description.clone()),
-        parameters: Some(spec.parameters.clone()),
-        strict: (spec.strict && preset.strict_tools).then_some(true),
+        strict: strict.is_some().then_some(true),
+        parameters: Some(strict.unwrap_or_else(|| spec.parameters.clone())),
     };
     ChatCompletionTools::Function(ChatCompletionTool { function })
 }

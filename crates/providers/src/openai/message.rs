@@ -3,18 +3,18 @@
 //! Note that a tool message can only hold text. Images that a tool returned follow in a user message after
 //! the results of the step, so that nothing separates a call from its result.
 
+use std::borrow::Cow;
+
 use async_openai::types::chat::{
-    ChatCompletionMessageToolCall, ChatCompletionMessageToolCalls, ChatCompletionRequestMessage,
+    ChatCompletionMessageToolCall, ChatCompletionMessageToolCalls,
     ChatCompletionRequestMessageContentPartFile, ChatCompletionRequestMessageContentPartImage,
-    ChatCompletionRequestMessageContentPartText, ChatCompletionRequestToolMessage,
-    ChatCompletionRequestToolMessageContent, ChatCompletionRequestUserMessageContentPart as UserPart,
-    FileObject, FunctionCall, ImageUrl,
+    ChatCompletionRequestMessageContentPartText, ChatCompletionRequestUserMessageContentPart as UserPart,
+    FileObject, FunctionCall, ImageDetail as WiredDetail, ImageUrl,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 use stepfold_state_core::chat::{
-    Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role, ToolCall,
-    ToolContent,
+    Content, Extras, ImageDetail, Media, MediaSource, Message, ModelError, Part, Role, ToolCall, ToolContent,
 };
 
 use super::{Preset, ReasoningBack};
@@ -32,6 +32,8 @@ pub struct Open {
 #[derive(Serialize)]
 struct Assistant<'a> {
     role: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
     content: Value,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<Value>,
@@ -44,16 +46,43 @@ pub(super) fn write(
     open: &mut Open,
     out: &mut Vec<u8>,
 ) -> Result<(), ModelError> {
+    if !preset.names || message.role() == Role::Tool {
+        wire::no_name(message)?;
+    }
     if message.role() == Role::Tool {
-        return tool(message, open, out);
+        return tool(preset, message, open, out);
     }
     close(open, out);
     open.images.clear();
     if message.role() == Role::Assistant {
         assistant(preset, message, open, out)
     } else {
-        said(message, open, out)
+        said(preset, message, open, out)
     }
+}
+
+/// The mark for the cache that a part has, where the server knows such marks.
+fn mark<'a>(preset: &Preset, part: &'a Part) -> Option<&'a Value> {
+    part.extras.get("cache_control").filter(|_| preset.cache_control)
+}
+
+/// The text of some parts: a list if one of them is marked for the cache.
+fn text_of(preset: &Preset, parts: &[Part], text: Cow<'_, str>) -> Value {
+    if !parts.iter().any(|part| mark(preset, part).is_some()) {
+        return Value::String(text.into_owned());
+    }
+    let texts = parts.iter().filter_map(|part| match &part.content {
+        Content::Text(text) if !text.is_empty() => Some(marked(preset, part, json!(text_part(text.clone())))),
+        _ => None,
+    });
+    texts.collect()
+}
+
+fn marked(preset: &Preset, part: &Part, mut wired: Value) -> Value {
+    if let Some(mark) = mark(preset, part) {
+        wired["cache_control"] = mark.clone();
+    }
+    wired
 }
 
 fn assistant(
@@ -69,7 +98,7 @@ fn assistant(
             Content::Text(_) | Content::Unknown(_) => {}
             Content::Reasoning(text) => reasoning.push_str(text),
             Content::ToolCall(call) => tool_calls.push(tool_call(call, &part.extras)),
-            other => return Err(cannot("say", Role::Assistant, other)),
+            other => return Err(wire::cannot_send(Role::Assistant, other)),
         }
     }
     let text = message.text();
@@ -80,10 +109,10 @@ fn assistant(
             Value::Array([thought].into_iter().chain(said).collect())
         }
         _ if text.is_empty() && !tool_calls.is_empty() => Value::Null,
-        _ => Value::String(text.into_owned()),
+        _ => text_of(preset, message.parts(), text),
     };
     separate(open, out);
-    wire::json(&Assistant { role: "assistant", content, tool_calls }, out);
+    wire::json(&Assistant { role: "assistant", name: message.name(), content, tool_calls }, out);
     if let Some(ReasoningBack::Field(field)) = preset.reasoning_back {
         if !reasoning.is_empty() {
             add_field(field, &Value::String(reasoning), out);
@@ -117,20 +146,26 @@ fn add_field(name: &str, value: &Value, out: &mut Vec<u8>) {
 }
 
 /// A system or a user message.
-fn said(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+fn said(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
     let is_text = |part: &Part| matches!(part.content, Content::Text(_) | Content::Unknown(_));
     let content = if message.parts().iter().all(is_text) {
-        Value::String(message.text().into_owned())
+        text_of(preset, message.parts(), message.text())
     } else {
         let parts = message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_)));
-        Value::Array(parts.map(|part| shown(message.role(), &part.content)).collect::<Result<_, _>>()?)
+        let shown = parts.map(|part| {
+            shown(preset, message.role(), &part.content).map(|wired| marked(preset, part, wired))
+        });
+        Value::Array(shown.collect::<Result<_, _>>()?)
     };
+    let role = if message.role() == Role::System { preset.system_role } else { message.role().as_str() };
+    let fields =
+        [("role", Some(role.into())), ("name", message.name().map(Value::from)), ("content", Some(content))];
     separate(open, out);
-    wire::json(&json!({"role": message.role().as_str(), "content": content}), out);
+    wire::json(&wire::fields(fields), out);
     Ok(())
 }
 
-fn tool(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
     // A well-formed conversation has one result in each tool message.
     let Some(result) = message.tool_result() else {
         return Ok(());
@@ -140,18 +175,22 @@ fn tool(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), Mod
             if matches!(part.content, Content::Text(_) | Content::Unknown(_)) {
                 continue;
             }
-            let shown = shown(Role::Tool, &part.content)?;
+            let shown = shown(preset, Role::Tool, &part.content)?;
             open.images.extend_from_slice(if open.images.is_empty() { b"" } else { b"," });
             wire::json(&text_part(format!("From tool call {}:", result.call_id())), &mut open.images);
             open.images.push(b',');
             wire::json(&shown, &mut open.images);
         }
     }
-    let content = ChatCompletionRequestToolMessageContent::Text(result.text().into_owned());
-    let tool_call_id = result.call_id().to_owned();
-    let wired = ChatCompletionRequestToolMessage { content, tool_call_id };
+    let text = result.text();
+    let mark = message.parts().first().filter(|part| mark(preset, part).is_some());
+    let content = match (mark, result.content()) {
+        (Some(part), _) => json!([marked(preset, part, json!(text_part(text.into_owned())))]),
+        (None, ToolContent::Parts(parts)) => text_of(preset, parts, text),
+        (None, _) => Value::String(text.into_owned()),
+    };
     separate(open, out);
-    wire::json(&ChatCompletionRequestMessage::Tool(wired), out);
+    wire::json(&json!({"role": "tool", "content": content, "tool_call_id": result.call_id()}), out);
     Ok(())
 }
 
@@ -171,16 +210,12 @@ fn separate(open: &mut Open, out: &mut Vec<u8>) {
 }
 
 /// A part that a person could see or hear.
-fn shown(role: Role, content: &Content) -> Result<Value, ModelError> {
+fn shown(preset: &Preset, role: Role, content: &Content) -> Result<Value, ModelError> {
     match content {
         Content::Text(text) => Ok(json!(text_part(text.clone()))),
-        Content::Image(media) => {
-            let image_url = ImageUrl { url: data_url(media), detail: None };
-            let image = ChatCompletionRequestMessageContentPartImage { image_url, ..Default::default() };
-            Ok(json!(UserPart::ImageUrl(image)))
-        }
-        Content::File(media) => file(media).ok_or_else(|| cannot("read by URL", role, content)),
-        other => Err(cannot("say", role, other)),
+        Content::Image(media) => image(media),
+        Content::File(media) => file(preset, media),
+        other => Err(wire::cannot_send(role, other)),
     }
 }
 
@@ -188,37 +223,44 @@ fn text_part(text: String) -> UserPart {
     UserPart::Text(ChatCompletionRequestMessageContentPartText { text, ..Default::default() })
 }
 
-/// A file with inline data.
-fn file(media: &Media) -> Option<Value> {
-    let MediaSource::Base64(data) = &media.source else {
-        return None;
+fn image(media: &Media) -> Result<Value, ModelError> {
+    wire::no_citations(media)?;
+    let url = wire::data_url(media);
+    let url =
+        url.ok_or_else(|| wire::unsupported("unsupported image by an id: send its content or its URL"))?;
+    let detail = match media.detail {
+        None => None,
+        Some(ImageDetail::Low) => Some(WiredDetail::Low),
+        Some(ImageDetail::High) => Some(WiredDetail::High),
+        Some(ImageDetail::Original) => Some(WiredDetail::Original),
+        Some(_) => return Err(wire::no_detail(media, "low, high or original")),
     };
+    let image_url = ImageUrl { url: url.into_owned(), detail };
+    Ok(json!(UserPart::ImageUrl(ChatCompletionRequestMessageContentPartImage {
+        image_url,
+        ..Default::default()
+    })))
+}
+
+fn file(preset: &Preset, media: &Media) -> Result<Value, ModelError> {
+    wire::no_citations(media)?;
+    wire::no_detail_of_file(media)?;
     let media_type = media.media_type.as_deref().unwrap_or("");
-    if let Some(format) = media_type.strip_prefix("audio/") {
+    if let (Some(format), Some(data)) = (media_type.strip_prefix("audio/"), wire::base64(media)) {
         // The library knows two formats; servers know more.
         let format = if format == "mpeg" { "mp3" } else { format.trim_start_matches("x-") };
-        return Some(json!({"type": "input_audio", "input_audio": {"data": data, "format": format}}));
+        return Ok(json!({"type": "input_audio", "input_audio": {"data": data, "format": format}}));
     }
-    let filename = Some(media.name.clone().unwrap_or_else(|| "file".to_owned()));
-    let file = FileObject { file_data: Some(data_url(media)), file_id: None, filename };
-    let file = ChatCompletionRequestMessageContentPartFile { file, ..Default::default() };
-    Some(json!(UserPart::File(file)))
-}
-
-fn data_url(media: &Media) -> String {
-    match &media.source {
-        MediaSource::Url(url) => url.clone(),
-        MediaSource::Base64(data) => {
-            format!(
-                "data:{};base64,{data}",
-                media.media_type.as_deref().unwrap_or("application/octet-stream")
-            )
+    let file = match &media.source {
+        MediaSource::FileId(id) => FileObject { file_id: Some(id.clone()), ..FileObject::default() },
+        MediaSource::Url(_) if !preset.file_urls => {
+            return Err(wire::unsupported("unsupported file by its URL: send its content"));
         }
-    }
-}
-
-fn cannot(what: &str, role: Role, content: &Content) -> ModelError {
-    let message =
-        format!("this protocol cannot {what} a part of kind {} in a message of the {role}", content.kind());
-    ModelError::new(ModelErrorKind::Unsupported, message)
+        _ => FileObject {
+            file_data: wire::data_url(media).map(Cow::into_owned),
+            file_id: None,
+            filename: Some(media.name.clone().unwrap_or_else(|| "file".to_owned())),
+        },
+    };
+    Ok(json!(UserPart::File(ChatCompletionRequestMessageContentPartFile { file, ..Default::default() })))
 }

@@ -16,3 +16,23 @@ pub(crate) use self::decode::usage;
 pub use self::dialect::{ChatCompletions, OpenAi, OpenAiBuilder};
 pub use self::preset::{Api, Auth, PRESETS, Preset, ReasoningBack};
 pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, Responses};
+
+/// The form of a tool's parameters that OpenAI's strict mode takes. A tool whose parameters have none is sent as it is, without
+/// `strict`; this says why. The schema is a plain one, closed and without references, as a tool's `parameters` are.
+///
+/// # Errors
+/// Everything that the strict form cannot say.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_providers::openai::strict_schema;
+///
+/// let open = json!({"type": "object", "properties": {"q": {"type": "string"}}});
+/// assert_eq!(strict_schema(&open).unwrap_err().to_string(), "$ any property is allowed here");
+/// ```
+pub fn strict_schema(
+    schema: &serde_json::Value,
+) -> Result<serde_json::Value, stepfold_state_core::state::Faults> {
+    crate::strict::strict(&crate::strict::OPENAI, schema)
+}

@@ -46,6 +46,16 @@ pub struct Preset {
     pub required: &'static str,
     /// How it takes its reasoning back, if it does.
     pub reasoning_back: Option<ReasoningBack>,
+    /// What it calls the role of instructions.
+    pub system_role: &'static str,
+    /// Whether messages may name the participant who says them.
+    pub names: bool,
+    /// Whether parts may be marked for its cache, by extras named `cache_control`.
+    pub cache_control: bool,
+    /// Whether files may be named by their addresses.
+    pub file_urls: bool,
+    /// Environment variables with the version of Azure's interface, if its models are found as deployments.
+    pub api_version_variables: &'static [&'static str],
     /// Whether it ends streams with `[DONE]` alone, without a finish reason.
     pub ends_without_reason: bool,
     /// The API that a model of it speaks by default, when it is found by name.
@@ -99,6 +109,11 @@ impl Preset {
         json_schema: true,
         required: "required",
         reasoning_back: None,
+        system_role: "system",
+        names: true,
+        cache_control: false,
+        file_urls: false,
+        api_version_variables: &[],
         ends_without_reason: false,
         api: Api::ChatCompletions,
     };
@@ -116,7 +131,8 @@ impl Preset {
         ..Preset::COMPATIBLE
     };
 
-    /// Azure OpenAI, by its v1 interface: the model is the name of the deployment.
+    /// Azure OpenAI, by its v1 interface: the model is the name of the deployment. For the interface with versions see
+    /// [`OpenAiBuilder::api_version`](super::OpenAiBuilder::api_version).
     pub const AZURE: Self = Preset {
         name: "azure",
         base_url: None,
@@ -124,6 +140,7 @@ impl Preset {
         base_url_suffix: "/openai/v1",
         key_variables: &["AZURE_OPENAI_API_KEY"],
         auth: Auth::Header("api-key"),
+        api_version_variables: &["OPENAI_API_VERSION"],
         api: Api::ChatCompletions,
         ..Preset::OPENAI
     };
@@ -137,6 +154,8 @@ impl Preset {
         needs_key: true,
         strict_tools: true,
         reasoning_back: Some(ReasoningBack::Field("reasoning")),
+        cache_control: true,
+        file_urls: true,
         ..Preset::COMPATIBLE
     };
 
@@ -196,6 +215,7 @@ impl Preset {
         asks_for_usage: false,
         required: "any",
         reasoning_back: Some(ReasoningBack::Part),
+        names: false,
         ..Preset::COMPATIBLE
     };
 

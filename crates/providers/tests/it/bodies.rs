@@ -10,8 +10,9 @@ use stepfold_providers::gemini::Gemini;
 use stepfold_providers::openai::{OpenAiResponses, OpenAiResponsesBuilder, Preset};
 use stepfold_providers::probe::{self, Response, anthropic_body, gemini_body, openai_body, responses_body};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Content, Media, Message, ModelError, ModelErrorKind, ModelParams, Part,
-    ResponseFormat, Role, ServerTool, ToolCall, ToolChoice, ToolContent, ToolResult, ToolSpec, Transcript,
+    ChatModel, ChatRequest, Content, ImageDetail, Media, Message, ModelError, ModelErrorKind, ModelParams,
+    Part, ResponseFormat, Role, ServerTool, ToolCall, ToolChoice, ToolContent, ToolResult, ToolSpec,
+    Transcript,
 };
 
 use crate::server::{Asked, Play, Server, check_any, check_gemini, pretty};
@@ -57,7 +58,12 @@ fn request() -> ChatRequest {
     let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]});
     let tools = [
         ToolSpec::new("search", "Finds.", schema.clone()),
-        ToolSpec::new("map", "Draws.", json!({"type": "object"})).with_strict(true),
+        ToolSpec::new(
+            "map",
+            "Draws.",
+            json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false}),
+        )
+        .with_strict(true),
     ];
     let mut params =
         ModelParams { temperature: Some(0.5), max_output_tokens: Some(100), ..ModelParams::default() };
@@ -113,13 +119,22 @@ fn requests() -> Vec<(&'static str, ChatRequest)> {
         ("an image by its URL", user(Content::Image(Media::url("https://x.test/a.png")))),
         ("a PDF", user(Content::File(Media::base64("aGk=", "application/pdf")))),
         ("a file by its URL", user(Content::File(Media::url("https://x.test/a.pdf")))),
+        (
+            "an image in less detail",
+            user(Content::Image(Media::url("https://x.test/a.png").with_detail(ImageDetail::Low))),
+        ),
+        ("an image by an id of the provider", user(Content::Image(Media::file_id("file-1")))),
+        ("a file by an id of the provider", user(Content::File(Media::file_id("file-1")))),
+        ("a text document", user(Content::File(Media::text("12 stalls", "text/plain")))),
+        ("a document to cite", user(Content::File(Media::text("12 stalls", "text/plain").with_citations()))),
         ("audio", user(Content::File(Media::base64("aGk=", "audio/mpeg")))),
         ("a tool's result with an image", of(vec![Message::user("hi"), call(), Message::tool(shown)])),
+        ("the name of a participant", of(vec![Message::user("hi").with_name("ada")])),
         (
             "a system message later",
             of(vec![Message::user("hi"), Message::system("Be brief."), Message::user("so?")]),
         ),
-        ("a strict tool", plain().with_tools(tools().map(|tool| tool.with_strict(true)))),
+        ("a strict tool", plain().with_tools([ToolSpec::new("search", "Finds.", json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false})).with_strict(true)])),
         ("no tool may be called", plain().with_tools(tools()).with_tool_choice(ToolChoice::None)),
         ("a tool must be called", plain().with_tools(tools()).with_tool_choice(ToolChoice::Required)),
         (
@@ -130,6 +145,7 @@ fn requests() -> Vec<(&'static str, ChatRequest)> {
         ("a JSON Schema", plain().with_response_format(schema)),
         ("`temperature`", params(ModelParams { temperature: Some(0.5), ..ModelParams::default() })),
         ("`seed`", params(ModelParams { seed: Some(1), ..ModelParams::default() })),
+        ("`logprobs`", params(ModelParams { logprobs: Some(2), ..ModelParams::default() })),
         ("`stop`", params(ModelParams { stop: vec!["x".to_owned()], ..ModelParams::default() })),
     ]
 }
@@ -137,9 +153,10 @@ fn requests() -> Vec<(&'static str, ChatRequest)> {
 /// The table in the documentation: an answer is "no" where the model refuses to write the request.
 #[test]
 fn what_can_be_said() {
-    let writers: [(&str, Write); 5] = [
+    let writers: [(&str, Write); 6] = [
         ("Responses", Box::new(responses_body())),
         ("chat completions", Box::new(openai_body(Preset::OPENAI))),
+        ("OpenRouter", Box::new(openai_body(Preset::OPENROUTER))),
         ("DeepSeek", Box::new(openai_body(Preset::DEEPSEEK))),
         ("Anthropic", Box::new(anthropic_body(false))),
         ("Gemini", Box::new(gemini_body())),

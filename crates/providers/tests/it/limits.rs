@@ -2,60 +2,12 @@
 
 use std::time::Duration;
 
-use stepfold_providers::anthropic::Anthropic;
-use stepfold_providers::gemini::Gemini;
 use stepfold_providers::layer::Timeout;
-use stepfold_providers::openai::{OpenAi, OpenAiResponses};
-use stepfold_providers::probe::{self, Response};
-use stepfold_state_core::chat::{ModelError, ModelErrorKind, Reply, ReplyStream, TimeoutKind};
+use stepfold_providers::probe::Response;
+use stepfold_state_core::chat::{ModelError, ModelErrorKind, Reply, TimeoutKind};
 use tokio::time::Instant;
 
-/// How a dialect begins a reply, and how it finishes one.
-struct Wire {
-    name: &'static str,
-    begin: &'static str,
-    finish: &'static str,
-    read: fn(Timeout, Response) -> ReplyStream,
-}
-
-const WIRES: [Wire; 4] = [
-    Wire {
-        name: "openai",
-        begin: "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"area\"}}]}\n\n",
-        finish: "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
-        read: |timeouts, response| {
-            let model = OpenAi::at("http://127.0.0.1:1/v1", "m").timeout(timeouts).build();
-            probe::reply(&model.unwrap(), response)
-        },
-    },
-    Wire {
-        name: "responses",
-        begin: "data: {\"type\":\"response.output_text.delta\",\"output_index\":0,\"delta\":\"area\"}\n\n",
-        finish: "data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\"output\":[]}}\n\n",
-        read: |timeouts, response| {
-            let model = OpenAiResponses::at("http://127.0.0.1:1/v1", "m").timeout(timeouts).build();
-            probe::reply(&model.unwrap(), response)
-        },
-    },
-    Wire {
-        name: "anthropic",
-        begin: "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"area\"}}\n\n",
-        finish: "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
-        read: |timeouts, response| {
-            let model = Anthropic::new("m", "some-key").timeout(timeouts).build();
-            probe::reply(&model.unwrap(), response)
-        },
-    },
-    Wire {
-        name: "gemini",
-        begin: "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"area\"}]}}]}\n\n",
-        finish: "data: {\"candidates\":[{\"finishReason\":\"STOP\"}]}\n\n",
-        read: |timeouts, response| {
-            let model = Gemini::new("m", "some-key").timeout(timeouts).build();
-            probe::reply(&model.unwrap(), response)
-        },
-    },
-];
+use crate::wires::{WIRES, Wire};
 
 /// What comes of these pieces, and how long it takes.
 async fn read(

@@ -21,6 +21,8 @@ mod cassette;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod corpus;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+mod hostile;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod interop;
 mod layer;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
@@ -29,11 +31,15 @@ mod limits;
 mod messages;
 #[cfg(feature = "openai")]
 mod openai;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+mod said;
 mod scripted;
 #[cfg(feature = "http")]
 mod server;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod wire;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+mod wires;
 
 /// Lets time pass on a paused clock.
 async fn pass(time: std::time::Duration) {

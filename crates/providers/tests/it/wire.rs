@@ -61,6 +61,7 @@ fn part() -> impl Strategy<Value = Part> {
         "signature",
         "redacted_thinking",
         "cache_control",
+        "caller",
         "openai",
         "thought_signature",
         "function_call_id",

@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::{
-    Arguments, Content, Extras, Media, MediaSource, Message, Part, Role, ToolCall, ToolContent, ToolResult,
-    UnknownPart,
+    Arguments, Content, Extras, ImageDetail, Media, MediaSource, Message, Part, Role, ToolCall, ToolContent,
+    ToolResult, UnknownPart,
 };
 use crate::MAX_DEPTH;
 use crate::decode::object;
@@ -63,9 +63,17 @@ struct StoredMedia<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     base64: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_id: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     media_type: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<ImageDetail>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    citations: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -122,12 +130,20 @@ impl Serialize for Part {
 
 impl Serialize for Media {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (url, base64) = match &self.source {
-            MediaSource::Url(url) => (Some(Cow::Borrowed(url.as_str())), None),
-            MediaSource::Base64(data) => (None, Some(Cow::Borrowed(data.as_str()))),
+        let mut stored = StoredMedia {
+            media_type: self.media_type.as_deref().map(Cow::Borrowed),
+            name: self.name.as_deref().map(Cow::Borrowed),
+            detail: self.detail,
+            citations: self.has_citations,
+            ..StoredMedia::default()
         };
-        let (media_type, name) = (self.media_type.as_deref().map(Cow::Borrowed), self.name.as_deref());
-        StoredMedia { url, base64, media_type, name: name.map(Cow::Borrowed) }.serialize(serializer)
+        match &self.source {
+            MediaSource::Url(url) => stored.url = Some(url.into()),
+            MediaSource::Base64(data) => stored.base64 = Some(data.into()),
+            MediaSource::Text(text) => stored.text = Some(text.into()),
+            MediaSource::FileId(id) => stored.file_id = Some(id.into()),
+        }
+        stored.serialize(serializer)
     }
 }
 
@@ -184,14 +200,20 @@ impl<'de> Deserialize<'de> for Message {
 
 impl<'de> Deserialize<'de> for Media {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let StoredMedia { url, base64, media_type, name } =
-            object(deserializer, "an object with `url` or `base64`")?;
-        let url = url.map(|url| MediaSource::Url(url.into_owned()));
-        let base64 = base64.map(|data| MediaSource::Base64(data.into_owned()));
+        let StoredMedia { url, base64, text, file_id, media_type, name, detail, citations } =
+            object(deserializer, "an object with `url`, `base64`, `text` or `file_id`")?;
+        let sources = [
+            url.map(|url| MediaSource::Url(url.into_owned())),
+            base64.map(|data| MediaSource::Base64(data.into_owned())),
+            text.map(|text| MediaSource::Text(text.into_owned())),
+            file_id.map(|id| MediaSource::FileId(id.into_owned())),
+        ];
         Ok(Media {
-            source: only([url, base64], "`url` or `base64`")?,
+            source: only(sources, "`url`, `base64`, `text` or `file_id`")?,
             media_type: media_type.map(Cow::into_owned),
             name: name.map(Cow::into_owned),
+            detail,
+            has_citations: citations,
         })
     }
 }

@@ -40,6 +40,9 @@ impl std::fmt::Display for Role {
     }
 }
 
+/// The extra of a message that holds the name of its author.
+const NAME: &str = "name";
+
 /// A message of a conversation; immutable.
 ///
 /// Any role may hold any part, so that everything a provider sent or an older version stored can be kept.
@@ -119,6 +122,25 @@ impl Message {
     pub fn with_extras(mut self, extras: Extras) -> Self {
         self.extras = extras;
         self
+    }
+
+    /// This message with the name of its author, one of several users or assistants. Providers without such names
+    /// reject the request.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::Message;
+    ///
+    /// assert_eq!(Message::user("which area?").with_name("ada").name(), Some("ada"));
+    /// ```
+    #[must_use]
+    pub fn with_name(self, name: impl Into<String>) -> Self {
+        self.with_extra(NAME, name.into())
+    }
+
+    /// The name of the author, if any.
+    pub fn name(&self) -> Option<&str> {
+        self.extras.get(NAME)?.as_str()
     }
 
     /// The author of the message.

@@ -16,6 +16,7 @@ mod turns;
 mod call_ids;
 mod check;
 mod citation;
+mod logprob;
 mod repair;
 
 pub mod notation;
@@ -26,6 +27,7 @@ mod request;
 mod fragments;
 mod price;
 mod reply;
+mod server_tool;
 
 mod error;
 
@@ -38,14 +40,16 @@ pub use citation::{CITATIONS, Citation};
 pub use error::{ModelError, ModelErrorKind, TimeoutKind};
 pub use extras::Extras;
 pub use fragments::ArgumentsBuilder;
+pub use logprob::{LOGPROBS, TokenLogprob};
 pub use message::{Message, Role};
 pub use model::{ChatModel, MAX_REPLY_BYTES, ReplyStream};
 pub use notation::NotationError;
-pub use part::{Content, Media, MediaSource, Part, UnknownPart};
+pub use part::{Content, ImageDetail, Media, MediaSource, Part, UnknownPart};
 pub use price::{Price, Prices};
 pub use repair::{INTERRUPTED, Repair, RepairKind, Repaired};
 pub use reply::{Chunk, Cost, FinishReason, PartialReply, Reply, ReplyBuilder, ToolCallChunk, Usage};
 pub use request::{ChatRequest, ModelParams, ResponseFormat, ServerTool, ToolChoice, ToolSpec};
+pub use server_tool::ServerToolUse;
 pub use tool::{Arguments, ToolCall, ToolContent, ToolResult};
 pub use transcript::{Iter, Transcript};
 pub use turns::{Span, Step, Steps, Turn, Turns};

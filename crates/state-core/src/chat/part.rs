@@ -1,6 +1,7 @@
 //! The parts of a message. Unknown kinds, written by newer versions, are kept as [`Content::Unknown`], so
 //! that an older program can read the record and write it back unchanged.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Extras, ToolCall, ToolResult};
@@ -92,8 +93,22 @@ impl UnknownPart {
     }
 }
 
-/// An image or a file: its URL or its bytes.
+/// An image or a file: where it is, or its content.
+///
+/// A provider that cannot send one of its fields refuses the request with an error of kind
+/// [`Unsupported`](super::ModelErrorKind::Unsupported).
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::{Content, ImageDetail, Media, Message, Part, Role};
+///
+/// let map = Media::url("https://x.test/map.png").with_detail(ImageDetail::Low);
+/// let register = Media::text("area 3: 12 stalls", "text/plain").named("register.txt").with_citations();
+/// let parts = vec![Part::text("which?"), Content::Image(map).into(), Content::File(register).into()];
+/// let message = Message::from_parts(Role::User, parts);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Media {
     /// The location of the data.
     pub source: MediaSource,
@@ -101,17 +116,31 @@ pub struct Media {
     pub media_type: Option<String>,
     /// Its file name, if it has one.
     pub name: Option<String>,
+    /// How closely the model is to look at it; by default, as the provider decides.
+    pub detail: Option<ImageDetail>,
+    /// Whether the reply is to cite it: see [`Message::citations`](super::Message::citations).
+    pub has_citations: bool,
 }
 
 impl Media {
     /// Media at a URL.
     pub fn url(url: impl Into<String>) -> Self {
-        Media { source: MediaSource::Url(url.into()), media_type: None, name: None }
+        Media::from(MediaSource::Url(url.into()))
+    }
+
+    /// Something that was uploaded to the provider, by its id there. For Gemini it is the URI of the file.
+    pub fn file_id(id: impl Into<String>) -> Self {
+        Media::from(MediaSource::FileId(id.into()))
+    }
+
+    /// A text document, and its media type.
+    pub fn text(text: impl Into<String>, media_type: impl Into<String>) -> Self {
+        Media { media_type: Some(media_type.into()), ..Media::from(MediaSource::Text(text.into())) }
     }
 
     /// Base64 data and its media type.
     pub fn base64(data: impl Into<String>, media_type: impl Into<String>) -> Self {
-        Media { source: MediaSource::Base64(data.into()), media_type: Some(media_type.into()), name: None }
+        Media { media_type: Some(media_type.into()), ..Media::from(MediaSource::Base64(data.into())) }
     }
 
     /// Sets the file name.
@@ -120,15 +149,84 @@ impl Media {
         self.name = Some(name.into());
         self
     }
+
+    /// The same, to be looked at in this detail.
+    #[must_use]
+    pub const fn with_detail(mut self, detail: ImageDetail) -> Self {
+        self.detail = Some(detail);
+        self
+    }
+
+    /// The same, to be cited in the reply.
+    #[must_use]
+    pub const fn with_citations(mut self) -> Self {
+        self.has_citations = true;
+        self
+    }
+}
+
+impl From<MediaSource> for Media {
+    fn from(source: MediaSource) -> Self {
+        Media { source, media_type: None, name: None, detail: None, has_citations: false }
+    }
+}
+
+/// The detail in which a model looks at an image: more of it costs more tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ImageDetail {
+    /// Few tokens.
+    Low,
+    /// Between both.
+    Medium,
+    /// Many tokens.
+    High,
+    /// The image as it is, not scaled down.
+    Original,
+}
+
+impl ImageDetail {
+    /// The name of the detail, as it is stored.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ImageDetail::Low => "low",
+            ImageDetail::Medium => "medium",
+            ImageDetail::High => "high",
+            ImageDetail::Original => "original",
+        }
+    }
 }
 
 /// The location of an image's or a file's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MediaSource {
     /// A URL.
     Url(String),
     /// Inline base64 data.
     Base64(String),
+    /// Here, as text.
+    Text(String),
+    /// At the provider, under this id.
+    FileId(String),
+}
+
+impl MediaSource {
+    /// The bytes that it takes here: those of its content, its address or its id.
+    pub const fn len(&self) -> usize {
+        match self {
+            MediaSource::Url(text)
+            | MediaSource::Base64(text)
+            | MediaSource::Text(text)
+            | MediaSource::FileId(text) => text.len(),
+        }
+    }
+
+    /// Whether there is nothing in it.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 impl From<Content> for Part {

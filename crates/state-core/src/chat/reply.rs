@@ -27,6 +27,8 @@ pub enum Chunk {
     PartExtras(Extras),
     /// Extras of the message.
     MessageExtras(Extras),
+    /// Fields of the reply that nothing reads, for [`Reply::raw`].
+    Raw(Extras),
     /// The total tokens used so far; replaces the previous value.
     Usage(Usage),
     /// The provider's id of the reply, and the model.
@@ -92,7 +94,9 @@ impl Chunk {
             Chunk::Text(text) | Chunk::Reasoning(text) => text.len(),
             Chunk::ToolCall(call) => call.arguments.len() + known(&call.id) + known(&call.name),
             Chunk::Part(part) => json_bytes(part),
-            Chunk::PartExtras(extras) | Chunk::MessageExtras(extras) => json_bytes(extras),
+            Chunk::PartExtras(extras) | Chunk::MessageExtras(extras) | Chunk::Raw(extras) => {
+                json_bytes(extras)
+            }
             Chunk::Identity { id, model } => known(id) + known(model),
             Chunk::Usage(_) | Chunk::Finished(_) => 0,
         }
@@ -321,6 +325,10 @@ pub struct Reply {
     /// The model that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Fields of the provider's reply that nothing here reads, if its model was told to keep them. They are not stored
+    /// with the reply.
+    #[serde(skip)]
+    pub raw: Extras,
 }
 
 /// The received part of a failed reply. The arguments of its last tool call may be incomplete.
@@ -366,6 +374,7 @@ pub struct ReplyBuilder {
     /// The kind of a part that began with empty text, and does not exist yet.
     announced: Option<Prose>,
     extras: Extras,
+    raw: Extras,
     usage: Usage,
     id: Option<String>,
     model: Option<String>,
@@ -420,6 +429,7 @@ impl ReplyBuilder {
             }
             Chunk::PartExtras(extras) => self.part_extras(&extras),
             Chunk::MessageExtras(extras) => extend(&mut self.extras, &extras),
+            Chunk::Raw(raw) => extend(&mut self.raw, &raw),
             Chunk::Usage(usage) => self.usage = usage,
             Chunk::Identity { id, model } => {
                 self.id = id.or(self.id.take());
@@ -464,8 +474,9 @@ impl ReplyBuilder {
             let error = ModelError::new(ModelErrorKind::CutOff, "the stream ended without a finish reason");
             return Err(self.fail(error));
         };
+        let raw = std::mem::take(&mut self.raw);
         let PartialReply { message, usage, id, model } = self.into_partial();
-        Ok(Reply { message, finish_reason, usage, id, model })
+        Ok(Reply { message, finish_reason, usage, id, model, raw })
     }
 
     /// Adds the partial reply to the error that ended the stream, unless it already has one.

@@ -99,9 +99,14 @@ pub struct ToolSpec {
     pub description: String,
     /// The JSON Schema of the arguments, an object.
     pub parameters: Value,
-    /// Whether the provider should enforce the schema, if it can.
+    /// Whether the provider should enforce the schema. The parameters are the plain schema: a provider sends the form
+    /// that its strict mode accepts, or the plain one if there is none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
+    /// Fields that an API has for a tool beside these, each under the name of its
+    /// [dialect](ServerTool::dialect): they are added to the tool as that API writes it, and left out for others.
+    #[serde(default, skip_serializing_if = "Extras::is_empty")]
+    pub extras: Extras,
 }
 
 impl ToolSpec {
@@ -116,7 +121,24 @@ impl ToolSpec {
             description: description.into(),
             parameters: parameters.into(),
             strict: false,
+            extras: Extras::new(),
         }
+    }
+
+    /// The same tool with the fields that this dialect has for it beside the others.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolSpec;
+    ///
+    /// let search = ToolSpec::new("search", "Finds stalls.", json!({"type": "object"}))
+    ///     .with_extra("anthropic", json!({"cache_control": {"type": "ephemeral"}}));
+    /// ```
+    #[must_use]
+    pub fn with_extra(mut self, dialect: impl Into<String>, fields: impl Into<Value>) -> Self {
+        self.extras.insert(dialect, fields);
+        self
     }
 
     /// Sets whether the provider should enforce the schema.
@@ -180,6 +202,10 @@ pub struct ModelParams {
     /// Stop sequences; the reply ends before them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
+    /// Asks for the log probability of each token, and for those of so many other likely tokens at its place: see
+    /// [`Message::logprobs`](super::Message::logprobs).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u32>,
     /// Provider-specific parameters, passed through unchanged.
     #[serde(skip_serializing_if = "Extras::is_empty")]
     pub extras: Extras,
@@ -237,6 +263,7 @@ impl ModelParams {
             max_output_tokens: self.max_output_tokens.or(defaults.max_output_tokens),
             seed: self.seed.or(defaults.seed),
             stop: if self.stop.is_empty() { defaults.stop.clone() } else { self.stop },
+            logprobs: self.logprobs.or(defaults.logprobs),
             extras,
             server_tools: if self.server_tools.is_empty() {
                 defaults.server_tools.clone()

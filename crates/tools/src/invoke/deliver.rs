@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
 use stepfold_state_core::ErrorChain;
-use stepfold_state_core::chat::{Content, MediaSource, Part, ToolContent};
+use stepfold_state_core::chat::{Content, Part, ToolContent};
 use stepfold_state_core::state::{Delta, Schema, StateError};
 
 use super::threads::panic_message;
@@ -113,10 +113,7 @@ fn text_of(part: &Part) -> Option<&str> {
 /// The part, or a note in place of media above the limit.
 fn within(part: Part, media_left: &mut usize) -> Part {
     let bytes = match &part.content {
-        Content::Image(media) | Content::File(media) => match &media.source {
-            MediaSource::Base64(data) => data.len(),
-            MediaSource::Url(url) => url.len(),
-        },
+        Content::Image(media) | Content::File(media) => media.source.len(),
         Content::Unknown(part) => part.fields().values().map(json_bytes).sum(),
         _ => 0,
     };

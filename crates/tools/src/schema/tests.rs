@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use stepfold_state_core::json_schema::json_schema_of;
 
-/// The plain form of a type's properties, and the strict one or why there is none; one property a line.
+/// The plain form of a type's properties, one property a line.
 #[expect(clippy::needless_pass_by_value, reason = "an expectation is written where it is checked")]
 fn check<T: JsonSchema>(expected: Expect) {
     expected.assert_eq(&forms_of(json_schema_of::<T>()));
@@ -28,18 +28,7 @@ fn forms_of(schema: Value) -> String {
         Ok(plain) => Value::Object(plain),
         Err(error) => return format!("refused: {error}\n"),
     };
-    let mut text = lines("plain", &plain);
-    match strict(&plain) {
-        Ok(strict) => text.push_str(&lines("strict", &strict)),
-        Err(faults) => {
-            let faults =
-                faults.iter().map(|fault| format!("not strict: at {}: {}\n", fault.path, fault.message));
-            let mut faults: Vec<String> = faults.collect();
-            faults.sort();
-            text.extend(faults);
-        }
-    }
-    text
+    lines("plain", &plain)
 }
 
 fn lines(form: &str, schema: &Value) -> String {
@@ -128,11 +117,6 @@ fn enums() {
           maybe_documented: {"anyOf":[{"oneOf":[{"enum":["Second","Third"],"type":"string"},{"const":"First","description":"The first.","type":"string"}]},{"type":"null"}]}
           maybe_unit: {"enum":["Low","High",null],"type":["string","null"]}
           unit: {"enum":["Low","High"],"type":"string"}
-        strict: {"additionalProperties":false,"required":["documented","maybe_documented","maybe_unit","unit"],"type":"object"}
-          documented: {"anyOf":[{"enum":["Second","Third"],"type":"string"},{"const":"First","description":"The first.","type":"string"}]}
-          maybe_documented: {"anyOf":[{"anyOf":[{"enum":["Second","Third"],"type":"string"},{"const":"First","description":"The first.","type":"string"}]},{"type":"null"}]}
-          maybe_unit: {"enum":["Low","High",null],"type":["string","null"]}
-          unit: {"enum":["Low","High"],"type":"string"}
     "#]]);
 }
 
@@ -147,9 +131,6 @@ fn enums_with_fields() {
         plain: {"additionalProperties":false,"required":["tagged"],"type":"object"}
           external: {"anyOf":[{"oneOf":[{"enum":["Nothing"],"type":"string"},{"additionalProperties":false,"properties":{"Id":{"minimum":0,"type":"integer"}},"required":["Id"],"type":"object"},{"additionalProperties":false,"properties":{"Named":{"additionalProperties":false,"properties":{"name":{"type":"string"}},"required":["name"],"type":"object"}},"required":["Named"],"type":"object"}]},{"type":"null"}]}
           tagged: {"oneOf":[{"additionalProperties":false,"properties":{"colour":{"type":["string","null"]},"kind":{"const":"Circle","type":"string"},"radius":{"type":"number"}},"required":["kind","radius"],"type":"object"},{"additionalProperties":false,"properties":{"kind":{"const":"Point","type":"string"}},"required":["kind"],"type":"object"}]}
-        strict: {"additionalProperties":false,"required":["external","tagged"],"type":"object"}
-          external: {"anyOf":[{"anyOf":[{"enum":["Nothing"],"type":"string"},{"additionalProperties":false,"properties":{"Id":{"minimum":0,"type":"integer"}},"required":["Id"],"type":"object"},{"additionalProperties":false,"properties":{"Named":{"additionalProperties":false,"properties":{"name":{"type":"string"}},"required":["name"],"type":"object"}},"required":["Named"],"type":"object"}]},{"type":"null"}]}
-          tagged: {"anyOf":[{"additionalProperties":false,"properties":{"colour":{"type":["string","null"]},"kind":{"const":"Circle","type":"string"},"radius":{"type":"number"}},"required":["colour","kind","radius"],"type":"object"},{"additionalProperties":false,"properties":{"kind":{"const":"Point","type":"string"}},"required":["kind"],"type":"object"}]}
     "#]]);
 }
 
@@ -176,18 +157,11 @@ fn structs_and_lists() {
           pair: {"items":{"type":"integer"},"maxItems":2,"minItems":2,"type":"array"}
           place: {"additionalProperties":false,"description":"Where it is.","properties":{"height":{"default":0,"type":"integer"},"latitude":{"description":"Degrees north.","type":"number"}},"required":["latitude"],"type":"object"}
           places: {"items":{"additionalProperties":false,"description":"A place.","properties":{"height":{"default":0,"type":"integer"},"latitude":{"description":"Degrees north.","type":"number"}},"required":["latitude"],"type":"object"},"type":"array"}
-        strict: {"additionalProperties":false,"required":["count","earlier","holes","pair","place","places"],"type":"object"}
-          count: {"maximum":255,"minimum":0,"type":["integer","null"]}
-          earlier: {"anyOf":[{"additionalProperties":false,"properties":{"height":{"type":["integer","null"]},"latitude":{"description":"Degrees north.","type":"number"}},"required":["height","latitude"],"type":"object"},{"type":"null"}],"description":"Where it was, if known."}
-          holes: {"items":{"minimum":0,"type":["integer","null"]},"type":"array"}
-          pair: {"items":{"type":"integer"},"maxItems":2,"minItems":2,"type":"array"}
-          place: {"additionalProperties":false,"description":"Where it is.","properties":{"height":{"type":["integer","null"]},"latitude":{"description":"Degrees north.","type":"number"}},"required":["height","latitude"],"type":"object"}
-          places: {"items":{"additionalProperties":false,"description":"A place.","properties":{"height":{"type":["integer","null"]},"latitude":{"description":"Degrees north.","type":"number"}},"required":["height","latitude"],"type":"object"},"type":["array","null"]}
     "#]]);
 }
 
 #[test]
-fn what_strict_mode_cannot_say_is_reported() {
+fn what_strict_modes_cannot_say_is_kept() {
     #[derive(Deserialize, JsonSchema)]
     struct Parameters {
         map: HashMap<String, i32>,
@@ -212,14 +186,6 @@ fn what_strict_mode_cannot_say_is_reported() {
           map: {"additionalProperties":{"type":"integer"},"type":"object"}
           objects: {"additionalProperties":true,"type":"object"}
           tuple: {"maxItems":2,"minItems":2,"prefixItems":[{"type":"integer"},{"type":"string"}],"type":"array"}
-        not strict: at $.any: any value is allowed here
-        not strict: at $.anything[]: any value is allowed here
-        not strict: at $.character: keyword maxLength has no strict form
-        not strict: at $.character: keyword minLength has no strict form
-        not strict: at $.defaulted: an omitted value (the default) and null differ, and strict mode has only null for both
-        not strict: at $.map: any property is allowed here
-        not strict: at $.objects: any property is allowed here
-        not strict: at $.tuple: keyword prefixItems has no strict form
     "#]]);
 }
 
@@ -234,10 +200,6 @@ fn flattened_structs_are_closed() {
     check::<Parameters>(expect![[r#"
         plain: {"additionalProperties":false,"description":"A place.","required":["latitude","query"],"type":"object"}
           height: {"default":0,"type":"integer"}
-          latitude: {"description":"Degrees north.","type":"number"}
-          query: {"type":"string"}
-        strict: {"additionalProperties":false,"description":"A place.","required":["height","latitude","query"],"type":"object"}
-          height: {"type":["integer","null"]}
           latitude: {"description":"Degrees north.","type":"number"}
           query: {"type":"string"}
     "#]]);
@@ -258,8 +220,6 @@ fn flattened_enums_are_closed_by_alternative() {
     check::<Parameters>(expect![[r#"
         plain: {"additionalProperties":false,"required":["shape"],"type":"object"}
           shape: {"oneOf":[{"additionalProperties":false,"properties":{"colour":{"type":["string","null"]},"kind":{"const":"Circle","type":"string"},"name":{"type":"string"},"radius":{"type":"number"}},"required":["kind","name","radius"],"type":"object"},{"additionalProperties":false,"properties":{"kind":{"const":"Point","type":"string"},"name":{"type":"string"}},"required":["kind","name"],"type":"object"}]}
-        strict: {"additionalProperties":false,"required":["shape"],"type":"object"}
-          shape: {"anyOf":[{"additionalProperties":false,"properties":{"colour":{"type":["string","null"]},"kind":{"const":"Circle","type":"string"},"name":{"type":"string"},"radius":{"type":"number"}},"required":["colour","kind","name","radius"],"type":"object"},{"additionalProperties":false,"properties":{"kind":{"const":"Point","type":"string"},"name":{"type":"string"}},"required":["kind","name"],"type":"object"}]}
     "#]]);
     check::<Shape>(expect![[r#"
         refused: unsupported oneOf at the top of the parameters: providers reject it; move it into a property (for an enum, remove `#[serde(flatten)]`)
@@ -282,7 +242,6 @@ fn two_flattened_enums_stay_open() {
     }
     let text = forms_of(json_schema_of::<Parameters>());
     assert!(!text.contains("\"additionalProperties\":false,\"allOf\""), "{text}");
-    assert!(text.contains("not strict: at $.both: keyword allOf has no strict form"), "{text}");
     #[cfg(feature = "validation")]
     {
         let plain = Value::Object(for_model(json_schema_of::<Parameters>()).unwrap());
@@ -353,10 +312,6 @@ fn references_of_raw_schemas_are_followed() {
               deep: {"additionalProperties":false,"properties":{"day":{"format":"date","type":"string"},"more":{"type":"string"}},"required":["more"],"type":"object"}
               from: {"description":"The first day.","format":"date","type":"string"}
               to: {"description":"The last day.","format":"date","type":"string"}
-            strict: {"additionalProperties":false,"required":["deep","from","to"],"type":"object"}
-              deep: {"anyOf":[{"additionalProperties":false,"properties":{"day":{"format":"date","type":["string","null"]},"more":{"type":"string"}},"required":["day","more"],"type":"object"},{"type":"null"}]}
-              from: {"description":"The first day.","format":"date","type":"string"}
-              to: {"description":"The last day.","format":"date","type":["string","null"]}
         "#]],
     );
     check_raw(
@@ -387,9 +342,7 @@ fn parameters_may_be_called_like_keywords() {
         names.into_iter().map(|name| (name.to_owned(), kind.clone())).collect();
     let plain =
         for_model(json!({"type": "object", "properties": properties.clone(), "required": names})).unwrap();
-    assert_eq!(plain["properties"], Value::Object(properties.clone()));
-    let strict = strict(&Value::Object(plain)).unwrap();
-    assert_eq!(strict["properties"], Value::Object(properties));
+    assert_eq!(plain["properties"], Value::Object(properties));
 }
 
 #[test]
@@ -451,11 +404,6 @@ fn alternatives_and_rules() {
               open: {"additionalProperties":true,"properties":{"a":{"type":"string"}},"type":"object"}
               overlap: {"oneOf":[{"type":"integer"},{"type":"number"}]}
               short: {"minLength":3,"type":"string"}
-            not strict: at $.link: the format "uri" has no strict form
-            not strict: at $.nothing: no value is allowed here
-            not strict: at $.open: any property is allowed here
-            not strict: at $.overlap: keyword oneOf has no strict form where several alternatives may fit
-            not strict: at $.short: keyword minLength has no strict form
         "#]],
     );
 }
@@ -704,40 +652,6 @@ mod laws {
         }
     }
 
-    /// What OpenAI's strict mode wants, as far as a program can look.
-    fn assert_strict(schema: &Value) {
-        let fields = schema.as_object().unwrap();
-        for keyword in fields.keys() {
-            let known = [
-                "type",
-                "properties",
-                "required",
-                "additionalProperties",
-                "items",
-                "anyOf",
-                "enum",
-                "const",
-                "minimum",
-                "description",
-            ];
-            assert!(known.contains(&keyword.as_str()), "{keyword} in {schema}");
-        }
-        assert!(fields.contains_key("type") || fields.contains_key("anyOf"), "no type in {schema}");
-        if let Some(Value::Object(properties)) = fields.get("properties") {
-            assert_eq!(fields["additionalProperties"], json!(false));
-            let names: Vec<&str> =
-                fields["required"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-            assert_eq!(names, properties.keys().collect::<Vec<_>>());
-            properties.values().for_each(assert_strict);
-        }
-        if let Some(items) = fields.get("items") {
-            assert_strict(items);
-        }
-        if let Some(Value::Array(branches)) = fields.get("anyOf") {
-            branches.iter().for_each(assert_strict);
-        }
-    }
-
     fn assert_plain(schema: &Value) {
         match schema {
             Value::Object(fields) => {
@@ -761,15 +675,13 @@ mod laws {
 
     proptest! {
         #[test]
-        fn the_strict_form_takes_what_the_plain_one_takes_and_gives_it_back(
+        fn what_comes_in_a_strict_form_is_what_the_plain_one_takes(
             properties in prop::collection::vec((node(), any::<bool>()), 0..4),
             luck in prop::collection::vec(any::<u8>(), 32),
         ) {
             let top = Node::Record(properties);
             let plain = Value::Object(for_model(schema_of(&top)).unwrap());
-            let strict = strict(&plain).unwrap();
             assert_plain(&plain);
-            assert_strict(&strict);
             let Forms { plain: sent, strict: filled, back } = value(&top, &mut Luck(luck.iter().cycle()));
 
             // The plain form accepts what the schema as written accepts.
@@ -777,7 +689,6 @@ mod laws {
             let plain_type = ValueType::of_schema(plain.clone()).unwrap();
             plain_type.check(&sent).unwrap();
 
-            ValueType::of_schema(strict).unwrap().check(&filled).unwrap();
             let mut restored = filled;
             drop_stand_in_nulls(&plain, &mut restored);
             prop_assert_eq!(&restored, &back);

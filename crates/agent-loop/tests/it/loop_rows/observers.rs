@@ -384,6 +384,52 @@ async fn observer_traces_with_content() {
           gen_ai.output.messages = [{"role":"assistant","parts":[{"text":"area 3"}]}]"#]].assert_eq(&content.join("\n"));
 }
 
+/// What a provider ran itself is told when its reply tells of it, and is a span within the model's.
+#[tokio::test]
+async fn observer_of_server_tools() {
+    let agent = agent(
+        r#"assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "stalls"}}}   @{"anthropic": {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}}   @{"openai": {"type": "code_interpreter_call", "id": "ci_1", "code": "1 + 1"}}   @{"gemini": {"executableCode": {"code": "2 + 2"}}}   "area 3""#,
+    );
+    let agent = agent.build().unwrap();
+    let mut seen = Vec::new();
+    play(&agent, "where?", |run| run.observe(&mut seen)).await.unwrap();
+    let lines: Vec<String> = seen.iter().map(line).collect();
+    expect![[r#"
+        committed began
+        asking test-kit/script, step 1, 1 messages
+        ServerToolUsed { call_id: Some("s1"), tool: "web_search", arguments: "{\"query\":\"stalls\"}" }
+        ServerToolUsed { call_id: Some("ci_1"), tool: "code_interpreter", arguments: "\"1 + 1\"" }
+        ServerToolUsed { call_id: None, tool: "code_execution", arguments: "{\"code\":\"2 + 2\"}" }
+        Text("area 3")
+        committed replied
+        Ended(Text)
+    "#]]
+    .assert_eq(&(lines.join("\n") + "\n"));
+    let text = traced(&agent, Traces::new("analyst")).await;
+    let tools: Vec<&str> = text.lines().filter(|line| line.contains("tool")).map(str::trim).collect();
+    expect![[r#"
+        3 execute_tool in 2
+        gen_ai.operation.name = execute_tool
+        gen_ai.tool.call.id = s1
+        gen_ai.tool.name = web_search
+        gen_ai.tool.type = extension
+        otel.name = execute_tool web_search
+        4 execute_tool in 2
+        gen_ai.operation.name = execute_tool
+        gen_ai.tool.call.id = ci_1
+        gen_ai.tool.name = code_interpreter
+        gen_ai.tool.type = extension
+        otel.name = execute_tool code_interpreter
+        5 execute_tool in 2
+        gen_ai.operation.name = execute_tool
+        gen_ai.tool.name = code_execution
+        gen_ai.tool.type = extension
+        otel.name = execute_tool code_execution"#]]
+    .assert_eq(&tools.join("\n"));
+    let text = traced(&agent, Traces::new("analyst").with_content()).await;
+    assert!(text.contains(r#"gen_ai.tool.call.arguments = {"query":"stalls"}"#), "{text}");
+}
+
 #[tokio::test]
 async fn observer_traces_of_an_error() {
     let agent = agent("").build().unwrap();

@@ -12,7 +12,7 @@ use super::input;
 use crate::calls::{self, CallIds};
 use crate::http::{Event, Piece};
 use crate::openai::usage;
-use crate::reading::{Bad, Decode, json};
+use crate::reading::{Bad, Decode, End, json};
 
 /// Reads the events of one response.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub struct Decoder {
     calls: Vec<String>,
     ids: CallIds,
     has_refusal: bool,
-    finish_reason: Option<FinishReason>,
-    is_over: bool,
+    logprobs: Vec<Value>,
+    end: End,
 }
 
 /// The received part of an item.
@@ -41,7 +41,7 @@ struct Item {
 impl Decode for Decoder {
     fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if matches!(&piece, Piece::Event(event) if event.data.trim() == "[DONE]") {
-            self.is_over = true;
+            self.end.is_over = true;
             return Ok(());
         }
         let Some(value) = json::<Value>(&piece)? else {
@@ -53,19 +53,21 @@ impl Decode for Decoder {
         }
     }
 
-    fn is_finished(&self) -> bool {
-        self.finish_reason.is_some()
+    fn end(&self) -> &End {
+        &self.end
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over
+    fn objects(body: &Value, is_whole: bool) -> Vec<(&Value, &'static [&'static str])> {
+        let response = if is_whole { body } else { &body["response"] };
+        // Much of the request is said again.
+        let read =
+            &["id", "model", "object", "output", "status", "error", "instructions", "tools", "text", "input"];
+        vec![(response, read)]
     }
 
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let Some(reason) = self.finish_reason.take() else {
-            let message = "the stream ended without a finish reason".to_owned();
-            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
-        };
+        let reason = self.end.take()?;
+        out.extend(calls::logprobs(std::mem::take(&mut self.logprobs)));
         let called = self.calls.iter().map(String::as_str);
         out.push(calls::finished(&self.choice, called, reason)?);
         Ok(())
@@ -80,8 +82,8 @@ impl Decoder {
             calls: Vec::new(),
             ids: CallIds::default(),
             has_refusal: false,
-            finish_reason: None,
-            is_over: false,
+            logprobs: Vec::new(),
+            end: End::default(),
         }
     }
 
@@ -146,9 +148,9 @@ impl Decoder {
             }
         }
         out.extend(usage(&response["usage"]).map(Chunk::Usage));
-        self.is_over = true;
+        self.end.is_over = true;
         let cause = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
-        self.finish_reason = Some(match (response["status"].as_str(), cause) {
+        self.end.reason = Some(match (response["status"].as_str(), cause) {
             (Some("failed" | "cancelled"), _) => {
                 return Err(Bad::Kind(ModelErrorKind::Transient, "the response failed".to_owned()));
             }
@@ -213,6 +215,9 @@ impl Decoder {
                 let annotations = item["content"].as_array().into_iter().flatten();
                 let annotations = annotations.filter_map(|part| part["annotations"].as_array()).flatten();
                 let annotations: Vec<Value> = annotations.cloned().collect();
+                let logprobs = item["content"].as_array().into_iter().flatten();
+                let logprobs = logprobs.filter_map(|part| part["logprobs"].as_array()).flatten();
+                self.logprobs.extend(logprobs.cloned());
                 let mut extras = input::rest(item, &["type", "role", "content"]);
                 if !annotations.is_empty() {
                     extras.insert(CITATIONS, annotations);

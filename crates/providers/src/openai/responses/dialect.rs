@@ -1,18 +1,16 @@
 //! Responses: where requests go, and everything in them but the conversation.
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::{
-    ChatRequest, Message, ModelError, ModelErrorKind, ResponseFormat, ToolChoice, ToolSpec,
-};
+use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat, ToolChoice, ToolSpec};
 
 use super::decode::Decoder;
 use super::input::{self, Open};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
 use crate::openai::Preset;
-use crate::{Secret, wire};
+use crate::{Secret, strict, wire};
 
 /// OpenAI's Responses API, the dialect of an [`OpenAiResponses`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Responses {
     preset: Preset,
 }
@@ -58,6 +56,14 @@ impl HttpModel<Responses> {
     }
 }
 
+impl HttpModelBuilder<Responses> {
+    /// Sends system messages as those of the developer, which is what OpenAI's reasoning models call that role.
+    pub fn developer_messages(mut self) -> Self {
+        self.dialect.preset.system_role = "developer";
+        self
+    }
+}
+
 impl Dialect for Responses {
     type Decoder = Decoder;
     type Open = Open;
@@ -82,21 +88,23 @@ impl Dialect for Responses {
         let params = &request.params;
         let missing = [("stop", !params.stop.is_empty()), ("seed", params.seed.is_some())];
         if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
-            let message = format!(
-                "unsupported parameter `{name}`: the Responses API does not have it; use chat completions"
-            );
-            return Err(ModelError::new(ModelErrorKind::Unsupported, message));
+            let reason = "the Responses API does not have it; use chat completions";
+            return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
+        let thoughts = thinks(model).then_some("reasoning.encrypted_content");
+        let logprobs = params.logprobs.map(|_| "message.output_text.logprobs");
+        let include: Vec<&str> = thoughts.into_iter().chain(logprobs).collect();
         Ok(wire::fields([
             ("model", Some(model.into())),
             ("stream", Some(true.into())),
             ("store", Some(false.into())),
-            ("include", thinks(model).then(|| json!(["reasoning.encrypted_content"]))),
+            ("include", (!include.is_empty()).then(|| json!(include))),
             ("tool_choice", tool_choice(&request.tool_choice)),
             ("text", request.response_format.as_ref().map(text_format).transpose()?),
             ("temperature", params.temperature.map(Value::from)),
             ("top_p", params.top_p.map(Value::from)),
             ("max_output_tokens", params.max_output_tokens.map(Value::from)),
+            ("top_logprobs", params.logprobs.filter(|count| *count > 0).map(Value::from)),
         ]))
     }
 
@@ -105,7 +113,7 @@ impl Dialect for Responses {
     }
 
     fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        input::write(message, open, out)
+        input::write(self.preset.system_role, message, open, out)
     }
 
     fn close(&self, _: &Open, _: &mut Vec<u8>) {}
@@ -122,14 +130,17 @@ fn thinks(model: &str) -> bool {
 }
 
 fn tool(spec: &ToolSpec) -> Value {
-    json!({
+    let strict = strict::parameters(&strict::OPENAI, spec);
+    let mut tool = json!({
         "type": "function",
         "name": spec.name,
         "description": spec.description,
-        "parameters": spec.parameters,
+        "parameters": strict.as_ref().unwrap_or(&spec.parameters),
         // Here a schema is strict by default.
-        "strict": spec.strict,
-    })
+        "strict": strict.is_some(),
+    });
+    wire::add_extras(&mut tool, Responses::NAME, spec);
+    tool
 }
 
 fn tool_choice(choice: &ToolChoice) -> Option<Value> {
@@ -147,6 +158,6 @@ fn text_format(format: &ResponseFormat) -> Result<Value, ModelError> {
         ResponseFormat::JsonSchema { name, schema, strict } => {
             Ok(json!({"format": {"type": "json_schema", "name": name, "schema": schema, "strict": strict}}))
         }
-        _ => Err(ModelError::new(ModelErrorKind::Unsupported, "unsupported response format")),
+        _ => Err(wire::unsupported("unsupported response format")),
     }
 }

@@ -1,11 +1,9 @@
 //! Messages as items of an input.
 
-use std::borrow::Cow;
-
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{
-    CITATIONS, Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role,
-    ToolCall, ToolContent, UnknownPart,
+    CITATIONS, Content, Extras, ImageDetail, Media, MediaSource, Message, ModelError, Part, Role, ToolCall,
+    ToolContent, UnknownPart,
 };
 
 use crate::wire;
@@ -21,7 +19,13 @@ pub struct Open {
 }
 
 /// Appends the items of a message.
-pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+pub(super) fn write(
+    system_role: &str,
+    message: &Message,
+    open: &mut Open,
+    out: &mut Vec<u8>,
+) -> Result<(), ModelError> {
+    wire::no_name(message)?;
     match message.role() {
         Role::Assistant => {
             for part in message.parts() {
@@ -38,7 +42,8 @@ pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Re
         role => {
             let parts = message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_)));
             let content = parts.map(|part| shown(role, &part.content)).collect::<Result<Vec<_>, _>>()?;
-            push(&json!({"type": "message", "role": role.as_str(), "content": content}), open, out);
+            let role = if role == Role::System { system_role } else { role.as_str() };
+            push(&json!({"type": "message", "role": role, "content": content}), open, out);
         }
     }
     Ok(())
@@ -67,7 +72,7 @@ fn said(part: &Part) -> Result<Option<Value>, ModelError> {
         Content::Reasoning(_) => item.map(Value::Object),
         Content::ToolCall(call) => Some(function_call(call, item)),
         Content::Unknown(unknown) => unknown.fields().get(ITEM).filter(|item| item.is_object()).cloned(),
-        other => return Err(cannot(Role::Assistant, other)),
+        other => return Err(wire::cannot_send(Role::Assistant, other)),
     })
 }
 
@@ -110,38 +115,36 @@ fn output(message: &Message) -> Result<Option<Value>, ModelError> {
 fn shown(role: Role, content: &Content) -> Result<Value, ModelError> {
     match content {
         Content::Text(text) => Ok(json!({"type": "input_text", "text": text})),
-        Content::Image(media) => {
-            Ok(json!({"type": "input_image", "image_url": data_url(media), "detail": "auto"}))
-        }
-        Content::File(media) => Ok(file(media)),
-        other => Err(cannot(role, other)),
+        Content::Image(media) => image(media),
+        Content::File(media) => file(media),
+        other => Err(wire::cannot_send(role, other)),
     }
 }
 
-fn file(media: &Media) -> Value {
-    match &media.source {
+fn image(media: &Media) -> Result<Value, ModelError> {
+    wire::no_citations(media)?;
+    let detail = match media.detail {
+        None => "auto",
+        Some(detail @ (ImageDetail::Low | ImageDetail::High | ImageDetail::Original)) => detail.as_str(),
+        Some(_) => return Err(wire::no_detail(media, "low, high or original")),
+    };
+    Ok(match &media.source {
+        MediaSource::FileId(id) => json!({"type": "input_image", "file_id": id, "detail": detail}),
+        _ => json!({"type": "input_image", "image_url": wire::data_url(media), "detail": detail}),
+    })
+}
+
+fn file(media: &Media) -> Result<Value, ModelError> {
+    wire::no_citations(media)?;
+    wire::no_detail_of_file(media)?;
+    Ok(match &media.source {
         MediaSource::Url(url) => json!({"type": "input_file", "file_url": url}),
-        MediaSource::Base64(_) => {
+        MediaSource::FileId(id) => json!({"type": "input_file", "file_id": id}),
+        _ => {
             let name = media.name.as_deref().unwrap_or("file");
-            json!({"type": "input_file", "filename": name, "file_data": data_url(media)})
+            json!({"type": "input_file", "filename": name, "file_data": wire::data_url(media)})
         }
-    }
-}
-
-fn data_url(media: &Media) -> Cow<'_, str> {
-    match &media.source {
-        MediaSource::Url(url) => Cow::Borrowed(url),
-        MediaSource::Base64(data) => {
-            let media_type = media.media_type.as_deref().unwrap_or("application/octet-stream");
-            Cow::Owned(format!("data:{media_type};base64,{data}"))
-        }
-    }
-}
-
-fn cannot(role: Role, content: &Content) -> ModelError {
-    let message =
-        format!("this protocol cannot send a part of kind {} in a message of the {role}", content.kind());
-    ModelError::new(ModelErrorKind::Unsupported, message)
+    })
 }
 
 /// The other fields of an item, as the extras of its part.

@@ -107,7 +107,7 @@ async fn streams_that_break() {
     check(
         Play::events(said()).until_close(),
         expect![[r#"
-        reply interrupted (anthropic, model claude, request req_7): the stream ended without a stop reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a finish reason
         had come: assistant: area 3
     "#]],
     )
@@ -128,7 +128,7 @@ async fn streams_that_break() {
     check(
         Play::events(said() + &end()),
         expect![[r#"
-        reply interrupted (anthropic, model claude, request req_7): the stream ended without a stop reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a finish reason
         had come: assistant: area 3
     "#]],
     )
@@ -136,7 +136,7 @@ async fn streams_that_break() {
     check(
         Play::events(""),
         expect![[r#"
-        reply interrupted (anthropic, model claude, request req_7): the stream ended without a stop reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a finish reason
     "#]],
     )
     .await;
@@ -146,7 +146,7 @@ async fn streams_that_break() {
     check(
         Play::events(call),
         expect![[r#"
-        reply interrupted (anthropic, model claude, request req_7): the stream ended without a stop reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a finish reason
         had come: assistant: > t1 drop!("{\"table\": \"us")
     "#]],
     )

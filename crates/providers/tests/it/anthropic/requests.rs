@@ -191,7 +191,12 @@ assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1"}} "area 3"
 
 #[tokio::test]
 async fn everything_else() {
-    let tool = ToolSpec::new("search", "Finds stalls.", json!({"type": "object"})).with_strict(true);
+    let tool = ToolSpec::new(
+        "search",
+        "Finds stalls.",
+        json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false}),
+    )
+    .with_strict(true);
     let params = ModelParams {
         temperature: Some(0.5),
         max_output_tokens: Some(100),
@@ -308,7 +313,7 @@ async fn what_cannot_be_said_is_an_error() {
         .with(Message::user("listen").with_part(Content::File(Media::base64("aGk=", "audio/mpeg"))));
     let error = model.respond(ChatRequest::new(bad)).into_reply().await.unwrap_err();
     expect![[r#"
-        unsupported (anthropic, model claude): message 0: this protocol cannot send this part of kind file in a message of the user
+        unsupported (anthropic, model claude): message 0: unsupported file of type audio/mpeg: expected a PDF, a text, a URL or an id
     "#]].assert_eq(&(error.to_string() + "\n"));
     let error = model.respond(request().with_response_format(ResponseFormat::JsonObject)).into_reply().await;
     expect![[r#"

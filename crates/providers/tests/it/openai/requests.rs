@@ -140,7 +140,12 @@ assistant: area 3
 
 #[tokio::test]
 async fn everything_else() {
-    let tool = ToolSpec::new("search", "Finds stalls.", json!({"type": "object"})).with_strict(true);
+    let tool = ToolSpec::new(
+        "search",
+        "Finds stalls.",
+        json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false}),
+    )
+    .with_strict(true);
     let params = ModelParams {
         temperature: Some(0.5),
         max_output_tokens: Some(100),
@@ -390,7 +395,7 @@ async fn what_cannot_be_said_is_an_error_and_breaks_nothing() {
     let model = super::model(&server);
     for _ in 0..2 {
         let error = model.respond(ChatRequest::new(bad.clone())).into_reply().await.unwrap_err();
-        expect!["unsupported (openai-compatible, model some-model): message 1: this protocol cannot say a part of kind image in a message of the assistant"].assert_eq(&error.to_string());
+        expect!["unsupported (openai-compatible, model some-model): message 1: unsupported part of kind image in a message of the assistant: this API has no form for it"].assert_eq(&error.to_string());
         model.respond(ChatRequest::new(good.clone())).into_reply().await.unwrap();
     }
     let params = ModelParams { extras: [("stream", false)].into_iter().collect(), ..ModelParams::default() };

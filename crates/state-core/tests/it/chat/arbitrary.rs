@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{
-    Arguments, Content, Extras, Media, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript,
-    UnknownPart,
+    Arguments, Content, Extras, ImageDetail, Media, Message, Part, Role, ToolCall, ToolContent, ToolResult,
+    Transcript, UnknownPart,
 };
 
 /// Pieces that mean something in the notation or in JSON.
@@ -109,10 +109,19 @@ fn call() -> impl Strategy<Value = ToolCall> {
 }
 
 fn media() -> impl Strategy<Value = Media> {
-    (text(), any::<bool>(), prop::option::of(text())).prop_map(|(source, is_url, name)| {
-        let media = if is_url { Media::url(source) } else { Media::base64(source, "image/png") };
-        Media { name, ..media }
-    })
+    let detail = prop::option::of(prop::sample::select(vec![ImageDetail::Low, ImageDetail::Original]));
+    (text(), 0..4, prop::option::of(text()), detail, any::<bool>()).prop_map(
+        |(source, form, name, detail, has_citations)| {
+            let mut media = match form {
+                0 => Media::url(source),
+                1 => Media::text(source, "text/plain"),
+                2 => Media::file_id(source),
+                _ => Media::base64(source, "image/png"),
+            };
+            (media.name, media.detail, media.has_citations) = (name, detail, has_citations);
+            media
+        },
+    )
 }
 
 fn simple_part() -> impl Strategy<Value = Part> {

@@ -1,0 +1,91 @@
+//! Fields of a reply that nothing reads, for who wants to look at them.
+
+use serde_json::Value;
+use stepfold_state_core::chat::{Chunk, Extras};
+
+use crate::http::Piece;
+use crate::reading::{Decode, json};
+
+/// The most bytes of JSON of such fields that are kept of a reply. A field that does not fit is left out.
+const MAX_BYTES: usize = 16 << 10;
+
+/// What becomes of the fields of a reply that nothing reads: a tier of service, filters, details of usage. At most 16 KiB
+/// of them are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RawFields {
+    /// They are dropped.
+    #[default]
+    Drop,
+    /// They are in [`Reply::raw`](stepfold_state_core::chat::Reply::raw), which is not stored.
+    Reply,
+    /// They are the extra `raw` of the message, which is stored with it. They do not go back to the provider.
+    Message,
+}
+
+/// Collects them.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    kept: RawFields,
+    fields: Extras,
+}
+
+impl Unread {
+    pub(crate) const fn new(kept: RawFields) -> Self {
+        Unread { kept, fields: Extras::new() }
+    }
+
+    /// Collects those of a piece. What is no JSON is not for us to say.
+    pub(crate) fn read<D: Decode>(&mut self, piece: &Piece) {
+        if self.kept == RawFields::Drop {
+            return;
+        }
+        let Ok(Some(body)) = json::<Value>(piece) else {
+            return;
+        };
+        for (object, read) in D::objects(&body, matches!(piece, Piece::Whole(_))) {
+            let fields = object.as_object().into_iter().flatten();
+            for (name, value) in fields.filter(|(name, _)| !read.contains(&name.as_str())) {
+                self.keep(name, value);
+            }
+        }
+    }
+
+    /// A later value takes the place of an earlier one; of objects, field by field.
+    fn keep(&mut self, name: &str, value: &Value) {
+        let value = match (self.fields.get(name), value) {
+            (_, Value::Null) => return,
+            (Some(Value::Object(before)), Value::Object(more)) => {
+                let mut all = before.clone();
+                all.extend(
+                    more.iter()
+                        .filter(|(_, value)| !value.is_null())
+                        .map(|(name, value)| (name.clone(), value.clone())),
+                );
+                Value::Object(all)
+            }
+            (_, value) => value.clone(),
+        };
+        let bytes = |name: &str, value: &Value| name.len() + value.to_string().len();
+        let others = self.fields.iter().filter(|(other, _)| *other != name);
+        let sum: usize = others.map(|(name, value)| bytes(name, value)).sum();
+        if sum + bytes(name, &value) <= MAX_BYTES {
+            self.fields.insert(name, value);
+        }
+    }
+
+    /// The chunk with all of them, if there are some.
+    pub(crate) fn chunk(&mut self) -> Option<Chunk> {
+        let fields = std::mem::take(&mut self.fields);
+        match self.kept {
+            _ if fields.is_empty() => None,
+            RawFields::Drop => None,
+            RawFields::Reply => Some(Chunk::Raw(fields)),
+            RawFields::Message => {
+                let fields: Value =
+                    fields.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+                Some(Chunk::MessageExtras(Extras::from_iter([("raw", fields)])))
+            }
+        }
+    }
+}
