@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use clap::Parser;
 use stepfold_examples::Options;
 
+/// Where the database and the sessions are kept by default.
+pub(crate) const FOLDER: &str = "target/analyst";
+
 /// A data analyst over a SQLite database of the world's time zones.
 ///
-/// Without a model it plays a written conversation over the real tools. A session that was cut off, by a crash
-/// for instance, is brought to its end first.
+/// Without a model it plays a written conversation over the real tools. A session that was interrupted, by a
+/// crash for instance, is brought to its end first.
 #[derive(Debug, Parser)]
 #[command(name = "analyst")]
 pub(crate) struct Arguments {
@@ -17,9 +20,9 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) options: Options,
     /// Where the database and the sessions are kept.
-    #[arg(long, value_name = "FOLDER", default_value = "target/analyst")]
+    #[arg(long, value_name = "FOLDER", default_value = FOLDER)]
     pub(crate) folder: PathBuf,
     /// Print the conversation of the session, in the notation of transcripts.
-    #[arg(long, requires = "session")]
+    #[arg(long)]
     pub(crate) transcript: bool,
 }

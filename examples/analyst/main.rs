@@ -1,6 +1,6 @@
 //! A data analyst over a real database, in a session that outlives the program.
 //!
-//! `cargo run -p stepfold-examples --bin analyst`, with `-- --help` for what else it can do. Read it in this
+//! `cargo analyst`, with `--help` for what else it can do. Read it in this
 //! order: [`agent`] is the analyst, [`sql`] what it may do with the database that [`data`] makes, [`Recording`] the
 //! model that needs no key, and here is how a session goes on wherever it stopped.
 
@@ -17,17 +17,22 @@ use clap::Parser;
 use stepfold::prelude::*;
 use stepfold::session_scopes::{EventRange, SqliteStore};
 use stepfold::state_core::chat::Role;
+use stepfold::terminal::{Look, Text, restart};
 use stepfold_examples::{
-    Failure, Recording, ask as ask_for, ended, fork, inspect, is_unfinished, list, live, say, write,
+    Failure, Recording, USER, ask as ask_for, ended, fork, inspect, is_unfinished, list, live, newest, say,
+    write,
 };
 
 use crate::agent::analyst;
 use crate::args::Arguments;
+use crate::show::Screen;
 use crate::sql::Database;
 
 const APP: &str = "analyst";
 /// What is said without a model.
 const CONVERSATION: &str = include_str!("conversation.txt");
+/// Where it is interesting to stop: in the middle of the answer to this question, after so many replies.
+const STOP: (&str, usize) = ("Change the WHERE of that query: only zones south of the equator.", 2);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -38,7 +43,10 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     let database = arguments.folder.join("time_zones.sqlite");
     data::make(&database)?;
     let store = SqliteStore::open(arguments.folder.join("sessions.sqlite"))?;
-    let recording = Recording::new(CONVERSATION, arguments.options.delay(true))?;
+    let mut recording = Recording::new(CONVERSATION, arguments.options.delay(true))?;
+    if arguments.options.stops() {
+        recording = recording.stopping_at(STOP.0, STOP.1);
+    }
     let name = arguments.options.model_name();
     let model: Arc<dyn ChatModel> = match &name {
         Some(name) => live(name)?,
@@ -50,12 +58,14 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.options.list {
         return list(&runner, &arguments.options.user).await;
     }
-    if let (Some(session), true) = (&arguments.options.session, looks_only(&arguments)) {
-        return look(&runner, &arguments, session).await;
+    if looks_only(&arguments) {
+        return look(&runner, &arguments).await;
     }
+    let is_picture = arguments.options.picture.is_some();
+    let mut screen = Screen { printer: arguments.options.printer(APP), recording, is_picture };
     let session = match &name {
-        Some(name) => ask(&runner, &arguments, name).await?,
-        None => replay(&runner, &arguments, &recording).await?,
+        Some(name) => ask(&runner, &arguments, &mut screen, name).await?,
+        None => replay(&runner, &arguments, &mut screen).await?,
     };
     farewell(&arguments, &session).await
 }
@@ -64,78 +74,80 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
 async fn replay(
     runner: &Runner,
     arguments: &Arguments,
-    recording: &Recording,
+    screen: &mut Screen,
 ) -> Result<SessionHandle, Failure> {
-    say(
-        "There is no model here: what the analyst says was written beforehand (examples/analyst/conversation.txt).\n\
-         The tools, the database, the state and the session are real. To ask a real model, set ANTHROPIC_API_KEY or\n\
-         OPENAI_API_KEY, or give --model PROVIDER:MODEL.\n",
-    );
     let questions = match arguments.questions.as_slice() {
-        [] => recording.questions(),
+        [] => screen.recording.questions(),
         given => given.to_vec(),
     };
     let (session, asked) = match &arguments.options.session {
         Some(id) => open(runner, arguments, id).await?,
         None => unfinished(runner, arguments, questions.len()).await?,
     };
-    go_on(&session).await?;
+    if asked == 0 {
+        screen.printer.aside(
+            "There is no model here: what the analyst says was written beforehand (examples/analyst/conversation.txt). \
+             The tools, the database, the state and the session are real. To ask a real model, set ANTHROPIC_API_KEY \
+             or OPENAI_API_KEY, or give --model PROVIDER:MODEL.",
+        );
+    }
+    go_on(&session, screen).await?;
     let asked = if arguments.questions.is_empty() { asked } else { 0 };
     for question in questions.iter().skip(asked) {
-        turn(&session, question).await?;
+        turn(&session, question, screen).await?;
     }
     Ok(session)
 }
 
 /// Asks a real model.
-async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<SessionHandle, Failure> {
-    say(format!("Asking {model}.\n"));
+async fn ask(
+    runner: &Runner,
+    arguments: &Arguments,
+    screen: &mut Screen,
+    model: &str,
+) -> Result<SessionHandle, Failure> {
+    screen.printer.aside(&format!("Asking {model}."));
     let (session, _) =
         open(runner, arguments, arguments.options.session.as_deref().unwrap_or("live")).await?;
-    go_on(&session).await?;
+    go_on(&session, screen).await?;
     if !arguments.questions.is_empty() {
         for question in &arguments.questions {
-            turn(&session, question).await?;
+            turn(&session, question, screen).await?;
         }
         return Ok(session);
     }
     loop {
-        let Some(line) = ask_for("you: ")? else {
+        let Some(line) = ask_for("❯ ")? else {
             say("");
             return Ok(session);
         };
         if !line.trim().is_empty() {
-            show::follow(session.send(line.trim()).await?).await?;
+            screen.printer.set_state(session.state().await.ok());
+            screen.follow(session.send(line.trim()).await?).await?;
         }
     }
 }
 
-async fn turn(session: &SessionHandle, question: &str) -> Result<(), Failure> {
-    say(format!("\nyou: {question}"));
-    show::follow(session.send(question).await?).await
+async fn turn(session: &SessionHandle, question: &str, screen: &mut Screen) -> Result<(), Failure> {
+    screen.printer.user(question);
+    screen.printer.set_state(session.state().await.ok());
+    screen.follow(session.send(question).await?).await
 }
 
-/// Brings to its end what was cut off, if anything was.
-async fn go_on(session: &SessionHandle) -> Result<(), Failure> {
+/// Brings to its end what was interrupted, if anything was.
+async fn go_on(session: &SessionHandle, screen: &mut Screen) -> Result<(), Failure> {
     let Some(run) = session.last_run().await? else { return Ok(()) };
     if !is_unfinished(&run) {
         return Ok(());
     }
-    let said: Vec<_> = run.transcript().iter().collect();
-    let question = said.iter().rev().find(|message| message.role() == Role::User);
-    let question = question.map(|question| question.text().into_owned()).unwrap_or_default();
-    let open: Vec<String> = run.open_calls().into_iter().map(|(_, call)| call.name).collect();
-    // Of a step whose calls are open the reply is there already.
-    let (step, what) = match open.is_empty() {
-        true => (run.steps() + 1, "before the model had answered".to_owned()),
-        false => (run.steps(), format!("while {} ran", open.join(", "))),
-    };
-    say(format!(
-        "The session {} goes on with \"{question}\", interrupted in step {step} {what}.",
-        session.key().id
-    ));
-    // Whoever chose another model meanwhile wants the run to go on with that one.
-    show::follow(session.resume().with_changed_agent().start()?).await
+    let sign = if screen.printer.form().is_terminal() { "↻ " } else { "" };
+    let words = format!("The session {} {}.", session.key().id, restart(&run));
+    screen.printer.line(Text::new(Look::ASK, sign).with(Look::DIM, words));
+    screen.printer.set_state(session.state().await.ok());
+    // A person has stopped here already.
+    screen.recording.go_on();
+    // A model that was chosen meanwhile goes on with the run.
+    screen.follow(session.resume().with_changed_agent().start()?).await
 }
 
 /// A session, and how often the user has asked there.
@@ -166,8 +178,11 @@ fn looks_only(arguments: &Arguments) -> bool {
     arguments.options.inspect || arguments.transcript || arguments.options.fork.is_some()
 }
 
-async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Failure> {
-    let (session, _) = open(runner, arguments, id).await?;
+async fn look(runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
+    let session = match &arguments.options.session {
+        Some(id) => open(runner, arguments, id).await?.0,
+        None => newest(runner, &arguments.options.user).await?,
+    };
     if let Some(version) = arguments.options.fork {
         return farewell(arguments, &fork(&session, version).await?).await;
     }
@@ -180,11 +195,17 @@ async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Fa
 
 /// Where the session is, and what can be done with it.
 async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), Failure> {
-    let (folder, user) = (arguments.folder.display(), &arguments.options.user);
-    let command =
-        format!("cargo run -q -p stepfold-examples --bin analyst -- --folder {folder} --user {user}");
+    let mut command = "cargo analyst".to_owned();
+    let given = [
+        ("--folder", arguments.folder.display().to_string(), args::FOLDER),
+        ("--user", arguments.options.user.clone(), USER),
+    ];
+    for (option, value, _) in given.iter().filter(|(_, value, usual)| value != usual) {
+        command += &format!(" {option} {value}");
+    }
     let model = arguments.options.model_name().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
-    let go_on = [("Go on with it", &*format!("--model {model}"))];
+    let go_on = format!("--session {} --model {model}", session.key().id);
+    let more = [("go on with a model", go_on.as_str())];
     say("");
-    stepfold_examples::farewell(session, &arguments.folder.join("sessions.sqlite"), &command, &go_on).await
+    stepfold_examples::farewell(session, &arguments.folder.join("sessions.sqlite"), &command, &more).await
 }

@@ -1,61 +1,47 @@
-//! What a person sees of a turn: words as they come, calls, and what they wrote to the state.
+//! What a person sees of a turn, and where they may stop it.
 
-use futures_util::StreamExt;
-use stepfold::agent_loop::Event;
+use std::io;
+
 use stepfold::prelude::*;
-use stepfold::runner::{Invocation, Seen};
-use stepfold::tools::Status;
-use stepfold_examples::{Failure, change_in_words, cut, say, write};
+use stepfold::runner::Invocation;
+use stepfold::terminal::{Look, Printer, Text};
+use stepfold_examples::{Failure, Recording};
 
-/// Shows an invocation as it goes, and waits for its end.
-pub(crate) async fn follow(invocation: Invocation) -> Result<(), Failure> {
-    let mut events = invocation.subscribe(0);
-    let mut is_in_line = false;
-    while let Some(seen) = events.next().await {
-        match seen {
-            Seen::Event { event: RunEvent::Text(text), .. } => {
-                if !is_in_line {
-                    write("analyst: ");
-                }
-                is_in_line = true;
-                write(&text);
-            }
-            Seen::Event { event, .. } => {
-                if let Some(lines) = lines_of(&event) {
-                    write(&format!("{}{lines}", if is_in_line { "\n" } else { "" }));
-                    is_in_line = false;
-                }
-            }
-            Seen::Missed { events } => say(format!("  ({events} events went by unseen)")),
-            _ => {}
-        }
-    }
-    if is_in_line {
-        say("");
-    }
-    let outcome = invocation.outcome().await?;
-    if outcome.exit() != &Exit::Text {
-        say(format!("  (ended: {})", outcome.exit()));
-    }
-    Ok(())
+/// The screen, and the conversation that stops once.
+pub(crate) struct Screen {
+    pub(crate) printer: Printer,
+    pub(crate) recording: Recording,
+    /// Whether this is for a picture, which waits for no key.
+    pub(crate) is_picture: bool,
 }
 
-/// What is told of an event; nothing of those that only machines need.
-fn lines_of(event: &RunEvent) -> Option<String> {
-    match event {
-        RunEvent::ToolStarted { tool, arguments, .. } => Some(format!("  > {tool} {}\n", cut(arguments))),
-        RunEvent::ToolFinished { tool, status: Status::Succeeded, text, .. } => {
-            Some(format!("  < {tool} {}\n", cut(text)))
-        }
-        RunEvent::ToolFinished { tool, text, .. } => Some(format!("  ! {tool} {}\n", cut(text))),
-        RunEvent::Trimmed(what) => Some(format!("  ~ the model is shown less of the conversation: {what}\n")),
-        RunEvent::Committed(event) => deltas_of(event),
-        _ => None,
+impl Screen {
+    /// Shows an invocation as it goes, and waits for its end.
+    pub(crate) async fn follow(&mut self, invocation: Invocation) -> Result<(), Failure> {
+        let (recording, is_picture) = (self.recording.clone(), self.is_picture);
+        let each = async |printer: &mut Printer, event: &RunEvent| {
+            if let RunEvent::Asking { request, .. } = event
+                && recording.stops_at(request)
+                && !recording.is_let_go()
+            {
+                stop(printer, is_picture).await;
+                recording.go_on();
+            }
+        };
+        self.printer.follow_with(&invocation, each).await?;
+        Ok(())
     }
 }
 
-fn deltas_of(event: &Event) -> Option<String> {
-    let lines = event.delta.iter().map(|write| format!("  + {}\n", change_in_words(write)));
-    let lines = lines.collect::<Vec<_>>().concat();
-    (!lines.is_empty()).then_some(lines)
+/// Waits for a person, in the middle of a turn.
+async fn stop(printer: &mut Printer, is_picture: bool) {
+    let words = "A good moment to stop: press Ctrl-C, or `kill -9` this process, and run the same command again. What was \
+                 done is stored, and the next process goes on in the middle of this answer. Enter goes on at once.";
+    printer.line(Text::new(Look::ASK, "‖ ").and(words));
+    if is_picture {
+        #[expect(clippy::exit, reason = "a process that stops anywhere is what the picture shows")]
+        std::process::exit(0);
+    }
+    // If nothing can be read, the run goes on.
+    let _ = tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new())).await;
 }

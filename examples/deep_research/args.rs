@@ -6,6 +6,9 @@ use clap::{Parser, ValueEnum};
 use stepfold::graph::progress::{Mode, OutputFormat, ResearchDepth};
 use stepfold_examples::Options;
 
+/// The file of the sessions by default.
+pub(crate) const STORE: &str = "target/deep_research/sessions.sqlite";
+
 /// A deep-research agent over a folder of documents: it plans, researches in parallel, judges whether that is enough,
 /// and writes a report whose citations are checked.
 ///
@@ -37,7 +40,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(crate) interactive: bool,
     /// The file of the sessions.
-    #[arg(long, value_name = "FILE", default_value = "target/deep_research/sessions.sqlite")]
+    #[arg(long, value_name = "FILE", default_value = STORE)]
     pub(crate) store: PathBuf,
     /// Print every event as a line of JSON, and nothing else.
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! Deep research over a folder of documents: a graph of agents, in a session that outlives the program.
 //!
-//! `cargo run -p stepfold-examples --bin deep_research`, with `-- --help` for what else it can do. Read it in this
+//! `cargo research`, with `--help` for what else it can do. Read it in this
 //! order: [`graph`] is the whole of it, [`tools`] what its agents may do with the [`corpus`], [`report`] how citations
 //! are checked; here is how a research goes on wherever it stopped.
 
@@ -27,7 +27,8 @@ use stepfold::prelude::*;
 use stepfold::runner::Invocation;
 use stepfold::session_scopes::{EventRange, SqliteStore};
 use stepfold_examples::{
-    Failure, Recording, ended, fork, inspect, is_unfinished, list, live, say, write as write_text,
+    Failure, Recording, USER, ended, fork, inspect, is_unfinished, list, live, newest, say,
+    write as write_text,
 };
 
 use crate::args::Arguments;
@@ -75,8 +76,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     if options.list {
         return list(&runner, &options.user).await;
     }
-    if let (Some(session), true) = (&options.session, options.inspect || options.fork.is_some()) {
-        return look(&runner, &arguments, session).await;
+    if options.inspect || options.fork.is_some() {
+        return look(&runner, &arguments).await;
     }
     research(&runner, &arguments, &corpus).await
 }
@@ -243,15 +244,25 @@ fn write(
 
 /// Where the session is, and what can be done with it.
 async fn farewell(session: &SessionHandle, arguments: &Arguments) -> Result<(), Failure> {
-    let (store, user) = (arguments.store.display(), &arguments.options.user);
-    let command =
-        format!("cargo run -q -p stepfold-examples --bin deep_research -- --store {store} --user {user}");
-    let format = [("The report in another form", "--format html")];
-    stepfold_examples::farewell(session, &arguments.store, &command, &format).await
+    let mut command = "cargo research".to_owned();
+    let given = [
+        ("--store", arguments.store.display().to_string(), args::STORE),
+        ("--user", arguments.options.user.clone(), USER),
+    ];
+    for (option, value, _) in given.iter().filter(|(_, value, usual)| value != usual) {
+        command += &format!(" {option} {value}");
+    }
+    let format = format!("--session {} --format html", session.key().id);
+    let more = [("the report in another form", format.as_str())];
+    stepfold_examples::farewell(session, &arguments.store, &command, &more).await
 }
 
-async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Failure> {
-    let session = runner.session(arguments.options.user.as_str(), id).await?;
+async fn look(runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
+    let user = arguments.options.user.as_str();
+    let session = match &arguments.options.session {
+        Some(id) => runner.session(user, id.as_str()).await?,
+        None => newest(runner, user).await?,
+    };
     match arguments.options.fork {
         Some(version) => farewell(&fork(&session, version).await?, arguments).await,
         None => inspect(runner, &session).await,

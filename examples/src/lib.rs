@@ -1,7 +1,7 @@
 //! Programs that show stepfold at work; each of them uses only the facade, `stepfold`.
 //!
-//! `analyst` is a conversation with a database: `cargo run -p stepfold-examples --bin analyst`. `deep_research` is a
-//! graph of agents over a folder of documents: `cargo run -p stepfold-examples --bin deep_research`. The others show
+//! `analyst` is a conversation with a database: `cargo analyst`. `deep_research` is a graph of agents over a folder of
+//! documents: `cargo research`. The others show
 //! one idea each and are in `examples/examples/`, one file each: `cargo run -p stepfold-examples --example
 //! tools_share_state`. None needs a key or a network. Here is what the programs have in common: the model, the
 //! sessions with the options about them, and where text is shown.
@@ -14,6 +14,6 @@ mod show;
 pub use self::model::live;
 pub use self::recording::Recording;
 pub use self::sessions::{
-    Failure, Options, change_in_words, ended, farewell, fork, inspect, is_unfinished, list,
+    ColorArgument, Failure, Options, USER, ended, farewell, fork, inspect, is_unfinished, list, newest,
 };
 pub use self::show::{ask, cut, say, tell, write};

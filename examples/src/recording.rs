@@ -11,6 +11,7 @@ use stepfold::state_core::chat::{
     ChatModel, ChatRequest, Chunk, Content, FinishReason, Message, ModelError, ModelErrorKind, NotationError,
     ReplyStream, Role, Transcript,
 };
+use tokio::sync::Semaphore;
 
 /// A written conversation as a model.
 ///
@@ -33,6 +34,15 @@ use stepfold::state_core::chat::{
 pub struct Recording {
     conversation: Transcript,
     delay: Duration,
+    stop: Option<Stop>,
+}
+
+/// A reply that is held back until the program lets it go.
+#[derive(Clone, Debug)]
+struct Stop {
+    question: String,
+    given: usize,
+    gate: Arc<Semaphore>,
 }
 
 impl Recording {
@@ -41,7 +51,31 @@ impl Recording {
     /// # Errors
     /// When it is not in that notation.
     pub fn new(conversation: &str, delay: Duration) -> Result<Self, NotationError> {
-        Ok(Recording { conversation: conversation.parse()?, delay })
+        Ok(Recording { conversation: conversation.parse()?, delay, stop: None })
+    }
+
+    /// Holds the reply to this question back that follows so many others, until it is [let go](Self::go_on).
+    #[must_use]
+    pub fn stopping_at(mut self, question: &str, given: usize) -> Self {
+        self.stop = Some(Stop { question: question.to_owned(), given, gate: Arc::new(Semaphore::new(0)) });
+        self
+    }
+
+    /// Whether the reply to this request is held back.
+    pub fn stops_at(&self, request: &ChatRequest) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.is_at(request))
+    }
+
+    /// Whether nothing is held back any more.
+    pub fn is_let_go(&self) -> bool {
+        self.stop.as_ref().is_none_or(|stop| stop.gate.available_permits() > 0)
+    }
+
+    /// Lets the reply go that is held back.
+    pub fn go_on(&self) {
+        if let Some(stop) = &self.stop {
+            stop.gate.add_permits(1);
+        }
     }
 
     /// What the user says, in order.
@@ -61,6 +95,13 @@ impl Recording {
         messages.next()?;
         let turn = messages.take_while(|message| message.role() != Role::User);
         turn.filter(|message| message.role() == Role::Assistant).nth(given).cloned()
+    }
+}
+
+impl Stop {
+    fn is_at(&self, request: &ChatRequest) -> bool {
+        let last = last_turn(request.messages.iter());
+        last.is_some_and(|(question, given)| question == self.question && given == self.given)
     }
 }
 
@@ -97,12 +138,17 @@ impl ChatModel for Recording {
         };
         let chunks: Vec<Chunk> =
             Chunk::of(&reply).into_iter().flat_map(words).chain([Chunk::Finished(reason)]).collect();
-        ReplyStream::new(stream::unfold(chunks.into_iter(), move |mut chunks| async move {
+        let gate = self.stop.as_ref().filter(|stop| stop.is_at(&request)).map(|stop| Arc::clone(&stop.gate));
+        ReplyStream::new(stream::unfold((chunks.into_iter(), gate), move |(mut chunks, gate)| async move {
             let chunk = chunks.next()?;
+            if let Some(gate) = gate {
+                // It is never closed, and stays open once it is.
+                drop(gate.acquire().await);
+            }
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
-            Some((Ok(chunk), chunks))
+            Some((Ok(chunk), (chunks, None)))
         }))
     }
 }

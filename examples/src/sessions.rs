@@ -6,15 +6,21 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use stepfold::prelude::*;
 use stepfold::session_scopes::{EventRange, ListSessions, SessionStore as _};
 use stepfold::state_core::ErrorChain;
 use stepfold::state_core::chat::Transcript;
-use stepfold::state_core::state::Write;
+use stepfold::terminal::{Color, Form, Printer, brief};
 
 use crate::model::named_by_environment;
 use crate::show::{cut, say, tell};
+
+/// The columns of a value that is shown.
+const WIDTH: usize = 100;
+
+/// The user whose sessions these are by default.
+pub const USER: &str = "you";
 
 /// Why a program failed.
 pub type Failure = Box<dyn Error>;
@@ -28,11 +34,12 @@ pub struct Options {
     /// Play the written conversation, whatever keys there are.
     #[arg(long, conflicts_with = "model")]
     pub replay: bool,
-    /// The session to go on with; it is made if it is not there.
+    /// The session to go on with; it is made if it is not there. By default the one that is not at its end, or to look at
+    /// the one that was written last.
     #[arg(long, value_name = "NAME")]
     pub session: Option<String>,
     /// Whose sessions: what belongs to a user is the same in all of them.
-    #[arg(long, value_name = "NAME", default_value = "you")]
+    #[arg(long, value_name = "NAME", default_value = USER)]
     pub user: String,
     /// Milliseconds between two words of the written conversation; 15 on a terminal, else none.
     #[arg(long, value_name = "MS")]
@@ -41,11 +48,32 @@ pub struct Options {
     #[arg(long)]
     pub list: bool,
     /// Show what is stored of the session: every event, then the state.
-    #[arg(long, requires = "session")]
+    #[arg(long)]
     pub inspect: bool,
     /// Make another session that shares the session's past up to this version.
-    #[arg(long, value_name = "VERSION", requires = "session")]
+    #[arg(long, value_name = "VERSION")]
     pub fork: Option<u64>,
+    /// When to show colors.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub color: ColorArgument,
+    /// Show arguments and results of calls in full.
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// For recordings: show all as at a terminal of so many columns, with counted times, and end at the first stop.
+    #[arg(long, value_name = "COLUMNS", hide = true)]
+    pub picture: Option<usize>,
+}
+
+/// When to show colors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ColorArgument {
+    /// At a terminal, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
 }
 
 impl Options {
@@ -55,6 +83,26 @@ impl Options {
             return None;
         }
         self.model.clone().or_else(named_by_environment)
+    }
+
+    /// What shows the runs, under this name of the assistant.
+    pub fn printer(&self, name: &str) -> Printer {
+        match self.color {
+            ColorArgument::Auto => Color::Auto,
+            ColorArgument::Always => Color::Always,
+            ColorArgument::Never => Color::Never,
+        }
+        .choose();
+        let printer = match self.picture {
+            Some(width) => Printer::in_form(Form::Terminal { width }).steady(Duration::from_millis(7)),
+            None => Printer::new(),
+        };
+        printer.name(name).verbose(self.verbose)
+    }
+
+    /// Whether a written conversation stops once for a person.
+    pub fn stops(&self) -> bool {
+        self.picture.is_some() || (io::stdin().is_terminal() && io::stdout().is_terminal())
     }
 
     /// The pause after each word of the written conversation, if somebody reads it as it comes.
@@ -126,24 +174,30 @@ pub async fn inspect(runner: &Runner, session: &SessionHandle) -> Result<(), Fai
             lines.lines().for_each(|line| say(format!("  {}", cut(line))));
         }
         for change in &event.actions.delta {
-            say(format!("  + {}", change_in_words(change)));
+            let value = change.value().map(|value| brief(value, WIDTH)).unwrap_or_default();
+            say(format!("  ~ {} <- {value}", change.key()));
         }
     }
     say("state:");
     for (key, value) in session.state(runner.schema())?.iter().filter(|(key, _)| *key != "messages") {
-        say(format!("  {key} = {}", cut(&value.to_string())));
+        say(format!("  {key} = {}", brief(&value.to_json(), WIDTH)));
     }
     Ok(())
 }
 
-/// A write to the state: the key, the merge handler, and the value.
-pub fn change_in_words(write: &Write) -> String {
-    let handler = write.handler().map(Handler::name).unwrap_or_default();
-    let value = write.value().map(ToString::to_string).unwrap_or_default();
-    format!("{} ({handler}) {}", write.key(), cut(&value))
+/// The session of a user that was written last.
+///
+/// # Errors
+/// When there is none, or the store fails.
+pub async fn newest(runner: &Runner, user: &str) -> Result<SessionHandle, Failure> {
+    let app = runner.key(user, "-")?.app;
+    let page = runner.store().list(ListSessions::new(app.as_str(), user)?).await?;
+    let newest = page.sessions.first().ok_or("there is no session yet")?;
+    Ok(runner.session(user, newest.key.id.as_str()).await?)
 }
 
-/// Says where the session is, and what can be done with it by this command. `more` are further things to do.
+/// Says where the session is, and what can be done with it by this command. `more` are further things to do, each with its
+/// options.
 ///
 /// # Errors
 /// When the store fails.
@@ -158,12 +212,14 @@ pub async fn farewell(
     say(format!("The session {id} is in {file}, at version {version}; another process may go on with it."));
     let fork = format!("--fork {}", version / 2);
     let things = [
-        ("Look at it", "--inspect"),
-        ("Make another one that shares its past up to a version", fork.as_str()),
+        ("every event, and the state", "--inspect"),
+        ("another session, with the past up to a version", fork.as_str()),
     ];
-    for (what, option) in things.iter().chain(more) {
-        say(format!("{what}:\n  {command} --session {id} {option}"));
+    let things: Vec<(String, &str)> =
+        things.iter().chain(more).map(|(what, option)| (format!("{command} {option}"), *what)).collect();
+    let width = things.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
+    for (line, what) in things {
+        say(format!("  {line:width$}  # {what}"));
     }
-    say("A program that was killed goes on where it stopped: run it again.");
     Ok(())
 }

@@ -4,13 +4,18 @@
 use std::fmt::Display;
 use std::io::{self, Write as _};
 
+use serde_json::Value;
 use stepfold::state_core::escape_invisible;
+use stepfold::terminal::brief;
 
 /// Long values are cut after so many characters.
 const WIDTH: usize = 100;
 
-/// A text in one line, not too long.
+/// A text in one line, not too long. JSON stays JSON, with marks for what is left out.
 pub fn cut(text: &str) -> String {
+    if let Ok(value @ (Value::Array(_) | Value::Object(_))) = serde_json::from_str(text) {
+        return brief(&value, WIDTH);
+    }
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(WIDTH) {
         Some((end, _)) => format!("{}...", &line[..end]),

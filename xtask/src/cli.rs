@@ -33,10 +33,23 @@ pub enum Command {
         /// The name of a bench target.
         name: Option<String>,
     },
+    /// Record the first program of the README, and make its pictures in `docs`.
+    Picture(PictureOptions),
     /// Simulate runs that are cut off anywhere: many, and each from a seed.
     Sim(SimOptions),
     /// Package every crate that is published, in an order in which they can be. Nothing is uploaded.
     Release(ReleaseOptions),
+}
+
+/// How `cargo xtask picture` runs.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct PictureOptions {
+    /// The columns of the terminal.
+    #[arg(long, default_value_t = 92)]
+    pub columns: usize,
+    /// Only compare the pictures with those that are there.
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// How `cargo xtask api` runs.

@@ -24,7 +24,7 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
-    /// A file of the repository could not be written.
+    /// A file could not be written or removed.
     #[error("could not write {path}")]
     WriteFile {
         /// The file.
@@ -46,7 +46,7 @@ pub enum Error {
     /// A check found something; it has been printed.
     #[error("`{check}` found {count} problem(s), listed above")]
     Problems {
-        /// `layers`, `tidy` or `api`.
+        /// `layers`, `tidy`, `api` or `picture`.
         check: &'static str,
         /// How many were printed.
         count: usize,

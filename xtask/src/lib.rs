@@ -3,7 +3,7 @@
 //! Read in this order: [`cli`] says which commands there are, [`ci`] strings the checks together,
 //! [`layers`] guards the arrows between crates, [`tidy`] guards what no compiler looks at,
 //! [`api`] lists the public items, [`interop`] brings peers that others wrote, [`sim`] simulates runs by the thousand, [`bench`](mod@bench) measures,
-//! [`release`] packages.
+//! [`release`] packages, [`picture`] shows the first program.
 //! Every check is a pure function of data; reading files and starting programs happens in
 //! [`workspace`] and [`process`] only. Nothing here is published, and no other crate may use it.
 
@@ -15,6 +15,7 @@ mod console;
 mod error;
 pub mod interop;
 pub mod layers;
+pub mod picture;
 mod postgres;
 pub mod process;
 pub mod release;
@@ -40,6 +41,7 @@ pub fn run(cli: &Cli) -> Result<(), Error> {
         Command::Interop => interop::run(),
         Command::Bench { name } => bench::run(name.as_deref()),
         Command::Sim(options) => sim::run(*options),
+        Command::Picture(options) => picture::run(options),
         Command::Release(options) => release::run(*options),
     }
 }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use stepfold::runner::WhenClaimed;
+use stepfold::terminal::Color;
 
 use crate::head::Head;
 
@@ -23,9 +24,12 @@ pub(crate) struct Args {
     /// Answer as JSON: an object, or one a line where things happen one after the other.
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Say more; twice or thrice for more still. RUST_LOG says it in detail.
+    /// Show arguments and results of calls in full; twice and more also traces. RUST_LOG chooses these in detail.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// When to show colors.
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
+    pub(crate) color: When,
     /// Send spans of runs, model calls and tool calls to the collector of OpenTelemetry at this URL, by OTLP over HTTP.
     #[arg(long, global = true, value_name = "URL", env = "STEPFOLD_OTLP")]
     pub(crate) otlp: Option<String>,
@@ -212,6 +216,28 @@ pub(crate) enum Command {
         #[arg(value_enum, default_value_t)]
         of: FileKind,
     },
+}
+
+/// When colors are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// At a terminal, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl From<When> for Color {
+    fn from(when: When) -> Self {
+        match when {
+            When::Auto => Color::Auto,
+            When::Always => Color::Always,
+            When::Never => Color::Never,
+        }
+    }
 }
 
 /// The language of a drawing.

@@ -7,7 +7,7 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
-/// `RUST_LOG` wins over `-v`; without both there are warnings only.
+/// `RUST_LOG` wins over `-vv`; without both there are warnings only.
 ///
 /// The returned guard sends the remaining spans at its end.
 pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard>, OtelError> {
@@ -15,9 +15,9 @@ pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard
     let filter = asked.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {
         match verbose {
             // An export that failed is told at the end, in words. An agent file shows whether there are tools.
-            0 => "warn,opentelemetry_sdk=off,stepfold_agent_loop::agent=error",
-            1 => "warn,stepfold=info",
-            2 => "info,stepfold=debug",
+            0 | 1 => "warn,opentelemetry_sdk=off,stepfold_agent_loop::agent=error",
+            2 => "warn,stepfold=info",
+            3 => "info,stepfold=debug",
             _ => "trace",
         }
         .to_owned()

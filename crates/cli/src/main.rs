@@ -34,6 +34,8 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return refuse(&error).into(),
     };
+    stepfold::terminal::Color::from(args.color).choose();
+    show::choose_verbose(args.verbose > 0);
     let spans = match log::start(args.verbose, args.otlp.as_deref()) {
         Ok(spans) => spans,
         Err(error) => return tell(&args, &Misuse(error::chain(&error)).into()).into(),

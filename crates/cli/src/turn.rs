@@ -579,6 +579,12 @@ impl Turns<'_> {
                 show_request(request).await;
             }
         }
+        if show::is_at_terminal() {
+            let resume = format!("stepfold resume {}", self.desk.words());
+            return show::note(format!(
+                "the run waits for a decision, and is stored; decide with\n  {resume}"
+            ));
+        }
         let resume = self.resume_words(session);
         let id = &first.id;
         let mut ways = vec![
@@ -639,9 +645,9 @@ impl Turns<'_> {
 
 /// What is asked, and how the tool differs from what was approved of it.
 async fn show_request(request: &ApprovalRequest) {
-    show::note(show::approval(request));
+    show::note_exactly(&show::approval(request));
     if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
-        show::note(show::change(&change));
+        show::note_exactly(&show::change(&change));
     }
 }
 

@@ -53,6 +53,7 @@
 //! | [`runner`] | an agent in a session |
 //! | `mcp` | tools of servers that speak the Model Context Protocol, by the feature of this name |
 //! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
+//! | `terminal` | runs shown at a terminal, by the feature of this name |
 //!
 //! # Features
 //!
@@ -72,6 +73,7 @@
 //! | `postgres` | | sessions in PostgreSQL |
 //! | `mcp` | | tools of servers that speak the Model Context Protocol |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
+//! | `terminal` | | runs are shown at a terminal: answers, calls, state changes, approvals |
 //! | `contract` | | the exam of session stores, for tests |
 //! | `test-kit` | | the simulator of runs, for tests |
 //!
@@ -99,6 +101,9 @@ pub use stepfold_runner as runner;
 pub use stepfold_session_scopes as session_scopes;
 #[doc(inline)]
 pub use stepfold_state_core as state_core;
+#[cfg(feature = "terminal")]
+#[doc(inline)]
+pub use stepfold_terminal as terminal;
 #[doc(inline)]
 pub use stepfold_tools as tools;
 #[doc(inline)]
@@ -133,6 +138,10 @@ pub mod guide {
     pub mod tools {}
     #[doc = include_str!("../guide/loop.md")]
     pub mod the_loop {}
+    #[doc = include_str!("../guide/streaming.md")]
+    pub mod streaming {}
+    #[doc = include_str!("../guide/structured_output.md")]
+    pub mod structured_output {}
     #[doc = include_str!("../guide/graphs.md")]
     pub mod graphs {}
     #[doc = include_str!("../guide/sessions.md")]
@@ -143,12 +152,16 @@ pub mod guide {
     pub mod trimming {}
     #[doc = include_str!("../guide/approval.md")]
     pub mod approval {}
+    #[doc = include_str!("../guide/errors.md")]
+    pub mod errors {}
     #[doc = include_str!("../guide/testing.md")]
     pub mod testing {}
     #[doc = include_str!("../guide/durability.md")]
     pub mod durability {}
     #[doc = include_str!("../guide/claims.md")]
     pub mod claims {}
+    #[doc = include_str!("../guide/deploying.md")]
+    pub mod deploying {}
     #[cfg(feature = "mcp")]
     #[doc = include_str!("../guide/mcp.md")]
     pub mod mcp {}
@@ -159,6 +172,10 @@ pub mod guide {
     pub mod writing_a_store {}
     #[doc = include_str!("../guide/writing_a_provider.md")]
     pub mod writing_a_provider {}
+    #[doc = include_str!("../guide/coming_from_langgraph.md")]
+    pub mod coming_from_langgraph {}
+    #[doc = include_str!("../guide/coming_from_pydantic_ai.md")]
+    pub mod coming_from_pydantic_ai {}
 }
 
 /// The code of the repository's own pages.

@@ -71,7 +71,7 @@ fn it_researches_in_parallel_and_writes_a_cited_report() {
             "100 % task 4 completed: What is weak",
             "  * faults of check: [\"[[docs/durability.md#durability]] is in no document\"]",
             "Rust rules out much on the way, but not this.",
-            "--session research-1 --inspect",
+            " --inspect",
         ],
     );
     assert_eq!(report(folder.path(), "research-1.md"), REPORT);

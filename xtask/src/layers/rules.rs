@@ -15,6 +15,7 @@ const MCP: &str = "stepfold-mcp";
 const OTEL: &str = "stepfold-otel";
 const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
+const TERMINAL: &str = "stepfold-terminal";
 const FACADE: &str = "stepfold";
 const CLI: &str = "stepfold-cli";
 const EXAMPLES: &str = "stepfold-examples";
@@ -100,11 +101,18 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: TERMINAL,
+        folder: "crates/terminal",
+        floor: Floor::Screen,
+        may_use: &[STATE_CORE, TOOLS, AGENT_LOOP, RUNNER],
+        by_feature: &[],
+    },
+    Layer {
         package: FACADE,
         folder: "crates/stepfold",
         floor: Floor::Facade,
         may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
-        by_feature: &[PROVIDERS, MCP, OTEL],
+        by_feature: &[PROVIDERS, MCP, OTEL, TERMINAL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
     Layer { package: EXAMPLES, folder: "examples", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -125,6 +133,7 @@ pub const FENCES: &[Fence] = &[
             GRAPH,
             MCP,
             RUNNER,
+            TERMINAL,
             FACADE,
             CLI,
             EXAMPLES,
@@ -154,7 +163,7 @@ pub const FENCES: &[Fence] = &[
             "diesel",
         ],
         reach: Reach::Tree,
-        allowed: &[SESSION_SCOPES, RUNNER, FACADE, CLI, EXAMPLES],
+        allowed: &[SESSION_SCOPES, RUNNER, TERMINAL, FACADE, CLI, EXAMPLES],
         reason: "only session stores talk to databases",
     },
     Fence {
@@ -199,6 +208,8 @@ pub enum Floor {
     Workflows,
     /// Where the loop and sessions meet.
     Keystone,
+    /// What a person sees of runs.
+    Screen,
     /// Re-exports.
     Facade,
     /// Programs. They use the facade and nothing else of ours, in tests as well.

@@ -14,8 +14,9 @@ const STATUS: &str = "docs/status.md";
 const SHELL: &[&str] = &["sh", "bash", "console"];
 /// What cargo can do by itself, and the tools that CONTRIBUTING.md tells people to install.
 const CARGO_COMMANDS: &[&str] = &[
-    "add", "bench", "build", "check", "clippy", "deny", "doc", "fmt", "install", "nextest", "run", "test",
-    "tree", "update",
+    // The aliases of this repository, in `.cargo/config.toml`.
+    "analyst", "research", "add", "bench", "build", "check", "clippy", "deny", "doc", "fmt", "install",
+    "nextest", "run", "test", "tree", "update",
 ];
 
 pub(super) fn check(file: &File, facts: &Facts) -> Vec<Problem> {

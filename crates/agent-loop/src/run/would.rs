@@ -8,7 +8,7 @@ use super::machine::Run;
 use super::work::WorkOutcome;
 use crate::approval::Question;
 use crate::planned::{NodeOutcome, NodeStatus};
-use crate::state_input::{StateInput, are_recorded_alike};
+use crate::state_input::{StateInput, are_recorded_alike, canonical_inputs};
 
 /// Something that the agent would do with a call, or with a node, in another way.
 #[derive(Debug, PartialEq)]
@@ -108,7 +108,10 @@ impl Run {
 }
 
 fn asked_with(inputs: &[StateInput]) -> String {
-    format!("that it is asked about with {}", serde_json::json!(inputs))
+    match inputs {
+        [] => "that it is asked about without values from the state".to_owned(),
+        inputs => format!("that it is asked about with {}", canonical_inputs(inputs)),
+    }
 }
 
 /// Whether the work of a node was begun.

@@ -140,7 +140,7 @@ impl View<'_> {
             show::line(self.cutter.cut(&format!("stored, not answered yet: {message}")));
         }
         for request in &self.pending {
-            show::line(show::approval(request));
+            show::line(stepfold::terminal::approval(request, stepfold::terminal::stdout_form()));
         }
     }
 

@@ -54,8 +54,12 @@ async fn ask(
     tell_session(&session, json);
     let ending = turns.send(&session, input, key).await?;
     if !json && ending == Ending::Done {
-        let id = quoted(session.key().id.as_str());
-        show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));
+        // At a terminal the session that was written last is the one that is meant.
+        let which = match show::is_at_terminal() {
+            true => "-c".to_owned(),
+            false => format!("--session {}", quoted(session.key().id.as_str())),
+        };
+        show::aside(&format!("go on: stepfold chat {} {which}", desk.words()));
     }
     Ok(ending)
 }

@@ -2,15 +2,13 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{ApprovalRequest, AskReason, StateInput, StateValue};
+use stepfold::agent_loop::ApprovalRequest;
 use stepfold::prelude::*;
 use stepfold::state_core::chat::ToolCall;
 use stepfold::state_core::escape_all_invisible;
+use stepfold::terminal::stderr_form;
 
-use super::{NAME, Text, call};
-
-/// Arguments of up to so many characters stand in the line of the question.
-const IN_LINE: usize = 80;
+use super::{Text, call};
 
 /// How a tool differs from what was approved of it, line by line, with nothing invisible.
 pub(crate) fn change(diff: &str) -> Text {
@@ -18,40 +16,9 @@ pub(crate) fn change(diff: &str) -> Text {
     Text::from(format!("this tool is not as it was approved:{}", lines.collect::<String>()))
 }
 
-/// What an approver is asked: the tool, and its arguments as they will be run: whole, as JSON, with nothing invisible.
+/// What an approver is asked, as it is told beside a reply.
 pub(crate) fn approval(request: &ApprovalRequest) -> Text {
-    let mut why = Vec::new();
-    if matches!(request.reason, AskReason::MayHaveHappened) {
-        why.push("it had started before a crash, and may have had its effect".to_owned());
-    }
-    if request.times > 1 {
-        why.push(format!("the reply makes this call {} times", request.times));
-    }
-    let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
-    let arguments = request.call.arguments.to_text();
-    let arguments = if arguments.chars().count() <= IN_LINE {
-        format!(" {}", escape_all_invisible(&arguments))
-    } else {
-        let lines = serde_json::to_string_pretty(&self::arguments(&request.call)).unwrap_or_default();
-        lines.lines().fold(String::new(), |shown, line| shown + "\n  " + &escape_all_invisible(line))
-    };
-    let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
-    let inputs: String = request.inputs_from_state.iter().map(input).collect();
-    Text::from(format!("decide about {id}: ")).with(NAME, format!("{tool}{arguments}")).and(inputs).and(why)
-}
-
-/// A parameter that the state fills, on a line of its own.
-fn input(input: &StateInput) -> String {
-    let value = match &input.value {
-        StateValue::Value(value) => value.to_string(),
-        StateValue::Truncated { begins, bytes, sha256 } => {
-            format!("{begins}... ({bytes} bytes, SHA-256 {sha256})")
-        }
-        StateValue::Hidden { sha256 } => format!("hidden (SHA-256 {sha256})"),
-        _ => "unknown".to_owned(),
-    };
-    let (parameter, key) = (escape_all_invisible(&input.parameter), escape_all_invisible(&input.key));
-    format!("\n  {parameter} = {}, from the state key {key}", escape_all_invisible(&value))
+    stepfold::terminal::approval(request, stderr_form())
 }
 
 /// A request for programs.

@@ -21,7 +21,8 @@ pub(crate) use self::nodes::{is_own, progress_lines};
 pub(crate) use self::restart::Restart;
 pub(crate) use self::stage::Stage;
 pub(crate) use self::text::{
-    DIM, NAME, Text, Traces, aside, bad, end_of_output, line, note, on_this_line, print, reply, styled,
+    DIM, NAME, Text, Traces, aside, bad, choose_verbose, end_of_output, is_at_terminal, is_verbose, line,
+    note, note_exactly, on_this_line, print, reply, styled,
 };
 pub(crate) use self::watch::{Watch, changes};
 

@@ -1,76 +1,59 @@
 //! The one place where text is written. Models, tools and files may say things that a terminal obeys (`ESC[8m` hides
-//! what follows): whatever is shown is escaped here, and styles are put around it afterwards.
+//! what follows): a [`Text`] is escaped when it is made, and what is no text is escaped here.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anstyle::{AnsiColor, Style};
 use stepfold::state_core::escape_invisible;
+pub(crate) use stepfold::terminal::Text;
+use stepfold::terminal::{Form, Look, stderr_form};
 
-pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-pub(crate) const DIM: Style = Style::new().dimmed();
-pub(crate) const NAME: Style = Style::new().bold();
+pub(crate) const DIM: Look = Look::DIM;
+pub(crate) const NAME: Look = Look::STRONG;
+
+/// The columns that lines after a wrap are moved in.
+const INDENT: usize = 4;
+
+/// Whether calls are shown in full.
+static IS_VERBOSE: AtomicBool = AtomicBool::new(false);
 
 /// How standard output failed, if it did. Nothing more is written to it then; what is done is done all the same.
 static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
 
-/// Text to be shown, each part in its style. What is in it is escaped when it is written.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Text(Vec<(Style, String)>);
-
-impl Text {
-    /// Appends text.
-    pub(crate) fn and(self, text: impl Into<String>) -> Self {
-        self.with(Style::new(), text)
-    }
-
-    /// Appends text in a style.
-    pub(crate) fn with(mut self, style: Style, text: impl Into<String>) -> Self {
-        self.0.push((style, text.into()));
-        self
-    }
-
-    /// Writes the text and this end of it.
-    fn write(&self, out: &mut impl Write, end: &str) -> io::Result<()> {
-        for (style, text) in &self.0 {
-            write!(out, "{style}{}{style:#}", escape_invisible(text))?;
-        }
-        write!(out, "{end}")?;
-        out.flush()
-    }
+/// Makes it the choice of the process whether calls are shown in full.
+pub(crate) fn choose_verbose(is_verbose: bool) {
+    IS_VERBOSE.store(is_verbose, Ordering::Relaxed);
 }
 
-impl From<&str> for Text {
-    fn from(text: &str) -> Self {
-        Text::default().and(text)
-    }
+/// Whether calls are shown in full.
+pub(crate) fn is_verbose() -> bool {
+    IS_VERBOSE.load(Ordering::Relaxed)
 }
 
-impl From<String> for Text {
-    fn from(text: String) -> Self {
-        Text::default().and(text)
-    }
+/// Whether somebody sits at a terminal and reads what is told beside the reply.
+pub(crate) fn is_at_terminal() -> bool {
+    stderr_form().is_terminal()
 }
 
-impl From<&String> for Text {
-    fn from(text: &String) -> Self {
-        Text::from(text.as_str())
-    }
+/// Text in a look.
+pub(crate) fn styled(look: Look, text: impl AsRef<str>) -> Text {
+    Text::new(look, text)
 }
 
-/// Text in a style.
-pub(crate) fn styled(style: Style, text: impl Into<String>) -> Text {
-    Text::default().with(style, text)
+fn write(text: &Text, out: &mut impl Write, end: &str) -> io::Result<()> {
+    write!(out, "{}{end}", text.to_ansi())?;
+    out.flush()
 }
 
 /// A line on standard output.
 pub(crate) fn line(text: impl Into<Text>) {
-    to_output(|| text.into().write(&mut anstream::stdout().lock(), "\n"));
+    to_output(|| write(&text.into(), &mut anstream::stdout().lock(), "\n"));
 }
 
 /// A text on standard output that ends its last line itself.
 pub(crate) fn print(text: impl Into<Text>) {
-    to_output(|| text.into().write(&mut anstream::stdout().lock(), ""));
+    to_output(|| write(&text.into(), &mut anstream::stdout().lock(), ""));
 }
 
 /// More of a reply on standard output, at once: to a program or a file byte for byte, to a terminal escaped.
@@ -104,7 +87,18 @@ pub(crate) fn end_of_output() -> Option<&'static io::Error> {
 /// A line on standard error.
 pub(crate) fn note(text: impl Into<Text>) {
     // When nobody can be told, there is nobody to tell.
-    let _ = text.into().write(&mut anstream::stderr().lock(), "\n");
+    let text = text.into();
+    let text = match stderr_form() {
+        Form::Terminal { width } => text.wrapped(width, 0, INDENT),
+        Form::Log => text,
+    };
+    let _ = write(&text, &mut anstream::stderr().lock(), "\n");
+}
+
+/// A text on standard error as it is: not wrapped, which would drop spaces.
+pub(crate) fn note_exactly(text: &Text) {
+    // A reader that is gone is no failure.
+    let _ = write(text, &mut anstream::stderr().lock(), "\n");
 }
 
 /// A line on standard error that is not in the foreground.
@@ -114,14 +108,12 @@ pub(crate) fn aside(text: &str) {
 
 /// A line on standard error that says what is wrong.
 pub(crate) fn bad(what: &str, text: &str) {
-    note(styled(BAD, what).and(format!(": {text}")));
+    note(styled(Look::BAD, what).and(format!(": {text}")));
 }
 
 /// Shows a text in place of the line that the cursor is in, on standard error.
 pub(crate) fn on_this_line(text: &str) {
-    let mut terminal = anstream::stderr().lock();
-    // When nobody can be told, there is nobody to tell.
-    let _ = write!(terminal, "\r{}\x1b[K", escape_invisible(text)).and_then(|()| terminal.flush());
+    stepfold::terminal::on_this_line(&mut anstream::stderr().lock(), &styled(DIM, text));
 }
 
 /// Standard error for traces, which escape what they are given, but for invisible characters.

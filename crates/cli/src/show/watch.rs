@@ -13,13 +13,14 @@ use stepfold::runner::Seen;
 use stepfold::state_core::chat::Role;
 use stepfold::state_core::escape_all_invisible;
 use stepfold::state_core::state::MESSAGES;
+use stepfold::terminal::{Form, Look, Markdown, Text, View, change_line, stderr_form, stdout_form};
 use stepfold::tools::Status;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use crate::model::FailedRequest;
 
 use super::nodes::{Nodes, Shown, is_shown};
-use super::{aside, call_of, line, note, on_this_line, reply, short};
+use super::{aside, call_of, is_verbose, line, note, on_this_line, print, reply, short};
 
 /// How long the wheel stands still.
 const TURN: Duration = Duration::from_millis(120);
@@ -48,6 +49,11 @@ pub(crate) struct Watch {
     has_seen_run: bool,
     /// Of a graph.
     nodes: Option<Nodes>,
+    /// At a terminal: what calls and figures look like.
+    view: Option<View>,
+    /// The reply, where standard output is a terminal.
+    reply: Option<Markdown>,
+    began: Instant,
 }
 
 /// What is waited for, and since when.
@@ -72,6 +78,9 @@ impl Watch {
             has_wheel,
             has_seen_run: false,
             nodes: None,
+            view: has_wheel.then(|| View::new(stderr_form()).verbose(is_verbose())),
+            reply: None,
+            began: Instant::now(),
         }
     }
 
@@ -152,6 +161,58 @@ impl Watch {
     }
 
     fn show(&mut self, event: &RunEvent) {
+        let now = self.began.elapsed();
+        let seen = match event {
+            RunEvent::Asking { .. } | RunEvent::Text(_) | RunEvent::Reasoning(_) => None,
+            // Lines of nodes say it under their names.
+            RunEvent::Inner { .. } | RunEvent::NodeStarted { .. } | RunEvent::NodeFinished { .. }
+                if self.nodes.is_some() =>
+            {
+                None
+            }
+            RunEvent::Output { .. } => None,
+            event => self.view.as_mut().map(|view| view.see(event, now)),
+        };
+        match (event, seen) {
+            // The view counts what a turn costs; it knows no state.
+            (RunEvent::Committed(event), _) => self.committed(event),
+            (RunEvent::Ended(_), Some(shown)) => {
+                self.show_nodes(event);
+                self.end();
+                self.show_lines(shown);
+            }
+            (RunEvent::ToolStarted { tool, .. }, Some(shown)) if shown.is_empty() => {
+                let tools = self.view.as_ref().and_then(View::at_work);
+                self.wait(&tools.unwrap_or_else(|| tool.clone()));
+            }
+            (
+                RunEvent::ToolStarted { .. }
+                | RunEvent::ToolFinished { .. }
+                | RunEvent::ToolProgress { .. }
+                | RunEvent::Trimmed(_)
+                | RunEvent::Inner { .. },
+                Some(shown),
+            ) => {
+                self.end();
+                self.show_lines(shown);
+                if let Some(tools) = self.view.as_ref().and_then(View::at_work) {
+                    self.wait(&tools);
+                }
+            }
+            (event, _) => self.show_plain(event),
+        }
+    }
+
+    fn show_lines(&self, shown: Vec<stepfold::terminal::Shown>) {
+        for shown in shown {
+            if let stepfold::terminal::Shown::Line(line) = shown {
+                note(line);
+            }
+        }
+    }
+
+    /// An event in the lines of a log.
+    fn show_plain(&mut self, event: &RunEvent) {
         match event {
             RunEvent::Asking { model, .. } => self.wait(model),
             RunEvent::Text(text) => self.text(text),
@@ -181,10 +242,14 @@ impl Watch {
                 }
                 _ => {}
             },
-            event => match self.nodes.as_mut().map(|nodes| nodes.see(event)) {
-                Some(shown) => self.show_all(shown),
-                None => self.end(),
-            },
+            event => self.show_nodes(event),
+        }
+    }
+
+    fn show_nodes(&mut self, event: &RunEvent) {
+        match self.nodes.as_mut().map(|nodes| nodes.see(event)) {
+            Some(shown) => self.show_all(shown),
+            None => self.end(),
         }
     }
 
@@ -254,9 +319,21 @@ impl Watch {
             && !event.delta.is_empty()
         {
             let (is_graph, has_tasks) = (self.nodes.is_some(), Progress::of(&state).is_ok());
-            for change in &changes(&state, &before) {
-                if !(is_graph && is_shown(change, has_tasks)) {
-                    self.aside(&format!("  ~ {change}"));
+            match stderr_form() {
+                Form::Log => {
+                    for change in &changes(&state, &before) {
+                        if !(is_graph && is_shown(change, has_tasks)) {
+                            self.aside(&format!("  ~ {change}"));
+                        }
+                    }
+                }
+                Form::Terminal { width } => {
+                    for change in state.diff(&before).iter().filter(|change| change.key != MESSAGES) {
+                        if !(is_graph && is_shown(&format!("{}:", change.key), has_tasks)) {
+                            self.end();
+                            note(change_line(change, width));
+                        }
+                    }
                 }
             }
         }
@@ -281,14 +358,27 @@ impl Watch {
         if self.is_earlier {
             self.earlier.push_str(text);
         } else {
-            self.is_in_text = !text.ends_with('\n');
-            reply(text);
+            match stdout_form() {
+                Form::Log => {
+                    self.is_in_text = !text.ends_with('\n');
+                    reply(text);
+                }
+                Form::Terminal { width } => {
+                    let sign = || Markdown::new(width, Text::new(Look::GOOD, "● "));
+                    let shown = self.reply.get_or_insert_with(sign).push(text);
+                    self.is_in_text = true;
+                    print(shown);
+                }
+            }
         }
     }
 
     fn end_text(&mut self) {
         if std::mem::take(&mut self.is_in_text) {
-            reply("\n");
+            match self.reply.take() {
+                Some(mut markdown) => print(markdown.end()),
+                None => reply("\n"),
+            }
         }
         let earlier = std::mem::take(&mut self.earlier);
         if !earlier.is_empty() {

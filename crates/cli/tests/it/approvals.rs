@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use expect_test::expect;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::room::{Room, without_digests};
 
@@ -307,21 +307,21 @@ fn a_tool_runs_with_the_values_that_were_shown() {
          command = { argv = [\"sh\", \"-c\", \"cat >> paid\"] }",
         "assistant: > c1 pay(euro=5)\nassistant: Paid.",
     );
-    room.say("state set a.toml -s other 'app:account=\"A-1\"'", "");
-    let said = room.say("run a.toml -s s1 go", "");
+    let said = room.say("run a.toml -s s1 --set app:account=A-1 go", "");
     let shown =
         "| decide about c1#DIGEST: pay {\"euro\":5}\n|   account = \"A-1\", from the state key app:account\n";
     assert!(said.contains(shown), "{said}");
-    let told = &waits(&room, "a.toml")[0]["inputs_from_state"];
-    assert_eq!(told.to_string(), r#"[{"key":"app:account","parameter":"account","value":"A-1"}]"#);
-    room.say("state set a.toml -s other 'app:account=\"A-2\"'", "");
+    let told = &waits(&room, "a.toml -s s1")[0]["inputs_from_state"];
+    assert_eq!(*told, json!([{"key": "app:account", "parameter": "account", "value": "A-1"}]));
+    room.say("run a.toml -s s2 --set app:account=A-2 go", "");
     let said = room.say("resume a.toml -s s1 --approve c1", "");
     let shown =
         "| decide about c1#DIGEST: pay {\"euro\":5}\n|   account = \"A-2\", from the state key app:account\n";
     assert!(said.contains(shown) && said.ends_with("exit 3\n"), "{said}");
     assert_eq!(read(&room, "paid"), "");
-    let id = waits(&room, "a.toml")[0]["id"].as_str().unwrap().to_owned();
+    let id = id(&room, "a.toml -s s1");
     let said = room.say(&format!("resume a.toml -s s1 --approve {id}"), "");
     assert!(said.contains("Paid."), "{said}");
-    assert_eq!(read(&room, "paid"), r#"{"account":"A-2","euro":5}"#);
+    let paid: Value = serde_json::from_str(&read(&room, "paid")).unwrap();
+    assert_eq!(paid, json!({"account": "A-2", "euro": 5}));
 }

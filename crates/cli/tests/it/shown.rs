@@ -22,13 +22,13 @@ fn nothing_hides_what_is_approved() {
         0,
         expect![[r#"
             session s1
-            I tidy\u001b[8m up\u202e.
-            decide about p1#DIGEST: run {"command":"ls\u001b[8m; rm -rf /\u001b[0m","note":"a\u202eb\u200d\nc"}
+            ● I tidy\u001b[8m up\u202e.
+            ? decide about p1#DIGEST: run {"command":"ls\u001b[8m; rm -rf /\u001b[0m","note":"a\u202eb\u200d\nc"}
             run it? [y]es, [n]o, [m]odify, [l]ater: y
-            > p1 run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc")
-              p1: \u001b[2Jgone
-            Done\u009b8m.
-            go on: stepfold chat a.toml --session s1
+              ✓ run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc") → \u001b[2Jgone · TIME
+            ● Done\u009b8m.
+              1 step · 1 call · TIME
+            go on: stepfold chat a.toml -c
         "#]],
     );
     // Nor what was done, for whoever looks at it later.

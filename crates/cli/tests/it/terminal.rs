@@ -62,6 +62,11 @@ impl Terminal {
         self.until_shown(words, |shown| shown.trim_end().ends_with(words))
     }
 
+    /// Waits until the screen shows these words, and a prompt at its end.
+    pub(crate) fn until_prompt_after(&self, words: &str) -> &Self {
+        self.until_shown(words, |shown| shown.contains(words) && shown.trim_end().ends_with("\n>"))
+    }
+
     /// Waits until the last line is the wheel, turning for this.
     pub(crate) fn until_wheel(&self, what: &str) -> &Self {
         self.until_shown(what, |shown| {
@@ -95,9 +100,24 @@ impl Terminal {
         self.reader.join().unwrap();
         let shown = self.screen.shown.lock().unwrap().screen().contents();
         let shown = shown.lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n";
-        expect.assert_eq(&crate::room::without_digests(&shown));
+        expect.assert_eq(&without_times(&crate::room::without_digests(&shown)));
         assert_eq!(ended.code(), Some(status));
     }
+}
+
+/// The text with `TIME` in place of each duration behind a `·`.
+fn without_times(shown: &str) -> String {
+    let is_time = |part: &str| {
+        let mut words = part.split(' ');
+        let is_number = words.next().is_some_and(|number| number.parse::<f64>().is_ok());
+        is_number && matches!(words.next(), Some("ms" | "s" | "min"))
+    };
+    let line = |line: &str| {
+        let parts: Vec<&str> =
+            line.split(" · ").map(|part| if is_time(part) { "TIME" } else { part }).collect();
+        parts.join(" · ")
+    };
+    shown.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
 const ASK: &str = "run it? [y]es, [n]o, [m]odify, [l]ater:";
@@ -138,41 +158,41 @@ fn a_chat_is_asked_interrupted_left_resumed_inspected_and_forked() {
     chat.until("\n>").enter("pay the bill");
     chat.until(ASK).enter("m");
     chat.until("arguments as JSON:").enter(r#"{"euro": 5}"#);
-    chat.until("It is paid.\n>").enter("now the slow thing");
+    chat.until_prompt_after("It is paid.").enter("now the slow thing");
     // The gate opens when the tool does: the turn is in its middle then.
     let gate = std::fs::OpenOptions::new().write(true).open(room.path("gate")).unwrap();
     chat.until_wheel("slow").press("\x03");
-    chat.until("\n>").enter("then not");
+    chat.until_prompt_after("cancelled").enter("then not");
     drop(gate);
-    chat.until("Then not.\n>").enter("pay another one");
+    chat.until_prompt_after("● Then not.").enter("pay another one");
     chat.until(ASK).enter("l");
-    chat.until("\n>").enter("/state");
+    chat.until_prompt_after("decide with").enter("/state");
     chat.until("paid = 5\n>").enter("/quit");
     chat.check(3, expect![[r#"
         session s1
-        a line is a turn; /state shows the state, /session the session, /quit ends (as does Ctrl-D); Ctrl-C stops a turn
+        a line is a turn; /state shows the state, /session the session, /quit ends (as does Ctrl-D); Ctrl-C stops a
+            turn
         > pay the bill
-        I pay.
-        decide about p1#DIGEST: pay {"euro":500}
+        ● I pay.
+        ? decide about p1#DIGEST: pay {"euro":500}
         run it? [y]es, [n]o, [m]odify, [l]ater: m
         arguments as JSON: {"euro": 5}
-        > p1 pay(euro=5)
-          p1: {"euro":5}
-          ~ paid: 0 -> 5
-        It is paid.
+          ✓ pay(euro=5) → {"euro": 5} · TIME
+          ~ paid 0 -> 5
+        ● It is paid.
+          1 step · 1 call · TIME
         > now the slow thing
-        > c1 slow()
-          c1!: tool 'slow' cancelled while it ran; the effect may have happened
+          - slow() → tool 'slow' cancelled while it ran; the effect may have happened · TIME · at most once
+          1 step · 1 call · TIME
         the run ended: the run was cancelled
         > then not
-        Then not.
+        ● Then not.
+          1 step · TIME
         > pay another one
-        decide about p2#DIGEST: pay {"euro":7}
+        ? decide about p2#DIGEST: pay {"euro":7}
         run it? [y]es, [n]o, [m]odify, [l]ater: l
         the run waits for a decision, and is stored; decide with
-          stepfold resume a.toml --session s1 --approve p2#DIGEST
-          stepfold resume a.toml --session s1 --reject p2#DIGEST=REASON
-          stepfold resume a.toml --session s1 --modify p2#DIGEST=JSON
+          stepfold resume a.toml
         > /state
         paid = 5
         > /quit
@@ -190,12 +210,12 @@ fn resumed_inspected_and_forked(room: &Room) {
         expect![[r#"
             session s1
             goes on with "pay another one", which waits in step 1 for a decision about p2#DIGEST
-            decide about p2#DIGEST: pay {"euro":7}
+            ? decide about p2#DIGEST: pay {"euro":7}
             run it? [y]es, [n]o, [m]odify, [l]ater: y
-            > p2 pay(euro=7)
-              p2: {"euro":7}
-              ~ paid: 5 -> 12
-            That was all.
+              ✓ pay(euro=7) → {"euro": 7} · TIME
+              ~ paid 5 -> 12
+            ● That was all.
+              1 step · 1 call · TIME
         "#]],
     );
 
@@ -243,7 +263,8 @@ fn resumed_inspected_and_forked(room: &Room) {
     forked.until("\n>").press("\x04");
     forked.check(0, expect![[r#"
         session s2
-        a line is a turn; /state shows the state, /session the session, /quit ends (as does Ctrl-D); Ctrl-C stops a turn
+        a line is a turn; /state shows the state, /session the session, /quit ends (as does Ctrl-D); Ctrl-C stops a
+            turn
         >
     "#]]);
 }
@@ -299,15 +320,16 @@ fn a_graph_shows_how_far_it_is_and_asks() {
             read#1 | failed: the program failed (exit status: 3): it is lost
               task 2 failed: two
             say | starts
-            I publish.
-            decide about say/p1#DIGEST: publish {}
+            ● I publish.
+            ? decide about say/p1#DIGEST: publish {}
             run it? [y]es, [n]o, [m]odify, [l]ater: y
             say | starts
             say | > p1 publish()
             say |   p1: published
-            It is out.
+            ● It is out.
             say | done
-            go on: stepfold chat g.toml --session s1
+              1 step · TIME
+            go on: stepfold chat g.toml -c
         "#]],
     );
 }

@@ -1,0 +1,81 @@
+//! What changes in the state: a line for each key.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+use stepfold_state_core::state::{KeyChange, State, ValueChange};
+
+use crate::brief::brief;
+use crate::{Look, Text};
+
+/// The characters that are shown before the first difference of two texts.
+const CONTEXT: usize = 10;
+
+/// The changes from one state to another, without the conversation, in lines of at most `width` columns.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::state::{Handler, Schema, State};
+/// use stepfold_terminal::changes;
+///
+/// let schema = Schema::builder().key_schema("app:queries", json!("integer")).handler(Handler::sum()).default(3).build()?;
+/// let before = State::new(&schema);
+/// let mut now = before.clone();
+/// now.set("app:queries", 1)?;
+/// let lines = changes(&now, &before, 60);
+/// assert_eq!(lines[0].to_plain(), "  ~ app:queries 3 -> 4");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn changes(now: &State, before: &State, width: usize) -> Vec<Text> {
+    let mut now = now.clone();
+    // What was said is shown as such.
+    now.replace_messages(before.messages().clone());
+    now.diff(before).iter().map(|change| change_line(change, width)).collect()
+}
+
+/// One change in a line of at most `width` columns.
+pub fn change_line(KeyChange { key, change }: &KeyChange, width: usize) -> Text {
+    let line = Text::new(Look::DIM, "  ~ ").with(Look::KEY, key);
+    let room = width.saturating_sub(line.width() + 1);
+    let pair =
+        |before: String, after: String| line.clone().with(Look::DIM, &format!(" {before} -> ")).and(&after);
+    let half = room.saturating_sub(4) / 2;
+    match change {
+        ValueChange::Added { after } => pair("unset".to_owned(), brief(after, room.saturating_sub(9))),
+        ValueChange::Removed { before } => pair(brief(before, room.saturating_sub(9)), "unset".to_owned()),
+        ValueChange::Replaced { before, after } => {
+            let (before, after) = from_difference(before, after, half);
+            let before = brief(&before, half);
+            let left = room.saturating_sub(4 + Text::from(&before).width());
+            pair(before, brief(&after, left))
+        }
+        ValueChange::Appended { from, items } => {
+            let total = format!(" ({} items)", from + items.len());
+            let items = Value::from(items.clone());
+            let items = brief(&items, room.saturating_sub(2 + total.len()));
+            line.with(Look::DIM, " + ").and(&items).with(Look::DIM, &total)
+        }
+        _ => line,
+    }
+}
+
+/// Two values to be shown side by side. Of long texts that begin alike the beginning is left out.
+fn from_difference<'a>(
+    before: &'a Value,
+    after: &'a Value,
+    width: usize,
+) -> (Cow<'a, Value>, Cow<'a, Value>) {
+    let (Value::String(left), Value::String(right)) = (before, after) else {
+        return (Cow::Borrowed(before), Cow::Borrowed(after));
+    };
+    let common = left.chars().zip(right.chars()).take_while(|(left, right)| left == right).count();
+    if common <= CONTEXT || left.chars().count().max(right.chars().count()) + 2 <= width {
+        return (Cow::Borrowed(before), Cow::Borrowed(after));
+    }
+    let rest = |text: &str| {
+        let rest: String = text.chars().skip(common - CONTEXT).collect();
+        Cow::Owned(Value::String(format!("…{rest}")))
+    };
+    (rest(left), rest(right))
+}

@@ -1,0 +1,63 @@
+//! Shows runs of agents at a terminal: answers, calls, state changes, approvals.
+//!
+//! A [`Printer`] shows an invocation on standard output to its end:
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! use stepfold_agent_loop::Agent;
+//! use stepfold_providers::Scripted;
+//! use stepfold_runner::Runner;
+//! use stepfold_session_scopes::MemoryStore;
+//! use stepfold_terminal::Printer;
+//!
+//! let agent = Agent::builder(Scripted::conversation("assistant: It is **open**.")?).build()?;
+//! let session = Runner::builder(agent, MemoryStore::new()).build().session("ada", "monday").await?;
+//! Printer::new().follow(&session.send("is it open?").await?).await?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! What is shown is decided by a [`View`], which is pure: an event in, lines out. It is made of parts that serve alone:
+//! [`Markdown`] as it comes, [`Calls`] in a line each, [`changes`] of the state, an [`approval`] with all that is approved,
+//! values in [`brief`]. [`Text`] is what they all give; in it nothing is left that a terminal obeys.
+//!
+//! There are two [forms](Form): lines of a terminal, wrapped to its width, and lines of a log, for a pipe or a file, which
+//! have no escape sequences and no times. Colors are the 16 of the terminal's own theme.
+//!
+//! # What is absent
+//!
+//! Nothing here reads what a person types, and no other screen than lines that scroll: no windows, no mouse.
+
+mod approval;
+mod brief;
+mod calls;
+mod changes;
+mod markdown;
+mod print;
+mod text;
+mod view;
+
+use std::time::Duration;
+
+pub use self::approval::approval;
+pub use self::brief::brief;
+pub use self::calls::Calls;
+pub use self::changes::{change_line, changes};
+pub use self::markdown::Markdown;
+pub use self::print::{Color, Printer, on_this_line, stderr_form, stdout_form};
+pub use self::text::{Look, Text};
+pub use self::view::{Form, Shown, View, restart};
+
+/// A duration as people read it.
+fn seconds(duration: Duration) -> String {
+    match duration.as_secs() {
+        0 => format!("{} ms", duration.as_millis()),
+        1..=59 => format!("{:.1} s", duration.as_secs_f64()),
+        seconds => format!("{} min {} s", seconds / 60, seconds % 60),
+    }
+}
+
+/// A number of things, in words.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}

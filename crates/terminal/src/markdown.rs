@@ -1,0 +1,465 @@
+//! Markdown of an answer, shown while it comes.
+//!
+//! Each source line is laid out by itself, and line breaks stay as the model wrote them. What would surprise a reader: of
+//! a line that is not complete only the words are shown that nothing which follows can change: an open `**` holds its words
+//! back until it is closed or the line ends. So what was shown stays, and the whole is the same however it came in parts.
+
+use std::mem::discriminant;
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+use crate::{Look, Text};
+
+/// The columns before each line of an answer; its sign stands in them in the first one.
+const MARGIN: usize = 2;
+
+/// What is put before a line that is parsed, so that it is a paragraph whatever it begins with.
+const PREFIX: &str = ". ";
+
+/// Renders Markdown as it comes.
+///
+/// # Examples
+/// ```
+/// use stepfold_terminal::{Look, Markdown, Text};
+///
+/// let mut answer = Markdown::new(24, Text::new(Look::GOOD, "● "));
+/// let mut shown = String::new();
+/// for part in ["It has **12 sta", "lls**, and `count` adds ", "them up.\n- one\n- two\n"] {
+///     shown += &answer.push(part).to_plain();
+/// }
+/// shown += &answer.end().to_plain();
+/// assert_eq!(shown, "● It has 12 stalls, and\n  count adds them up.\n  • one\n  • two\n");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Markdown {
+    width: usize,
+    sign: Text,
+    /// The line that is not complete.
+    line: String,
+    /// How much of its rendering was shown, in bytes.
+    shown: usize,
+    /// Within a code block: what ends it.
+    fence: Option<String>,
+    table: Vec<String>,
+    has_begun: bool,
+    is_blank_before: bool,
+}
+
+impl Markdown {
+    /// An answer in lines of up to so many columns, which begins with this sign of two columns.
+    pub fn new(width: usize, sign: Text) -> Self {
+        Markdown {
+            width: width.max(20),
+            sign,
+            line: String::new(),
+            shown: 0,
+            fence: None,
+            table: Vec::new(),
+            has_begun: false,
+            is_blank_before: false,
+        }
+    }
+
+    /// More of the answer. Gives what can be shown now.
+    pub fn push(&mut self, text: &str) -> Text {
+        let mut shown = Text::default();
+        self.line.push_str(text);
+        while let Some(end) = self.line.find('\n') {
+            let rest = self.line.split_off(end + 1);
+            let line = std::mem::replace(&mut self.line, rest);
+            self.whole(line.trim_end_matches(['\n', '\r']), &mut shown);
+        }
+        self.partial(&mut shown);
+        shown
+    }
+
+    /// The rest of the answer, with the end of its last line. Another answer may follow.
+    pub fn end(&mut self) -> Text {
+        let mut shown = Text::default();
+        let line = std::mem::take(&mut self.line);
+        if !line.is_empty() {
+            self.whole(&line, &mut shown);
+        }
+        self.end_table(&mut shown);
+        if std::mem::take(&mut self.has_begun) {
+            shown.push(Look::PLAIN, "\n");
+        }
+        (self.fence, self.is_blank_before) = (None, false);
+        shown
+    }
+
+    /// A complete line.
+    fn whole(&mut self, line: &str, to: &mut Text) {
+        if let Some(fence) = &self.fence {
+            match line.trim_start().starts_with(fence) {
+                true => self.fence = None,
+                false => self.show(&code(line, self.width), to),
+            }
+            return;
+        }
+        if line.trim_start().starts_with('|') {
+            return self.table.push(line.to_owned());
+        }
+        self.end_table(to);
+        if let Some(fence) = fence(line) {
+            self.fence = Some(fence);
+        } else if line.trim().is_empty() {
+            self.is_blank_before = self.has_begun;
+        } else {
+            let rendered = self.rendered(line);
+            self.show(&rendered, to);
+        }
+        self.shown = 0;
+    }
+
+    /// What can be shown of the line that is not complete.
+    fn partial(&mut self, to: &mut Text) {
+        if self.fence.is_some() || !self.table.is_empty() || !is_decided(&self.line) {
+            return;
+        }
+        let kept = stable(&self.line);
+        if kept > 0 {
+            let rendered = self.rendered(&self.line[..kept]);
+            let shown = rendered.len();
+            self.show(&rendered, to);
+            self.shown = shown;
+        }
+    }
+
+    /// Shows what was not shown yet of a line.
+    fn show(&mut self, line: &Text, to: &mut Text) {
+        if self.shown == 0 {
+            let margin = Text::from(" ".repeat(MARGIN));
+            if std::mem::replace(&mut self.has_begun, true) {
+                let blank = if std::mem::take(&mut self.is_blank_before) { "\n" } else { "" };
+                to.push(Look::PLAIN, &format!("{blank}\n"));
+                to.append(&margin);
+            } else {
+                to.append(&self.sign);
+            }
+        }
+        if line.len() > self.shown {
+            to.append(&line.slice(self.shown..line.len()));
+        }
+    }
+
+    /// A line as it is shown, wrapped.
+    fn rendered(&self, line: &str) -> Text {
+        let line = Line::of(line);
+        let base = match line.kind {
+            Kind::Heading => Look::STRONG.underline(),
+            Kind::Quote => Look::DIM,
+            _ => Look::PLAIN,
+        };
+        let mut text = Text::from(" ".repeat(line.indent));
+        let hang = match line.kind {
+            Kind::Rule => {
+                text.push(Look::DIM, &"─".repeat(self.width.saturating_sub(MARGIN).min(40)));
+                return text;
+            }
+            Kind::Item(marker) => {
+                text.push(Look::DIM, marker);
+                text.push(Look::PLAIN, " ");
+                text.width()
+            }
+            Kind::Quote => {
+                text.push(Look::DIM, "│ ");
+                text.width()
+            }
+            Kind::Heading | Kind::Text => text.width(),
+        };
+        text.append(&inline(line.content, base));
+        text.wrapped(self.width, MARGIN, MARGIN + hang)
+    }
+
+    fn end_table(&mut self, to: &mut Text) {
+        let rows = std::mem::take(&mut self.table);
+        if rows.is_empty() {
+            return;
+        }
+        self.shown = 0;
+        for line in table(&rows, self.width.saturating_sub(MARGIN)) {
+            let line = line.wrapped(self.width, MARGIN, MARGIN + 2);
+            self.show(&line, to);
+        }
+    }
+}
+
+/// A line by its beginning.
+struct Line<'a> {
+    indent: usize,
+    kind: Kind<'a>,
+    content: &'a str,
+}
+
+enum Kind<'a> {
+    Heading,
+    Item(&'a str),
+    Quote,
+    Rule,
+    Text,
+}
+
+impl<'a> Line<'a> {
+    fn of(line: &'a str) -> Self {
+        let content = line.trim_start();
+        let indent = (line.len() - content.len()).min(12);
+        let (kind, content) = Self::kind(content);
+        let indent = if matches!(kind, Kind::Item(_) | Kind::Text) { indent } else { 0 };
+        Line { indent, kind, content: content.trim() }
+    }
+
+    fn begins_like(&self, other: &Line<'_>) -> bool {
+        self.indent == other.indent && discriminant(&self.kind) == discriminant(&other.kind)
+    }
+
+    fn kind(content: &'a str) -> (Kind<'a>, &'a str) {
+        if is_rule(content) {
+            return (Kind::Rule, "");
+        }
+        let level = content.bytes().take_while(|byte| *byte == b'#').count();
+        if (1..=6).contains(&level) && content[level..].starts_with(' ') {
+            return (Kind::Heading, content[level..].trim().trim_end_matches('#'));
+        }
+        if let Some(content) = content.strip_prefix('>') {
+            return (Kind::Quote, content);
+        }
+        if let Some(content) = ["- ", "* ", "+ "].iter().find_map(|marker| content.strip_prefix(marker)) {
+            return (Kind::Item("•"), content);
+        }
+        let digits = content.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, rest) = content.split_at(digits);
+        match rest.strip_prefix(". ").or_else(|| rest.strip_prefix(") ")) {
+            Some(rest) if (1..10).contains(&digits) => (Kind::Item(&content[..=number.len()]), rest),
+            _ => (Kind::Text, content),
+        }
+    }
+}
+
+fn is_rule(content: &str) -> bool {
+    let marks: Vec<char> = content.chars().filter(|character| *character != ' ').collect();
+    marks.len() >= 3 && ['-', '*', '_'].iter().any(|mark| marks.iter().all(|character| character == mark))
+}
+
+/// The marks that begin a code block on this line, and end it.
+fn fence(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+    let marks: String = line.chars().take_while(|character| *character == mark).collect();
+    let is_fence = marks.len() >= 3 && !line[marks.len()..].contains('`');
+    is_fence.then_some(marks)
+}
+
+/// Whether more of the line cannot change what kind of a line it is.
+fn is_decided(line: &str) -> bool {
+    let content = line.trim_start();
+    let Some(first) = content.chars().next() else { return false };
+    match first {
+        '|' => false,
+        '`' | '~' => {
+            !content.starts_with(&String::from(first).repeat(3)) && content.chars().any(|c| c != first)
+        }
+        '#' => content.chars().any(|character| character != '#'),
+        '-' | '*' | '_' | '+' => {
+            content.chars().any(|character| !matches!(character, '-' | '*' | '_' | '+' | ' '))
+        }
+        '0'..='9' => {
+            let rest = content.trim_start_matches(|character: char| character.is_ascii_digit());
+            rest.len() > 1
+        }
+        _ => true,
+    }
+}
+
+/// How many bytes of a line that is not complete can be shown: whole words, before anything that could still change.
+fn stable(line: &str) -> usize {
+    let parsed = Line::of(line);
+    let begin = parsed.content.as_ptr().addr() - line.as_ptr().addr();
+    let mut end = line.len();
+    loop {
+        let Some(space) = line[..end].rfind(' ') else { return 0 };
+        let before = &line[..space];
+        // What stands before the content, such as the mark of an item, is shown with its first word.
+        if space <= begin || !Line::of(before).begins_like(&parsed) {
+            return 0;
+        }
+        match open(before) {
+            None => return space,
+            Some(at) => end = at,
+        }
+    }
+}
+
+/// Where something begins in a part of a line whose meaning depends on what follows.
+fn open(line: &str) -> Option<usize> {
+    let parsed = Line::of(line);
+    let offset = parsed.content.as_ptr().addr() - line.as_ptr().addr();
+    let source = format!("{PREFIX}{}", parsed.content);
+    let mut brackets: Vec<usize> = Vec::new();
+    for (event, range) in Parser::new_ext(&source, options()).into_offset_iter() {
+        if !matches!(event, Event::Text(_)) {
+            continue;
+        }
+        for (at, character) in source[range.clone()].char_indices() {
+            let at = range.start + at;
+            let before = source[..at].chars().next_back().unwrap_or(' ');
+            let after = source[at + character.len_utf8()..].chars().next().unwrap_or(' ');
+            let is_open = match character {
+                '`' | '~' | '\\' => true,
+                '*' => !(before == ' ' && after == ' '),
+                '_' => !(before.is_alphanumeric() && after.is_alphanumeric()),
+                '<' => after.is_alphabetic() || matches!(after, '/' | '!' | '?'),
+                '[' => {
+                    brackets.push(at);
+                    false
+                }
+                ']' => {
+                    let closes = brackets.pop();
+                    closes.is_some() && matches!(after, '(' | '[')
+                }
+                _ => false,
+            };
+            if is_open {
+                let begin = brackets.first().copied().unwrap_or(at).min(at);
+                return Some((begin - PREFIX.len().min(begin)) + offset);
+            }
+        }
+    }
+    brackets.first().map(|at| (at - PREFIX.len()) + offset)
+}
+
+fn options() -> Options {
+    Options::ENABLE_STRIKETHROUGH
+}
+
+/// Text with emphasis, code and links.
+fn inline(content: &str, base: Look) -> Text {
+    let source = format!("{PREFIX}{content}");
+    let mut text = Inline::new(base);
+    for event in Parser::new_ext(&source, options()) {
+        text.see(event);
+    }
+    let prefix = PREFIX.trim_end();
+    let shown = text.text;
+    let begin = if shown.as_str().starts_with(PREFIX) { PREFIX.len() } else { prefix.len() };
+    shown.slice(begin.min(shown.len())..shown.len())
+}
+
+/// Collects styled text from the events of a parser.
+struct Inline {
+    text: Text,
+    looks: Vec<Look>,
+    /// The target of the link that is open, and where its text begins.
+    link: Option<(String, usize)>,
+}
+
+impl Inline {
+    fn new(base: Look) -> Self {
+        Inline { text: Text::default(), looks: vec![base], link: None }
+    }
+
+    fn look(&self) -> Look {
+        self.looks.last().copied().unwrap_or_default()
+    }
+
+    fn see(&mut self, event: Event<'_>) {
+        let look = self.look();
+        match event {
+            Event::Start(Tag::Strong) => self.looks.push(look.bold()),
+            Event::Start(Tag::Emphasis) => self.looks.push(look.italic()),
+            Event::Start(Tag::Strikethrough) => self.looks.push(look.strike()),
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                self.looks.push(look.underline());
+                self.link = Some((dest_url.into_string(), self.text.len()));
+            }
+            Event::End(TagEnd::Strong | TagEnd::Emphasis | TagEnd::Strikethrough) => drop(self.looks.pop()),
+            Event::End(TagEnd::Link | TagEnd::Image) => {
+                self.looks.pop();
+                if let Some((url, begin)) = self.link.take()
+                    && self.text.as_str()[begin..] != url
+                {
+                    self.text.push(Look::DIM, &format!(" ({url})"));
+                }
+            }
+            Event::Code(code) => self.text.push(Look::CODE, &code),
+            Event::Text(text) | Event::InlineHtml(text) | Event::Html(text) => self.text.push(look, &text),
+            Event::SoftBreak | Event::HardBreak => self.text.push(look, " "),
+            _ => {}
+        }
+    }
+}
+
+/// A line of a code block: as it is, split where it is too long.
+fn code(line: &str, width: usize) -> Text {
+    let mut text = Text::from("  ");
+    text.push(Look::CODE, &line.replace('\t', "    "));
+    text.wrapped(width, MARGIN, MARGIN + 2)
+}
+
+/// The rows of a table in columns; if they do not fit, each cell with the head of its column.
+fn table(rows: &[String], width: usize) -> Vec<Text> {
+    let source = rows.iter().map(|row| row.trim()).collect::<Vec<_>>().join("\n");
+    let rows = cells(&source);
+    let Some(head) = rows.first().filter(|_| rows.len() > 1) else {
+        return source.lines().map(Text::from).collect();
+    };
+    let widths: Vec<usize> = (0..head.len())
+        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(Text::width).max().unwrap_or(0))
+        .collect();
+    let whole = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+    if whole <= width {
+        return rows.iter().map(|row| in_columns(row, &widths)).collect();
+    }
+    let mut lines = Vec::new();
+    for row in &rows[1..] {
+        for (number, (name, cell)) in head.iter().zip(row).enumerate() {
+            let mut line = Text::new(Look::DIM, if number == 0 { "• " } else { "  " });
+            line.append(name);
+            line.push(Look::PLAIN, ": ");
+            line.append(cell);
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// The cells of a table, by rows; of none if the text is not a table.
+fn cells(source: &str) -> Vec<Vec<Text>> {
+    let (mut rows, mut is_head) = (Vec::<Vec<Text>>::new(), false);
+    let mut cell: Option<Inline> = None;
+    for event in Parser::new_ext(source, options() | Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::TableHead) => {
+                is_head = true;
+                rows.push(Vec::new());
+            }
+            Event::End(TagEnd::TableHead) => is_head = false,
+            Event::Start(Tag::TableRow) => rows.push(Vec::new()),
+            Event::Start(Tag::TableCell) => {
+                cell = Some(Inline::new(if is_head { Look::STRONG } else { Look::PLAIN }));
+            }
+            Event::End(TagEnd::TableCell) => {
+                if let (Some(cell), Some(row)) = (cell.take(), rows.last_mut()) {
+                    row.push(cell.text);
+                }
+            }
+            event => {
+                if let Some(cell) = &mut cell {
+                    cell.see(event);
+                }
+            }
+        }
+    }
+    rows
+}
+
+fn in_columns(row: &[Text], widths: &[usize]) -> Text {
+    let mut line = Text::default();
+    for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+        line.append(cell);
+        if column + 1 < row.len() {
+            line.push(Look::PLAIN, &" ".repeat(width.saturating_sub(cell.width()) + 2));
+        }
+    }
+    line
+}

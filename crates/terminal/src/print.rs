@@ -1,0 +1,326 @@
+//! The thin part: where text is written, how wide a terminal is, and what time it is.
+
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use stepfold_agent_loop::{Exit, Outcome, RunEvent};
+use stepfold_runner::{Invocation, RunnerError, Seen};
+use stepfold_state_core::state::State;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::{Form, Look, Markdown, Shown, Text, View};
+
+/// How long the wheel stands still.
+const TURN: Duration = Duration::from_millis(120);
+
+/// The columns of a terminal that does not say how many it has.
+const COLUMNS: usize = 80;
+
+/// Long lines are hard to read: prose and lines of calls do not get wider.
+const WIDEST: usize = 120;
+
+/// When colors are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Color {
+    /// At a terminal, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Color {
+    /// Makes this the choice of the process.
+    pub fn choose(self) {
+        let choice = match self {
+            Color::Auto => anstream::ColorChoice::Auto,
+            Color::Always => anstream::ColorChoice::Always,
+            Color::Never => anstream::ColorChoice::Never,
+        };
+        choice.write_global();
+    }
+}
+
+/// The form of what is written to standard output: that of a terminal if it is one.
+pub fn stdout_form() -> Form {
+    form(io::stdout().is_terminal(), terminal_size::terminal_size_of(io::stdout()))
+}
+
+/// The form of what is written to standard error: that of a terminal if it is one.
+pub fn stderr_form() -> Form {
+    form(io::stderr().is_terminal(), terminal_size::terminal_size_of(io::stderr()))
+}
+
+fn form(is_terminal: bool, size: Option<(terminal_size::Width, terminal_size::Height)>) -> Form {
+    let columns = size.map(|(width, _)| usize::from(width.0)).filter(|columns| *columns > 0);
+    match is_terminal {
+        false => Form::Log,
+        // The last column stays free: some terminals wrap when it is written.
+        true => Form::Terminal { width: columns.unwrap_or(COLUMNS).saturating_sub(1).min(WIDEST) },
+    }
+}
+
+/// Shows runs on standard output.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use stepfold_agent_loop::Agent;
+/// use stepfold_providers::Scripted;
+/// use stepfold_runner::Runner;
+/// use stepfold_session_scopes::MemoryStore;
+/// use stepfold_terminal::Printer;
+///
+/// let agent = Agent::builder(Scripted::conversation("assistant: It is **open**.")?).build()?;
+/// let session = Runner::builder(agent, MemoryStore::new()).build().session("ada", "monday").await?;
+/// let outcome = Printer::new().follow(&session.send("is it open?").await?).await?;
+/// assert_eq!(outcome.text(), "It is **open**.");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Printer {
+    view: View,
+    name: String,
+    reply: Option<Markdown>,
+    is_in_log_reply: bool,
+    has_live: bool,
+    is_live: bool,
+    began: Instant,
+    /// Counted in place of time, for pictures that are always the same.
+    steady: Option<(Duration, Duration)>,
+}
+
+impl Default for Printer {
+    fn default() -> Self {
+        Printer::new()
+    }
+}
+
+impl Printer {
+    /// Shows runs in the form that standard output asks for.
+    pub fn new() -> Self {
+        Printer::in_form(stdout_form()).with_live_line(io::stdout().is_terminal())
+    }
+
+    /// Shows runs in this form, without a live line.
+    pub fn in_form(form: Form) -> Self {
+        Printer {
+            view: View::new(form),
+            name: "assistant".to_owned(),
+            reply: None,
+            is_in_log_reply: false,
+            has_live: false,
+            is_live: false,
+            began: Instant::now(),
+            steady: None,
+        }
+    }
+
+    fn with_live_line(mut self, has_live: bool) -> Self {
+        self.has_live = has_live;
+        self
+    }
+
+    /// The name of the assistant, which stands before its answers in a log.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// With calls and results in full.
+    #[must_use]
+    pub fn verbose(mut self, is_verbose: bool) -> Self {
+        self.view = self.view.verbose(is_verbose);
+        self
+    }
+
+    /// Counts this much for each event in place of measuring: for a recording that is always the same.
+    #[must_use]
+    pub fn steady(mut self, tick: Duration) -> Self {
+        self.steady = Some((tick, Duration::ZERO));
+        self
+    }
+
+    /// The form of what is shown.
+    pub fn form(&self) -> Form {
+        self.view.form()
+    }
+
+    /// The state on which the next run goes on, so that its changes are shown.
+    pub fn set_state(&mut self, state: Option<State>) {
+        self.view.set_state(state);
+    }
+
+    /// Shows a line, wrapped.
+    pub fn line(&mut self, text: impl Into<Text>) {
+        self.end_reply();
+        let text = text.into();
+        let text = match self.form() {
+            Form::Log => text,
+            Form::Terminal { width } => text.wrapped(width, 0, hang(text.as_str())),
+        };
+        write(&text, "\n");
+    }
+
+    /// Shows a line in the background.
+    pub fn aside(&mut self, text: &str) {
+        self.line(Text::new(Look::DIM, text));
+    }
+
+    /// Shows what the user says.
+    pub fn user(&mut self, text: &str) {
+        match self.form() {
+            Form::Log => self.line(format!("\nyou: {text}")),
+            Form::Terminal { .. } => {
+                self.line(Text::from("\n").with(Look::USER, "❯ ").with(Look::STRONG, text));
+            }
+        }
+    }
+
+    /// Shows an invocation to its end, and gives its outcome.
+    ///
+    /// # Errors
+    /// When the run fails.
+    pub async fn follow(&mut self, invocation: &Invocation) -> Result<Arc<Outcome>, RunnerError> {
+        self.follow_with(invocation, async |_, _| ()).await
+    }
+
+    /// Shows an invocation to its end, and gives its outcome. Each event is handed on after it was shown; what is done with
+    /// it may use the printer.
+    ///
+    /// # Errors
+    /// When the run fails.
+    pub async fn follow_with(
+        &mut self,
+        invocation: &Invocation,
+        mut each: impl AsyncFnMut(&mut Printer, &RunEvent),
+    ) -> Result<Arc<Outcome>, RunnerError> {
+        let mut events = invocation.subscribe(0);
+        let mut turns = interval(TURN);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                seen = events.next() => match seen {
+                    Some(seen) => {
+                        self.see(&seen);
+                        if let Seen::Event { event, .. } = &seen {
+                            each(self, event).await;
+                        }
+                    }
+                    None => break,
+                },
+                _ = turns.tick(), if self.has_live => self.turn(),
+            }
+        }
+        self.end_reply();
+        let outcome = invocation.outcome().await?;
+        if !matches!(outcome.exit(), Exit::Text | Exit::Output | Exit::End) {
+            self.aside(&format!("  ({})", outcome.exit()));
+        }
+        Ok(outcome)
+    }
+
+    fn see(&mut self, seen: &Seen) {
+        let shown = match seen {
+            Seen::Event { event, .. } => {
+                let now = self.now();
+                self.view.see(event, now)
+            }
+            Seen::Missed { events } => {
+                vec![Shown::Line(Text::new(Look::DIM, &format!("  ({events} events went by unseen)")))]
+            }
+            _ => Vec::new(),
+        };
+        for shown in shown {
+            match shown {
+                Shown::Reply(text) => self.reply(&text),
+                Shown::ReplyEnd => self.end_reply(),
+                Shown::Line(line) => {
+                    self.end_reply();
+                    write(&line, "\n");
+                }
+            }
+        }
+    }
+
+    fn now(&mut self) -> Duration {
+        match &mut self.steady {
+            Some((tick, now)) => {
+                *now += *tick;
+                *now
+            }
+            None => self.began.elapsed(),
+        }
+    }
+
+    fn turn(&mut self) {
+        let now = self.began.elapsed();
+        if let Some(line) = self.view.live(now).filter(|_| self.steady.is_none()) {
+            self.is_live = true;
+            on_this_line(&mut anstream::stdout().lock(), &line);
+        }
+    }
+
+    fn reply(&mut self, text: &str) {
+        self.end_live();
+        match self.form() {
+            Form::Log => {
+                if !std::mem::replace(&mut self.is_in_log_reply, true) {
+                    write(&Text::from(format!("{}: ", self.name)), "");
+                }
+                write(&Text::from(text), "");
+            }
+            Form::Terminal { width } => {
+                let reply =
+                    self.reply.get_or_insert_with(|| Markdown::new(width, Text::new(Look::GOOD, "● ")));
+                let shown = reply.push(text);
+                write(&shown, "");
+            }
+        }
+    }
+
+    fn end_reply(&mut self) {
+        self.end_live();
+        if let Some(mut reply) = self.reply.take() {
+            write(&reply.end(), "");
+        }
+        if std::mem::take(&mut self.is_in_log_reply) {
+            write(&Text::from("\n"), "");
+        }
+    }
+
+    fn end_live(&mut self) {
+        if std::mem::take(&mut self.is_live) {
+            on_this_line(&mut anstream::stdout().lock(), &Text::default());
+        }
+    }
+}
+
+/// How far lines after a wrap are moved in: as the first one, its sign included.
+fn hang(text: &str) -> usize {
+    let line = text.trim_start_matches('\n');
+    let mut signs = line.chars();
+    match (signs.next(), signs.next()) {
+        (Some(sign), Some(' ')) if !sign.is_alphanumeric() && sign != ' ' => 2,
+        _ => line.len() - line.trim_start_matches(' ').len(),
+    }
+}
+
+/// Shows a text in place of the line that the cursor is in.
+pub fn on_this_line(terminal: &mut impl Write, text: &Text) {
+    // A terminal that is gone is no failure. The cursor is moved also where colors are left out.
+    let _ = write!(terminal, "\r{}\x1b[K", text.to_ansi()).and_then(|()| terminal.flush());
+}
+
+fn write(text: &Text, end: &str) {
+    let mut out = anstream::stdout().lock();
+    // A reader that is gone is no failure.
+    let _ = write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush());
+}

@@ -1,0 +1,241 @@
+//! Text in styles. What is added to it is escaped at once, so that no text can hold what a terminal obeys.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use anstyle::{AnsiColor, Effects, Style};
+use stepfold_state_core::escape_invisible;
+use textwrap::WordSeparator;
+use textwrap::core::{Word, display_width};
+use textwrap::wrap_algorithms::wrap_first_fit;
+
+/// The style of a piece of text: attributes and the 16 colors of the terminal's own theme, which fit a light background and
+/// a dark one.
+///
+/// # Examples
+/// ```
+/// use stepfold_terminal::{Look, Text};
+///
+/// let text = Text::from("paid ").with(Look::STRONG, "5 euro");
+/// assert_eq!(text.to_ansi(), "paid \u{1b}[1m5 euro\u{1b}[0m");
+/// assert_eq!(text.to_plain(), "paid 5 euro");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look(Style);
+
+impl Look {
+    /// Text as it is.
+    pub const PLAIN: Look = Look(Style::new());
+    /// Bold text.
+    pub const STRONG: Look = Look(Style::new().bold());
+    /// Text in the background: what is told beside the answer.
+    pub const DIM: Look = Look(Style::new().dimmed());
+    /// What the user says.
+    pub const USER: Look = Look(AnsiColor::Cyan.on_default().effects(Effects::BOLD));
+    /// The sign of an assistant's answer, and of what went well.
+    pub const GOOD: Look = Look(AnsiColor::Green.on_default());
+    /// What failed.
+    pub const BAD: Look = Look(AnsiColor::Red.on_default().effects(Effects::BOLD));
+    /// What waits for a decision.
+    pub const ASK: Look = Look(AnsiColor::Magenta.on_default().effects(Effects::BOLD));
+    /// A key of the state.
+    pub const KEY: Look = Look(AnsiColor::Blue.on_default());
+    /// Code.
+    pub const CODE: Look = Look(AnsiColor::Cyan.on_default());
+
+    /// The same in bold.
+    #[must_use]
+    pub const fn bold(self) -> Self {
+        Look(self.0.bold())
+    }
+
+    /// The same in italics.
+    #[must_use]
+    pub const fn italic(self) -> Self {
+        Look(self.0.italic())
+    }
+
+    /// The same underlined.
+    #[must_use]
+    pub const fn underline(self) -> Self {
+        Look(self.0.underline())
+    }
+
+    /// The same struck through.
+    #[must_use]
+    pub const fn strike(self) -> Self {
+        Look(self.0.strikethrough())
+    }
+}
+
+/// Text in pieces, each with its [`Look`]. Control characters and characters that reorder a line are escaped when they are
+/// added.
+///
+/// # Examples
+/// ```
+/// use stepfold_terminal::Text;
+///
+/// assert_eq!(Text::from("rm \u{1b}[8m-rf").to_plain(), "rm \\u001b[8m-rf");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text {
+    text: String,
+    /// The end of each piece, and its look.
+    pieces: Vec<(usize, Look)>,
+}
+
+impl Text {
+    /// Text in one look.
+    pub fn new(look: Look, text: impl AsRef<str>) -> Self {
+        Text::default().with(look, text)
+    }
+
+    /// Appends text.
+    #[must_use]
+    pub fn and(self, text: impl AsRef<str>) -> Self {
+        self.with(Look::PLAIN, text)
+    }
+
+    /// Appends text in a look.
+    #[must_use]
+    pub fn with(mut self, look: Look, text: impl AsRef<str>) -> Self {
+        self.push(look, text.as_ref());
+        self
+    }
+
+    /// Appends text in a look.
+    pub fn push(&mut self, look: Look, text: &str) {
+        self.push_escaped(look, &escape_invisible(text));
+    }
+
+    fn push_escaped(&mut self, look: Look, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        self.text.push_str(text);
+        match self.pieces.last_mut() {
+            Some((end, last)) if *last == look => *end = self.text.len(),
+            _ => self.pieces.push((self.text.len(), look)),
+        }
+    }
+
+    /// Appends another text.
+    pub fn append(&mut self, other: &Text) {
+        for (look, piece) in other.pieces() {
+            self.push_escaped(look, piece);
+        }
+    }
+
+    /// Whether there is no text.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// The number of columns that the text takes in one line.
+    pub fn width(&self) -> usize {
+        display_width(&self.text)
+    }
+
+    /// The text without styles.
+    pub fn to_plain(&self) -> String {
+        self.text.clone()
+    }
+
+    /// The text with the ANSI escape sequences of its styles.
+    pub fn to_ansi(&self) -> String {
+        self.pieces().fold(String::new(), |mut ansi, (Look(style), piece)| {
+            // Writing to a string cannot fail.
+            let _ = write!(ansi, "{style}{piece}{style:#}");
+            ansi
+        })
+    }
+
+    /// The text with its lines wrapped between words. Of `width` columns the first line has `used` less; lines after a
+    /// wrap begin with `indent` spaces. A word that fits no line is split.
+    #[must_use]
+    pub fn wrapped(&self, width: usize, used: usize, indent: usize) -> Self {
+        let mut wrapped = Text::default();
+        let (mut begin, mut used) = (0, used);
+        for line in self.text.split('\n') {
+            if begin > 0 {
+                wrapped.push_escaped(Look::PLAIN, "\n");
+            }
+            self.wrap_line(begin..begin + line.len(), width, used, indent, &mut wrapped);
+            begin += line.len() + 1;
+            used = 0;
+        }
+        wrapped
+    }
+
+    fn wrap_line(&self, line: Range<usize>, width: usize, used: usize, indent: usize, to: &mut Text) {
+        let text = &self.text[line];
+        let at = |part: &str| part.as_ptr().addr() - self.text.as_ptr().addr();
+        let (first, rest) = (width.saturating_sub(used).max(1), width.saturating_sub(indent).max(1));
+        let words = WordSeparator::AsciiSpace.find_words(text);
+        let words: Vec<Word<'_>> = words.flat_map(|word| split(word, rest.min(first.max(8)))).collect();
+        #[expect(clippy::cast_precision_loss, reason = "a terminal has fewer columns than 2^52")]
+        let lines = wrap_first_fit(&words, &[first as f64, rest as f64]);
+        for (number, words) in lines.iter().enumerate() {
+            if number > 0 {
+                to.push_escaped(Look::PLAIN, &format!("\n{}", " ".repeat(indent)));
+            }
+            if let (Some(begin), Some(end)) = (words.first(), words.last()) {
+                to.append(&self.slice(at(begin.word)..at(end.word) + end.word.len()));
+            }
+        }
+    }
+
+    /// A part of the text, by bytes.
+    #[must_use]
+    pub(crate) fn slice(&self, range: Range<usize>) -> Self {
+        let (mut slice, mut begin) = (Text::default(), 0);
+        for (end, look) in &self.pieces {
+            let (from, to) = (begin.max(range.start), (*end).min(range.end));
+            if from < to {
+                slice.push_escaped(*look, &self.text[from..to]);
+            }
+            begin = *end;
+        }
+        slice
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = (Look, &str)> {
+        let mut begin = 0;
+        self.pieces.iter().map(move |(end, look)| {
+            let piece = &self.text[begin..*end];
+            begin = *end;
+            (*look, piece)
+        })
+    }
+}
+
+/// A word in parts that fit a line. One that fits stays whole, its white space included.
+fn split(word: Word<'_>, width: usize) -> Vec<Word<'_>> {
+    if display_width(&word) <= width { vec![word] } else { word.break_apart(width).collect() }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Text::new(Look::PLAIN, text)
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Text::from(text.as_str())
+    }
+}
+
+impl From<&String> for Text {
+    fn from(text: &String) -> Self {
+        Text::from(text.as_str())
+    }
+}

@@ -1,0 +1,295 @@
+//! Runs: what they look like at terminals of several widths, and in a pipe.
+
+use std::time::Duration;
+
+use expect_test::{Expect, expect};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use stepfold_agent_loop::{Agent, RunEvent};
+use stepfold_providers::Scripted;
+use stepfold_runner::{Runner, Seen};
+use stepfold_session_scopes::MemoryStore;
+use stepfold_state_core::state::{Handler, Schema, State};
+use stepfold_terminal::{Form, Look, Markdown, Shown, Text, View, approval, changes};
+use stepfold_tools::{Approval, Args, Effect, StateWriter, Tool, ToolError};
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Query {
+    sql: String,
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Bill {
+    euro: u64,
+    #[serde(default)]
+    note: String,
+}
+
+const CONVERSATION: &str = "\
+assistant: I look **at once**.   > c1 run_sql(sql=\"SELECT name, latitude FROM zones WHERE latitude < 0 ORDER BY name\")
+assistant: > c2 run_sql(sql=\"DELETE FROM zones\")   > c3 pay(euro=5)
+assistant: There are *three* of them: `Africa/Maputo`, `America/Lima` and `Asia/Jakarta`, from west to east.
+";
+
+fn agent(conversation: &str, approve: Approval) -> Agent {
+    let run_sql = async |Args(query): Args<Query>, state: StateWriter| {
+        if query.sql.starts_with("DELETE") {
+            return Err(ToolError::new("only SELECT is allowed"));
+        }
+        state.set("app:queries", 1)?;
+        state.set("last", json!({"sql": query.sql}))?;
+        Ok(
+            json!({"columns": ["name", "latitude"], "rows": [["Africa/Maputo", -25.9], ["America/Lima", -12.0], ["Asia/Jakarta", -6.1]]}),
+        )
+    };
+    let pay = async |Args(bill): Args<Bill>| {
+        Ok::<Value, ToolError>(json!(format!("paid {}{}", bill.euro, bill.note)))
+    };
+    let schema = Schema::builder()
+        .key_schema("app:queries", json!("integer"))
+        .handler(Handler::sum())
+        .default(3)
+        .key_schema("last", json!("object"))
+        .handler(Handler::replace_values())
+        .build()
+        .unwrap();
+    let tools = [
+        Tool::new("run_sql", "Runs a query.", run_sql)
+            .effect(Effect::Pure)
+            .writes(["app:queries", "last"])
+            .build()
+            .unwrap(),
+        Tool::new("pay", "Pays.", pay).approval(approve).build().unwrap(),
+    ];
+    Agent::builder(Scripted::conversation(conversation).unwrap()).schema(schema).tools(tools).build().unwrap()
+}
+
+/// What a run shows, with 40 ms for each event.
+fn shown(form: Form, is_verbose: bool) -> Text {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let runner = Runner::builder(agent(CONVERSATION, Approval::Never), MemoryStore::new()).build();
+        let session = runner.session("ada", "monday").await.unwrap();
+        let mut view = View::new(form).verbose(is_verbose);
+        view.set_state(Some(session.state().await.unwrap()));
+        let invocation = session.send("which ones?").await.unwrap();
+        let (mut events, mut number) = (invocation.subscribe(0), 0);
+        let mut page = Page::new(form);
+        while let Some(Seen::Event { event, .. }) = events.next().await {
+            number += 1;
+            page.add(view.see(&event, Duration::from_millis(40 * number)));
+        }
+        page.shown
+    })
+}
+
+/// Puts together what a printer writes.
+struct Page {
+    form: Form,
+    reply: Option<Markdown>,
+    shown: Text,
+}
+
+impl Page {
+    fn new(form: Form) -> Self {
+        Page { form, reply: None, shown: Text::default() }
+    }
+
+    fn add(&mut self, shown: Vec<Shown>) {
+        for shown in shown {
+            match (shown, self.form) {
+                (Shown::Reply(text), Form::Terminal { width }) => {
+                    let new = || Markdown::new(width, Text::new(Look::GOOD, "● "));
+                    let more = self.reply.get_or_insert_with(new).push(&text);
+                    self.shown.append(&more);
+                }
+                (Shown::Reply(text), Form::Log) => self.shown.push(Look::PLAIN, &text),
+                (Shown::ReplyEnd, Form::Log) => self.shown.push(Look::PLAIN, "\n"),
+                (Shown::ReplyEnd, Form::Terminal { .. }) => {
+                    if let Some(mut reply) = self.reply.take() {
+                        self.shown.append(&reply.end());
+                    }
+                }
+                (Shown::Line(line), _) => {
+                    self.shown.append(&line);
+                    self.shown.push(Look::PLAIN, "\n");
+                }
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn check(form: Form, is_verbose: bool, expect: Expect) {
+    let shown = shown(form, is_verbose).to_plain();
+    expect.assert_eq(&shown);
+    if let Form::Terminal { width } = form {
+        for line in shown.lines() {
+            assert!(Text::from(line).width() <= width, "{line}");
+        }
+    }
+}
+
+#[test]
+fn at_80_columns() {
+    check(
+        Form::Terminal { width: 80 },
+        false,
+        expect![[r#"
+        ● I look at once.
+          ✓ run_sql(sql="SELECT name, latitu…") → {"columns": […+2], …+1} · 40 ms
+          ~ app:queries 3 -> 4
+          ~ last unset -> {"sql": "SELECT name, latitude FROM zones WHERE…"}
+          ✗ run_sql(sql="DELETE FROM zones") → only SELECT is allowed · 120 ms
+          ✓ pay(euro=5) → paid 5 · 160 ms · at most once
+        ● There are three of them: Africa/Maputo, America/Lima and Asia/Jakarta, from
+          west to east.
+          3 steps · 3 calls · 760 ms
+    "#]],
+    );
+}
+
+#[test]
+fn at_40_columns() {
+    check(
+        Form::Terminal { width: 40 },
+        false,
+        expect![[r#"
+        ● I look at once.
+          ✓ run_sql(sql="SE…) → {…+2} · 40 ms
+          ~ app:queries 3 -> 4
+          ~ last unset -> {"sql": "SELECT na…"}
+          ✗ run_sql(sql="DE…) → only… · 120 ms
+          ✓ pay(euro=5) → paid 5 · 160 ms · at
+              most once
+        ● There are three of them:
+          Africa/Maputo, America/Lima and
+          Asia/Jakarta, from west to east.
+          3 steps · 3 calls · 760 ms
+    "#]],
+    );
+}
+
+#[test]
+fn verbose() {
+    check(
+        Form::Terminal { width: 60 },
+        true,
+        expect![[r#"
+        ● I look at once.
+          ✓ run_sql · 40 ms
+            sql = "SELECT name, latitude FROM zones WHERE latitude <
+              0 ORDER BY name"
+            → {"columns":["name","latitude"],"rows":[["Africa/Maputo
+              ",-25.9],["America/Lima",-12.0],["Asia/Jakarta",-6.1]]
+              }
+          ~ app:queries 3 -> 4
+          ~ last unset -> {"sql": "SELECT name, latitude FROM…"}
+          ✗ run_sql · 120 ms
+            sql = "DELETE FROM zones"
+            → only SELECT is allowed
+          ✓ pay · 160 ms · at most once
+            euro = 5
+            → paid 5
+        ● There are three of them: Africa/Maputo, America/Lima and
+          Asia/Jakarta, from west to east.
+          3 steps · 3 calls · 760 ms
+    "#]],
+    );
+}
+
+#[test]
+fn in_a_pipe() {
+    check(
+        Form::Log,
+        false,
+        expect![[r#"
+        I look **at once**.
+        > c1 run_sql(sql="SELECT name, latitude FROM zones WHERE latitude < 0 ORDER BY name")
+          c1: {"columns":["name","latitude"],"rows":[["Africa/Maputo",-25.9],["America/Lima",-12.0],["Asia/Jakarta",-6.1]]}
+          ~ app:queries 3 -> 4
+          ~ last unset -> {"sql": "SELECT name, latitude FROM zones WHERE latitude < 0 ORDER BY name"}
+        > c2 run_sql(sql="DELETE FROM zones")
+        > c3 pay(euro=5)
+          c2!: only SELECT is allowed
+          c3: paid 5
+        There are *three* of them: `Africa/Maputo`, `America/Lima` and `Asia/Jakarta`, from west to east."#]],
+    );
+}
+
+#[test]
+fn in_colors() {
+    expect![[r#"
+        ^[32m● ^[0mI look ^[1mat once^[0m.
+          ^[32m✓^[0m^[1m run_sql^[0m^[2m(sql="SELECT na…") → ^[0m{…+2}^[2m · 40 ms^[0m
+        ^[2m  ~ ^[0m^[34mapp:queries^[0m^[2m 3 -> ^[0m4
+        ^[2m  ~ ^[0m^[34mlast^[0m^[2m unset -> ^[0m{"sql": "SELECT name, latitude FROM…"}
+          ^[1m^[31m✗^[0m^[1m run_sql^[0m^[2m(sql="DELETE FR…") → ^[0m^[1m^[31monly SELECT is…^[0m^[2m · 120 ms^[0m
+          ^[32m✓^[0m^[1m pay^[0m^[2m(euro=5) → ^[0mpaid 5^[2m · 160 ms · at most once^[0m
+        ^[32m● ^[0mThere are ^[3mthree^[0m of them: ^[36mAfrica/Maputo^[0m, ^[36mAmerica/Lima^[0m and
+          ^[36mAsia/Jakarta^[0m, from west to east.
+        ^[2m  3 steps · 3 calls · 760 ms^[0m
+    "#]].assert_eq(&shown(Form::Terminal { width: 60 }, false).to_ansi().replace('\u{1b}', "^"));
+}
+
+#[test]
+fn of_long_texts_that_begin_alike_the_difference_is_shown() {
+    let schema = Schema::builder().key::<String>("query").build().unwrap();
+    let mut before = State::new(&schema);
+    before.set("query", "SELECT name FROM zones WHERE latitude < 0 LIMIT 5").unwrap();
+    let mut now = before.clone();
+    now.set("query", "SELECT name FROM zones WHERE longitude < 0 LIMIT 5").unwrap();
+    let lines = changes(&now, &before, 60);
+    assert_eq!(lines[0].to_plain(), r#"  ~ query "…es WHERE latitude…" -> "…es WHERE longitude…""#);
+}
+
+#[track_caller]
+fn check_approval(arguments: &str, form: Form, expect: Expect) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let agent = agent(&format!("assistant: > c1 pay({arguments})"), Approval::Always);
+    let outcome = runtime.block_on(agent.run("pay").into_future()).unwrap();
+    let request = &outcome.pending()[0];
+    let shown = approval(request, form).to_plain();
+    let (_, digest) = request.id.split_once('#').unwrap();
+    expect.assert_eq(&shown.replace(digest, "DIGEST"));
+}
+
+#[test]
+fn what_is_approved_is_shown_whole() {
+    check_approval(
+        "euro=5",
+        Form::Terminal { width: 60 },
+        expect![[r#"? decide about c1#DIGEST: pay {"euro":5}"#]],
+    );
+    check_approval(
+        r#"euro=5, note="a\u001b[8mb\u202ec\nd""#,
+        Form::Log,
+        expect![[r#"decide about c1#DIGEST: pay {"euro":5,"note":"a\u001b[8mb\u202ec\nd"}"#]],
+    );
+    let long = format!(r#"euro=5, note="{}""#, "for the stall at the corner; ".repeat(6));
+    check_approval(
+        &long,
+        Form::Terminal { width: 60 },
+        expect![[r#"
+        ? decide about c1#DIGEST: pay
+          {
+            "euro": 5,
+            "note": "for the stall at the corner; for the stall at the corner; for the stall at the corner; for the stall at the corner; for the stall at the corner; for the stall at the corner; "
+          }"#]],
+    );
+}
+
+#[test]
+fn a_live_line_says_what_is_at_work_and_since_when() {
+    let mut view = View::new(Form::Terminal { width: 80 });
+    let started = |id: &str, tool: &str| RunEvent::ToolStarted {
+        call_id: id.to_owned(),
+        tool: tool.to_owned(),
+        arguments: "{}".to_owned(),
+    };
+    view.see(&started("c1", "count"), Duration::from_secs(1));
+    view.see(&started("c2", "pay\u{202e}"), Duration::from_secs(2));
+    assert_eq!(view.live(Duration::from_secs(4)).unwrap().to_plain(), "⠁ count, pay\\u202e 2s");
+    view.see(&RunEvent::Text("Done.".to_owned()), Duration::from_secs(5));
+    assert_eq!(view.live(Duration::from_secs(6)), None);
+}
