@@ -84,8 +84,8 @@ impl AgentBuilder {
     /// # async fn submit() -> Result<(), ToolError> { Ok(()) }
     /// # let submit = Tool::new("submit", "Submits.", submit).build()?;
     /// let agent = Agent::builder(Script::parse("")?).tools([submit]).exit_on(["submit"]).build()?;
-    /// assert!(agent.to_builder().tools([]).build().is_err());
-    /// assert!(agent.to_builder().for_one_run().tools([]).build().is_ok());
+    /// assert!(agent.to_builder().tools(Vec::<Tool>::new()).build().is_err());
+    /// assert!(agent.to_builder().for_one_run().tools(Vec::<Tool>::new()).build().is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn for_one_run(mut self) -> Self {
