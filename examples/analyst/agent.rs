@@ -94,7 +94,7 @@ fn validate_sql(
 /// Runs a query and gives its first 30 rows.
 #[tool(
     effect(Effect::Pure),
-    time_out(Duration::from_secs(10)),
+    timeout(Duration::from_secs(10)),
     writes(["last_query", "last_rows", "app:queries"])
 )]
 fn run_sql(

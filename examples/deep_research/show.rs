@@ -15,7 +15,7 @@ use stepfold::graph::progress::{Progress, Task, TaskStatus, keys};
 use stepfold::prelude::*;
 use stepfold::runner::{Invocation, Seen};
 use stepfold::state_core::escape_all_invisible;
-use stepfold::tools::Status;
+use stepfold::tools::CallStatus;
 use stepfold_examples::{Failure, cut, say, write as put};
 
 use crate::graph::{QUESTION, RESEARCH};
@@ -142,7 +142,7 @@ impl Screen {
                 }
             }
             RunEvent::ToolFinished { tool, status, text, .. } => {
-                let mark = if *status == Status::Succeeded { '<' } else { '!' };
+                let mark = if *status == CallStatus::Succeeded { '<' } else { '!' };
                 let text = cut(text);
                 self.line(&format!("  {mark} {whose}: {tool} {text}"));
             }

@@ -4,7 +4,7 @@
 //! pending.
 
 use serde::{Deserialize, Serialize};
-use stepfold_state_core::state::Names;
+use stepfold_state_core::state::NameList;
 use thiserror::Error;
 
 use crate::approval::Decision;
@@ -127,7 +127,7 @@ pub enum DecisionError {
         /// The id that was decided about.
         id: String,
         /// The ids of the requests that are pending.
-        pending: Names,
+        pending: NameList,
     },
     /// The request has a decision already.
     #[error("approval `{id}` is already decided{}: {}", by_whom(by.as_deref()), decision.verb())]

@@ -7,7 +7,7 @@
 use std::error::Error;
 
 use stepfold_state_core::ErrorChain;
-use stepfold_state_core::state::{Fault, Faults, StateError};
+use stepfold_state_core::state::{Issue, Issues, StateError};
 use thiserror::Error as ThisError;
 
 use crate::decisions::DecisionError;
@@ -20,12 +20,12 @@ pub struct AgentError {
     /// The agent.
     pub agent: String,
     /// The faults, each with its subject as the path.
-    pub faults: Faults,
+    pub faults: Issues,
 }
 
 impl AgentError {
     /// Creates an error with these faults. For builders of other agents, such as graphs.
-    pub fn new(agent: impl Into<String>, faults: impl IntoIterator<Item = Fault>) -> Self {
+    pub fn new(agent: impl Into<String>, faults: impl IntoIterator<Item = Issue>) -> Self {
         AgentError { agent: agent.into(), faults: faults.into_iter().collect() }
     }
 }

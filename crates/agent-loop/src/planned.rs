@@ -278,7 +278,7 @@ pub type PlanError = Box<dyn Error + Send + Sync>;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attempts {
     /// The timeout of one attempt.
-    pub time_out: Option<Duration>,
+    pub timeout: Option<Duration>,
     /// Further attempts after a failure.
     pub retry: Option<Retry>,
 }
@@ -291,6 +291,6 @@ impl Attempts {
 
     /// The error of an attempt that ran into its timeout.
     pub fn too_long(&self) -> String {
-        format!("it took longer than {:?}", self.time_out.unwrap_or_default())
+        format!("it took longer than {:?}", self.timeout.unwrap_or_default())
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, HookContext, HookPoint, HookResult, RunLimits};
-use stepfold_state_core::state::{Fault, Schema};
+use stepfold_state_core::state::{Issue, Schema};
 use stepfold_tools::Resources;
 
 use super::check;
@@ -280,7 +280,7 @@ impl Wanted {
 /// Looks names up.
 struct Links<'a> {
     places: &'a HashMap<String, usize>,
-    faults: Vec<Fault>,
+    faults: Vec<Issue>,
 }
 
 impl Links<'_> {
@@ -289,9 +289,9 @@ impl Links<'_> {
             return Some(*place);
         }
         self.faults.push(match name {
-            START => Fault::new("START", format!("not a node, but {what} it; use a node")),
-            END => Fault::new("END", format!("not a node, but {what} it; use a node")),
-            name => Fault::new(format!("node '{name}'"), format!("missing, but {what} it; add it")),
+            START => Issue::new("START", format!("not a node, but {what} it; use a node")),
+            END => Issue::new("END", format!("not a node, but {what} it; use a node")),
+            name => Issue::new(format!("node '{name}'"), format!("missing, but {what} it; add it")),
         });
         None
     }
@@ -300,7 +300,7 @@ impl Links<'_> {
         match name {
             END => Some(Target::End),
             START => {
-                self.faults.push(Fault::new("START", "not a target: the graph begins there"));
+                self.faults.push(Issue::new("START", "not a target: the graph begins there"));
                 None
             }
             name => self.node(name, what).map(Target::Node),
@@ -313,7 +313,7 @@ impl Links<'_> {
             Wanted::To(to) => Edge::To(self.target(&to, &what)?),
             Wanted::Route { targets, choose, is_single } => {
                 if targets.is_empty() {
-                    self.faults.push(Fault::new(
+                    self.faults.push(Issue::new(
                         format!("route from {}", shown(from)),
                         "missing targets: name at least one",
                     ));
@@ -328,7 +328,7 @@ impl Links<'_> {
     fn join(&mut self, from: &[String], to: &str) -> Option<Join> {
         if from.is_empty() {
             self.faults
-                .push(Fault::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
+                .push(Issue::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
         }
         let what = format!("the join at '{to}' waits for");
         let from: Vec<usize> = from.iter().filter_map(|name| self.node(name, &what)).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use stepfold_state_core::state::{Fault, Schema};
+use stepfold_state_core::state::{Issue, Schema};
 use stepfold_tools::Effect;
 
 use super::node::{Node, NodeWork, OnError};
@@ -22,7 +22,7 @@ impl Node {
 }
 
 /// Duplicate and invalid names.
-pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Fault> {
+pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Issue> {
     let mut seen = BTreeSet::new();
     let mut faults = Vec::new();
     for (name, _) in nodes {
@@ -35,43 +35,43 @@ pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Fault> {
         } else {
             continue;
         };
-        faults.push(Fault::new(format!("node '{}'", name.escape_debug()), why));
+        faults.push(Issue::new(format!("node '{}'", name.escape_debug()), why));
     }
     faults
 }
 
 /// A key whose items a fan-out is over.
-pub(super) fn items(key: Option<&str>, schema: &Schema) -> Option<Fault> {
+pub(super) fn items(key: Option<&str>, schema: &Schema) -> Option<Issue> {
     let key = key?;
     let is_known = schema.declares(key) || schema.is_open();
-    (!is_known).then(|| Fault::new(format!("fan-out over \"{key}\""), "not declared by the schema"))
+    (!is_known).then(|| Issue::new(format!("fan-out over \"{key}\""), "not declared by the schema"))
 }
 
 /// Builds the agents of nodes that are builders; returns their faults.
-pub(super) fn agents(nodes: &mut [(String, Node)], schema: &Schema) -> Vec<Fault> {
+pub(super) fn agents(nodes: &mut [(String, Node)], schema: &Schema) -> Vec<Issue> {
     let mut faults = Vec::new();
     for (name, node) in nodes {
         let NodeWork::Agent(agent) = &mut node.work else { continue };
         if let Err(error) = agent.build(schema) {
-            let words = |fault: &Fault| format!("invalid agent: {}: {}", fault.path, fault.message);
+            let words = |fault: &Issue| format!("invalid agent: {}: {}", fault.path, fault.message);
             faults
-                .extend(error.faults.iter().map(|fault| Fault::new(format!("node '{name}'"), words(fault))));
+                .extend(error.faults.iter().map(|fault| Issue::new(format!("node '{name}'"), words(fault))));
         }
     }
     faults
 }
 
 /// The faults of a graph with valid names.
-pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Fault> {
+pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Issue> {
     let mut faults = limits(shape);
     if shape.start.is_empty() {
-        faults.push(Fault::new("START", "missing edge: add one from it"));
+        faults.push(Issue::new("START", "missing edge: add one from it"));
         return faults;
     }
     let reached = Reach::of(shape).nodes;
     for (place, name) in shape.names.iter().enumerate() {
         if !reached.contains(&place) {
-            faults.push(Fault::new(
+            faults.push(Issue::new(
                 format!("node '{name}'"),
                 "not reachable from START: add a route to it, or remove it",
             ));
@@ -87,36 +87,36 @@ pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Fault> {
     faults
 }
 
-fn limits(shape: &Shape) -> Vec<Fault> {
+fn limits(shape: &Shape) -> Vec<Issue> {
     let mut faults = Vec::new();
     for (name, is_zero) in
         [("max_branches", shape.max_branches == 0), ("max_parallel", shape.max_parallel == 0)]
     {
         if is_zero {
-            faults.push(Fault::new(name, "must be positive: nothing could run"));
+            faults.push(Issue::new(name, "must be positive: nothing could run"));
         }
     }
     for (name, node) in shape.names.iter().zip(&shape.nodes) {
         if node.max_executions == 0 {
-            faults.push(Fault::new(
+            faults.push(Issue::new(
                 format!("node '{name}'"),
                 "must be allowed to run: raise its limit, or remove it",
             ));
         }
-        if node.time_out.is_some_and(|time_out| time_out.is_zero()) {
-            faults.push(Fault::new(
+        if node.timeout.is_some_and(|timeout| timeout.is_zero()) {
+            faults.push(Issue::new(
                 format!("node '{name}'"),
                 "invalid timeout of zero: no attempt could complete",
             ));
         }
         if node.retry.is_some() && node.effect == Effect::AtMostOnce {
-            faults.push(Fault::new(
+            faults.push(Issue::new(
                 format!("node '{name}'"),
                 "invalid retries: it must not run twice; declare it idempotent",
             ));
         }
         if node.at_limit.as_deref() == Some(name) {
-            faults.push(Fault::new(
+            faults.push(Issue::new(
                 format!("node '{name}'"),
                 "invalid fallback: it cannot replace itself at its limit",
             ));
@@ -126,17 +126,17 @@ fn limits(shape: &Shape) -> Vec<Fault> {
 }
 
 /// Keys that a node needs.
-fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
+fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Issue> {
     let path = || format!("node '{name}'");
     let mut faults = Vec::new();
     if node.is_tracked
         && let Err(error) = NodeRun::new(name).task(0).check(schema)
     {
-        faults.push(Fault::new(path(), format!("cannot be tracked: {error}")));
+        faults.push(Issue::new(path(), format!("cannot be tracked: {error}")));
     }
     if let NodeWork::Agent(agent) = &node.work {
         for key in agent.unshared(schema) {
-            faults.push(Fault::new(
+            faults.push(Issue::new(
                 path(),
                 format!("invalid shared key \"{key}\": both schemas must declare it equally"),
             ));
@@ -144,11 +144,11 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
         if agent.kind.is_some()
             && let Err(error) = schema.check_write_to(keys::OUTPUTS.name(), None)
         {
-            faults.push(Fault::new(path(), format!("invalid output: {error}")));
+            faults.push(Issue::new(path(), format!("invalid output: {error}")));
         }
         for to in &agent.answers {
             if let Err(error) = schema.check_write_to(&to.key, None) {
-                faults.push(Fault::new(path(), format!("invalid key of the answer: {error}")));
+                faults.push(Issue::new(path(), format!("invalid key of the answer: {error}")));
             }
         }
     }
@@ -156,7 +156,7 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
 }
 
 /// The keys that the graph itself writes must accept its writes, if they exist.
-pub(crate) fn own_keys(schema: &Schema) -> Vec<Fault> {
+pub(crate) fn own_keys(schema: &Schema) -> Vec<Issue> {
     let samples = [
         (keys::EXECUTION_COUNTS.name().to_owned(), json!({"node": 1})),
         (keys::CURRENT_NODE.name().to_owned(), json!("node")),
@@ -165,13 +165,13 @@ pub(crate) fn own_keys(schema: &Schema) -> Vec<Fault> {
     let faults =
         samples.into_iter().filter(|(key, _)| schema.key(key).is_some()).filter_map(|(key, sample)| {
             let error = schema.write(key.as_str(), sample).err()?;
-            Some(Fault::new(format!("state key \"{key}\""), format!("not writable by the graph: {error}")))
+            Some(Issue::new(format!("state key \"{key}\""), format!("not writable by the graph: {error}")))
         });
     faults.collect()
 }
 
 /// Joins that can never complete.
-fn joins(shape: &Shape) -> Vec<Fault> {
+fn joins(shape: &Shape) -> Vec<Issue> {
     let mut faults = Vec::new();
     for join in &shape.joins {
         let at = || format!("join at '{}'", shape.names[join.to]);
@@ -180,7 +180,7 @@ fn joins(shape: &Shape) -> Vec<Fault> {
         for from in &join.from {
             if !before.contains(from) {
                 let name = &shape.names[*from];
-                faults.push(Fault::new(
+                faults.push(Issue::new(
                     at(),
                     format!("cannot complete: node '{name}' is only reachable after it"),
                 ));
@@ -195,7 +195,7 @@ fn joins(shape: &Shape) -> Vec<Fault> {
         if let Some(router) = router {
             let name = shown(router.map_or(START, |node| &shape.names[node]));
             let words = format!("cannot complete: {name} chooses between the nodes that it waits for");
-            faults.push(Fault::new(at(), words));
+            faults.push(Issue::new(at(), words));
         }
     }
     faults

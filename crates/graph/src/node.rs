@@ -31,7 +31,7 @@ use super::update::Update;
 /// }
 ///
 /// let node = Node::new(fetch)
-///     .time_out(Duration::from_secs(20))
+///     .timeout(Duration::from_secs(20))
 ///     .retry(Retry::times(2))
 ///     .max_executions(10)
 ///     .on_error("give_up");
@@ -41,7 +41,7 @@ use super::update::Update;
 pub struct Node {
     pub(crate) work: NodeWork,
     pub(crate) max_executions: u64,
-    pub(crate) time_out: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) effect: Effect,
     pub(crate) on_error: OnError,
@@ -113,14 +113,14 @@ impl Node {
     }
 
     pub(super) const fn attempts(&self) -> Attempts {
-        Attempts { time_out: self.time_out, retry: self.retry }
+        Attempts { timeout: self.timeout, retry: self.retry }
     }
 
     fn of(work: NodeWork, effect: Effect) -> Self {
         Node {
             work,
             max_executions: DEFAULT_MAX_EXECUTIONS,
-            time_out: None,
+            timeout: None,
             retry: None,
             effect,
             on_error: OnError::Fail,
@@ -146,8 +146,8 @@ impl Node {
     }
 
     /// How long one try may take.
-    pub fn time_out(mut self, time_out: Duration) -> Self {
-        self.time_out = Some(time_out);
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
         self
     }
 

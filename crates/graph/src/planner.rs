@@ -10,7 +10,7 @@ use stepfold_agent_loop::plan::{
     Planner, Position,
 };
 use stepfold_agent_loop::{FeedError, NodeOutcome, NodeStatus, Planned};
-use stepfold_state_core::state::{Delta, Fault, Handler, Schema, State, StateError, Write};
+use stepfold_state_core::state::{Delta, Handler, Issue, Schema, State, StateError, Write};
 use stepfold_tools::{CancellationToken, Effect};
 
 use super::check::own_keys;
@@ -29,7 +29,7 @@ impl Planner for Shape {
         Shape::parts(self)
     }
 
-    fn faults(&self, schema: &Schema) -> Vec<Fault> {
+    fn faults(&self, schema: &Schema) -> Vec<Issue> {
         own_keys(schema)
     }
 
@@ -230,9 +230,9 @@ async fn call(shape: &Shape, place: usize, context: &NodeContext) -> BranchEnd {
     let mut pauses = attempts.pauses();
     let mut tries = 1;
     loop {
-        let result = match attempts.time_out {
+        let result = match attempts.timeout {
             None => Ok(function(context.clone()).await),
-            Some(time_out) => tokio::time::timeout(time_out, function(context.clone())).await,
+            Some(timeout) => tokio::time::timeout(timeout, function(context.clone())).await,
         };
         let (status, error) = match result {
             Ok(Ok(update)) => return settled(shape, name, context, update, tries),

@@ -401,7 +401,7 @@ impl Server {
             .parameters(parameters(&definition.input_schema))
             .effect(self.0.rules.effect(definition))
             .approval(approval)
-            .time_out(self.0.rules.call_timeout)
+            .timeout(self.0.rules.call_timeout)
             .output_to_string(ResultText::content(Source::Whole, content::shown))
             .build()
     }

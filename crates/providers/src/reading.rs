@@ -64,7 +64,7 @@ impl End {
     /// None has come: it is no whole reply.
     pub(crate) fn take(&mut self) -> Result<FinishReason, Bad> {
         let message = || "the stream ended without a finish reason".to_owned();
-        self.reason.take().ok_or_else(|| Bad::Kind(ModelErrorKind::CutOff, message()))
+        self.reason.take().ok_or_else(|| Bad::Kind(ModelErrorKind::Truncated, message()))
     }
 }
 

@@ -9,7 +9,7 @@ use stepfold_state_core::chat::ToolSpec;
 use stepfold_state_core::json_schema::{
     Kinds, allows_null, exclude_each_other, is_annotation, is_required, literals,
 };
-use stepfold_state_core::state::{Fault, Faults};
+use stepfold_state_core::state::{Issue, Issues};
 
 /// What a provider's strict mode accepts.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ pub(crate) const ANTHROPIC: Taste = Taste {
 ///
 /// # Errors
 /// Everything that the strict form cannot say.
-pub(crate) fn strict(taste: &'static Taste, schema: &Value) -> Result<Value, Faults> {
+pub(crate) fn strict(taste: &'static Taste, schema: &Value) -> Result<Value, Issues> {
     let mut strict = schema.clone();
     let mut form = Form { taste, faults: Vec::new(), properties: 0, literals: 0, optional: 0, unions: 0 };
     form.convert(&mut strict, "$", 1);
@@ -117,7 +117,7 @@ pub(crate) fn parameters(taste: &'static Taste, spec: &ToolSpec) -> Option<Value
 
 struct Form {
     taste: &'static Taste,
-    faults: Vec<Fault>,
+    faults: Vec<Issue>,
     properties: usize,
     literals: usize,
     optional: usize,
@@ -126,7 +126,7 @@ struct Form {
 
 impl Form {
     fn fault(&mut self, path: &str, message: impl Into<String>) {
-        self.faults.push(Fault::new(path, message));
+        self.faults.push(Issue::new(path, message));
     }
 
     fn check_sizes(&mut self) {
@@ -405,7 +405,7 @@ mod tests {
                 text
             }
             Err(faults) => {
-                let line = |fault: &Fault| format!("not strict: at {}: {}\n", fault.path, fault.message);
+                let line = |fault: &Issue| format!("not strict: at {}: {}\n", fault.path, fault.message);
                 let mut faults: Vec<String> = faults.iter().map(line).collect();
                 faults.sort();
                 faults.concat()

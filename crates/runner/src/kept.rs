@@ -2,7 +2,7 @@
 
 use stepfold_session_scopes::{Event, Receipt, Scope, Seen, Session, SessionError, SessionSchema};
 use stepfold_state_core::chat::Transcript;
-use stepfold_state_core::state::{Cell, State};
+use stepfold_state_core::state::{State, StoredValue};
 
 /// The cached values of a session, and their versions. Without the conversation.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ impl Kept {
     /// `seen` are the versions after the last event, as returned by [`followed`].
     pub(crate) fn left_by(state: &State, seen: Seen) -> Option<Self> {
         let is_temp = |key: &&str| Scope::of(key) == Scope::Temp;
-        let temp: Vec<(Box<str>, Option<Cell>)> =
+        let temp: Vec<(Box<str>, Option<StoredValue>)> =
             state.iter().map(|(key, _)| key).filter(is_temp).map(|key| (key.into(), None)).collect();
         let mut state = without_messages(state.clone());
         state.replace_cells(temp).ok()?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use stepfold_state_core::state::{Cell, Handler, Write};
+use stepfold_state_core::state::{Handler, StoredValue, Write};
 
 use crate::error::SessionError;
 use crate::ids::{EventId, SessionId};
@@ -18,7 +18,7 @@ pub(crate) fn merge_write(
     held: Option<&Held>,
     write: &Write,
     what: WritesOf<'_>,
-) -> Result<Option<Cell>, SessionError> {
+) -> Result<Option<StoredValue>, SessionError> {
     guarded(|| {
         let converted;
         let current = match held {
@@ -41,7 +41,7 @@ pub(crate) fn is_blind(write: &Write) -> bool {
 }
 
 /// The stored value, converted to the schema.
-fn adopted(schema: &SessionSchema, key: &str, held: &Held) -> Result<Option<Cell>, SessionError> {
+fn adopted(schema: &SessionSchema, key: &str, held: &Held) -> Result<Option<StoredValue>, SessionError> {
     Ok(match schema.adopt(key, &held.cell, &held.schema)? {
         Adopted::Same => Some(held.cell.clone()),
         Adopted::Converted(cell) => Some(cell),

@@ -1,6 +1,6 @@
 //! The changes of a session since an earlier read, so that a turn reads only new data.
 
-use stepfold_state_core::state::{Cell, State};
+use stepfold_state_core::state::{State, StoredValue};
 
 use crate::error::SessionError;
 use crate::schema::SessionSchema;
@@ -81,7 +81,7 @@ impl Session {
         let Some(values) = &self.values else { return Ok(state) };
         let scopes =
             [(Scope::App, &values.app), (Scope::User, &values.user), (Scope::Session, &values.session)];
-        let mut cells: Vec<(Box<str>, Option<Cell>)> = Vec::new();
+        let mut cells: Vec<(Box<str>, Option<StoredValue>)> = Vec::new();
         for (scope, values) in scopes {
             if values.is_whole() {
                 let before = state.iter().map(|(key, _)| key).filter(|key| *key != "messages");

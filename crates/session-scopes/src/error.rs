@@ -1,7 +1,7 @@
 //! Errors of sessions, with the key, the versions and advice.
 
 use stepfold_state_core::ErrorChain;
-use stepfold_state_core::state::{Faults, HandlerError, StateError, is_invisible};
+use stepfold_state_core::state::{HandlerError, Issues, StateError, is_invisible};
 use thiserror::Error;
 
 use crate::ids::{EventId, OperationId, SessionKey, WorkerId};
@@ -167,7 +167,7 @@ pub enum SessionError {
         /// The type in the current schema, in words.
         opened: String,
         /// Each fault of the stored value.
-        faults: Faults,
+        faults: Issues,
     },
     /// A state does not match the changes that were read.
     #[error(

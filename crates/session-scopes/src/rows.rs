@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stepfold_state_core::List;
-use stepfold_state_core::state::{Cell, Delta, ValueRef, Write};
+use stepfold_state_core::state::{Delta, StoredValue, ValueRef, Write};
 
 use crate::apply::{WritesOf, guarded, is_blind, merge_write};
 use crate::error::SessionError;
@@ -95,14 +95,14 @@ impl Planner<'_> {
         let (before, extent) = match (found, items) {
             (None, _) => (None, None),
             (Some(Found { head: Head::Json(value), schema }), _) => {
-                (Some(Held { cell: Cell::from(value.clone()), schema: Arc::clone(schema) }), None)
+                (Some(Held { cell: StoredValue::from(value.clone()), schema: Arc::clone(schema) }), None)
             }
             (Some(Found { head: Head::List(extent), schema }), Some(items)) => {
-                (Some(Held { cell: Cell::list(items), schema: Arc::clone(schema) }), Some(*extent))
+                (Some(Held { cell: StoredValue::list(items), schema: Arc::clone(schema) }), Some(*extent))
             }
             // Whatever the items are, they are not needed: any list does.
             (Some(Found { schema, .. }), None) if begins_blind => {
-                (Some(Held { cell: Cell::list(List::new()), schema: Arc::clone(schema) }), None)
+                (Some(Held { cell: StoredValue::list(List::new()), schema: Arc::clone(schema) }), None)
             }
             (Some(Found { head: Head::List(extent), schema }), None) => {
                 return match self.grown(*extent, schema, writes)? {
@@ -141,7 +141,7 @@ impl Planner<'_> {
         Ok(Some(Change::List(after, chunks(place, added))))
     }
 
-    fn folded(&self, mut held: Option<Held>, writes: &[&Write]) -> Result<Option<Cell>, SessionError> {
+    fn folded(&self, mut held: Option<Held>, writes: &[&Write]) -> Result<Option<StoredValue>, SessionError> {
         for write in writes {
             let merged = merge_write(self.schema, held.as_ref(), write, self.what)?;
             held = merged.map(|cell| Held { cell, schema: Arc::clone(self.schema.text()) });
@@ -149,9 +149,9 @@ impl Planner<'_> {
         Ok(held.map(|held| held.cell))
     }
 
-    fn change(&self, before: Option<&Held>, extent: Option<Extent>, after: Option<&Cell>) -> Change {
+    fn change(&self, before: Option<&Held>, extent: Option<Extent>, after: Option<&StoredValue>) -> Change {
         let before = before.map(|held| held.cell.view());
-        match (before, after.map(Cell::view)) {
+        match (before, after.map(StoredValue::view)) {
             (None, None) => Change::Nothing,
             (Some(_), None) => Change::Remove,
             (Some(ValueRef::Json(before)), Some(ValueRef::Json(after))) if std::ptr::eq(before, after) => {
@@ -446,7 +446,7 @@ mod tests {
         fn value(&self) -> Option<Value> {
             match &self.head {
                 Some(Found { head: Head::Json(value), .. }) => Some(value.clone()),
-                _ => self.items().map(|items| Cell::list(items).view().to_json()),
+                _ => self.items().map(|items| StoredValue::list(items).view().to_json()),
             }
         }
 
@@ -488,7 +488,7 @@ mod tests {
             events in proptest::collection::vec(proptest::collection::vec((handler(), proptest::collection::vec(0..9u8, 0..4)), 1..4), 1..12),
         ) {
             let schema = schema();
-            let (mut table, mut expected) = (Table::default(), None::<Cell>);
+            let (mut table, mut expected) = (Table::default(), None::<StoredValue>);
             for (generation, event) in events.into_iter().enumerate() {
                 let writes: Vec<Write> = event.into_iter().map(|(handler, ids)| {
                     let items: Vec<Value> = ids.into_iter().map(|id| json!({"id": id})).collect();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use stepfold_state_core::json_schema::{Kinds, ValueType};
-use stepfold_state_core::state::{Cell, Faults, Handler, HandlerError, Schema, StateError, Write};
+use stepfold_state_core::state::{Handler, HandlerError, Issues, Schema, StateError, StoredValue, Write};
 
 use crate::error::SessionError;
 use crate::scope::{Scope, split};
@@ -111,7 +111,7 @@ impl SessionSchema {
     ///
     /// # Errors
     /// [`SessionError::SchemaMismatch`], or [`SessionError::Migration`].
-    pub fn adopt(&self, key: &str, cell: &Cell, stored: &str) -> Result<Adopted, SessionError> {
+    pub fn adopt(&self, key: &str, cell: &StoredValue, stored: &str) -> Result<Adopted, SessionError> {
         if *self.0.text == *stored {
             return Ok(Adopted::Same);
         }
@@ -130,7 +130,7 @@ impl SessionSchema {
             .map_err(|source| SessionError::Migration { key: key.to_owned(), source })?;
         let Some(converted) = converted else { return Ok(Adopted::Hidden) };
         declared.check(&converted).map_err(mismatch)?;
-        Ok(Adopted::Converted(Cell::from(converted)))
+        Ok(Adopted::Converted(StoredValue::from(converted)))
     }
 
     /// The type that a stored schema declares for a key.
@@ -211,7 +211,7 @@ pub enum Adopted {
     /// Unchanged.
     Same,
     /// Converted by a migration.
-    Converted(Cell),
+    Converted(StoredValue),
     /// Hidden: the schema does not declare the key, or its migration returned nothing. The stored value is
     /// unchanged.
     Hidden,
@@ -220,7 +220,7 @@ pub enum Adopted {
 fn mismatch(key: &str, value: &Value, stored: Option<&Value>, misfit: StateError) -> SessionError {
     let (opened, faults) = match misfit {
         StateError::WrongType { expected, faults, .. } => (expected, faults),
-        other => (other.to_string(), Faults::default()),
+        other => (other.to_string(), Issues::default()),
     };
     let stored = match stored.map(|schema| ValueType::of_schema(schema.clone())) {
         Some(Ok(stored)) => stored.to_string(),
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_mismatch_names_the_key_and_both_types() {
         let text = opened(|| Schema::builder().key::<String>("n").build().unwrap());
-        let error = text.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
+        let error = text.adopt("n", &StoredValue::from(json!(1)), number().text()).unwrap_err();
         expect![[r#"incompatible stored value of key "n": stored as integer, opened as string: expected string, found integer at $; register a migration"#]]
             .assert_eq(&error.to_string());
     }
@@ -267,26 +267,36 @@ mod tests {
     #[test]
     fn compatible_changes_load() {
         let optional = opened(|| Schema::builder().key::<Option<i64>>("n").build().unwrap());
-        assert!(matches!(optional.adopt("n", &Cell::from(json!(1)), number().text()), Ok(Adopted::Same)));
+        assert!(matches!(
+            optional.adopt("n", &StoredValue::from(json!(1)), number().text()),
+            Ok(Adopted::Same)
+        ));
         let none = opened(|| Schema::builder().build().unwrap());
-        assert!(matches!(none.adopt("n", &Cell::from(json!(1)), number().text()), Ok(Adopted::Hidden)));
+        assert!(matches!(
+            none.adopt("n", &StoredValue::from(json!(1)), number().text()),
+            Ok(Adopted::Hidden)
+        ));
     }
 
     #[test]
     fn migrations_convert_and_their_results_are_checked() {
         let text = || opened(|| Schema::builder().key::<String>("n").build().unwrap());
         let good = text().migration("n", |old| Ok(json!(old.to_string())));
-        let Ok(Adopted::Converted(cell)) = good.adopt("n", &Cell::from(json!(1)), number().text()) else {
+        let Ok(Adopted::Converted(cell)) = good.adopt("n", &StoredValue::from(json!(1)), number().text())
+        else {
             panic!("the migration was not run");
         };
         assert_eq!(cell.view(), json!("1"));
         let useless = text().migration("n", Ok);
-        let error = useless.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
+        let error = useless.adopt("n", &StoredValue::from(json!(1)), number().text()).unwrap_err();
         assert!(matches!(error, SessionError::SchemaMismatch { .. }), "{error}");
         let none = text().optional_migration("n", |_| Ok(None));
-        assert!(matches!(none.adopt("n", &Cell::from(json!(1)), number().text()), Ok(Adopted::Hidden)));
+        assert!(matches!(
+            none.adopt("n", &StoredValue::from(json!(1)), number().text()),
+            Ok(Adopted::Hidden)
+        ));
         let failing = text().migration("n", |_| Err("no".into()));
-        let error = failing.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
+        let error = failing.adopt("n", &StoredValue::from(json!(1)), number().text()).unwrap_err();
         assert!(matches!(error, SessionError::Migration { .. }), "{error}");
     }
 }

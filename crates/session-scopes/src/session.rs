@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use stepfold_state_core::List;
 use stepfold_state_core::chat::Transcript;
-use stepfold_state_core::state::{Cell, State, ValueRef};
+use stepfold_state_core::state::{State, StoredValue, ValueRef};
 
 use crate::changes::ScopeVersions;
 use crate::digest::Digest;
@@ -191,7 +191,7 @@ impl Appended {
 #[derive(Clone, Debug)]
 pub struct Held {
     /// The value.
-    pub cell: Cell,
+    pub cell: StoredValue,
     /// The [`SessionSchema::text`] when it was written.
     pub schema: Arc<str>,
 }
@@ -264,7 +264,7 @@ impl Values {
         &self,
         state: &State,
         schema: &SessionSchema,
-    ) -> Result<Vec<(Box<str>, Cell)>, SessionError> {
+    ) -> Result<Vec<(Box<str>, StoredValue)>, SessionError> {
         let known = self.appended().filter(|(key, _)| is_known(schema, key));
         let list = |(key, appended): (&str, &Appended)| {
             let empty = List::new();
@@ -277,7 +277,7 @@ impl Values {
                 found: before.len(),
                 expected: appended.length.saturating_sub(appended.items.len()),
             })?;
-            Ok((key.into(), Cell::list(list)))
+            Ok((key.into(), StoredValue::list(list)))
         };
         known.map(list).collect()
     }
@@ -301,7 +301,10 @@ impl Values {
     }
 
     /// The values, converted to another schema.
-    pub(crate) fn adopted(self, schema: &SessionSchema) -> Result<Vec<(Arc<str>, Cell)>, SessionError> {
+    pub(crate) fn adopted(
+        self,
+        schema: &SessionSchema,
+    ) -> Result<Vec<(Arc<str>, StoredValue)>, SessionError> {
         let mut cells = Vec::with_capacity(self.held.len());
         for (key, held) in self.held {
             match schema.adopt(&key, &held.cell, &held.schema)? {

@@ -4,39 +4,39 @@ use std::fmt;
 
 /// A fault at one location.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Issue {
     /// The location: a JSON path such as `$[2].title` in a value, a key in a schema.
     pub path: String,
     /// The message. It never shows the value.
     pub message: String,
 }
 
-impl Fault {
+impl Issue {
     /// A fault at `path`.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Fault { path: path.into(), message: message.into() }
+        Issue { path: path.into(), message: message.into() }
     }
 }
 
 /// All faults of a value or a declaration; least one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults(Vec<Fault>);
+pub struct Issues(Vec<Issue>);
 
 /// The number of printed faults or names; the rest is counted.
 const PRINTED_FAULTS: usize = 8;
 const PRINTED_NAMES: usize = 30;
 
-impl Faults {
+impl Issues {
     /// The faults, in the order of detection.
-    pub fn iter(&self) -> std::slice::Iter<'_, Fault> {
+    pub fn iter(&self) -> std::slice::Iter<'_, Issue> {
         self.0.iter()
     }
 
-    pub(crate) fn push(&mut self, fault: Fault) {
+    pub(crate) fn push(&mut self, fault: Issue) {
         self.0.push(fault);
     }
 
-    pub(crate) fn extend(&mut self, faults: impl IntoIterator<Item = Fault>) {
+    pub(crate) fn extend(&mut self, faults: impl IntoIterator<Item = Issue>) {
         self.0.extend(faults);
     }
 
@@ -53,31 +53,31 @@ impl Faults {
     }
 }
 
-impl From<Fault> for Faults {
-    fn from(fault: Fault) -> Self {
-        Faults(vec![fault])
+impl From<Issue> for Issues {
+    fn from(fault: Issue) -> Self {
+        Issues(vec![fault])
     }
 }
 
-impl FromIterator<Fault> for Faults {
-    fn from_iter<I: IntoIterator<Item = Fault>>(faults: I) -> Self {
-        Faults(faults.into_iter().collect())
+impl FromIterator<Issue> for Issues {
+    fn from_iter<I: IntoIterator<Item = Issue>>(faults: I) -> Self {
+        Issues(faults.into_iter().collect())
     }
 }
 
-impl<'a> IntoIterator for &'a Faults {
-    type Item = &'a Fault;
-    type IntoIter = std::slice::Iter<'a, Fault>;
+impl<'a> IntoIterator for &'a Issues {
+    type Item = &'a Issue;
+    type IntoIter = std::slice::Iter<'a, Issue>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for Issues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_some(f, &self.0, PRINTED_FAULTS, "; ", |f, fault| {
-            let Fault { path, message } = fault;
+            let Issue { path, message } = fault;
             if path.starts_with('$') {
                 write!(f, "{message} at {path}")
             } else {
@@ -89,22 +89,22 @@ impl fmt::Display for Faults {
 
 /// Available names, as listed in an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Names(Vec<String>);
+pub struct NameList(Vec<String>);
 
-impl Names {
+impl NameList {
     /// The names, in declaration order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 }
 
-impl<S: Into<String>> FromIterator<S> for Names {
+impl<S: Into<String>> FromIterator<S> for NameList {
     fn from_iter<I: IntoIterator<Item = S>>(names: I) -> Self {
-        Names(names.into_iter().map(Into::into).collect())
+        NameList(names.into_iter().map(Into::into).collect())
     }
 }
 
-impl fmt::Display for Names {
+impl fmt::Display for NameList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("none");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall, Transcript};
-use stepfold_tools::Status;
+use stepfold_tools::CallStatus;
 
 use crate::brief::{brief_arguments, brief_result, brief_text};
 use crate::{Form, Look, Text, seconds};
@@ -19,12 +19,12 @@ const SHORT: usize = 200;
 /// ```
 /// use std::time::Duration;
 /// use stepfold_terminal::{Calls, Form};
-/// use stepfold_tools::Status;
+/// use stepfold_tools::CallStatus;
 ///
 /// let mut calls = Calls::new(Form::Terminal { width: 60 });
 /// assert!(calls.started("c1", "count", r#"{"area": 3}"#, Duration::ZERO).is_empty());
 /// assert_eq!(calls.at_work().as_deref(), Some("count"));
-/// let lines = calls.finished("c1", "count", Status::Succeeded, "12", Duration::from_millis(40));
+/// let lines = calls.finished("c1", "count", CallStatus::Succeeded, "12", Duration::from_millis(40));
 /// assert_eq!(lines[0].to_plain(), "  ✓ count(area=3) → 12 · 40 ms");
 ///
 /// // In a pipe, where lines are all there is, a call that begins is told at once.
@@ -89,13 +89,20 @@ impl Calls {
     }
 
     /// A call has its outcome.
-    pub fn finished(&mut self, id: &str, tool: &str, status: Status, text: &str, now: Duration) -> Vec<Text> {
+    pub fn finished(
+        &mut self,
+        id: &str,
+        tool: &str,
+        status: CallStatus,
+        text: &str,
+        now: Duration,
+    ) -> Vec<Text> {
         let open = self.open.remove(id);
         let is_once = self.once.remove(id);
         let width = match self.form {
             Form::Terminal { width } => width,
             Form::Log => {
-                let mark = if status == Status::Succeeded { "" } else { "!" };
+                let mark = if status == CallStatus::Succeeded { "" } else { "!" };
                 return vec![Text::from(format!("  {id}{mark}: {}", brief_text(text, SHORT)))];
             }
         };
@@ -116,17 +123,17 @@ impl Calls {
 struct Call<'a> {
     tool: &'a str,
     arguments: &'a str,
-    status: Status,
+    status: CallStatus,
     text: &'a str,
 }
 
 impl Call<'_> {
     fn mark(&self) -> (Look, &'static str) {
         match self.status {
-            Status::Succeeded => (Look::GOOD, "✓"),
-            Status::Cancelled | Status::NotStarted => (Look::DIM, "-"),
-            Status::Unknown => (Look::BAD, "?"),
-            Status::Failed(_) => (Look::BAD, "✗"),
+            CallStatus::Succeeded => (Look::GOOD, "✓"),
+            CallStatus::Cancelled | CallStatus::NotStarted => (Look::DIM, "-"),
+            CallStatus::Unknown => (Look::BAD, "?"),
+            CallStatus::Failed(_) => (Look::BAD, "✗"),
             _ => (Look::BAD, "!"),
         }
     }
@@ -145,7 +152,7 @@ impl Call<'_> {
         let shown = brief_arguments(arguments, for_arguments);
         let for_result = room.saturating_sub(Text::from(&shown).width());
         let (look, mark) = self.mark();
-        let of_result = if self.status == Status::Succeeded { Look::PLAIN } else { Look::BAD };
+        let of_result = if self.status == CallStatus::Succeeded { Look::PLAIN } else { Look::BAD };
         Text::from("  ")
             .with(look, mark)
             .with(Look::STRONG, &format!(" {}", self.tool))

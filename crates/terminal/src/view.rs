@@ -6,7 +6,7 @@ use stepfold_agent_loop::{Event, EventKind, Exit, Run, RunEvent};
 use stepfold_state_core::chat::{Role, Usage};
 use stepfold_state_core::escape_all_invisible;
 use stepfold_state_core::state::State;
-use stepfold_tools::Status;
+use stepfold_tools::CallStatus;
 
 use crate::brief::{brief, brief_text};
 use crate::{Calls, Look, Text, changes, counted, seconds};
@@ -205,7 +205,7 @@ impl View {
     /// What an agent does that is a tool.
     fn inner(&self, name: &str, event: &RunEvent) -> Vec<Text> {
         let RunEvent::ToolFinished { tool, status, text, .. } = event else { return Vec::new() };
-        let mark = if *status == Status::Succeeded { "✓" } else { "✗" };
+        let mark = if *status == CallStatus::Succeeded { "✓" } else { "✗" };
         let room = self.form.width().saturating_sub(name.len() + tool.len() + 10);
         vec![self.aside(&format!("    {name} | {mark} {tool} → {}", brief_text(text, room)))]
     }

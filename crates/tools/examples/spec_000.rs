@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use stepfold_tools::state_core::chat::{Message, Transcript, with_unique_call_ids};
 use stepfold_tools::state_core::state::{Schema, State};
 use stepfold_tools::{
-    Args, Effect, Invocation, InvokeOptions, Outcome, RawArgs, Resources, Source, Tool, ToolError, Tools,
+    Args, CallOutcome, Effect, Invocation, InvokeOptions, RawArgs, Resources, Source, Tool, ToolError, Tools,
     settle,
 };
 
@@ -267,7 +267,7 @@ impl Agent {
         settle(&mut self.state, &mut done.outcomes);
         let mut step = Transcript::new();
         step.push(reply);
-        step.extend(done.outcomes.iter().map(Outcome::message));
+        step.extend(done.outcomes.iter().map(CallOutcome::message));
         step.check()?;
         print!("{step}");
         for message in &step {

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::fmt;
 
 use stepfold_state_core::ErrorChain;
-use stepfold_state_core::state::Faults;
+use stepfold_state_core::state::Issues;
 use thiserror::Error as ThisError;
 
 /// An error of a tool call.
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     /// For the model.
     Failed { message: String, is_permanent: bool },
     /// For the model: invalid arguments.
-    InvalidArguments(Faults),
+    InvalidArguments(Issues),
     /// For the model and the record: the call may have had its effect.
     Unknown(String),
     /// For the caller.
@@ -55,7 +55,7 @@ impl ToolError {
     }
 
     /// An error with an unknown outcome: the call may have had its effect. For example, the connection to a service
-    /// ended before the response. The status is [`Unknown`](crate::Status::Unknown), as after a crash, and the model
+    /// ended before the response. The status is [`Unknown`](crate::CallStatus::Unknown), as after a crash, and the model
     /// reads that the effect may have happened; a [pure](crate::Effect::Pure) tool fails as with any error.
     ///
     /// # Examples
@@ -63,7 +63,7 @@ impl ToolError {
     /// use serde_json::json;
     /// use stepfold_tools::state_core::chat::ToolCall;
     /// use stepfold_tools::state_core::state::{Schema, State};
-    /// use stepfold_tools::{Invocation, InvokeOptions, Status, Tool, ToolError, Tools};
+    /// use stepfold_tools::{Invocation, InvokeOptions, CallStatus, Tool, ToolError, Tools};
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// async fn pay() -> Result<(), ToolError> {
@@ -73,7 +73,7 @@ impl ToolError {
     /// let calls = vec![ToolCall::new("c1", "pay", json!({}))];
     /// let state = State::new(&Schema::builder().build()?);
     /// let done = Invocation::new(&tools, state, calls, InvokeOptions::default()).finish().await;
-    /// assert_eq!(done.outcomes[0].status, Status::Unknown);
+    /// assert_eq!(done.outcomes[0].status, CallStatus::Unknown);
     /// assert_eq!(done.outcomes[0].result.text(), "the connection to the bank ended; the effect may have happened");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
@@ -107,7 +107,7 @@ impl ToolError {
         ToolError(Kind::Fatal(source.into()))
     }
 
-    pub(crate) fn invalid_arguments(faults: Faults) -> Self {
+    pub(crate) fn invalid_arguments(faults: Issues) -> Self {
         ToolError(Kind::InvalidArguments(faults))
     }
 
@@ -147,13 +147,13 @@ pub enum BuildError {
         /// The tool's name.
         tool: String,
         /// The faults, each with its subject as the path.
-        faults: Faults,
+        faults: Issues,
     },
     /// Tools conflict with each other, the state schema or the resources.
     #[error("invalid tools: {faults}")]
     InvalidTools {
         /// The faults, each with the tool's name as the path.
-        faults: Faults,
+        faults: Issues,
     },
 }
 

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepfold_state_core::decode;
 use stepfold_state_core::json_schema::json_schema_of;
-use stepfold_state_core::state::{Fault, Key};
+use stepfold_state_core::state::{Issue, Key};
 
 use crate::context::{StateWriter, ToolContext};
 use crate::error::ToolError;
@@ -24,12 +24,12 @@ use crate::error::ToolError;
 ///
 /// # Examples
 /// ```
-/// use stepfold_tools::{Extract, Needs, Resource, ToolContext, ToolError};
+/// use stepfold_tools::{Extract, Requirements, Resource, ToolContext, ToolError};
 ///
 /// struct Region(String);
 ///
 /// impl Extract for Region {
-///     fn needs(needs: &mut Needs) {
+///     fn needs(needs: &mut Requirements) {
 ///         Resource::<String>::needs(needs);
 ///     }
 ///     fn extract(context: &ToolContext) -> Result<Self, ToolError> {
@@ -44,7 +44,7 @@ use crate::error::ToolError;
 )]
 pub trait Extract: Sized {
     /// Adds the parameter's requirements.
-    fn needs(needs: &mut Needs) {
+    fn needs(needs: &mut Requirements) {
         let _ = needs;
     }
 
@@ -57,20 +57,20 @@ pub trait Extract: Sized {
 
 /// The requirements of a tool function's parameters, collected when the tool is built.
 #[derive(Debug, Default)]
-pub struct Needs {
+pub struct Requirements {
     pub(crate) arguments: Option<Value>,
     pub(crate) takes_raw_arguments: bool,
     pub(crate) reads: Vec<String>,
     pub(crate) writes_state: bool,
     pub(crate) resources: Vec<(TypeId, &'static str)>,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) faults: Vec<Issue>,
 }
 
-impl Needs {
+impl Requirements {
     /// Requires typed arguments with this JSON Schema; at most once.
     pub fn arguments(&mut self, schema: Value) {
         if self.arguments.replace(schema).is_some() {
-            self.faults.push(Fault::new(
+            self.faults.push(Issue::new(
                 "arguments",
                 "two parameters take the arguments: combine them in one struct",
             ));
@@ -129,21 +129,21 @@ impl Extract for ToolContext {
 pub struct Args<T>(pub T);
 
 impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
-    fn needs(needs: &mut Needs) {
+    fn needs(needs: &mut Requirements) {
         let schema = json_schema_of::<T>();
         if !["type", "properties", "$ref", "anyOf", "oneOf", "allOf"]
             .iter()
             .any(|rule| schema.get(rule).is_some())
         {
             let message = "`Args` of an unconstrained type has no schema: use `RawArgs` and `parameters`";
-            needs.faults.push(Fault::new("arguments", message));
+            needs.faults.push(Issue::new("arguments", message));
         }
         needs.arguments(schema);
     }
 
     fn extract(context: &ToolContext) -> Result<Self, ToolError> {
         let arguments = decode(context.arguments());
-        arguments.map(Args).map_err(|error| ToolError::invalid_arguments(Fault::from(error).into()))
+        arguments.map(Args).map_err(|error| ToolError::invalid_arguments(Issue::from(error).into()))
     }
 }
 
@@ -164,7 +164,7 @@ impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
 pub struct RawArgs(pub Value);
 
 impl Extract for RawArgs {
-    fn needs(needs: &mut Needs) {
+    fn needs(needs: &mut Requirements) {
         needs.raw_arguments();
     }
 
@@ -224,7 +224,7 @@ macro_rules! state_key {
 pub struct FromState<K: StateKey>(pub Option<K::Value>);
 
 impl<K: StateKey> Extract for FromState<K> {
-    fn needs(needs: &mut Needs) {
+    fn needs(needs: &mut Requirements) {
         needs.reads(K::KEY.name());
     }
 
@@ -241,7 +241,7 @@ impl<K: StateKey> Extract for FromState<K> {
 }
 
 impl Extract for StateWriter {
-    fn needs(needs: &mut Needs) {
+    fn needs(needs: &mut Requirements) {
         needs.writes_state();
     }
 
@@ -255,7 +255,7 @@ impl Extract for StateWriter {
 pub struct Resource<T>(pub Arc<T>);
 
 impl<T: Send + Sync + 'static> Extract for Resource<T> {
-    fn needs(needs: &mut Needs) {
+    fn needs(needs: &mut Requirements) {
         needs.resource::<T>();
     }
 

@@ -15,7 +15,7 @@ use serde_json::ser::Formatter;
 
 use crate::context::ToolContext;
 use crate::error::ToolError;
-use crate::extract::{Extract, Needs};
+use crate::extract::{Extract, Requirements};
 
 /// A tool's function, type-erased.
 #[derive(Clone)]
@@ -61,7 +61,7 @@ pub trait ToolFunction<P>: Send + Sync + 'static {
 )]
 pub trait Parameters: Sized {
     #[doc(hidden)]
-    fn needs(needs: &mut Needs);
+    fn needs(needs: &mut Requirements);
 
     #[doc(hidden)]
     fn extract(context: &ToolContext) -> Result<Self, ToolError>;
@@ -143,7 +143,7 @@ macro_rules! functions {
 
         impl<$($parameter: Extract,)*> Parameters for ($($parameter,)*) {
             #[allow(unused_variables, reason = "a function may have no parameters")]
-            fn needs(needs: &mut Needs) {
+            fn needs(needs: &mut Requirements) {
                 $($parameter::needs(needs);)*
             }
 

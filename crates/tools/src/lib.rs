@@ -9,7 +9,7 @@
 //! result written to a key.
 //!
 //! [`Tools`] are the tools that a model may use at one step; a [`Toolset`] supplies them. An [`Invocation`]
-//! runs the calls of a reply; each has one [`Outcome`]; [`settle`] folds their writes into the state, in call
+//! runs the calls of a reply; each has one [`CallOutcome`]; [`settle`] folds their writes into the state, in call
 //! order.
 //!
 //! ```
@@ -65,7 +65,7 @@
 //! - Arguments are validated before the function runs, and all faults are reported together. Error texts
 //!   contain no values from the state.
 //! - A call that reads a key that another call of the reply writes runs after it; calls that replace one
-//!   value keep their order; all others run concurrently, within [`Limits`].
+//!   value keep their order; all others run concurrently, within [`CallLimits`].
 //! - Calls are [announced](CallEvent::Starting) before they start, so that a record can be written first.
 //!
 //! # What is absent
@@ -103,13 +103,13 @@ pub use tokio_util::sync::CancellationToken;
 pub use crate::binding::{InputFromState, ResultText, Source};
 pub use crate::context::{StateWriter, ToolContext, WriteError, key_of_call};
 pub use crate::error::{BuildError, ToolError, ToolsetError};
-pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, StateKey};
+pub use crate::extract::{Args, Extract, FromState, RawArgs, Requirements, Resource, StateKey};
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};
 pub use crate::invoke::{
-    CallEvent, Failure, FatalError, Invocation, MAX_BLOCKING_THREADS, Outcome, Outcomes, Status,
-    panic_message, settle,
+    CallEvent, CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalError, Invocation,
+    MAX_BLOCKING_THREADS, panic_message, settle,
 };
-pub use crate::options::{InvokeOptions, Limits, Offload, Overflow};
+pub use crate::options::{CallLimits, InvokeOptions, Offload, Overflow};
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
 pub use crate::resources::Resources;
 pub use crate::tool::{IntoTool, Tool, ToolBuilder};

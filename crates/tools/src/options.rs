@@ -11,18 +11,18 @@ use crate::resources::Resources;
 /// Limits on the calls of one reply.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct CallLimits {
     /// Limits the calls that run at the same time; 64 by default. Zero counts as one.
     pub concurrency: usize,
     /// The timeout of one attempt of a call, for tools without one of their own; 5 minutes by default.
-    pub time_out: Duration,
+    pub timeout: Duration,
     /// Limits the bytes of a result that the model reads; 64 KiB by default.
     pub output_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for CallLimits {
     fn default() -> Self {
-        Limits { concurrency: 64, time_out: Duration::from_secs(300), output_bytes: 64 * 1024 }
+        CallLimits { concurrency: 64, timeout: Duration::from_secs(300), output_bytes: 64 * 1024 }
     }
 }
 
@@ -31,7 +31,7 @@ impl Default for Limits {
 #[non_exhaustive]
 pub struct InvokeOptions {
     /// The limits.
-    pub limits: Limits,
+    pub limits: CallLimits,
     /// The handling of results above the limit.
     pub overflow: Overflow,
     /// Cancels the calls.
@@ -48,7 +48,7 @@ pub struct InvokeOptions {
     pub hosts_calls: bool,
 }
 
-impl Limits {
+impl CallLimits {
     /// Sets the maximum number of concurrent calls.
     #[must_use]
     pub fn with_concurrency(mut self, calls: usize) -> Self {
@@ -58,8 +58,8 @@ impl Limits {
 
     /// Sets the timeout of one attempt of a call.
     #[must_use]
-    pub fn with_time_out(mut self, time_out: Duration) -> Self {
-        self.time_out = time_out;
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -78,10 +78,10 @@ impl InvokeOptions {
     /// # Examples
     /// ```
     /// use std::time::Duration;
-    /// use stepfold_tools::{InvokeOptions, Limits};
+    /// use stepfold_tools::{InvokeOptions, CallLimits};
     ///
     /// let options = InvokeOptions::scoped("session-7/invocation-3/step-1")
-    ///     .with_limits(Limits::default().with_time_out(Duration::from_secs(10)));
+    ///     .with_limits(CallLimits::default().with_timeout(Duration::from_secs(10)));
     /// assert_eq!(options.limits.concurrency, 64);
     /// ```
     pub fn scoped(key_scope: impl Into<String>) -> Self {
@@ -90,7 +90,7 @@ impl InvokeOptions {
 
     /// Sets the limits.
     #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Self {
+    pub fn with_limits(mut self, limits: CallLimits) -> Self {
         self.limits = limits;
         self
     }

@@ -12,11 +12,11 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Extras, ToolSpec};
 use stepfold_state_core::json_schema::ValueType;
-use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, State, check_key};
+use stepfold_state_core::state::{Handler, Issue, Issues, MESSAGES, Schema, State, check_key};
 
 use crate::binding::{InputBinding, InputFromState, OutputBinding, ResultText, Source};
 use crate::error::BuildError;
-use crate::extract::Needs;
+use crate::extract::Requirements;
 use crate::function::{Function, Parameters, ToolFunction, ToolReturn, Work};
 use crate::invoke;
 use crate::policy::{Approval, Effect, Retry};
@@ -69,7 +69,7 @@ pub(crate) struct Inner {
     pub(crate) access: Arc<Access>,
     pub(crate) resources: Arc<[(TypeId, &'static str)]>,
     pub(crate) effect: Effect,
-    pub(crate) time_out: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) approval: Approval,
 }
@@ -96,7 +96,7 @@ impl Tool {
         P: Parameters,
         F: ToolFunction<P, Output: Future<Output: ToolReturn> + Send + 'static>,
     {
-        let mut needs = Needs::default();
+        let mut needs = Requirements::default();
         P::needs(&mut needs);
         ToolBuilder::new(name.into(), description.into(), Function::of_async(function), needs)
     }
@@ -121,7 +121,7 @@ impl Tool {
         P: Parameters,
         F: ToolFunction<P, Output: ToolReturn>,
     {
-        let mut needs = Needs::default();
+        let mut needs = Requirements::default();
         P::needs(&mut needs);
         ToolBuilder::new(name.into(), description.into(), Function::on_thread(Work::Waits, function), needs)
     }
@@ -143,7 +143,7 @@ impl Tool {
         P: Parameters,
         F: ToolFunction<P, Output: ToolReturn>,
     {
-        let mut needs = Needs::default();
+        let mut needs = Requirements::default();
         P::needs(&mut needs);
         ToolBuilder::new(
             name.into(),
@@ -176,7 +176,7 @@ impl Tool {
         work: impl Any + Send + Sync,
     ) -> ToolBuilder {
         let function = Function::Hosted(Arc::new(work));
-        ToolBuilder::new(name.into(), description.into(), function, Needs::default())
+        ToolBuilder::new(name.into(), description.into(), function, Requirements::default())
     }
 
     /// The value that identifies a [hosted](Tool::hosted) tool to its host, if it is a `T`.
@@ -213,8 +213,8 @@ impl Tool {
     }
 
     /// The timeout of one attempt of a call, if the tool sets one.
-    pub fn time_out(&self) -> Option<Duration> {
-        self.0.time_out
+    pub fn timeout(&self) -> Option<Duration> {
+        self.0.timeout
     }
 
     /// The state keys that a call reads: those bound to its parameters, and those declared with `reads`.
@@ -343,17 +343,17 @@ impl Tool {
         let mut faults = Vec::new();
         for key in &self.0.access.reads {
             if schema.key(key).is_none() && !schema.is_open() {
-                faults.push(Fault::new(format!("state key \"{key}\""), "not declared by the schema"));
+                faults.push(Issue::new(format!("state key \"{key}\""), "not declared by the schema"));
             }
         }
         for (key, handler) in &self.0.access.writes {
             if let Err(error) = schema.check_write_to(key, handler.as_ref()) {
-                faults.push(Fault::new(format!("state key \"{key}\""), error.to_string()));
+                faults.push(Issue::new(format!("state key \"{key}\""), error.to_string()));
             }
         }
         for (id, name) in &*self.0.resources {
             if !resources.has(*id) {
-                faults.push(Fault::new(format!("resource {name}"), "missing from the resources of the run"));
+                faults.push(Issue::new(format!("resource {name}"), "missing from the resources of the run"));
             }
         }
         self.fail_with(faults)
@@ -383,12 +383,12 @@ impl Tool {
     ///
     /// # Errors
     /// All faults, with their JSON paths.
-    pub fn check_arguments(&self, arguments: &Map<String, Value>) -> Result<(), Faults> {
+    pub fn check_arguments(&self, arguments: &Map<String, Value>) -> Result<(), Issues> {
         self.accept(arguments).map(drop)
     }
 
     /// The model's arguments, if valid; parameters that only the state sets are ignored.
-    pub(crate) fn accept(&self, sent: &Map<String, Value>) -> Result<Value, Faults> {
+    pub(crate) fn accept(&self, sent: &Map<String, Value>) -> Result<Value, Issues> {
         let mut arguments = sent.clone();
         for input in self.0.inputs.iter().filter(|input| !input.is_visible) {
             arguments.remove(&input.parameter);
@@ -413,7 +413,7 @@ impl Tool {
         }
     }
 
-    fn fail_with(&self, faults: Vec<Fault>) -> Result<(), BuildError> {
+    fn fail_with(&self, faults: Vec<Issue>) -> Result<(), BuildError> {
         if faults.is_empty() {
             return Ok(());
         }
@@ -496,7 +496,7 @@ pub struct ToolBuilder {
     name: String,
     description: String,
     function: Function,
-    needs: Needs,
+    needs: Requirements,
     parameters: Option<Value>,
     is_strict: bool,
     extras: Extras,
@@ -506,13 +506,13 @@ pub struct ToolBuilder {
     reads: Vec<String>,
     writes: Vec<String>,
     effect: Effect,
-    time_out: Option<Duration>,
+    timeout: Option<Duration>,
     retry: Option<Retry>,
     approval: Approval,
 }
 
 impl ToolBuilder {
-    fn new(name: String, description: String, function: Function, needs: Needs) -> Self {
+    fn new(name: String, description: String, function: Function, needs: Requirements) -> Self {
         ToolBuilder {
             name,
             description,
@@ -527,7 +527,7 @@ impl ToolBuilder {
             reads: Vec::new(),
             writes: Vec::new(),
             effect: Effect::default(),
-            time_out: None,
+            timeout: None,
             retry: None,
             approval: Approval::default(),
         }
@@ -628,8 +628,8 @@ impl ToolBuilder {
     }
 
     /// Sets the timeout of one attempt of a call.
-    pub fn time_out(mut self, time_out: Duration) -> Self {
-        self.time_out = Some(time_out);
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
         self
     }
 
@@ -654,7 +654,7 @@ impl ToolBuilder {
     pub fn build(self) -> Result<Tool, BuildError> {
         let mut faults = self.faults();
         let parameters = self.model_parameters().unwrap_or_else(|message| {
-            faults.push(Fault::new("parameters", message));
+            faults.push(Issue::new("parameters", message));
             Map::new()
         });
         faults.extend(self.faults_of_inputs(&parameters));
@@ -662,7 +662,7 @@ impl ToolBuilder {
         let arguments = match ValueType::of_schema(visible.clone()) {
             Ok(arguments) => Arc::new(arguments),
             Err(error) => {
-                faults.push(Fault::new("parameters", error.to_string()));
+                faults.push(Issue::new("parameters", error.to_string()));
                 Arc::new(ValueType::anything())
             }
         };
@@ -681,31 +681,31 @@ impl ToolBuilder {
             result_text: self.result_text,
             resources: self.needs.resources.into(),
             effect: self.effect,
-            time_out: self.time_out,
+            timeout: self.timeout,
             retry: self.retry,
             approval: self.approval,
         })))
     }
 
-    fn faults(&self) -> Vec<Fault> {
+    fn faults(&self) -> Vec<Issue> {
         let mut faults = self.needs.faults.clone();
         faults.extend(fault_of_name(&self.name));
         if self.description.trim().is_empty() {
-            faults.push(Fault::new(
+            faults.push(Issue::new(
                 "description",
                 "must not be empty: describe for the model what the tool does and when to use it",
             ));
         }
-        if self.time_out.is_some_and(|time_out| time_out.is_zero()) {
-            faults.push(Fault::new("time_out", "must be positive: no call could finish"));
+        if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
+            faults.push(Issue::new("timeout", "must be positive: no call could finish"));
         }
         if self.retry.is_some() && self.effect == Effect::AtMostOnce {
             let message =
                 "requires a pure or idempotent tool: declare the effect, or leave retries to the model";
-            faults.push(Fault::new("retry", message));
+            faults.push(Issue::new("retry", message));
         }
         if self.needs.writes_state && self.writes.is_empty() {
-            faults.push(Fault::new(
+            faults.push(Issue::new(
                 "writes",
                 "missing: the function takes a StateWriter, so declare the keys that it writes",
             ));
@@ -715,9 +715,9 @@ impl ToolBuilder {
         let keys = keys.chain(self.writes.iter().map(|key| (key.as_str(), true)));
         for (key, is_written) in keys {
             if is_written && key == MESSAGES {
-                faults.push(Fault::new("messages", "must not be written by tools: it is the conversation"));
+                faults.push(Issue::new("messages", "must not be written by tools: it is the conversation"));
             } else if let Err(error) = check_key(key) {
-                faults.push(Fault::new(format!("state key \"{}\"", key.escape_debug()), error.to_string()));
+                faults.push(Issue::new(format!("state key \"{}\"", key.escape_debug()), error.to_string()));
             }
         }
         faults
@@ -735,7 +735,7 @@ impl ToolBuilder {
         }
     }
 
-    fn faults_of_inputs(&self, parameters: &Map<String, Value>) -> Vec<Fault> {
+    fn faults_of_inputs(&self, parameters: &Map<String, Value>) -> Vec<Issue> {
         let known: Vec<&str> = match parameters.get("properties") {
             Some(Value::Object(properties)) => properties.keys().map(String::as_str).collect(),
             _ => Vec::new(),
@@ -746,10 +746,10 @@ impl ToolBuilder {
             if !known.contains(&input.parameter.as_str()) {
                 let message =
                     format!("unknown parameter, read from the state; available: {}", known.join(", "));
-                faults.push(Fault::new(&path, message));
+                faults.push(Issue::new(&path, message));
             }
             if self.inputs[..index].iter().any(|earlier| earlier.parameter == input.parameter) {
-                faults.push(Fault::new(&path, "read from two keys of the state"));
+                faults.push(Issue::new(&path, "read from two keys of the state"));
             }
         }
         faults
@@ -794,9 +794,9 @@ impl fmt::Debug for ToolBuilder {
 }
 
 /// Providers accept names of up to 64 letters, digits, `_` and `-`.
-fn fault_of_name(name: &str) -> Option<Fault> {
+fn fault_of_name(name: &str) -> Option<Issue> {
     let is_plain =
         name.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, '_' | '-'));
     let is_valid = is_plain && !name.is_empty() && name.len() <= MAX_NAME_BYTES;
-    (!is_valid).then(|| Fault::new("name", "expected 1 to 64 letters, digits, '_' or '-'"))
+    (!is_valid).then(|| Issue::new("name", "expected 1 to 64 letters, digits, '_' or '-'"))
 }

@@ -78,7 +78,7 @@ impl AgentTool {
         let faults: Vec<_> = unknown
             .map(|key| {
                 let words = format!("is shared, but agent '{}' does not declare it", agent.name());
-                stepfold_state_core::state::Fault::new(format!("state key \"{key}\""), words)
+                stepfold_state_core::state::Issue::new(format!("state key \"{key}\""), words)
             })
             .collect();
         if !faults.is_empty() {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use stepfold_state_core::chat::{ChatModel, ModelParams};
-use stepfold_state_core::state::{Fault, KeySchema, Schema, Template};
-use stepfold_tools::{Approval, BuildError, IntoTool, Limits, Overflow, Resources, Tools, Toolset};
+use stepfold_state_core::state::{Issue, KeySchema, Schema, Template};
+use stepfold_tools::{Approval, BuildError, CallLimits, IntoTool, Overflow, Resources, Tools, Toolset};
 
 use super::hooks::{HookContext, HookPoint, HookResult, Hooks};
 use super::limits::{RepeatGuard, RunLimits};
@@ -45,7 +45,7 @@ impl AgentBuilder {
                 schema: Schema::default(),
                 toolset: Toolset::default(),
                 resources: Resources::new(),
-                tool_limits: Limits::default(),
+                tool_limits: CallLimits::default(),
                 overflow: Overflow::default(),
                 raise_on_failure: false,
                 exit_tools: Vec::new(),
@@ -190,7 +190,7 @@ impl AgentBuilder {
     }
 
     /// Bounds on each call.
-    pub fn tool_limits(mut self, limits: Limits) -> Self {
+    pub fn tool_limits(mut self, limits: CallLimits) -> Self {
         self.config.tool_limits = limits;
         self
     }
@@ -420,12 +420,12 @@ impl AgentBuilder {
         if let Some(tools) = &tools {
             faults.extend(faults_of_exits(&config, tools, &known_exits));
             if config.recover_leaked_calls && tools.is_empty() {
-                faults.push(Fault::new("recover_leaked_calls", "requires a tool"));
+                faults.push(Issue::new("recover_leaked_calls", "requires a tool"));
             }
             if output.as_ref().is_some_and(|output| output.mode() == OutputMode::Tool)
                 && tools.get(OUTPUT_TOOL).is_some()
             {
-                faults.push(Fault::new(
+                faults.push(Issue::new(
                     OUTPUT_TOOL,
                     "duplicate name: the output uses this tool; rename the other one",
                 ));
@@ -450,8 +450,8 @@ fn warn_without_tools(config: &Config, tools: Option<&Tools>) {
     }
 }
 
-fn faults_of_name(name: &str) -> Option<Fault> {
-    name.trim().is_empty().then(|| Fault::new("name", "must not be empty: records and traces use it"))
+fn faults_of_name(name: &str) -> Option<Issue> {
+    name.trim().is_empty().then(|| Issue::new("name", "must not be empty: records and traces use it"))
 }
 
 /// The agent's schema with the keys of a graph's that its templates and bindings name. Of tools that are not known
@@ -475,7 +475,7 @@ fn roots(name: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A placeholder that may be absent has to name a key, too: nothing could ever fill it otherwise.
-fn faults_of_instructions(config: &Config) -> Vec<Fault> {
+fn faults_of_instructions(config: &Config) -> Vec<Issue> {
     let Some(template) = &config.instructions else { return Vec::new() };
     let declares = |key: &str| config.schema.key(key).is_some() || config.schema.is_open();
     template
@@ -486,25 +486,25 @@ fn faults_of_instructions(config: &Config) -> Vec<Fault> {
                 "unknown state key \"{name}\": declare it in the agent's schema, or in that of the graph \
                  around it, or double the braces if it is text"
             );
-            Fault::new("instructions", words)
+            Issue::new("instructions", words)
         })
         .collect()
 }
 
-fn faults_of_tools(error: BuildError) -> Vec<Fault> {
+fn faults_of_tools(error: BuildError) -> Vec<Issue> {
     match error {
         BuildError::InvalidTool { tool, faults } => {
-            faults.iter().map(|fault| Fault::new(format!("tool {tool}"), fault.message.clone())).collect()
+            faults.iter().map(|fault| Issue::new(format!("tool {tool}"), fault.message.clone())).collect()
         }
         BuildError::InvalidTools { faults } => faults
             .iter()
-            .map(|fault| Fault::new(format!("tool {}", fault.path), fault.message.clone()))
+            .map(|fault| Issue::new(format!("tool {}", fault.path), fault.message.clone()))
             .collect(),
-        other => vec![Fault::new("tools", other.to_string())],
+        other => vec![Issue::new("tools", other.to_string())],
     }
 }
 
-fn faults_of_exits(config: &Config, tools: &Tools, known: &[String]) -> Vec<Fault> {
+fn faults_of_exits(config: &Config, tools: &Tools, known: &[String]) -> Vec<Issue> {
     let unknown = config.exit_tools.iter().filter(|name| tools.get(name).is_none() && !known.contains(name));
     let available = tools.names().collect::<Vec<_>>().join(", ");
     unknown
@@ -513,7 +513,7 @@ fn faults_of_exits(config: &Config, tools: &Tools, known: &[String]) -> Vec<Faul
                 "" => "unknown tool: the agent has none".to_owned(),
                 available => format!("unknown tool; available: {available}"),
             };
-            Fault::new(format!("exit condition '{name}'"), words)
+            Issue::new(format!("exit condition '{name}'"), words)
         })
         .collect()
 }

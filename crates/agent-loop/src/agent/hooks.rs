@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{Message, ToolCall, ToolContent, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, WriteKey};
-use stepfold_tools::Outcome;
+use stepfold_tools::CallOutcome;
 
 use crate::exit::Exit;
 
@@ -57,7 +57,7 @@ pub struct HookContext {
     /// The call, before and after a tool.
     pub call: Option<ToolCall>,
     /// Its outcome, after a tool.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<CallOutcome>,
     /// The exit, for hooks on exit and after the run.
     pub exit: Option<Exit>,
 }

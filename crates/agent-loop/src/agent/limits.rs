@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfold_state_core::chat::MAX_REPLY_BYTES;
-use stepfold_state_core::state::Fault;
+use stepfold_state_core::state::Issue;
 
 /// Limits of a run. Each limit except [`reply_bytes`](RunLimits::reply_bytes) ends the run with its own exit,
 /// never with an error.
@@ -108,7 +108,7 @@ impl RunLimits {
         }
     }
 
-    pub(crate) fn faults(&self) -> Vec<Fault> {
+    pub(crate) fn faults(&self) -> Vec<Issue> {
         let zero = [
             ("steps", self.steps == 0, "the model could not be called"),
             ("calls_per_reply", self.calls_per_reply == 0, "no call could run"),
@@ -117,7 +117,7 @@ impl RunLimits {
             ("reply_bytes", self.reply_bytes == 0, "no reply could be read"),
             ("time", self.time == Some(Duration::ZERO), "nothing could run"),
         ];
-        let fault = |(name, _, why)| Fault::new(format!("limits.{name}"), format!("must be positive: {why}"));
+        let fault = |(name, _, why)| Issue::new(format!("limits.{name}"), format!("must be positive: {why}"));
         zero.into_iter().filter(|(_, is_zero, _)| *is_zero).map(fault).collect()
     }
 }
@@ -165,8 +165,8 @@ impl RepeatGuard {
         self
     }
 
-    pub(crate) fn fault(self) -> Option<Fault> {
+    pub(crate) fn fault(self) -> Option<Issue> {
         (self.warn < 2 || self.stop < 2)
-            .then(|| Fault::new("repeat_guard", "must be at least 2: a single call is not a repetition"))
+            .then(|| Issue::new("repeat_guard", "must be at least 2: a single call is not a repetition"))
     }
 }

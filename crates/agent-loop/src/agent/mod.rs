@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 
 use stepfold_state_core::chat::{ChatModel, ModelParams, ToolSpec};
 use stepfold_state_core::state::{Schema, Template};
-use stepfold_tools::{Approval, Limits, Overflow, Resources, Tool, Tools, Toolset};
+use stepfold_tools::{Approval, CallLimits, Overflow, Resources, Tool, Tools, Toolset};
 
 pub use self::as_tool::AgentTool;
 pub use self::builder::AgentBuilder;
@@ -108,7 +108,7 @@ pub(crate) struct Config {
     pub(crate) schema: Schema,
     pub(crate) toolset: Toolset,
     pub(crate) resources: Resources,
-    pub(crate) tool_limits: Limits,
+    pub(crate) tool_limits: CallLimits,
     pub(crate) overflow: Overflow,
     pub(crate) raise_on_failure: bool,
     pub(crate) exit_tools: Vec<String>,

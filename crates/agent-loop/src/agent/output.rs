@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{ResponseFormat, ToolSpec};
 use stepfold_state_core::decode;
 use stepfold_state_core::json_schema::{ValueType, json_schema_of};
-use stepfold_state_core::state::Fault;
+use stepfold_state_core::state::Issue;
 
 /// The tool that takes the output in [`OutputMode::Tool`].
 pub const OUTPUT_TOOL: &str = "submit_output";
@@ -106,9 +106,9 @@ pub(crate) struct OutputSpec {
 const WRAPPED: &str = "output";
 
 impl OutputSpec {
-    pub(crate) fn check(output: Output) -> Result<Self, Fault> {
+    pub(crate) fn check(output: Output) -> Result<Self, Issue> {
         let value_type = ValueType::of_schema(output.schema.clone())
-            .map_err(|error| Fault::new(format!("output {}", output.name), error.to_string()))?;
+            .map_err(|error| Issue::new(format!("output {}", output.name), error.to_string()))?;
         let is_wrapped = output.schema.get("type").and_then(Value::as_str) != Some("object");
         Ok(OutputSpec { output, value_type: Arc::new(value_type), is_wrapped })
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, Role};
-use stepfold_state_core::state::{Delta, Fault, Schema, State, StateError, Write};
+use stepfold_state_core::state::{Delta, Issue, Schema, State, StateError, Write};
 use stepfold_tools::{CancellationToken, Effect};
 
 use super::Agent;
@@ -35,7 +35,7 @@ pub trait Planner: fmt::Debug + Send + Sync {
     fn parts(&self) -> Vec<(String, Value)>;
 
     /// The faults of a schema of the state, for which the agent is not built.
-    fn faults(&self, _: &Schema) -> Vec<Fault> {
+    fn faults(&self, _: &Schema) -> Vec<Issue> {
         Vec::new()
     }
 

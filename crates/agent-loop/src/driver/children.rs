@@ -143,9 +143,9 @@ async fn drive(
             .cancel_with(stop.clone())
             .decide_all(std::mem::take(&mut decisions))
             .into_future();
-        let ended = match attempts.time_out {
+        let ended = match attempts.timeout {
             None => running.await,
-            Some(time_out) => match tokio::time::timeout(time_out, running).await {
+            Some(timeout) => match tokio::time::timeout(timeout, running).await {
                 Ok(ended) => ended,
                 // How far it has come only the run around it knows.
                 Err(_) => return ChildEnd::TimedOut(tries),

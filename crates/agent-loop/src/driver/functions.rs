@@ -10,7 +10,7 @@ use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{
-    CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, Outcome, Outcomes, ToolError,
+    CallEvent, CallOutcome, CallOutcomes, CancellationToken, FatalError, Invocation, InvokeOptions, ToolError,
 };
 use tokio::sync::mpsc;
 
@@ -38,7 +38,7 @@ pub(super) enum Happened {
     /// A node says something.
     Said(Said),
     /// A call has its outcome.
-    Finished { place: usize, call: ToolCall, outcome: Outcome },
+    Finished { place: usize, call: ToolCall, outcome: CallOutcome },
     /// The function of a branch has come to its end.
     Called(usize, BranchEnd),
     /// A run inside tells of what it does.
@@ -155,7 +155,7 @@ impl Functions {
     /// The error of a call that is for the caller.
     pub(super) async fn finish(self) -> Option<FatalError> {
         let Functions::Calls { invocation, .. } = self else { return None };
-        let Outcomes { error, .. } = invocation.finish().await;
+        let CallOutcomes { error, .. } = invocation.finish().await;
         error
     }
 }

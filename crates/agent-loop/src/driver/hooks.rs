@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use stepfold_state_core::chat::{ToolCall, ToolResult};
 use stepfold_state_core::state::State;
-use stepfold_tools::{Outcome, panic_message};
+use stepfold_tools::{CallOutcome, panic_message};
 
 use super::Host;
 use crate::agent::HookVerdict;
@@ -105,7 +105,7 @@ async fn before_tools(run: &Run) -> Result<HookReport, RunFault> {
 /// An outcome that hooks have seen.
 pub(super) struct SeenOutcome {
     /// As they want it.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: CallOutcome,
     /// Why the run is to end, if it is.
     pub(super) stop: Option<String>,
     /// The hook that failed, by its place, and its fault. Those behind it have not seen the outcome either.
@@ -113,13 +113,13 @@ pub(super) struct SeenOutcome {
 }
 
 impl SeenOutcome {
-    pub(super) const fn of(outcome: Outcome) -> Self {
+    pub(super) const fn of(outcome: CallOutcome) -> Self {
         SeenOutcome { outcome, stop: None, failed: None }
     }
 }
 
 /// The hooks after a call, from a place on.
-pub(super) async fn after_tool(run: &Run, call: &ToolCall, outcome: Outcome, from: usize) -> SeenOutcome {
+pub(super) async fn after_tool(run: &Run, call: &ToolCall, outcome: CallOutcome, from: usize) -> SeenOutcome {
     let mut seen = SeenOutcome::of(outcome);
     let hooks = run.agent().config().hooks.at(HookPoint::AfterTool);
     for (place, hook) in hooks.enumerate().skip(from) {

@@ -4,7 +4,7 @@
 
 use futures_util::StreamExt;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_tools::{CancellationToken, FatalError, Outcome, ToolError};
+use stepfold_tools::{CallOutcome, CancellationToken, FatalError, ToolError};
 
 use super::Host;
 use super::children::{ChildEnd, Children, Told};
@@ -356,7 +356,7 @@ fn started(run: &Run, place: usize) -> RunEvent {
     }
 }
 
-fn finished(outcome: &Outcome) -> RunEvent {
+fn finished(outcome: &CallOutcome) -> RunEvent {
     RunEvent::ToolFinished {
         call_id: outcome.call_id().to_owned(),
         tool: outcome.tool().to_owned(),

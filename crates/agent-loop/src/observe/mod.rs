@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 use stepfold_state_core::chat::ChatRequest;
-use stepfold_tools::Status;
+use stepfold_tools::CallStatus;
 use tokio::sync::mpsc;
 
 pub use self::traces::Traces;
@@ -76,7 +76,7 @@ pub enum RunEvent {
         /// The tool.
         tool: String,
         /// How it ended.
-        status: Status,
+        status: CallStatus,
         /// The text for the model.
         text: String,
     },

@@ -199,7 +199,7 @@ impl Observer for Traces {
             }
             RunEvent::ToolFinished { call_id, status, text, .. } => {
                 if let Some(span) = self.tools.remove(call_id) {
-                    if *status != stepfold_tools::Status::Succeeded {
+                    if *status != stepfold_tools::CallStatus::Succeeded {
                         failed_with(&span, &format!("{status:?}"));
                     }
                     if self.with_content {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult, Transcript};
 use stepfold_state_core::state::{Delta, State};
-use stepfold_tools::{Failure, Outcome, Status, settle};
+use stepfold_tools::{CallFailure, CallOutcome, CallStatus, settle};
 
 use super::event::StepEnd;
 
 /// An outcome of a call that the loop did not let run.
-pub(crate) fn not_run(call: &ToolCall, why: &str) -> Outcome {
+pub(crate) fn not_run(call: &ToolCall, why: &str) -> CallOutcome {
     let text = format!("tool '{}' was not run: {why}", call.name);
-    Outcome::without_result(call, Status::Failed(Failure::NotRun), text)
+    CallOutcome::without_result(call, CallStatus::Failed(CallFailure::NotRun), text)
 }
 
 /// The result with a note for the model behind it.
@@ -44,7 +44,7 @@ const REPEATED: &str = "[You have made exactly these calls several times in a ro
 pub(crate) fn close(
     state: &State,
     log: &Transcript,
-    mut outcomes: Vec<Outcome>,
+    mut outcomes: Vec<CallOutcome>,
     repeats: Repeats,
 ) -> Closing {
     let unmerged = match outcomes.iter().all(|outcome| outcome.delta.is_empty()) {
@@ -79,7 +79,7 @@ pub(crate) struct Repeats {
 impl Repeats {
     /// How often in a row, this step included, the model has made these calls with these results. The step
     /// before is at the end of the log, before the reply.
-    fn counted(self, log: &Transcript, outcomes: &[Outcome]) -> u32 {
+    fn counted(self, log: &Transcript, outcomes: &[CallOutcome]) -> u32 {
         let Some(_) = self.warn_at else { return 0 };
         let same = || {
             let reply = log.len().checked_sub(1)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{Failure, Status};
+use stepfold_tools::{CallFailure, CallStatus};
 
 use super::call_ids::CallIds;
 use super::event::{Event, EventKind, Fate, OutputFate};
@@ -354,7 +354,7 @@ impl Run {
         let exits = &self.agent.config().exit_tools;
         let mut called = None;
         for outcome in items.iter().filter_map(|item| item.outcome()?.call()) {
-            let is_rejected = outcome.status == Status::Failed(Failure::Rejected);
+            let is_rejected = outcome.status == CallStatus::Failed(CallFailure::Rejected);
             if is_rejected || !exits.iter().any(|exit| exit == outcome.tool()) {
                 continue;
             }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, StateError, Write};
-use stepfold_tools::Outcome;
+use stepfold_tools::CallOutcome;
 
 use super::shared::SharedValue;
 use super::work::WorkOutcome;
@@ -278,7 +278,7 @@ pub enum Fate {
     /// It is decided with the call at this place, an equal one that comes before it: one question for both.
     Same(usize),
     /// It is answered without running.
-    Answer(Outcome),
+    Answer(CallOutcome),
 }
 
 /// What became of an output.

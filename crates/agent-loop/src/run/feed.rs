@@ -10,7 +10,7 @@ use stepfold_state_core::chat::{
     Message, Repaired, Reply, Role, ToolCall, ToolResult, Transcript, Usage, with_unique_call_ids,
 };
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
-use stepfold_tools::{Failure, Outcome, Status};
+use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
 use super::asking::Asking;
 use super::close::{Repeats, close, not_run};
@@ -415,7 +415,7 @@ impl Run {
         };
         let mut event = Event::new(self.tally.steps + 1, elapsed, kind);
         event.messages.push(Arc::clone(&message));
-        let answered: Vec<Outcome> = fates
+        let answered: Vec<CallOutcome> = fates
             .into_iter()
             .filter_map(|(_, fate)| match fate {
                 Fate::Answer(outcome) => Some(outcome),
@@ -484,7 +484,7 @@ impl Run {
     }
 
     /// If the call gives the output: its outcome, and what became of the output.
-    fn output_of_call(&self, call: &ToolCall) -> Option<(Outcome, OutputFate)> {
+    fn output_of_call(&self, call: &ToolCall) -> Option<(CallOutcome, OutputFate)> {
         let spec = self.agent.output_spec()?;
         if call.name != OUTPUT_TOOL || spec.mode() != OutputMode::Tool {
             return None;
@@ -496,12 +496,13 @@ impl Run {
         Some(match checked {
             Ok(value) => {
                 let result = stepfold_state_core::chat::ToolResult::value(&*call.id, &*call.name, "accepted");
-                let outcome = Outcome { status: Status::Succeeded, result, delta: Delta::new(), tries: 1 };
+                let outcome =
+                    CallOutcome { status: CallStatus::Succeeded, result, delta: Delta::new(), tries: 1 };
                 (outcome, OutputFate::Valid(value))
             }
             Err(faults) => {
-                let status = Status::Failed(Failure::InvalidArguments);
-                let outcome = Outcome::without_result(call, status, spec.complaint(&faults));
+                let status = CallStatus::Failed(CallFailure::InvalidArguments);
+                let outcome = CallOutcome::without_result(call, status, spec.complaint(&faults));
                 let again = self.may_repair_output();
                 (outcome, OutputFate::Invalid { faults, again })
             }
@@ -718,7 +719,7 @@ impl Run {
     }
 
     /// `log` ends with the reply.
-    fn close_with(&self, event: &mut Event, log: &Transcript, outcomes: Vec<Outcome>) {
+    fn close_with(&self, event: &mut Event, log: &Transcript, outcomes: Vec<CallOutcome>) {
         let guard = self.agent.config().repeat_guard;
         let repeats = Repeats { before: self.tally.repeats, warn_at: guard.map(|guard| guard.warn) };
         let closing = close(&self.state, log, outcomes, repeats);
@@ -776,9 +777,9 @@ pub(super) fn hooked_outcome(
     call: &ToolCall,
     verdict: &HookVerdict,
     answers: &[(usize, String)],
-) -> Option<Outcome> {
+) -> Option<CallOutcome> {
     if let Some((_, text)) = answers.iter().find(|(answered, _)| *answered == place) {
-        return Some(Outcome::without_result(call, Status::Failed(Failure::NotRun), text));
+        return Some(CallOutcome::without_result(call, CallStatus::Failed(CallFailure::NotRun), text));
     }
     match verdict {
         HookVerdict::Stop(reason) => Some(not_run(call, &format!("a hook ended the run: {reason}"))),
@@ -788,12 +789,12 @@ pub(super) fn hooked_outcome(
 
 /// An outcome that the model must not be shown, because a hook that has to see it first has not. What the call wrote
 /// stays: it has happened.
-fn withheld(call: &ToolCall, outcome: &Outcome) -> Outcome {
+fn withheld(call: &ToolCall, outcome: &CallOutcome) -> CallOutcome {
     let text = format!(
         "tool '{}' ran, and its result is withheld: the run ended before a hook had seen it",
         call.name
     );
-    Outcome { result: ToolResult::error(&*call.id, &*call.name, text), ..outcome.clone() }
+    CallOutcome { result: ToolResult::error(&*call.id, &*call.name, text), ..outcome.clone() }
 }
 
 const fn why_broken_off(is_cancelled: bool) -> &'static str {
@@ -807,11 +808,11 @@ pub(super) fn broken_off_call(item: &Item, call: &ToolCall, is_cancelled: bool) 
         ItemState::HookPending(pending) => withheld(call, &pending.outcome),
         _ if item.child.is_some() => {
             let text = format!("tool '{}' was stopped while it waited: {why}", call.name);
-            Outcome::without_result(call, Status::Cancelled, text)
+            CallOutcome::without_result(call, CallStatus::Cancelled, text)
         }
         _ => {
             let text = format!("tool '{}' not started: {why}", call.name);
-            Outcome::without_result(call, Status::NotStarted, text)
+            CallOutcome::without_result(call, CallStatus::NotStarted, text)
         }
     };
     outcome.into()

@@ -9,7 +9,7 @@ use stepfold_state_core::chat::{
     Arguments, ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
 };
 use stepfold_state_core::state::State;
-use stepfold_tools::{Effect, Outcome, Tool, Tools};
+use stepfold_tools::{CallOutcome, Effect, Tool, Tools};
 
 use super::call_ids::CallIds;
 use super::event::{Event, EventKind};
@@ -235,7 +235,7 @@ pub struct PendingHook {
     /// The call, as it ran.
     pub call: ToolCall,
     /// Its outcome, as the hooks before left it.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
     /// The place of the first hook, among those after tools, that is still to run.
     pub hook: usize,
 }
@@ -501,7 +501,7 @@ impl Run {
     }
 
     /// The outcomes of the calls of the open step that have one, in call order.
-    pub fn finished_calls(&self) -> Vec<Option<Outcome>> {
+    pub fn finished_calls(&self) -> Vec<Option<CallOutcome>> {
         let completed = |(_, item, call): (usize, &Item, &ToolCall)| {
             Some(item.completed(call, item.outcome()?.call()?.clone()))
         };
@@ -509,7 +509,7 @@ impl Run {
     }
 
     /// The outcome of a call of the open step, with what hooks wrote, if it has one.
-    pub(crate) fn finished_call(&self, place: usize) -> Option<Outcome> {
+    pub(crate) fn finished_call(&self, place: usize) -> Option<CallOutcome> {
         let item = self.item(place)?;
         Some(item.completed(self.call_at(place)?, item.outcome()?.call()?.clone()))
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::json_schema::ValueType;
-use stepfold_state_core::state::Faults;
-use stepfold_tools::{Failure, Outcome, Status};
+use stepfold_state_core::state::Issues;
+use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
 use super::event::{Event, EventKind};
 use super::machine::{Phase, Run};
@@ -125,7 +125,7 @@ pub(super) fn decided_outcome(item: &Item, call: &ToolCall, decision: &Decision)
     match item.asks()? {
         AskReason::Rule => {
             let text = rejection(&call.name, reason);
-            Some(Outcome::without_result(call, Status::Failed(Failure::Rejected), text).into())
+            Some(CallOutcome::without_result(call, CallStatus::Failed(CallFailure::Rejected), text).into())
         }
         _ => Some(WorkOutcome::unknown(item.planned.as_ref(), call)),
     }
@@ -340,7 +340,7 @@ impl Run {
 }
 
 /// Checks arguments against the schema that a node has given. As in a call, null stands for what is left out.
-fn fits(parameters: &Value, arguments: &Map<String, Value>) -> Result<(), Faults> {
+fn fits(parameters: &Value, arguments: &Map<String, Value>) -> Result<(), Issues> {
     let Ok(parameters) = ValueType::of_schema(parameters.clone()) else { return Ok(()) };
     let checked = parameters.check(&Value::Object(arguments.clone()));
     let given = arguments.iter().filter(|(_, value)| !value.is_null());

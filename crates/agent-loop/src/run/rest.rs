@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde_json::{Error, Map, Value};
 use stepfold_state_core::chat::{FinishReason, Message};
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{Outcome, Status};
+use stepfold_tools::{CallOutcome, CallStatus};
 
 use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
 use super::work::WorkOutcome;
@@ -195,9 +195,9 @@ impl Event {
     }
 
     /// An outcome without what the event says elsewhere; its result may be in the message at this place.
-    fn lean(&self, outcome: &Outcome, message: usize) -> Result<Fields, Error> {
+    fn lean(&self, outcome: &CallOutcome, message: usize) -> Result<Fields, Error> {
         let mut lean = Fields::new();
-        put_unless(&mut lean, "status", &outcome.status, &Status::Succeeded)?;
+        put_unless(&mut lean, "status", &outcome.status, &CallStatus::Succeeded)?;
         put_unless(&mut lean, "tries", &outcome.tries, &1)?;
         let said = self.messages.get(message).and_then(|message| message.tool_result());
         if !said.is_some_and(|said| is_stored_alike(said, &outcome.result)) {
@@ -354,7 +354,7 @@ mod tests {
     use serde_json::json;
     use stepfold_state_core::chat::{Arguments, Part, Role, ToolCall, ToolContent, ToolResult, Usage};
     use stepfold_state_core::state::{Schema, Write};
-    use stepfold_tools::Failure;
+    use stepfold_tools::CallFailure;
 
     use super::*;
     use crate::agent::HookPoint;
@@ -386,11 +386,11 @@ mod tests {
         schema.write(key, value.into()).unwrap()
     }
 
-    fn outcome(result: ToolResult, writes: impl IntoIterator<Item = Write>) -> Outcome {
-        Outcome { status: Status::Succeeded, result, delta: writes.into_iter().collect(), tries: 1 }
+    fn outcome(result: ToolResult, writes: impl IntoIterator<Item = Write>) -> CallOutcome {
+        CallOutcome { status: CallStatus::Succeeded, result, delta: writes.into_iter().collect(), tries: 1 }
     }
 
-    fn answered(place: usize, outcome: Outcome) -> Event {
+    fn answered(place: usize, outcome: CallOutcome) -> Event {
         let kind = EventKind::Answered { place, outcome: outcome.into(), stop: None, pending_hook: None };
         Event::new(3, Duration::ZERO, kind)
     }
@@ -524,13 +524,13 @@ mod tests {
         vec(write, 0..3).prop_map(Delta::from_iter)
     }
 
-    fn any_outcome() -> impl Strategy<Value = Outcome> {
+    fn any_outcome() -> impl Strategy<Value = CallOutcome> {
         let status = prop_oneof![
-            3 => Just(Status::Succeeded),
-            1 => Just(Status::Failed(Failure::Error)),
-            1 => Just(Status::Unknown),
+            3 => Just(CallStatus::Succeeded),
+            1 => Just(CallStatus::Failed(CallFailure::Error)),
+            1 => Just(CallStatus::Unknown),
         ];
-        (status, result(), delta(), 0..3_u32).prop_map(|(status, result, delta, tries)| Outcome {
+        (status, result(), delta(), 0..3_u32).prop_map(|(status, result, delta, tries)| CallOutcome {
             status,
             result,
             delta,
@@ -665,7 +665,7 @@ mod tests {
     }
 
     /// Outcomes of the kind, which the event may say elsewhere.
-    fn outcomes(kind: &EventKind) -> Vec<Outcome> {
+    fn outcomes(kind: &EventKind) -> Vec<CallOutcome> {
         match kind {
             EventKind::Answered { outcome, .. } => outcome.call().cloned().into_iter().collect(),
             EventKind::Replied { fates, .. } => fates

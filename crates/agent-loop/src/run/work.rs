@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, ToolCall};
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{Failure, Outcome, Status};
+use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
 use super::event::{Event, Fate, StepEnd, is_zero};
 use super::machine::Run;
@@ -278,14 +278,14 @@ pub(crate) enum ItemState {
 pub enum WorkOutcome {
     /// That of a call.
     #[serde(rename = "outcome")]
-    Call(Outcome),
+    Call(CallOutcome),
     /// That of a branch.
     #[serde(rename = "node")]
     Node(NodeOutcome),
 }
 
-impl From<Outcome> for WorkOutcome {
-    fn from(outcome: Outcome) -> Self {
+impl From<CallOutcome> for WorkOutcome {
+    fn from(outcome: CallOutcome) -> Self {
         WorkOutcome::Call(outcome)
     }
 }
@@ -298,7 +298,7 @@ impl From<NodeOutcome> for WorkOutcome {
 
 impl WorkOutcome {
     /// That of a call.
-    pub const fn call(&self) -> Option<&Outcome> {
+    pub const fn call(&self) -> Option<&CallOutcome> {
         match self {
             WorkOutcome::Call(outcome) => Some(outcome),
             WorkOutcome::Node(_) => None,
@@ -331,7 +331,7 @@ impl WorkOutcome {
     /// Whether the outcome is unknown.
     pub(crate) fn is_unknown(&self) -> bool {
         match self {
-            WorkOutcome::Call(outcome) => outcome.status == Status::Unknown,
+            WorkOutcome::Call(outcome) => outcome.status == CallStatus::Unknown,
             WorkOutcome::Node(outcome) => outcome.status == NodeStatus::Unknown,
         }
     }
@@ -344,7 +344,7 @@ impl WorkOutcome {
             call.name,
         );
         match planned {
-            None => Outcome::without_result(call, Status::Unknown, text).into(),
+            None => CallOutcome::without_result(call, CallStatus::Unknown, text).into(),
             Some(_) => NodeOutcome::failed(NodeStatus::Unknown, text, 1).into(),
         }
     }
@@ -354,7 +354,7 @@ impl WorkOutcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HookPending {
     /// As the hooks before it left it.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: CallOutcome,
     /// The place of the hook among those after tools.
     pub(crate) hook: usize,
 }
@@ -492,7 +492,7 @@ impl Work {
             self.items.change(*place, |item| {
                 let ItemState::Done(outcome) = &mut item.state else { return };
                 match Arc::make_mut(outcome) {
-                    WorkOutcome::Call(outcome) => outcome.status = Status::Failed(Failure::Merge),
+                    WorkOutcome::Call(outcome) => outcome.status = CallStatus::Failed(CallFailure::Merge),
                     WorkOutcome::Node(outcome) => {
                         *outcome = NodeOutcome::failed(NodeStatus::Unmerged, error, outcome.tries);
                     }
@@ -693,7 +693,7 @@ impl Item {
 
     /// The outcome of a call as it is kept: with the writes of hooks before it, and with what the model has to know of
     /// arguments that were changed.
-    pub(crate) fn completed(&self, call: &ToolCall, mut outcome: Outcome) -> Outcome {
+    pub(crate) fn completed(&self, call: &ToolCall, mut outcome: CallOutcome) -> CallOutcome {
         if !self.writes.is_empty() && outcome.succeeded() {
             outcome.delta = self.writes.iter().cloned().chain(outcome.delta).collect();
         }

@@ -1,7 +1,7 @@
 //! What an agent would do with a call of a record: run it, mark it, or answer that it cannot run.
 
 use stepfold_state_core::chat::ToolCall;
-use stepfold_tools::{Failure, Outcome, Status};
+use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
 use super::event::{EventKind, Fate};
 use super::machine::Run;
@@ -90,10 +90,12 @@ impl Run {
     }
 
     /// A call that did not run.
-    fn would_refuse(&self, place: usize, outcome: &Outcome) -> Option<Contradiction> {
+    fn would_refuse(&self, place: usize, outcome: &CallOutcome) -> Option<Contradiction> {
         let is_refused = matches!(
             outcome.status,
-            Status::Failed(Failure::UnknownTool | Failure::MalformedArguments | Failure::InvalidArguments)
+            CallStatus::Failed(
+                CallFailure::UnknownTool | CallFailure::MalformedArguments | CallFailure::InvalidArguments
+            )
         );
         let tools = self.tools().filter(|_| is_refused)?;
         let call = self.task(place)?.call();

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use expect_test::expect_file;
 use stepfold_agent_loop::state_core::chat::{ModelError, ModelErrorKind};
-use stepfold_agent_loop::state_core::state::{Fault, StateError};
+use stepfold_agent_loop::state_core::state::{Issue, StateError};
 use stepfold_agent_loop::tools::{FatalError, ToolsetError};
 use stepfold_agent_loop::{
     AgentError, Breakpoint, Decision, DecisionError, Divergence, Exit, FeedError, HookPoint, LoadError,
@@ -41,7 +41,7 @@ fn every_error_message() {
 }
 
 fn agent_error() -> AgentError {
-    AgentError::new("agent", [Fault::new("limits.steps", "must be positive: the model could not be called")])
+    AgentError::new("agent", [Issue::new("limits.steps", "must be positive: the model could not be called")])
 }
 
 fn start_errors() -> Vec<StartError> {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, Decision, Exit, Output, Recording, Run};
 use stepfold_state_core::state::Schema;
-use stepfold_tools::{Approval, Limits, RawArgs, Source, Tool, ToolBuilder, ToolError};
+use stepfold_tools::{Approval, CallLimits, RawArgs, Source, Tool, ToolBuilder, ToolError};
 use tokio::sync::Notify;
 
 fn script(text: &str) -> Script {
@@ -64,7 +64,7 @@ async fn calls_start_in_waves() {
 async fn calls_start_one_after_the_other() {
     let agent = Agent::builder(script("assistant: > c1 a() > c2 a() > c3 a()\nassistant: done"))
         .tools([constant("a", json!(1)).build().unwrap()])
-        .tool_limits(Limits::default().with_concurrency(2))
+        .tool_limits(CallLimits::default().with_concurrency(2))
         .build()
         .unwrap();
     assert_eq!(agent.run("go").await.unwrap().exit(), &Exit::Text);

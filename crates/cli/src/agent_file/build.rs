@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{AgentBuilder, OutputMode};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::{ModelParams, ServerTool};
-use stepfold::state_core::state::{Fault, Handlers, KeySchema, StateError, check_key};
-use stepfold::tools::Limits;
+use stepfold::state_core::state::{Handlers, Issue, KeySchema, StateError, check_key};
+use stepfold::tools::CallLimits;
 use stepfold::trim::{Pins, Trim, Window};
 
 use super::faults::Faults;
@@ -212,10 +212,10 @@ fn limits(form: &Form) -> RunLimits {
     limits
 }
 
-fn tool_limits(form: &Form) -> Limits {
-    let mut limits = Limits::default();
+fn tool_limits(form: &Form) -> CallLimits {
+    let mut limits = CallLimits::default();
     limits.concurrency = form.tool_limits.concurrency.unwrap_or(limits.concurrency);
-    limits.time_out = form.tool_limits.time_out.map_or(limits.time_out, |time| time.0);
+    limits.timeout = form.tool_limits.timeout.map_or(limits.timeout, |time| time.0);
     limits.output_bytes = form.tool_limits.output_bytes.unwrap_or(limits.output_bytes);
     limits
 }
@@ -269,7 +269,7 @@ impl From<Approvals> for Approval {
 }
 
 /// Where a fault that the agent's builder found stands in the file.
-fn place_of(fault: &Fault) -> Vec<String> {
+fn place_of(fault: &Issue) -> Vec<String> {
     let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
     if let Some(tool) = fault.path.strip_prefix("tool ") {
         return path(&["tools", tool]);
@@ -283,7 +283,7 @@ fn place_of(fault: &Fault) -> Vec<String> {
     path(&[fault.path.as_str()])
 }
 
-fn fault_text(fault: &Fault) -> String {
+fn fault_text(fault: &Issue) -> String {
     match fault.path.split_once(' ') {
         Some(("tool", name)) => format!("tool `{name}`: {}", fault.message),
         _ => format!("{}: {}", fault.path, fault.message),

@@ -185,7 +185,7 @@ pub(crate) struct ToolForm {
     /// Who has to agree before a call runs.
     pub(crate) approval: Approvals,
     /// The time that a call may take, as in `30s`; that of `tool_limits` by default.
-    pub(crate) time_out: Option<Time>,
+    pub(crate) timeout: Option<Time>,
     /// The number of retries of a failed call; only for pure and idempotent tools.
     pub(crate) retries: usize,
     /// Parameters that are fed from the state, as in `{ "user:name" = "name" }`: key, then parameter. The
@@ -441,7 +441,7 @@ pub(crate) struct ToolLimits {
     /// Calls that run at the same time; 64 by default.
     pub(crate) concurrency: Option<usize>,
     /// The time of a call; `5m` by default.
-    pub(crate) time_out: Option<Time>,
+    pub(crate) timeout: Option<Time>,
     /// The bytes of a result that the model reads; 64 KiB by default.
     pub(crate) output_bytes: Option<usize>,
 }

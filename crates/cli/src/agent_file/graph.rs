@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use stepfold::graph::progress::tracking_keys;
 use stepfold::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
 use stepfold::prelude::*;
-use stepfold::state_core::state::{Fault, KeySchema, ValueRef};
+use stepfold::state_core::state::{Issue, KeySchema, ValueRef};
 
 use super::faults::Faults;
 use super::form::Named;
@@ -381,7 +381,7 @@ pub(crate) fn unknown_key(key: &str, schema: &Schema) -> Option<String> {
 }
 
 /// Where a fault that the graph's builder found stands in the file.
-fn place_of(fault: &Fault, form: &GraphForm) -> Vec<String> {
+fn place_of(fault: &Issue, form: &GraphForm) -> Vec<String> {
     let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
     let quoted = |before: &str| fault.path.strip_prefix(before)?.strip_suffix('\'');
     if let Some(node) = quoted("node '") {

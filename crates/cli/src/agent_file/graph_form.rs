@@ -124,7 +124,7 @@ pub(crate) struct NodeForm {
     /// The number of retries after a failure.
     pub(crate) retries: usize,
     /// The time that one try may take, as in `30s`.
-    pub(crate) time_out: Option<Time>,
+    pub(crate) timeout: Option<Time>,
     /// Run the node only when nothing else is left to run.
     pub(crate) deferred: bool,
     /// Keep track of the task that the node works at, the `id` of its item: its status, its output, the percentage.

@@ -48,8 +48,8 @@ pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
     if let Some(effect) = form.effect {
         node = node.effect(effect.into());
     }
-    if let Some(time) = form.time_out {
-        node = node.time_out(time.0);
+    if let Some(time) = form.timeout {
+        node = node.timeout(time.0);
     }
     // The fault has the line of the entry, which the graph's own would not.
     if form.retries > 0 && form.effect != Some(Effects::AtMostOnce) {

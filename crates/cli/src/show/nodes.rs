@@ -11,7 +11,7 @@ use stepfold::graph::progress::{Progress, TaskProgress, TaskStatus};
 use stepfold::graph::{END, Planned, Routed};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Role;
-use stepfold::tools::Status;
+use stepfold::tools::CallStatus;
 
 use super::stage::Stage;
 use super::{call_of, server_tool, short};
@@ -168,7 +168,7 @@ impl Nodes {
                 shown.push(self.aside(path, &format!("  {call_id} ... {}", short(&report.to_string()))));
             }
             RunEvent::ToolFinished { call_id, status, text, .. } => {
-                let mark = if *status == Status::Succeeded { "" } else { "!" };
+                let mark = if *status == CallStatus::Succeeded { "" } else { "!" };
                 shown.push(self.note(path, &format!("  {call_id}{mark}: {}", short(text))));
             }
             RunEvent::ServerToolUsed { tool, arguments, .. } => {

@@ -14,7 +14,7 @@ use stepfold::state_core::chat::Role;
 use stepfold::state_core::escape_all_invisible;
 use stepfold::state_core::state::MESSAGES;
 use stepfold::terminal::{Form, Look, Markdown, Text, View, change_line, stderr_form, stdout_form};
-use stepfold::tools::Status;
+use stepfold::tools::CallStatus;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use crate::model::FailedRequest;
@@ -227,7 +227,7 @@ impl Watch {
             }
             RunEvent::ToolFinished { call_id, status, text, .. } => {
                 self.end();
-                let mark = if *status == Status::Succeeded { "" } else { "!" };
+                let mark = if *status == CallStatus::Succeeded { "" } else { "!" };
                 note(format!("  {call_id}{mark}: {}", short(text)));
             }
             RunEvent::ServerToolUsed { tool, arguments, .. } => self.aside(&server_tool(tool, arguments)),

@@ -78,7 +78,7 @@ impl Program {
     pub(crate) async fn run(&self, input: &str, key: &str) -> Result<String, ToolError> {
         let mut child = self.start(key)?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        // Ends the program however this future ends; a time-out drops it.
+        // Ends the program however this future ends; a timeout drops it.
         let mut child = Running::new(child);
         let feed = async {
             if let Some(mut stdin) = stdin {

@@ -56,8 +56,8 @@ pub(crate) fn build(
     if let Some(effect) = form.effect {
         builder = builder.effect(effect.into());
     }
-    if let Some(time) = form.time_out {
-        builder = builder.time_out(time.0);
+    if let Some(time) = form.timeout {
+        builder = builder.timeout(time.0);
     }
     if form.retries > 0 {
         builder = builder.retry(Retry::times(form.retries));

@@ -40,7 +40,7 @@ reads = ["fuond"]
 at_limit = "rescue"
 effect = "at_most_once"
 retries = 2
-time_out = "soon"
+timeout = "soon"
 
 [nodes.wrong]
 command = 3

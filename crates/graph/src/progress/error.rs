@@ -1,6 +1,6 @@
 //! Errors of reading and writing the state of a workflow. Nothing was changed.
 
-use stepfold_state_core::state::{KeySchema, Names, Schema, StateError};
+use stepfold_state_core::state::{KeySchema, NameList, Schema, StateError};
 use thiserror::Error;
 
 /// An error of reading or writing the state of a workflow. Nothing was changed.
@@ -33,7 +33,7 @@ pub enum ProgressError {
         /// The purpose of the key.
         purpose: &'static str,
         /// The keys that the schema declares.
-        known: Names,
+        known: NameList,
     },
     /// A node is to work on a task that is not there.
     #[error("unknown task {task} of node \"{node}\"; known tasks: {known}")]
@@ -43,7 +43,7 @@ pub enum ProgressError {
         /// The id of the task.
         task: i64,
         /// The ids of the known tasks.
-        known: Names,
+        known: NameList,
     },
     /// A key of a custom schema has an invalid count.
     #[error("invalid value for key \"{key}\": expected {expected} at {path}")]

@@ -732,7 +732,7 @@ fn progress_for_people() {
 
 // ========== Futures ==========
 
-/// The first poll only: what a time-out that strikes at once leaves behind.
+/// The first poll only: what a timeout that strikes at once leaves behind.
 fn drop_half_way(work: impl Future) {
     assert!(work.now_or_never().is_none());
 }

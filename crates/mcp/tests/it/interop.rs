@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use stepfold_mcp::Server;
 use stepfold_state_core::chat::{Content, ToolContent};
-use stepfold_tools::{CallEvent, Effect, Outcome};
+use stepfold_tools::{CallEvent, CallOutcome, Effect};
 
 use crate::kit::{call, invocation, line, offered};
 
@@ -27,7 +27,7 @@ fn npm(name: &str, arguments: &[&Path]) -> Option<Server> {
     Some(Server::command(name, argv.map(Path::as_os_str)).prefix("").build().unwrap())
 }
 
-fn value(outcome: &Outcome) -> &Value {
+fn value(outcome: &CallOutcome) -> &Value {
     match outcome.result.content() {
         ToolContent::Value(value) => value,
         other => panic!("{other:?}"),

@@ -4,7 +4,7 @@ use serde_json::Value;
 use stepfold_mcp::{Server, ServerBuilder};
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Schema, State};
-use stepfold_tools::{CallEvent, Invocation, InvokeOptions, Outcome, Tools};
+use stepfold_tools::{CallEvent, CallOutcome, Invocation, InvokeOptions, Tools};
 
 use crate::peer::MODE;
 
@@ -31,12 +31,12 @@ pub(crate) fn invocation(tools: &Tools, tool: &str, arguments: Value) -> Invocat
 }
 
 /// One call with these tools.
-pub(crate) async fn call_with(tools: &Tools, tool: &str, arguments: Value) -> Outcome {
+pub(crate) async fn call_with(tools: &Tools, tool: &str, arguments: Value) -> CallOutcome {
     invocation(tools, tool, arguments).finish().await.outcomes.remove(0)
 }
 
 /// One call with what the server offers now.
-pub(crate) async fn call(server: &Server, tool: &str, arguments: Value) -> Outcome {
+pub(crate) async fn call(server: &Server, tool: &str, arguments: Value) -> CallOutcome {
     call_with(&offered(server).await, tool, arguments).await
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn line(server: &Server, tool: &str, arguments: Value) -> Strin
     line_of(&call(server, tool, arguments).await)
 }
 
-pub(crate) fn line_of(outcome: &Outcome) -> String {
+pub(crate) fn line_of(outcome: &CallOutcome) -> String {
     format!("{:?}: {}", outcome.status, outcome.result.text())
 }
 

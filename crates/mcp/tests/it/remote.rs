@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use stepfold_mcp::{Server, ServerBuilder, ServerLimits};
-use stepfold_tools::Status;
+use stepfold_tools::CallStatus;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -146,7 +146,7 @@ async fn a_wrong_token_is_an_error_that_does_not_show_it() {
 async fn a_call_whose_connection_ends_is_unknown() {
     let server = remote(Form::Json).await.build().unwrap();
     let outcome = call(&server, "die", json!({})).await;
-    assert_eq!(outcome.status, Status::Unknown, "{outcome:?}");
+    assert_eq!(outcome.status, CallStatus::Unknown, "{outcome:?}");
     assert_eq!(line(&server, "other", json!({})).await, "Succeeded: other is done");
 }
 
@@ -155,6 +155,6 @@ async fn a_body_that_is_too_long_is_not_read() {
     let limits = ServerLimits::default().with_message_bytes(1024 * 1024);
     let server = remote(Form::Json).await.limits(limits).build().unwrap();
     let outcome = call(&server, "huge", json!({})).await;
-    assert_eq!(outcome.status, Status::Unknown, "{outcome:?}");
+    assert_eq!(outcome.status, CallStatus::Unknown, "{outcome:?}");
     assert!(outcome.result.text().contains("maximum size of 1048576 bytes"), "{outcome:?}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use stepfold_mcp::{McpError, Server, ServerLimits};
-use stepfold_tools::{Effect, Status};
+use stepfold_tools::{CallStatus, Effect};
 use tokio::io::AsyncReadExt as _;
 
 use crate::kit::{call, invocation, line, line_of, offered, peer, until_progress};
@@ -67,7 +67,7 @@ async fn a_server_that_is_killed_in_a_call_is_told_as_unknown_in_each_call_and_s
         let process = server.process_id().await.unwrap();
         kill_process(Pid::from_raw(process.cast_signed()).unwrap(), Signal::KILL).unwrap();
         let outcome = hanging.finish().await.outcomes.remove(0);
-        assert_eq!(outcome.status, Status::Unknown, "{outcome:?}");
+        assert_eq!(outcome.status, CallStatus::Unknown, "{outcome:?}");
         let expected = "the connection to MCP server `peer` ended during the call: the process ended (signal: 9 (SIGKILL)); the effect may have happened";
         assert_eq!(outcome.result.text(), expected);
     }
@@ -135,7 +135,7 @@ async fn a_server_that_is_gone_for_good_is_a_failed_call_that_was_not_made() {
     let argv = [program.as_os_str(), "--exact".as_ref(), "peer::serves".as_ref(), "--nocapture".as_ref()];
     let server = Server::command("peer", argv).prefix("").env(crate::peer::MODE, "plain").build().unwrap();
     let tools = offered(&server).await;
-    assert_eq!(call(&server, "die", json!({})).await.status, Status::Unknown);
+    assert_eq!(call(&server, "die", json!({})).await.status, CallStatus::Unknown);
     std::fs::remove_file(&program).unwrap();
     let line = line_of(&crate::kit::call_with(&tools, "other", json!({})).await);
     let expected = "Failed(Error): tool 'other' was not called: MCP server `peer` cannot be started: \

@@ -29,6 +29,6 @@ pub use self::dialect::{Anthropic, AnthropicBuilder, Messages};
 /// ```
 pub fn strict_schema(
     schema: &serde_json::Value,
-) -> Result<serde_json::Value, stepfold_state_core::state::Faults> {
+) -> Result<serde_json::Value, stepfold_state_core::state::Issues> {
     crate::strict::strict(&crate::strict::ANTHROPIC, schema)
 }

@@ -200,7 +200,7 @@ impl Reader {
                 Some(Err(error)) => Some(Err(error)),
                 None if self.events.is_in_the_middle() => {
                     let message = "the stream ended in the middle of an event";
-                    Some(Err(self.target.error(ModelErrorKind::CutOff, message)))
+                    Some(Err(self.target.error(ModelErrorKind::Truncated, message)))
                 }
                 None => Some(Ok(())),
             };
@@ -259,7 +259,7 @@ impl Incoming {
             Ok(bytes) => bytes,
             Err(error) => {
                 let message = format!("connection lost during the reply: {}", cause(&error));
-                let failed = self.fail(ModelErrorKind::CutOff, &message);
+                let failed = self.fail(ModelErrorKind::Truncated, &message);
                 return Some(Err(failed.with_source(error.without_url())));
             }
         };

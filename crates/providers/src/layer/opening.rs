@@ -24,7 +24,7 @@ pub(super) async fn opening(mut reply: ReplyStream) -> Result<Begun, ModelError>
             return Ok(Begun { held, rest: reply });
         }
     }
-    Err(ModelError::new(ModelErrorKind::CutOff, "the stream ended before the first chunk"))
+    Err(ModelError::new(ModelErrorKind::Truncated, "the stream ended before the first chunk"))
 }
 
 impl Begun {

@@ -33,6 +33,6 @@ pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, Responses};
 /// ```
 pub fn strict_schema(
     schema: &serde_json::Value,
-) -> Result<serde_json::Value, stepfold_state_core::state::Faults> {
+) -> Result<serde_json::Value, stepfold_state_core::state::Issues> {
     crate::strict::strict(&crate::strict::OPENAI, schema)
 }

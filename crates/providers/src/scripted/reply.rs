@@ -46,7 +46,7 @@ enum End {
     /// As a whole one.
     Finished,
     /// The stream just ends.
-    CutOff,
+    Truncated,
     /// With an error.
     Failed(ModelError),
     /// Never.
@@ -109,8 +109,8 @@ impl ScriptedReply {
 
     /// This reply, whose stream ends without being finished.
     #[must_use]
-    pub fn cut_off(mut self) -> Self {
-        self.end = End::CutOff;
+    pub fn truncated(mut self) -> Self {
+        self.end = End::Truncated;
         self
     }
 
@@ -152,7 +152,7 @@ impl ScriptedReply {
         let mut results: Vec<Result<Chunk, ModelError>> = chunks.into_iter().map(Ok).collect();
         match self.end {
             End::Finished => results.push(Ok(Chunk::Finished(reason))),
-            End::CutOff => {}
+            End::Truncated => {}
             End::Failed(error) => results.push(Err(error)),
             End::Hangs => return ReplyStream::new(stream::iter(results).chain(stream::pending())),
         }

@@ -55,7 +55,7 @@ fn script() -> Scripted {
             .with_usage(usage)
             .with_id("r1"),
         ScriptedReply::from("area").failing(limited),
-        ScriptedReply::from("so far").cut_off(),
+        ScriptedReply::from("so far").truncated(),
         ScriptedReply::from("area\n\n== 3").finished(FinishReason::Length),
     ])
     .named("openai/gpt")

@@ -34,7 +34,7 @@ fn attack(
 }
 
 fn answer(name: &'static str, status: u16, content_type: &'static str, body: String) -> Attack {
-    let mut attack = attack(name, [body], &["malformed", "authentication", "transient", "cut_off"]);
+    let mut attack = attack(name, [body], &["malformed", "authentication", "transient", "truncated"]);
     (attack.response.status, attack.response.content_type) = (status, content_type);
     attack
 }
@@ -59,23 +59,27 @@ fn attacks(wire: &Wire) -> Vec<Attack> {
     vec![
         slow,
         attack("a line without an end", vec![vec![b'x'; MIB]; 20], &["reply_too_large"]),
-        attack("an event without an end", vec![b"data: ".repeat(MIB / 6 * 6); 1], &["malformed", "cut_off"]),
+        attack(
+            "an event without an end",
+            vec![b"data: ".repeat(MIB / 6 * 6); 1],
+            &["malformed", "truncated"],
+        ),
         attack("data without an end", vec![format!("data: {}\n", "x".repeat(MIB)); 20], &["reply_too_large"]),
         attack("text without an end", many((wire.text)(&"x".repeat(MIB))), &["reply_too_large"]),
         attack(
             "an id without an end",
             many((wire.call)(json!(0), json!("x".repeat(MIB)))),
-            &["reply_too_large", "cut_off"],
+            &["reply_too_large", "truncated"],
         ),
         attack("nesting without an end", [format!("data: {}\n\n", "[".repeat(200_000))], &["malformed"]),
         attack("bytes that are no text", [b"data: \xff\n\n".to_vec()], &["malformed"]),
-        attack("zeros", [vec![0; MIB]], &["cut_off", "malformed"]),
-        attack("nothing", [""], &["cut_off"]),
-        attack("white space", ["\n \n\r\n\n".repeat(1_000)], &["cut_off", "malformed"]),
+        attack("zeros", [vec![0; MIB]], &["truncated", "malformed"]),
+        attack("nothing", [""], &["truncated"]),
+        attack("white space", ["\n \n\r\n\n".repeat(1_000)], &["truncated", "malformed"]),
         attack("half a surrogate pair", then_finish("data: {\"x\":\"\\ud83d\"}\n\n".to_owned()), &["reply"]),
         attack("the key as an event", then_finish(format!("data: {KEY}\n\n")), &["malformed"]),
         attack("the key as a value", then_finish(events([json!(KEY)])), &["malformed"]),
-        attack("the key in each field", [events([key_everywhere])], &["malformed", "cut_off", "transient"]),
+        attack("the key in each field", [events([key_everywhere])], &["malformed", "truncated", "transient"]),
         attack(
             "numbers that overflow",
             then_finish(events(numbers.iter().cloned().map(wire.usage))),
@@ -211,8 +215,8 @@ async fn every_attack_by_headers_ends_in_each_dialect() {
             (Play::new(429, "x-ratelimit-reset-tokens: 99999999999999h", ""), "rate_limited"),
             (Play::new(307, &format!("location: {}", elsewhere.url), ""), "not_found"),
             (Play::new(200, "content-type: text/event-stream\ncontent-encoding: br", said()), "unsupported"),
-            (Play::events(said()).cut(), "cut_off"),
-            (Play::events(said()).until_close(), "cut_off"),
+            (Play::events(said()).cut(), "truncated"),
+            (Play::events(said()).until_close(), "truncated"),
             (Play::events(said()).stall(), "timed_out_idle"),
             (Play::silence(), "timed_out_first_token"),
             (Play::new(200, &format!("x-long: {}", "x".repeat(MIB)), said()), "transient"),

@@ -137,7 +137,7 @@ async fn speaks(model: &impl ChatModel) {
     assert_eq!(kind("broken").await.kind(), &ModelErrorKind::Transient);
     assert_eq!(kind("nobody expects this").await.kind(), &ModelErrorKind::Overloaded);
     let cut = kind("cut").await;
-    assert_eq!(cut.kind(), &ModelErrorKind::CutOff, "{cut}");
+    assert_eq!(cut.kind(), &ModelErrorKind::Truncated, "{cut}");
     let partial = cut.partial().unwrap().message.text().into_owned();
     assert!(CUT.starts_with(&partial) && !partial.is_empty(), "{partial}");
 }

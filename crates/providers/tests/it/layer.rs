@@ -127,11 +127,11 @@ async fn check(model: &impl ChatModel, expected: Expect) {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_that_was_handed_on_is_sent_again() {
-    let broken = ScriptedReply::from("area").cut_off();
+    let broken = ScriptedReply::from("area").truncated();
     let script = Scripted::new([broken, "never".into()]);
     let model = script.clone().layer(policy()).layer(Fallback::to(Scripted::new(["never"])));
     let error = model.respond(request()).into_reply().await.unwrap_err();
-    assert_eq!(error.kind(), &ModelErrorKind::CutOff);
+    assert_eq!(error.kind(), &ModelErrorKind::Truncated);
     assert_eq!(error.partial().unwrap().message.text(), "area");
     assert_eq!(script.remaining(), 1);
 }
@@ -139,7 +139,7 @@ async fn nothing_that_was_handed_on_is_sent_again() {
 #[tokio::test(start_paused = true)]
 async fn what_nobody_notices_is_no_beginning() {
     let usage = Usage { input_tokens: 1, ..Usage::default() };
-    let silent = ScriptedReply::from("").with_id("r1").with_usage(usage).cut_off();
+    let silent = ScriptedReply::from("").with_id("r1").with_usage(usage).truncated();
     let script = Scripted::new([silent, ScriptedReply::from("ok").with_id("r2")]);
     let reply = script.layer(policy()).respond(request()).into_reply().await.unwrap();
     assert_eq!(

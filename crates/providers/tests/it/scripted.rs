@@ -41,7 +41,7 @@ fn replies_come_from_text_messages_errors_and_their_modifiers() {
             .then(Message::assistant("from a message"))
             .then(ModelErrorKind::Overloaded)
             .then(ScriptedReply::from("cut").finished(FinishReason::Length))
-            .then(ScriptedReply::from("gone").cut_off())
+            .then(ScriptedReply::from("gone").truncated())
             .then(ScriptedReply::silence());
     let requests = (0..8).map(|_| request("user: hi").with_tools([tool("search")]));
     check(

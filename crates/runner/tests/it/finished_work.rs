@@ -26,7 +26,7 @@ fn shop(world: &World, go: &Arc<Notify>) -> AgentBuilder {
             Ok::<_, ToolError>("shipped")
         }
     });
-    let mut limits = stepfold_tools::Limits::default();
+    let mut limits = stepfold_tools::CallLimits::default();
     limits.concurrency = 2;
     world
         .agent("assistant: > c1 pay()   > c2 ship()   > c3 look()\nassistant: done")

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use deadpool_postgres::Object;
 use serde_json::Value;
 use stepfold_state_core::List;
-use stepfold_state_core::state::Cell;
+use stepfold_state_core::state::StoredValue;
 use tokio_postgres::Row;
 
 use super::statements::{ADD_SCHEMA, FIND_SCHEMA, READ_SCHEMA};
@@ -568,8 +568,8 @@ pub(super) async fn values(
     let mut values = Vec::with_capacity(heads.len());
     for HeadRow { key, schema, head, .. } in heads {
         let cell = match head {
-            Head::Json(value) => Cell::from(value),
-            Head::List(_) => Cell::list(items.remove(&key).unwrap_or_default()),
+            Head::Json(value) => StoredValue::from(value),
+            Head::List(_) => StoredValue::list(items.remove(&key).unwrap_or_default()),
         };
         let schema = schemas.text(connection, schema).await?;
         values.push((Arc::from(key), Held { cell, schema }));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
-use stepfold_state_core::state::{Cell, Write};
+use stepfold_state_core::state::{StoredValue, Write};
 
 use super::error::failed;
 use super::past::Ladder;
@@ -313,8 +313,8 @@ fn compare_cells(found: i64, cells: i64) -> Result<(), SessionError> {
 /// What a row holds; none if its key was removed.
 pub(super) fn held(desk: &mut Desk, row: &CellRow) -> Result<Option<Held>, SessionError> {
     let cell = match (&row.value, &row.list) {
-        (Some(text), _) => Cell::from(read_json::<Value>("value", text)?),
-        (None, Some(list)) => Cell::list(trail::items(&desk.connection, &row.key, list)?),
+        (Some(text), _) => StoredValue::from(read_json::<Value>("value", text)?),
+        (None, Some(list)) => StoredValue::list(trail::items(&desk.connection, &row.key, list)?),
         (None, None) => return Ok(None),
     };
     Ok(Some(Held { cell, schema: desk.schemas.text(&desk.connection, row.schema)? }))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rusqlite::{OptionalExtension, Row, params};
 use serde_json::Value;
 use stepfold_state_core::List;
-use stepfold_state_core::state::{Cell, Write};
+use stepfold_state_core::state::{StoredValue, Write};
 
 use super::changes::{ScopeRow, remember_removal};
 use super::error::failed;
@@ -125,8 +125,8 @@ impl SharedRow {
 
     fn held(&self, desk: &mut Desk, scope: &ScopeRow) -> Result<Held, SessionError> {
         let cell = match self.head()? {
-            Head::Json(value) => Cell::from(value),
-            Head::List(extent) => Cell::list(shared_items(desk, scope, &self.key, extent)?),
+            Head::Json(value) => StoredValue::from(value),
+            Head::List(extent) => StoredValue::list(shared_items(desk, scope, &self.key, extent)?),
         };
         Ok(Held { cell, schema: desk.schemas.text(&desk.connection, self.schema)? })
     }

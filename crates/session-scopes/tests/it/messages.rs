@@ -4,7 +4,7 @@ use expect_test::expect_file;
 use stepfold_session_scopes::{
     EventId, OperationId, SessionError, SessionId, SessionKey, Timestamp, WorkerId,
 };
-use stepfold_state_core::state::{Fault, Faults, HandlerError, StateError};
+use stepfold_state_core::state::{HandlerError, Issue, Issues, StateError};
 
 fn key() -> Box<SessionKey> {
     Box::new(SessionKey::new("stalls", "ada", "s1").unwrap())
@@ -42,7 +42,7 @@ fn of_sessions() -> Vec<SessionError> {
 
 fn of_values() -> Vec<SessionError> {
     let visits = || "visits".to_owned();
-    let faults = Faults::from(Fault::new("$", "expected integer, found string"));
+    let faults = Issues::from(Issue::new("$", "expected integer, found string"));
     vec![
         SessionError::WrongScope { key: visits(), scope: "app:" },
         SessionError::State { what: "delta of event e1".to_owned(), source: StateError::MessagesAreEvents },

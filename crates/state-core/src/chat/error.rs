@@ -70,7 +70,7 @@ pub enum ModelErrorKind {
     /// The reply cannot be parsed.
     Malformed,
     /// The reply was interrupted: its stream ended before it was complete.
-    CutOff,
+    Truncated,
     /// The reply exceeds the reader's limit. A retry may give the same reply.
     ReplyTooLarge {
         /// The maximum number of bytes.
@@ -114,7 +114,7 @@ impl ModelErrorKind {
         ModelErrorKind::TooLong { limit: None, used: None },
         ModelErrorKind::Refused,
         ModelErrorKind::Malformed,
-        ModelErrorKind::CutOff,
+        ModelErrorKind::Truncated,
         ModelErrorKind::ReplyTooLarge { limit: 0 },
         ModelErrorKind::TimedOut(TimeoutKind::Connect),
         ModelErrorKind::TimedOut(TimeoutKind::FirstToken),
@@ -145,7 +145,7 @@ impl ModelErrorKind {
             ModelErrorKind::TooLong { .. } => "too_long",
             ModelErrorKind::Refused => "refused",
             ModelErrorKind::Malformed => "malformed",
-            ModelErrorKind::CutOff => "cut_off",
+            ModelErrorKind::Truncated => "truncated",
             ModelErrorKind::ReplyTooLarge { .. } => "reply_too_large",
             ModelErrorKind::TimedOut(TimeoutKind::Connect) => "timed_out_connect",
             ModelErrorKind::TimedOut(TimeoutKind::FirstToken) => "timed_out_first_token",
@@ -183,7 +183,7 @@ impl ModelErrorKind {
             ModelErrorKind::TooLong { .. } => "trim the conversation, or use a model with a larger window",
             ModelErrorKind::Refused => "change the content of the request",
             ModelErrorKind::Malformed => "retry; check that the server speaks this protocol",
-            ModelErrorKind::CutOff => "retry; the error has the partial reply",
+            ModelErrorKind::Truncated => "retry; the error has the partial reply",
             ModelErrorKind::ReplyTooLarge { .. } => {
                 "request less at once, or raise the limit on the bytes of a reply; the error has the partial reply"
             }
@@ -204,7 +204,7 @@ impl ModelErrorKind {
                 | ModelErrorKind::RateLimited
                 | ModelErrorKind::Overloaded
                 | ModelErrorKind::Malformed
-                | ModelErrorKind::CutOff
+                | ModelErrorKind::Truncated
                 | ModelErrorKind::TimedOut(_)
         )
     }
@@ -231,7 +231,7 @@ impl fmt::Display for ModelErrorKind {
             ModelErrorKind::TooLong { .. } => "conversation too long",
             ModelErrorKind::Refused => "refused",
             ModelErrorKind::Malformed => "malformed reply",
-            ModelErrorKind::CutOff => "reply interrupted",
+            ModelErrorKind::Truncated => "reply interrupted",
             ModelErrorKind::TimedOut(TimeoutKind::Connect) => "timed out while connecting",
             ModelErrorKind::TimedOut(TimeoutKind::FirstToken) => "timed out before the first chunk",
             ModelErrorKind::TimedOut(TimeoutKind::Idle) => "timed out between chunks",

@@ -138,7 +138,7 @@ impl ReplyStream {
     /// Waits for the whole reply, of at most this many [bytes](ReplyBuilder::bytes).
     ///
     /// # Errors
-    /// The error at the end of the stream; [`CutOff`](ModelErrorKind::CutOff) if the stream ended before the
+    /// The error at the end of the stream; [`Truncated`](ModelErrorKind::Truncated) if the stream ended before the
     /// reply was finished; or [`ReplyTooLarge`](ModelErrorKind::ReplyTooLarge), after which nothing more is
     /// read. All carry the [partial reply](ModelError::partial).
     ///

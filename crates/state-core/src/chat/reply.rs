@@ -357,7 +357,7 @@ pub struct PartialReply {
 /// assert_eq!(reply.partial().message.text(), "Hello");
 ///
 /// let error = reply.clone().finish().unwrap_err();
-/// assert_eq!(error.kind(), &ModelErrorKind::CutOff);
+/// assert_eq!(error.kind(), &ModelErrorKind::Truncated);
 ///
 /// reply.push(Chunk::Finished(FinishReason::Stop));
 /// assert_eq!(reply.finish()?.message.parts().len(), 1);
@@ -468,10 +468,11 @@ impl ReplyBuilder {
     /// Returns the reply, after the end of its stream.
     ///
     /// # Errors
-    /// [`ModelErrorKind::CutOff`] without a [`Chunk::Finished`]; it carries the partial reply.
+    /// [`ModelErrorKind::Truncated`] without a [`Chunk::Finished`]; it carries the partial reply.
     pub fn finish(mut self) -> Result<Reply, ModelError> {
         let Some(finish_reason) = self.finish_reason.take() else {
-            let error = ModelError::new(ModelErrorKind::CutOff, "the stream ended without a finish reason");
+            let error =
+                ModelError::new(ModelErrorKind::Truncated, "the stream ended without a finish reason");
             return Err(self.fail(error));
         };
         let raw = std::mem::take(&mut self.raw);

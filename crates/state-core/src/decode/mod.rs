@@ -18,7 +18,7 @@ use self::misfit::Misfit;
 pub(crate) use self::misfit::push_field;
 pub(crate) use self::object::object;
 use self::reader::Reader;
-use crate::state::Fault;
+use crate::state::Issue;
 
 /// An error of decoding a JSON value as a type. It does not contain the value.
 ///
@@ -80,9 +80,9 @@ impl DecodeError {
     }
 }
 
-impl From<DecodeError> for Fault {
+impl From<DecodeError> for Issue {
     fn from(error: DecodeError) -> Self {
-        Fault { path: error.path, message: error.message }
+        Issue { path: error.path, message: error.message }
     }
 }
 

@@ -11,13 +11,13 @@ use super::keywords::is_annotation;
 use super::kinds::Kinds;
 #[cfg(not(feature = "validation"))]
 use super::value_type::array_branch;
-use crate::faults::{Fault, Faults};
+use crate::faults::{Issue, Issues};
 
 /// The maximum number of collected faults of one value.
 const MAX_FAULTS: usize = 32;
 
 /// A check by the typed Rust reader, for keys declared with a Rust type.
-pub(crate) type DecodeCheck = fn(&Value) -> Result<(), Fault>;
+pub(crate) type DecodeCheck = fn(&Value) -> Result<(), Issue>;
 
 /// Checks values against one schema: first their kind, then the schema's other rules, then whether the typed
 /// reader can read them, if there is one: JSON Schema has no range of an `i64`.
@@ -39,7 +39,7 @@ impl Checker {
         Checker { kinds, rules: None, decodes: None }
     }
 
-    pub(super) fn check(&self, value: &Value) -> Result<(), Faults> {
+    pub(super) fn check(&self, value: &Value) -> Result<(), Issues> {
         if !self.kinds.contains(Kinds::of_value(value)) {
             return Err(wrong_kind(self.kinds, value).into());
         }
@@ -47,7 +47,7 @@ impl Checker {
             rules.check(value)?;
         }
         match self.decodes {
-            Some(decodes) => decodes(value).map_err(Faults::from),
+            Some(decodes) => decodes(value).map_err(Issues::from),
             None => Ok(()),
         }
     }
@@ -65,14 +65,14 @@ impl Rules {
         Ok(Rules(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item))))
     }
 
-    fn check(&self, value: &Value) -> Result<(), Faults> {
-        let faults: Faults = value
+    fn check(&self, value: &Value) -> Result<(), Issues> {
+        let faults: Issues = value
             .as_array()
             .into_iter()
             .flatten()
             .enumerate()
             .filter(|(_, item)| !self.0.contains(Kinds::of_value(item)))
-            .map(|(index, item)| Fault { path: format!("$[{index}]"), ..wrong_kind(self.0, item) })
+            .map(|(index, item)| Issue { path: format!("$[{index}]"), ..wrong_kind(self.0, item) })
             .take(MAX_FAULTS)
             .collect();
         if faults.is_empty() { Ok(()) } else { Err(faults) }
@@ -114,19 +114,19 @@ impl Rules {
         Ok(Rules { schema: schema.clone(), fit, validator })
     }
 
-    fn check(&self, value: &Value) -> Result<(), Faults> {
+    fn check(&self, value: &Value) -> Result<(), Issues> {
         if self.fit.as_ref().is_some_and(|fit| fit.accepts(value)) {
             return Ok(());
         }
         let Some(validator) = self.validator.get_or_init(|| compile(&self.schema).ok()) else {
-            return Err(Fault::new("$", "value does not match the schema").into());
+            return Err(Issue::new("$", "value does not match the schema").into());
         };
         if validator.is_valid(value) {
             return Ok(());
         }
         let faults = validator.iter_errors(value).take(MAX_FAULTS);
         Err(faults
-            .map(|error| Fault::new(json_path(error.instance_path()), error.masked().to_string()))
+            .map(|error| Issue::new(json_path(error.instance_path()), error.masked().to_string()))
             .collect())
     }
 }
@@ -175,8 +175,8 @@ impl<'i> jsonschema::Keyword<'i> for StrictType {
     }
 }
 
-fn wrong_kind(expected: Kinds, found: &Value) -> Fault {
-    Fault::new("$", format!("expected {expected}, found {}", Kinds::of_value(found)))
+fn wrong_kind(expected: Kinds, found: &Value) -> Issue {
+    Issue::new("$", format!("expected {expected}, found {}", Kinds::of_value(found)))
 }
 
 #[cfg(all(test, feature = "validation"))]

@@ -12,7 +12,7 @@ use super::keywords::says_only;
 use super::kinds::Kinds;
 use super::references::{resolve, standalone};
 use crate::depth;
-use crate::faults::Faults;
+use crate::faults::Issues;
 
 /// An error of a JSON Schema: it is invalid, nested too deeply, or matches no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,12 +114,12 @@ impl ValueType {
     ///
     /// # Errors
     /// Each fault, with its JSON path.
-    pub fn check(&self, value: &Value) -> Result<(), Faults> {
+    pub fn check(&self, value: &Value) -> Result<(), Issues> {
         self.whole.check(value)
     }
 
     /// Checks new items (an array) of an array of this type.
-    pub(crate) fn check_items(&self, items: &Value) -> Result<(), Faults> {
+    pub(crate) fn check_items(&self, items: &Value) -> Result<(), Issues> {
         match &self.items {
             Some(checker) => checker.check(items),
             None => Ok(()),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::schema::MESSAGES;
 use super::state::State;
-use super::value::{Cell, Kept, ValueRef};
+use super::value::{Kept, StoredValue, ValueRef};
 use crate::chat::Transcript;
 
 /// The changes from one state to a later one, by key, in key order.
@@ -112,7 +112,7 @@ impl<'a> IntoIterator for &'a Diff {
     }
 }
 
-fn cell_change(before: &Cell, after: Option<&Cell>) -> Option<ValueChange> {
+fn cell_change(before: &StoredValue, after: Option<&StoredValue>) -> Option<ValueChange> {
     let Some(after) = after else {
         return Some(ValueChange::Removed { before: before.view().to_json() });
     };

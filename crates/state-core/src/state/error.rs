@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::decode::DecodeError;
 use crate::error_chain::ErrorChain;
-use crate::faults::{Faults, Names};
+use crate::faults::{Issues, NameList};
 
 /// An error of a schema, a state, a delta or a template. Nothing was changed.
 #[derive(Debug, Error)]
@@ -16,7 +16,7 @@ pub enum StateError {
         /// The key.
         key: String,
         /// The declared keys.
-        known: Names,
+        known: NameList,
     },
     /// The form of a key is invalid.
     #[error("invalid key \"{}\": {reason}", key.escape_debug())]
@@ -34,7 +34,7 @@ pub enum StateError {
         /// The declared type, in words.
         expected: String,
         /// Every fault of the value.
-        faults: Faults,
+        faults: Issues,
     },
     /// A merge handler failed.
     #[error("handler {handler} failed for key \"{key}\": {source}")]
@@ -52,13 +52,13 @@ pub enum StateError {
         /// The name.
         name: String,
         /// The built-in and registered names.
-        known: Names,
+        known: NameList,
     },
     /// A schema is invalid. All its faults are listed.
     #[error("invalid schema: {faults}")]
     InvalidSchema {
         /// The faults, each with the key as its path.
-        faults: Faults,
+        faults: Issues,
     },
     /// A stored value does not match the requested Rust type.
     #[error("key \"{key}\" cannot be decoded as {wanted}: {source}")]
@@ -122,7 +122,7 @@ pub enum StateError {
         /// The placeholder's column in characters, from 1.
         column: usize,
         /// The keys that have a value.
-        known: Names,
+        known: NameList,
     },
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use super::error::{HandlerError, StateError};
-use crate::faults::Fault;
+use crate::faults::Issue;
 use crate::json_schema::{Kinds, ValueType};
 
 /// Merges a write into the current value of a key: a *reducer*.
@@ -400,7 +400,7 @@ impl Handlers {
         match handler.fault_of_function().map_or_else(|| self.register(&handler), Err) {
             Ok(()) => Ok(self),
             Err(message) => Err(StateError::InvalidSchema {
-                faults: Fault::new(format!("handler {handler}"), message).into(),
+                faults: Issue::new(format!("handler {handler}"), message).into(),
             }),
         }
     }

@@ -12,9 +12,9 @@ use serde_json::{Map, Number, Value};
 
 use super::error::{HandlerError, StateError};
 use super::handler::{Custom, Handler, Rule};
-use super::value::{Cell, Kept};
+use super::value::{Kept, StoredValue};
 use crate::depth;
-use crate::faults::{Fault, Faults};
+use crate::faults::{Issue, Issues};
 use crate::json_schema::{Kinds, ValueType};
 use crate::list::List;
 
@@ -27,10 +27,10 @@ pub(crate) struct Merge<'a> {
 
 impl Merge<'_> {
     /// Merges the values. The current value is unchanged.
-    pub(crate) fn merge(&self, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
+    pub(crate) fn merge(&self, current: Option<&StoredValue>, new: Value) -> Result<StoredValue, StateError> {
         let incoming = self.incoming(new)?;
         match &self.handler.0 {
-            Rule::ReplaceValues => Ok(Cell::from(incoming)),
+            Rule::ReplaceValues => Ok(StoredValue::from(incoming)),
             Rule::FirstWins => {
                 Ok(current.filter(|cell| !cell.view().is_null()).cloned().unwrap_or_else(|| incoming.into()))
             }
@@ -91,7 +91,7 @@ impl Merge<'_> {
                 faults = faults.map_paths(|path| path.replacen("$[0]", "$", 1));
             }
             if is_confusing {
-                faults.push(Fault::new("$", "write null with replace_values"));
+                faults.push(Issue::new("$", "write null with replace_values"));
             }
             self.wrong(faults)
         })?;
@@ -118,10 +118,10 @@ impl Merge<'_> {
 
     fn merge_lists(
         &self,
-        current: Option<&Cell>,
+        current: Option<&StoredValue>,
         new: Value,
         keep: Option<usize>,
-    ) -> Result<Cell, StateError> {
+    ) -> Result<StoredValue, StateError> {
         let (mut items, is_clean) = current_items(current);
         items.extend(into_items(new).into_iter().map(Arc::new));
         if let Some(count) = keep {
@@ -130,7 +130,7 @@ impl Merge<'_> {
         self.finish_list(items, is_clean)
     }
 
-    fn union(&self, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
+    fn union(&self, current: Option<&StoredValue>, new: Value) -> Result<StoredValue, StateError> {
         let (current_list, is_clean) = current_items(current);
         let mut items = current_list.clone();
         let new: Vec<Arc<Value>> = into_items(new).into_iter().map(Arc::new).collect();
@@ -143,9 +143,14 @@ impl Merge<'_> {
         self.finish_list(items, is_clean)
     }
 
-    fn upsert(&self, current: Option<&Cell>, new: Value, field: &str) -> Result<Cell, StateError> {
+    fn upsert(
+        &self,
+        current: Option<&StoredValue>,
+        new: Value,
+        field: &str,
+    ) -> Result<StoredValue, StateError> {
         if new.is_null() {
-            return Ok(Cell::from(new));
+            return Ok(StoredValue::from(new));
         }
         let (current_list, is_clean) = current_items(current);
         let mut items = current_list.clone();
@@ -174,8 +179,8 @@ impl Merge<'_> {
     }
 
     /// Checks what single items do not determine: whether the key can hold a list, and the list's rules.
-    fn finish_list(&self, items: List<Arc<Value>>, is_clean: bool) -> Result<Cell, StateError> {
-        let cell = Cell::list(items);
+    fn finish_list(&self, items: List<Arc<Value>>, is_clean: bool) -> Result<StoredValue, StateError> {
+        let cell = StoredValue::list(items);
         let length = cell.view().len().unwrap_or_default();
         let is_doubtful = self.value_type.doubts_list_of(length);
         if !is_clean || is_doubtful || !self.value_type.kinds().contains(Kinds::ARRAY) {
@@ -184,7 +189,7 @@ impl Merge<'_> {
         Ok(cell)
     }
 
-    fn merge_maps(&self, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
+    fn merge_maps(&self, current: Option<&StoredValue>, new: Value) -> Result<StoredValue, StateError> {
         let mut merged = match current.map(|cell| cell.view().to_json()) {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(fields)) => fields,
@@ -202,23 +207,28 @@ impl Merge<'_> {
         if !self.value_type.is_open_map() {
             self.check_whole(&merged)?;
         }
-        Ok(Cell::from(merged))
+        Ok(StoredValue::from(merged))
     }
 
     fn scalar(
         &self,
-        current: Option<&Cell>,
+        current: Option<&StoredValue>,
         new: &Value,
         combine: impl Fn(&Value, &Value) -> Result<Value, HandlerError>,
-    ) -> Result<Cell, StateError> {
+    ) -> Result<StoredValue, StateError> {
         let neutral = Value::Null;
         let current = current.and_then(|cell| cell.view().as_json()).unwrap_or(&neutral);
         let merged = combine(current, new).map_err(|source| self.failed_with(source))?;
         self.check_whole(&merged)?;
-        Ok(Cell::from(merged))
+        Ok(StoredValue::from(merged))
     }
 
-    fn custom(&self, custom: &Custom, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
+    fn custom(
+        &self,
+        custom: &Custom,
+        current: Option<&StoredValue>,
+        new: Value,
+    ) -> Result<StoredValue, StateError> {
         let Some(merge) = &custom.merge else {
             return Err(self.failed("no function is registered for this name".to_owned()));
         };
@@ -226,7 +236,7 @@ impl Merge<'_> {
         let merged = merge(current.as_ref(), new).map_err(|source| self.failed_with(source))?;
         self.check_depth(&merged)?;
         self.check_whole(&merged)?;
-        Ok(Cell::from(merged))
+        Ok(StoredValue::from(merged))
     }
 
     pub(crate) fn check_whole(&self, value: &Value) -> Result<(), StateError> {
@@ -240,7 +250,7 @@ impl Merge<'_> {
         Ok(())
     }
 
-    fn wrong(&self, faults: Faults) -> StateError {
+    fn wrong(&self, faults: Issues) -> StateError {
         StateError::WrongType { key: self.key.to_owned(), expected: self.value_type.to_string(), faults }
     }
 
@@ -270,7 +280,7 @@ fn into_items(list: Value) -> Vec<Value> {
 
 /// The current items, and whether they were a list of the declared type: absent and null count as empty, any
 /// other value is wrapped and must be checked as an item.
-fn current_items(current: Option<&Cell>) -> (List<Arc<Value>>, bool) {
+fn current_items(current: Option<&StoredValue>) -> (List<Arc<Value>>, bool) {
     match current.map(|cell| &cell.0) {
         None => (List::new(), true),
         Some(Kept::List(items)) => (items.clone(), true),

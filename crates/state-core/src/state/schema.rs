@@ -25,10 +25,10 @@ use super::key::{Key, WriteKey, encode, fault_of};
 use super::merge::Merge;
 use super::state::Cells;
 use super::stored::{StoredKey, StoredSchema};
-use super::value::Cell;
+use super::value::StoredValue;
 use crate::chat::Message;
 use crate::decode::decode;
-use crate::faults::{Fault, Faults};
+use crate::faults::{Issue, Issues};
 use crate::json_schema::{DecodeCheck, ValueType, json_schema_of, standalone};
 
 /// The key of the conversation. Every schema has it: typed, and append-only.
@@ -156,7 +156,7 @@ impl Default for Schema {
 
 /// The items that a write appends to a list; see [`Schema::growth`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Growth {
+pub struct ListAppend {
     /// The new items.
     pub items: Vec<Value>,
     /// The maximum number of items to keep, counted from the end.
@@ -166,7 +166,7 @@ pub struct Growth {
 impl Schema {
     /// Starts a schema.
     pub fn builder() -> SchemaBuilder {
-        SchemaBuilder { keys: Vec::new(), open: false, handlers: Handlers::new(), faults: Faults::default() }
+        SchemaBuilder { keys: Vec::new(), open: false, handlers: Handlers::new(), faults: Issues::default() }
     }
 
     /// The schema of a struct: one key per field, with the handler from the field's `x-handler` extension,
@@ -197,7 +197,7 @@ impl Schema {
         for (name, key) in stored.keys {
             if key.value_type.is_none() {
                 let reason = "missing type; write \"type\": true for a value of any type";
-                builder.faults.push(Fault::new(&*name, reason));
+                builder.faults.push(Issue::new(&*name, reason));
             }
             builder.keys.push(Draft::of_stored(name, key));
         }
@@ -262,7 +262,7 @@ impl Schema {
         for name in names {
             let (Some(key), false) = (other.declared(name), inner.index.contains_key(name)) else { continue };
             if let Some(value) = &key.default {
-                inner.initial.insert_mut(Arc::clone(&key.name), Cell::from(value.clone()));
+                inner.initial.insert_mut(Arc::clone(&key.name), StoredValue::from(value.clone()));
             }
             inner.index.insert(Arc::clone(&key.name), inner.keys.len());
             inner.keys.push(key.clone());
@@ -346,10 +346,14 @@ impl Schema {
     ///
     /// # Errors
     /// As [`State::apply_write`](super::State::apply_write).
-    pub fn merge(&self, current: Option<&Cell>, write: &Write) -> Result<Option<Cell>, StateError> {
+    pub fn merge(
+        &self,
+        current: Option<&StoredValue>,
+        write: &Write,
+    ) -> Result<Option<StoredValue>, StateError> {
         let entry = self.writable(write.key())?;
         let default = match (current, entry.default()) {
-            (None, Some(default)) => Some(Cell::from(default.clone())),
+            (None, Some(default)) => Some(StoredValue::from(default.clone())),
             _ => None,
         };
         self.fold_write(entry, current.or(default.as_ref()), write)
@@ -375,7 +379,7 @@ impl Schema {
     /// assert!(schema.growth(&schema.write_with("numbers", 3, &Handler::union())?, 1)?.is_none());
     /// # Ok::<(), stepfold_state_core::state::StateError>(())
     /// ```
-    pub fn growth(&self, write: &Write, length: usize) -> Result<Option<Growth>, StateError> {
+    pub fn growth(&self, write: &Write, length: usize) -> Result<Option<ListAppend>, StateError> {
         let entry = self.writable(write.key())?;
         let Change::Merge { handler, value } = write.change() else { return Ok(None) };
         let handler = handler.resolve(&self.0.handlers)?;
@@ -385,21 +389,21 @@ impl Schema {
             bare => vec![bare],
         };
         let length = length.saturating_add(items.len()).min(keep);
-        Ok(entry.value_type.takes_list_of(length).then_some(Growth { items, keep }))
+        Ok(entry.value_type.takes_list_of(length).then_some(ListAppend { items, keep }))
     }
 
     pub(crate) fn fold_write(
         &self,
         entry: &KeySchema,
-        current: Option<&Cell>,
+        current: Option<&StoredValue>,
         write: &Write,
-    ) -> Result<Option<Cell>, StateError> {
+    ) -> Result<Option<StoredValue>, StateError> {
         match write.change() {
             Change::Merge { handler, value } => {
                 let handler = handler.resolve(&self.0.handlers)?;
                 entry.merge(write.key(), handler).merge(current, value.clone()).map(Some)
             }
-            Change::Remove => Ok(entry.default().cloned().map(Cell::from)),
+            Change::Remove => Ok(entry.default().cloned().map(StoredValue::from)),
         }
     }
 
@@ -503,7 +507,7 @@ pub struct SchemaBuilder {
     keys: Vec<Draft>,
     open: bool,
     handlers: Handlers,
-    faults: Faults,
+    faults: Issues,
 }
 
 /// A declared key, before validation.
@@ -552,7 +556,7 @@ impl SchemaBuilder {
         let mut schema = json_schema_of::<T>();
         let whole = schema.clone();
         let Some(Value::Object(fields)) = schema.get_mut("properties").map(Value::take) else {
-            self.faults.push(Fault::new(std::any::type_name::<T>(), "expected a struct with named fields"));
+            self.faults.push(Issue::new(std::any::type_name::<T>(), "expected a struct with named fields"));
             return self;
         };
         for (name, field) in fields {
@@ -597,7 +601,7 @@ impl SchemaBuilder {
     /// Registers a custom handler, for fields that name it and for writes that use it.
     pub fn register(mut self, handler: Handler) -> Self {
         if let Err(message) = self.handlers.register(&handler) {
-            self.faults.push(Fault::new(format!("handler {handler}"), message));
+            self.faults.push(Issue::new(format!("handler {handler}"), message));
         }
         self
     }
@@ -621,7 +625,7 @@ impl SchemaBuilder {
         for draft in &self.keys {
             if let Some(Err(message)) = draft.handler.as_ref().map(|handler| self.handlers.register(handler))
             {
-                self.faults.push(Fault::new(&draft.name, message));
+                self.faults.push(Issue::new(&draft.name, message));
             }
         }
         let mut keys: Vec<KeySchema> = Vec::with_capacity(self.keys.len());
@@ -640,10 +644,10 @@ impl SchemaBuilder {
                 }
             };
             if let Some(value) = &key.default {
-                initial.insert_mut(Arc::clone(&key.name), Cell::from(value.clone()));
+                initial.insert_mut(Arc::clone(&key.name), StoredValue::from(value.clone()));
             }
             if index.insert(Arc::clone(&key.name), keys.len()).is_some() {
-                self.faults.push(Fault::new(key.name(), "duplicate key"));
+                self.faults.push(Issue::new(key.name(), "duplicate key"));
             }
             keys.push(key);
         }
@@ -656,8 +660,8 @@ impl SchemaBuilder {
 
     fn amend(mut self, what: &str, change: impl FnOnce(&mut Draft) -> Result<(), String>) -> Self {
         let result = match self.keys.last_mut() {
-            Some(draft) => change(draft).map_err(|message| Fault::new(&draft.name, message)),
-            None => Err(Fault::new(what, "must follow the declaration of a key")),
+            Some(draft) => change(draft).map_err(|message| Issue::new(&draft.name, message)),
+            None => Err(Issue::new(what, "must follow the declaration of a key")),
         };
         if let Err(fault) = result {
             self.faults.push(fault);
@@ -673,8 +677,8 @@ impl fmt::Debug for SchemaBuilder {
 }
 
 /// Prepares the type of a key, or returns the fault of its declaration.
-fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Fault>, StateError> {
-    let fault = |message: String| Ok(Err(Fault::new(&draft.name, message)));
+fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Issue>, StateError> {
+    let fault = |message: String| Ok(Err(Issue::new(&draft.name, message)));
     if let Some(reason) = fault_of(&draft.name).or_else(|| fault_of_reserved(&draft.name)) {
         return fault(reason.to_owned());
     }
@@ -695,7 +699,7 @@ fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Fau
     if let Some(default) = &key.default {
         let whole = key.merge(&key.name, &key.handler);
         if let Err(error) = whole.check_depth(default).and_then(|()| whole.check_whole(default)) {
-            return Ok(Err(Fault::new(key.name(), format!("invalid default: {error}"))));
+            return Ok(Err(Issue::new(key.name(), format!("invalid default: {error}"))));
         }
     }
     Ok(Ok(key))
@@ -709,13 +713,13 @@ fn fault_of_reserved(key: &str) -> Option<&'static str> {
 }
 
 /// An option that `messages` does not support, in a declaration with the right type.
-fn fault_of_messages(draft: &Draft) -> Option<Fault> {
+fn fault_of_messages(draft: &Draft) -> Option<Issue> {
     if draft.handler.as_ref().is_some_and(|handler| *handler != Handler::merge_lists()) {
-        return Some(Fault::new(MESSAGES, "messages are always appended: the handler cannot be changed"));
+        return Some(Issue::new(MESSAGES, "messages are always appended: the handler cannot be changed"));
     }
     let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
     let has_default = draft.default.as_ref().is_some_and(|default| !is_empty(default));
-    has_default.then(|| Fault::new(MESSAGES, "a conversation begins empty: the default cannot be set"))
+    has_default.then(|| Issue::new(MESSAGES, "a conversation begins empty: the default cannot be set"))
 }
 
 /// The declaration of the conversation, in every schema.
@@ -746,16 +750,16 @@ fn undeclared_key() -> KeySchema {
 }
 
 /// The declaration from a field's schema: extensions are removed from it, the type stays.
-fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<Draft, Fault> {
+fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<Draft, Issue> {
     let mut take = |extension: &str| field.as_object_mut().and_then(|fields| fields.remove(extension));
     let (handler, description, default) = (take(HANDLER_EXTENSION), take("description"), take("default"));
     let handler = match handler {
         None => None,
         Some(Value::String(text)) => match text.parse() {
             Ok(handler) => Some(handler),
-            Err(error) => return Err(Fault::new(name, format!("{error}"))),
+            Err(error) => return Err(Issue::new(name, format!("{error}"))),
         },
-        Some(_) => return Err(Fault::new(name, "expected a handler's name, a string, for x-handler")),
+        Some(_) => return Err(Issue::new(name, "expected a handler's name, a string, for x-handler")),
     };
     let description = description.and_then(|text| text.as_str().map(str::to_owned));
     Ok(Draft { handler, description, default, ..Draft::new(name, standalone(field, whole)) })
@@ -785,6 +789,6 @@ fn is_message_list(schema: &Value) -> bool {
 }
 
 /// Checks whether the typed reader can read the value.
-fn decodes<T: DeserializeOwned>(value: &Value) -> Result<(), Fault> {
-    decode::<T>(value).map(drop).map_err(Fault::from)
+fn decodes<T: DeserializeOwned>(value: &Value) -> Result<(), Issue> {
+    decode::<T>(value).map(drop).map_err(Issue::from)
 }

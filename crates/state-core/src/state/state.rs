@@ -24,13 +24,13 @@ use super::handler::{Handler, Rule};
 use super::key::{Key, ReadKey, WriteKey, encode};
 use super::schema::{KeySchema, MESSAGES, Schema};
 use super::stored::{STATE_VERSION, StoredState, StoredValues};
-use super::value::{Cell, ValueRef};
+use super::value::{StoredValue, ValueRef};
 use crate::chat::{Message, Transcript};
 use crate::decode::decode;
-use crate::faults::Fault;
+use crate::faults::Issue;
 
 /// Cells by key, in key order.
-pub(crate) type Cells = RedBlackTreeMapSync<Arc<str>, Cell>;
+pub(crate) type Cells = RedBlackTreeMapSync<Arc<str>, StoredValue>;
 
 /// Typed values by key, merged by the handlers of a [`Schema`], and the conversation.
 ///
@@ -114,7 +114,7 @@ impl State {
     /// [`StateError::UnknownKey`] or [`StateError::InvalidKey`] for a key that the schema does not accept.
     pub fn from_cells<K: AsRef<str>>(
         schema: &Schema,
-        cells: impl IntoIterator<Item = (K, Cell)>,
+        cells: impl IntoIterator<Item = (K, StoredValue)>,
         messages: Transcript,
     ) -> Result<Self, StateError> {
         let mut state = State::new(schema);
@@ -137,17 +137,17 @@ impl State {
     /// # Examples
     /// ```
     /// use serde_json::json;
-    /// use stepfold_state_core::state::{Cell, Schema, State};
+    /// use stepfold_state_core::state::{StoredValue, Schema, State};
     ///
     /// let schema = Schema::builder().key::<i64>("count").default(7).key::<String>("topic").build()?;
     /// let mut state = State::with_values(&schema, json!({"count": 1, "topic": "engines"}))?;
-    /// state.replace_cells([("count", None), ("topic", Some(Cell::from(json!("stalls"))))])?;
+    /// state.replace_cells([("count", None), ("topic", Some(StoredValue::from(json!("stalls"))))])?;
     /// assert_eq!(state, State::with_values(&schema, json!({"topic": "stalls"}))?);
     /// # Ok::<(), stepfold_state_core::state::StateError>(())
     /// ```
     pub fn replace_cells<K: AsRef<str>>(
         &mut self,
-        cells: impl IntoIterator<Item = (K, Option<Cell>)>,
+        cells: impl IntoIterator<Item = (K, Option<StoredValue>)>,
     ) -> Result<(), StateError> {
         let mut next = self.cells.clone();
         for (key, cell) in cells {
@@ -172,7 +172,7 @@ impl State {
             let whole = entry.merge(&key, entry.handler());
             whole.check_depth(&value)?;
             whole.check_whole(&value)?;
-            state.cells.insert_mut(entry.name_for(&key), Cell::from(value));
+            state.cells.insert_mut(entry.name_for(&key), StoredValue::from(value));
         }
         Ok(state)
     }
@@ -217,7 +217,7 @@ impl State {
         if key == MESSAGES {
             return Some(ValueRef::Messages(&self.messages));
         }
-        self.cells.get(key).map(Cell::view)
+        self.cells.get(key).map(StoredValue::view)
     }
 
     /// Merges a value into a key with the key's own handler.
@@ -397,7 +397,7 @@ impl State {
         Ok(())
     }
 
-    fn put(&mut self, entry: &KeySchema, key: &str, cell: Cell) {
+    fn put(&mut self, entry: &KeySchema, key: &str, cell: StoredValue) {
         match self.cells.get_mut(key) {
             Some(place) => *place = cell,
             None => self.cells.insert_mut(entry.name_for(key), cell),
@@ -432,7 +432,7 @@ fn read_messages(value: Value) -> Result<Vec<Message>, StateError> {
     read.map_err(|error| StateError::WrongType {
         key: MESSAGES.to_owned(),
         expected: "list of messages".to_owned(),
-        faults: Fault::from(error).into(),
+        faults: Issue::from(error).into(),
     })
 }
 

@@ -11,7 +11,7 @@ use super::error::StateError;
 use super::key::SCOPE_PREFIXES;
 use super::state::State;
 use super::value::ValueRef;
-use crate::faults::Names;
+use crate::faults::NameList;
 
 /// A text with placeholders, parsed once.
 ///
@@ -95,7 +95,7 @@ impl Template {
     pub fn render_with<'v>(
         &self,
         lookup: impl Fn(&str) -> Option<ValueRef<'v>>,
-        known: impl FnOnce() -> Names,
+        known: impl FnOnce() -> NameList,
     ) -> Result<String, StateError> {
         let mut output = String::with_capacity(self.text.len() * 2);
         for piece in &self.pieces {
@@ -114,7 +114,7 @@ impl Template {
         Ok(output)
     }
 
-    fn missing(&self, start: usize, end: usize, known: Names) -> StateError {
+    fn missing(&self, start: usize, end: usize, known: NameList) -> StateError {
         let before = &self.text[..start - 1];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         StateError::MissingTemplateKey {

@@ -20,17 +20,17 @@ use crate::list::List;
 /// # Examples
 /// ```
 /// use serde_json::json;
-/// use stepfold_state_core::state::{Cell, Schema};
+/// use stepfold_state_core::state::{StoredValue, Schema};
 ///
 /// let schema = Schema::builder().key::<Vec<i64>>("numbers").build()?;
-/// let stored = Cell::from(json!([1, 2]));
+/// let stored = StoredValue::from(json!([1, 2]));
 /// let merged = schema.merge(Some(&stored), &schema.write("numbers", 3)?)?.expect("nothing was removed");
 /// assert_eq!(merged.view(), json!([1, 2, 3]));
 /// assert_eq!(stored.view(), json!([1, 2]));
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Cell(pub(crate) Kept);
+pub struct StoredValue(pub(crate) Kept);
 
 /// The content of a cell.
 #[derive(Clone, Debug)]
@@ -41,10 +41,10 @@ pub(crate) enum Kept {
     Json(Arc<Value>),
 }
 
-impl Cell {
+impl StoredValue {
     /// A list with these items, which may be shared with other lists.
     pub fn list(items: List<Arc<Value>>) -> Self {
-        Cell(Kept::List(items))
+        StoredValue(Kept::List(items))
     }
 
     /// The value, borrowed.
@@ -56,7 +56,7 @@ impl Cell {
     }
 
     /// Whether both are the same version of the same value, by pointer.
-    pub(crate) fn ptr_eq(&self, other: &Cell) -> bool {
+    pub(crate) fn ptr_eq(&self, other: &StoredValue) -> bool {
         match (&self.0, &other.0) {
             (Kept::List(mine), Kept::List(theirs)) => mine.ptr_eq(theirs),
             (Kept::Json(mine), Kept::Json(theirs)) => Arc::ptr_eq(mine, theirs),
@@ -65,11 +65,11 @@ impl Cell {
     }
 }
 
-impl From<Value> for Cell {
+impl From<Value> for StoredValue {
     fn from(value: Value) -> Self {
         match value {
-            Value::Array(items) => Cell(Kept::List(items.into_iter().map(Arc::new).collect())),
-            other => Cell(Kept::Json(Arc::new(other))),
+            Value::Array(items) => StoredValue(Kept::List(items.into_iter().map(Arc::new).collect())),
+            other => StoredValue(Kept::Json(Arc::new(other))),
         }
     }
 }

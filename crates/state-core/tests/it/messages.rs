@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::decode;
 use stepfold_state_core::json_schema::{InvalidSchema, ValueType};
 use stepfold_state_core::state::{
-    Fault, Faults, Handler, HandlerError, Handlers, Schema, State, StateError, Template, check_key,
+    Handler, HandlerError, Handlers, Issue, Issues, Schema, State, StateError, Template, check_key,
 };
 
 /// A list of messages under headings.
@@ -64,7 +64,7 @@ fn state_errors() -> Vec<StateError> {
         state.set_with("visits", "one", &Handler::sum()).unwrap_err(),
         schema.check_write_to("notes", Some(&Handler::sum())).unwrap_err(),
         schema.check_write_to("notes", Some(&"join".parse().unwrap())).unwrap_err(),
-        StateError::InvalidSchema { faults: Faults::from(Fault::new("visits", "duplicate key")) },
+        StateError::InvalidSchema { faults: Issues::from(Issue::new("visits", "duplicate key")) },
         decoded.get(stepfold_state_core::state::Key::<u64>::new("visits")).unwrap_err(),
         StateError::Encode { key: "visits".to_owned(), source: broken },
         State::new(&open).set("deep", deep).unwrap_err(),
@@ -179,7 +179,7 @@ fn model_errors() -> Vec<String> {
         ModelErrorKind::TooLong { limit: Some(8_000), used: Some(9_000) },
         ModelErrorKind::Refused,
         ModelErrorKind::Malformed,
-        ModelErrorKind::CutOff,
+        ModelErrorKind::Truncated,
         ModelErrorKind::ReplyTooLarge { limit: 1_000 },
         ModelErrorKind::TimedOut(TimeoutKind::Connect),
         ModelErrorKind::TimedOut(TimeoutKind::FirstToken),

@@ -174,7 +174,7 @@ fn a_failed_model_call_is_an_error_of_its_span_and_of_the_run() {
     let collector = Collector::start("200 OK");
     // The whole path is an address too.
     let exporter = Exporter::to(format!("{}/v1/traces/", collector.url())).service("stalls");
-    run(exporter, vec![reply("assistant: never fini").cut_off()]).unwrap();
+    run(exporter, vec![reply("assistant: never fini").truncated()]).unwrap();
     let (head, request) = collector.request();
     assert!(head.starts_with("POST /v1/traces HTTP/1.1"), "{head}");
     let spans = spans(&request);

@@ -42,18 +42,18 @@ const LONGEST_QUEUE: Duration = Duration::from_secs(300);
 pub(super) async fn attempt(
     function: &Function,
     context: &ToolContext,
-    time_out: Duration,
+    timeout: Duration,
 ) -> Result<Value, Fault> {
     let own = context.clone();
     let result = match function {
         Function::Async(function) => {
             // Includes the call itself: a closure may panic before it returns a future.
             let work = AssertUnwindSafe(async move { function(own).await }).catch_unwind();
-            time::timeout(time_out, work).await
+            time::timeout(timeout, work).await
         }
         Function::Thread(work, function) => {
             let answer = start_on_thread(*work, Arc::clone(function), own).await?;
-            time::timeout(time_out, answer)
+            time::timeout(timeout, answer)
                 .await
                 .map(|answer| answer.unwrap_or_else(|lost| Err(Box::new(lost.to_string()))))
         }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State};
 
-use super::outcome::{Failure, FatalCause, FatalError, Outcome, Outcomes, Status};
+use super::outcome::{CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalCause, FatalError};
 use super::prepare::{self, Prepared};
 use super::running::{Finished, Running};
 use super::schedule::{CallAccess, Schedule};
@@ -91,7 +91,7 @@ pub struct Invocation {
     /// Calls that the host runs.
     hosted: BTreeMap<usize, Running>,
     events: VecDeque<CallEvent>,
-    outcomes: Vec<Option<Outcome>>,
+    outcomes: Vec<Option<CallOutcome>>,
     /// Calls that ended since the last announcement.
     ended: Vec<usize>,
     errors: BTreeMap<usize, FatalCause>,
@@ -173,7 +173,7 @@ impl Invocation {
         tools: &Tools,
         state: State,
         calls: Vec<ToolCall>,
-        finished: Vec<Option<Outcome>>,
+        finished: Vec<Option<CallOutcome>>,
         options: InvokeOptions,
     ) -> Self {
         let mut invocation = Invocation::new(tools, state, calls, options);
@@ -219,14 +219,14 @@ impl Invocation {
     }
 
     /// The outcome of a call, if it has ended.
-    pub fn outcome(&self, call: usize) -> Option<&Outcome> {
+    pub fn outcome(&self, call: usize) -> Option<&CallOutcome> {
         self.outcomes.get(call)?.as_ref()
     }
 
     /// Replaces the outcome of a call: with additional writes of a host, for example. Must be called directly
     /// after the call [finished](CallEvent::Finished): the calls that wait for it then see its writes, as
     /// they do after a [resume](Invocation::resume).
-    pub fn amend(&mut self, call: usize, outcome: Outcome) {
+    pub fn amend(&mut self, call: usize, outcome: CallOutcome) {
         if let Some(place) = self.outcomes.get_mut(call).filter(|place| place.is_some()) {
             *place = Some(outcome);
         }
@@ -328,7 +328,7 @@ impl Invocation {
     /// use serde_json::json;
     /// use stepfold_state_core::chat::ToolCall;
     /// use stepfold_state_core::state::{Schema, State};
-    /// use stepfold_tools::{CallEvent, Invocation, InvokeOptions, Limits, Tool, ToolError, Tools};
+    /// use stepfold_tools::{CallEvent, Invocation, InvokeOptions, CallLimits, Tool, ToolError, Tools};
     ///
     /// async fn work() -> Result<(), ToolError> {
     ///     Ok(())
@@ -336,7 +336,7 @@ impl Invocation {
     /// let tools = Tools::of([Tool::new("work", "Works.", work).build().unwrap()]).unwrap();
     /// let state = State::new(&Schema::builder().build().unwrap()).clone();
     /// let calls = ["c1", "c2"].map(|id| ToolCall::new(id, "work", json!({}))).to_vec();
-    /// let options = InvokeOptions::default().with_limits(Limits::default().with_concurrency(1));
+    /// let options = InvokeOptions::default().with_limits(CallLimits::default().with_concurrency(1));
     ///
     /// let mut invocation = Invocation::new(&tools, state, calls, options);
     /// assert_eq!(invocation.next().await, Some(CallEvent::Starting { calls: vec![0] }));
@@ -357,10 +357,10 @@ impl Invocation {
 
     /// Runs the remaining calls and returns all outcomes, in call order. [Held](Invocation::hold) calls, and
     /// those that wait for them, have none.
-    pub async fn finish(mut self) -> Outcomes {
+    pub async fn finish(mut self) -> CallOutcomes {
         while self.next().await.is_some() {}
         let error = first_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure);
-        Outcomes { outcomes: self.outcomes.drain(..).flatten().collect(), error }
+        CallOutcomes { outcomes: self.outcomes.drain(..).flatten().collect(), error }
     }
 
     /// Prepares the ready calls and announces those that can run. Returns whether there are events.
@@ -434,7 +434,7 @@ impl Invocation {
         let announced = self.announced.drain(..).map(|(call, ..)| call).collect::<Vec<_>>();
         for call in announced.into_iter().chain(self.schedule.take_rest()) {
             let text = format!("tool '{}' not started: the run was cancelled", self.calls[call].name);
-            let outcome = Outcome::without_result(&self.calls[call], Status::NotStarted, text);
+            let outcome = CallOutcome::without_result(&self.calls[call], CallStatus::NotStarted, text);
             self.finish_call(call, outcome.into());
         }
     }
@@ -475,14 +475,14 @@ fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAcce
 
 /// A call that was prevented from running is not a failure.
 fn first_error(
-    outcomes: &[Option<Outcome>],
+    outcomes: &[Option<CallOutcome>],
     errors: &mut BTreeMap<usize, FatalCause>,
     raise_on_failure: bool,
 ) -> Option<FatalError> {
-    let raises = |status: Status| match status {
-        Status::Failed(Failure::Fatal) => true,
-        Status::Failed(Failure::Rejected | Failure::NotRun) => false,
-        status => raise_on_failure && matches!(status, Status::Failed(_)),
+    let raises = |status: CallStatus| match status {
+        CallStatus::Failed(CallFailure::Fatal) => true,
+        CallStatus::Failed(CallFailure::Rejected | CallFailure::NotRun) => false,
+        status => raise_on_failure && matches!(status, CallStatus::Failed(_)),
     };
     let (index, outcome) = outcomes.iter().enumerate().find_map(|(index, outcome)| {
         let outcome = outcome.as_ref()?;

@@ -1,6 +1,6 @@
 //! Invokes the calls of one reply: validated, ordered by dependencies, otherwise concurrent.
 //!
-//! In order: [`Invocation`] runs the calls and reports events; each call has one [`Outcome`]; [`settle`]
+//! In order: [`Invocation`] runs the calls and reports events; each call has one [`CallOutcome`]; [`settle`]
 //! folds the writes of all outcomes into the state, in call order. Scheduling is decided by pure functions
 //! (`schedule`, `prepare`, `deliver`); only `invocation`, `running`, `attempt` and `threads` wait.
 
@@ -16,7 +16,7 @@ mod settle;
 mod threads;
 
 pub use self::invocation::{CallEvent, Invocation};
-pub use self::outcome::{Failure, FatalError, Outcome, Outcomes, Status};
+pub use self::outcome::{CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalError};
 pub(crate) use self::prepare::{inputs_on, refusal};
 pub use self::settle::settle;
 pub use self::threads::{MAX_BLOCKING_THREADS, panic_message};

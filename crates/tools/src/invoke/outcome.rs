@@ -11,9 +11,9 @@ use stepfold_state_core::state::Delta;
 
 /// The outcome of one call: its result for the model, and its writes to the state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct CallOutcome {
     /// How the call ended.
-    pub status: Status,
+    pub status: CallStatus,
     /// The result for the model. It names the call and the tool.
     pub result: ToolResult,
     /// The writes to the state: empty unless the call succeeded.
@@ -28,11 +28,11 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Status {
+pub enum CallStatus {
     /// The tool returned a result.
     Succeeded,
     /// The call failed.
-    Failed(Failure),
+    Failed(CallFailure),
     /// The run was cancelled while the tool ran; the effect may have happened.
     Cancelled,
     /// The run was cancelled before the tool was started.
@@ -46,7 +46,7 @@ pub enum Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Failure {
+pub enum CallFailure {
     /// Unknown tool name.
     UnknownTool,
     /// The arguments are not JSON; the tool was not started.
@@ -69,21 +69,21 @@ pub enum Failure {
     NotRun,
 }
 
-impl Outcome {
+impl CallOutcome {
     /// Creates the outcome of a call without a result: for hosts that answer calls without running them.
     ///
     /// # Examples
     /// ```
     /// use serde_json::json;
     /// use stepfold_state_core::chat::ToolCall;
-    /// use stepfold_tools::{Failure, Outcome, Status};
+    /// use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
     ///
     /// let call = ToolCall::new("c1", "pay", json!({}));
-    /// let outcome = Outcome::without_result(&call, Status::Failed(Failure::Rejected), "not now");
+    /// let outcome = CallOutcome::without_result(&call, CallStatus::Failed(CallFailure::Rejected), "not now");
     /// assert_eq!((outcome.result.text(), outcome.tries), ("not now".into(), 0));
     /// ```
-    pub fn without_result(call: &ToolCall, status: Status, text: impl Into<String>) -> Self {
-        Outcome {
+    pub fn without_result(call: &ToolCall, status: CallStatus, text: impl Into<String>) -> Self {
+        CallOutcome {
             status,
             result: ToolResult::error(&call.id, &call.name, text),
             delta: Delta::new(),
@@ -92,8 +92,8 @@ impl Outcome {
     }
 
     /// A failed outcome, with its text for the model.
-    pub(crate) fn failed(call: &ToolCall, failure: Failure, text: impl Into<String>) -> Self {
-        Outcome::without_result(call, Status::Failed(failure), text)
+    pub(crate) fn failed(call: &ToolCall, failure: CallFailure, text: impl Into<String>) -> Self {
+        CallOutcome::without_result(call, CallStatus::Failed(failure), text)
     }
 
     /// The id of the call.
@@ -108,7 +108,7 @@ impl Outcome {
 
     /// Whether the tool returned a result.
     pub fn succeeded(&self) -> bool {
-        self.status == Status::Succeeded
+        self.status == CallStatus::Succeeded
     }
 
     /// The tool message for the model.
@@ -117,13 +117,13 @@ impl Outcome {
     }
 }
 
-/// The outcomes of all calls of a reply, in call order, and the error that ends the run, if any. Outcomes of
+/// The outcomes of all calls of a reply, in call order, and the error that ends the run, if any. CallOutcomes of
 /// other calls are always kept.
 #[derive(Debug)]
-pub struct Outcomes {
+pub struct CallOutcomes {
     /// One for each call, in call order, except calls that are [held](super::Invocation::hold) or wait for
     /// those.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<CallOutcome>,
     /// The first call, in call order, whose failure ends the run: because the tool's error is fatal, or
     /// because [`raise_on_failure`](crate::InvokeOptions::raise_on_failure) is set.
     pub error: Option<FatalError>,

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Names, State, ValueRef};
+use stepfold_state_core::state::{NameList, State, ValueRef};
 
-use super::outcome::{Failure, Outcome};
+use super::outcome::{CallFailure, CallOutcome};
 use crate::binding::InputBinding;
 use crate::tool::Tool;
 use crate::toolset::Tools;
@@ -18,22 +18,22 @@ pub(super) struct Prepared {
 }
 
 /// The tool of a call, or an outcome that lists the available ones.
-pub(super) fn find<'a>(tools: &'a Tools, call: &ToolCall) -> Result<&'a Tool, Box<Outcome>> {
+pub(super) fn find<'a>(tools: &'a Tools, call: &ToolCall) -> Result<&'a Tool, Box<CallOutcome>> {
     tools.get(&call.name).ok_or_else(|| {
-        let available: Names = tools.names().collect();
+        let available: NameList = tools.names().collect();
         let text = format!("unknown tool '{}'; available: {available}", call.name);
-        Box::new(Outcome::failed(call, Failure::UnknownTool, text))
+        Box::new(CallOutcome::failed(call, CallFailure::UnknownTool, text))
     })
 }
 
 /// The outcome of a call that cannot run, whatever the state.
-pub(crate) fn refusal(tools: &Tools, call: &ToolCall) -> Option<Outcome> {
+pub(crate) fn refusal(tools: &Tools, call: &ToolCall) -> Option<CallOutcome> {
     find(tools, call).and_then(|tool| arguments_of(tool, call)).err().map(|outcome| *outcome)
 }
 
 /// Validates the model's arguments (all faults at once, before values of the state are added) and adds those
 /// that are read from the state.
-pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Prepared, Box<Outcome>> {
+pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Prepared, Box<CallOutcome>> {
     let mut arguments = arguments_of(tool, call)?;
     let inputs: Vec<_> = inputs_on(tool, &arguments, state).collect();
     let mut fed = Vec::with_capacity(inputs.len());
@@ -60,14 +60,14 @@ pub(crate) fn inputs_on<'a>(
 }
 
 /// The model's arguments, or an outcome with their faults.
-fn arguments_of(tool: &Tool, call: &ToolCall) -> Result<Value, Box<Outcome>> {
+fn arguments_of(tool: &Tool, call: &ToolCall) -> Result<Value, Box<CallOutcome>> {
     let Some(sent) = call.arguments.as_object() else {
         let error = call.arguments.malformed().map_or("", |(_, error)| error);
         let text = format!("malformed arguments for tool '{}': {error}", call.name);
-        return Err(Box::new(Outcome::failed(call, Failure::MalformedArguments, text)));
+        return Err(Box::new(CallOutcome::failed(call, CallFailure::MalformedArguments, text)));
     };
     tool.accept(sent).map_err(|faults| {
         let text = format!("invalid arguments for tool '{}': {faults}", call.name);
-        Box::new(Outcome::failed(call, Failure::InvalidArguments, text))
+        Box::new(CallOutcome::failed(call, CallFailure::InvalidArguments, text))
     })
 }

@@ -9,11 +9,11 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{ToolCall, ToolContent, ToolResult};
-use stepfold_state_core::state::{Delta, Faults};
+use stepfold_state_core::state::{Delta, Issues};
 
 use super::attempt::{Fault, attempt};
 use super::deliver;
-use super::outcome::{Failure, FatalCause, Outcome, Status};
+use super::outcome::{CallFailure, CallOutcome, CallStatus, FatalCause};
 use super::redact::Redaction;
 use super::settle::unmerged;
 use crate::binding::InputBinding;
@@ -25,12 +25,12 @@ use crate::tool::Tool;
 
 /// An ended call, with its error if that is for the caller.
 pub(super) struct Finished {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: CallOutcome,
     pub(super) error: Option<FatalCause>,
 }
 
-impl From<Outcome> for Finished {
-    fn from(outcome: Outcome) -> Self {
+impl From<CallOutcome> for Finished {
+    fn from(outcome: CallOutcome) -> Self {
         Finished { outcome, error: None }
     }
 }
@@ -86,7 +86,7 @@ impl Running {
                     "tool '{}' panicked when it was dropped; the effect may have happened",
                     call.name
                 );
-                Outcome { tries: 1, ..Outcome::failed(call, Failure::Panicked, text) }.into()
+                CallOutcome { tries: 1, ..CallOutcome::failed(call, CallFailure::Panicked, text) }.into()
             }
         }
     }
@@ -105,13 +105,13 @@ impl Running {
     /// Attempts the call, with the tool's retries.
     async fn tries(&self) -> Finished {
         let inner = self.tool().inner();
-        let time_out = inner.time_out.unwrap_or(self.options().limits.time_out);
+        let timeout = inner.timeout.unwrap_or(self.options().limits.timeout);
         let mut pauses = inner.retry.map(|retry| retry.pauses());
         loop {
             self.tries.fetch_add(1, Ordering::Relaxed);
             // Each attempt has its own writes and cancellation token.
             let context = ToolContext::new(Arc::clone(&self.context));
-            let result = attempt(&inner.function, &context, time_out).await;
+            let result = attempt(&inner.function, &context, timeout).await;
             // The attempt cannot write after its end.
             let writes = context.end();
             let fault = match result {
@@ -121,21 +121,21 @@ impl Running {
             let pause = pauses.as_mut().filter(|_| fault.is_retryable()).and_then(Iterator::next);
             match pause {
                 Some(pause) => tokio::time::sleep(pause).await,
-                None => return self.fail(fault, time_out),
+                None => return self.fail(fault, timeout),
             }
         }
     }
 
-    fn deliver(&self, value: Value, writes: Delta) -> Outcome {
+    fn deliver(&self, value: Value, writes: Delta) -> CallOutcome {
         match deliver::writes(self.tool(), self.context.state.schema(), writes, &value) {
             Ok(delta) => {
                 let content = self.bounded(self.content(value));
-                self.outcome(Status::Succeeded, content, delta)
+                self.outcome(CallStatus::Succeeded, content, delta)
             }
             Err(error) => {
                 let text = unmerged(&self.call().name, &error.to_string());
                 self.outcome(
-                    Status::Failed(Failure::Merge),
+                    CallStatus::Failed(CallFailure::Merge),
                     self.bounded(ToolContent::Error(text)),
                     Delta::new(),
                 )
@@ -157,20 +157,20 @@ impl Running {
         content
     }
 
-    fn fail(&self, fault: Fault, time_out: Duration) -> Finished {
+    fn fail(&self, fault: Fault, timeout: Duration) -> Finished {
         let name = &self.call().name;
         let (status, text, error) = match fault {
             Fault::TimedOut => {
-                let text = format!("tool '{name}' timed out after {time_out:?}{}", self.warning());
-                (Status::Failed(Failure::TimedOut), text, None)
+                let text = format!("tool '{name}' timed out after {timeout:?}{}", self.warning());
+                (CallStatus::Failed(CallFailure::TimedOut), text, None)
             }
             Fault::NoThread(waited) => {
                 let text = format!("tool '{name}' not started: no thread was available for {waited:?}");
-                (Status::Failed(Failure::TimedOut), text, None)
+                (CallStatus::Failed(CallFailure::TimedOut), text, None)
             }
             Fault::Panicked(words) => {
                 let text = format!("tool '{name}' panicked: {}", self.redacted(&words));
-                (Status::Failed(Failure::Panicked), text, None)
+                (CallStatus::Failed(CallFailure::Panicked), text, None)
             }
             Fault::Error(error) => self.words_of(error),
         };
@@ -180,7 +180,7 @@ impl Running {
 
     fn cancelled(&self) -> Finished {
         let text = format!("tool '{}' cancelled while it ran{}", self.call().name, self.warning());
-        self.outcome(Status::Cancelled, ToolContent::Error(text), Delta::new()).into()
+        self.outcome(CallStatus::Cancelled, ToolContent::Error(text), Delta::new()).into()
     }
 
     /// The warning about an interrupted call's effect.
@@ -188,9 +188,9 @@ impl Running {
         if self.tool().effect() == Effect::Pure { "" } else { "; the effect may have happened" }
     }
 
-    fn outcome(&self, status: Status, content: ToolContent, delta: Delta) -> Outcome {
+    fn outcome(&self, status: CallStatus, content: ToolContent, delta: Delta) -> CallOutcome {
         // `run` counts the attempts.
-        Outcome {
+        CallOutcome {
             status,
             result: ToolResult::new(&self.call().id, &self.call().name, content),
             delta,
@@ -208,29 +208,32 @@ impl Running {
     }
 
     /// The error text for the model, and the error itself if it is for the caller.
-    fn words_of(&self, error: ToolError) -> (Status, String, Option<FatalCause>) {
+    fn words_of(&self, error: ToolError) -> (CallStatus, String, Option<FatalCause>) {
         let name = &self.call().name;
         match error.into_kind() {
-            Kind::Failed { message, .. } => (Status::Failed(Failure::Error), self.redacted(&message), None),
+            Kind::Failed { message, .. } => {
+                (CallStatus::Failed(CallFailure::Error), self.redacted(&message), None)
+            }
             Kind::Unknown(message) => {
                 let is_pure = self.tool().effect() == Effect::Pure;
-                let status = if is_pure { Status::Failed(Failure::Error) } else { Status::Unknown };
+                let status =
+                    if is_pure { CallStatus::Failed(CallFailure::Error) } else { CallStatus::Unknown };
                 (status, format!("{}{}", self.redacted(&message), self.warning()), None)
             }
             Kind::InvalidArguments(faults) => {
                 let text = format!("invalid arguments for tool '{name}': {}", self.words_of_faults(&faults));
-                (Status::Failed(Failure::InvalidArguments), text, None)
+                (CallStatus::Failed(CallFailure::InvalidArguments), text, None)
             }
             Kind::Fatal(error) => {
                 let shown = self.redacted(&ErrorChain(&*error).to_string());
                 let text = format!("tool '{name}' failed: {shown}");
-                (Status::Failed(Failure::Fatal), text, Some(FatalCause { shown, error }))
+                (CallStatus::Failed(CallFailure::Fatal), text, Some(FatalCause { shown, error }))
             }
         }
     }
 
     /// The model cannot act on values from the state, and must not see them.
-    fn words_of_faults(&self, faults: &Faults) -> String {
+    fn words_of_faults(&self, faults: &Issues) -> String {
         let fed: Vec<&InputBinding> =
             self.context.fed.iter().map(|input| &self.tool().inner().inputs[*input]).collect();
         let words = faults.iter().map(|fault| {

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use stepfold_state_core::chat::{ToolContent, ToolResult};
 use stepfold_state_core::state::{Delta, State, Write};
 
-use super::outcome::{Failure, Outcome, Status};
+use super::outcome::{CallFailure, CallOutcome, CallStatus};
 use super::redact::Redaction;
 use super::threads::panic_message;
 
@@ -16,7 +16,7 @@ use super::threads::panic_message;
 /// The same outcomes always give the same state: replaying a record calls this function again.
 ///
 /// Returns the indexes of the calls whose writes could not be merged. They are not in
-/// [`Outcomes::error`](super::Outcomes::error), which exists before: a caller that raises failures must raise
+/// [`CallOutcomes::error`](super::CallOutcomes::error), which exists before: a caller that raises failures must raise
 /// these, too.
 ///
 /// # Examples
@@ -43,13 +43,13 @@ use super::threads::panic_message;
 /// assert_eq!(state.get("visits").unwrap(), json!(40));
 /// # });
 /// ```
-pub fn settle(state: &mut State, outcomes: &mut [Outcome]) -> Vec<usize> {
+pub fn settle(state: &mut State, outcomes: &mut [CallOutcome]) -> Vec<usize> {
     let mut unmerged_calls = Vec::new();
     for (call, outcome) in outcomes.iter_mut().enumerate() {
         if let Err(reason) = fold(state, &outcome.delta) {
             let text = unmerged(outcome.tool(), &reason);
             outcome.result = ToolResult::new(outcome.call_id(), outcome.tool(), ToolContent::Error(text));
-            outcome.status = Status::Failed(Failure::Merge);
+            outcome.status = CallStatus::Failed(CallFailure::Merge);
             outcome.delta = Delta::new();
             unmerged_calls.push(call);
         }

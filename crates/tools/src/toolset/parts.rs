@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use stepfold_state_core::state::{Fault, Faults};
+use stepfold_state_core::state::{Issue, Issues};
 
 #[cfg(feature = "search")]
 use super::search::Searchable;
@@ -39,7 +39,7 @@ pub(crate) enum Change {
 
 impl Change {
     /// The tools after the change; unusable ones are dropped, with a fault.
-    pub(crate) fn apply(&self, tools: Vec<Tool>, faults: &mut Vec<Fault>) -> Vec<Tool> {
+    pub(crate) fn apply(&self, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Vec<Tool> {
         match self {
             Change::Filter(keeps) => tools.into_iter().filter(|tool| keeps(tool)).collect(),
             Change::Prefix(prefix) => {
@@ -55,7 +55,7 @@ impl Change {
 
 impl Part {
     /// The part after a change.
-    pub(crate) fn changed(&self, change: &Change, faults: &mut Vec<Fault>) -> Part {
+    pub(crate) fn changed(&self, change: &Change, faults: &mut Vec<Issue>) -> Part {
         let kind = match &self.kind {
             Kind::Static(tools) => Kind::Static(change.apply(tools.clone(), faults)),
             Kind::Dynamic(source, changes) => {
@@ -87,7 +87,7 @@ impl Part {
 ///
 /// # Errors
 /// Every duplicate name, with both origins.
-pub(crate) fn merge<'a>(listed: impl IntoIterator<Item = (&'a str, Vec<Tool>)>) -> Result<Tools, Faults> {
+pub(crate) fn merge<'a>(listed: impl IntoIterator<Item = (&'a str, Vec<Tool>)>) -> Result<Tools, Issues> {
     let mut tools = Vec::new();
     let mut origins: Vec<&str> = Vec::new();
     for (origin, part) in listed {
@@ -99,7 +99,7 @@ pub(crate) fn merge<'a>(listed: impl IntoIterator<Item = (&'a str, Vec<Tool>)>) 
 }
 
 /// A fault for each tool with a duplicate name.
-pub(crate) fn clashes<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) -> Vec<Fault> {
+pub(crate) fn clashes<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) -> Vec<Issue> {
     let mut taken = HashMap::new();
     let mut faults = Vec::new();
     for (tool, origin) in tools {
@@ -109,13 +109,13 @@ pub(crate) fn clashes<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) 
             }
             Some(first) if *first == origin => {
                 let message = format!("duplicate name in toolset \"{origin}\": rename one of the two");
-                faults.push(Fault::new(tool.name(), message));
+                faults.push(Issue::new(tool.name(), message));
             }
             Some(first) => {
                 let message = format!(
                     "duplicate name in toolsets \"{first}\" and \"{origin}\": prefix or filter one of them"
                 );
-                faults.push(Fault::new(tool.name(), message));
+                faults.push(Issue::new(tool.name(), message));
             }
         }
     }
@@ -123,18 +123,18 @@ pub(crate) fn clashes<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) 
 }
 
 /// The faults of an error with the tool's name as their path.
-pub(crate) fn faults_of(error: &BuildError) -> Vec<Fault> {
+pub(crate) fn faults_of(error: &BuildError) -> Vec<Issue> {
     match error {
         BuildError::InvalidTool { tool, faults } => faults
             .iter()
-            .map(|fault| Fault::new(tool, format!("{}: {}", fault.path, fault.message)))
+            .map(|fault| Issue::new(tool, format!("{}: {}", fault.path, fault.message)))
             .collect(),
         BuildError::InvalidTools { faults } => faults.iter().cloned().collect(),
     }
 }
 
 /// An error with all faults, if any.
-pub(crate) fn fail_with(faults: Vec<Fault>) -> Result<(), BuildError> {
+pub(crate) fn fail_with(faults: Vec<Issue>) -> Result<(), BuildError> {
     if faults.is_empty() {
         Ok(())
     } else {

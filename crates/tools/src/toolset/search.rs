@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stepfold_state_core::json_schema::ValueType;
-use stepfold_state_core::state::{Fault, Handler, Key, Schema, SchemaBuilder, State};
+use stepfold_state_core::state::{Handler, Issue, Key, Schema, SchemaBuilder, State};
 
 use super::parts::{Change, Kind, fail_with, faults_of};
 use super::search_index::Index;
@@ -145,15 +145,15 @@ impl SearchableToolset {
                 tools.extend(listed.iter().cloned());
             } else {
                 let message = "dynamic toolsets cannot be searched: list the tools first";
-                faults.push(Fault::new(format!("toolset \"{}\"", part.origin), message));
+                faults.push(Issue::new(format!("toolset \"{}\"", part.origin), message));
             }
         }
         if tools.is_empty() && faults.is_empty() {
-            faults.push(Fault::new(&*self.options.name, "must contain tools to search"));
+            faults.push(Issue::new(&*self.options.name, "must contain tools to search"));
         }
         for name in &self.options.always_visible {
             if !tools.iter().any(|tool| tool.name() == name) {
-                faults.push(Fault::new(
+                faults.push(Issue::new(
                     name,
                     format!("unknown always visible tool; not in toolset \"{}\"", self.options.name),
                 ));
@@ -171,17 +171,17 @@ impl SearchableToolset {
 }
 
 impl Options {
-    fn faults(&self) -> Vec<Fault> {
+    fn faults(&self) -> Vec<Issue> {
         let mut faults = Vec::new();
         if self.default_limit == 0 {
-            faults.push(Fault::new(&self.search_tool, "invalid default limit 0: must be at least 1"));
+            faults.push(Issue::new(&self.search_tool, "invalid default limit 0: must be at least 1"));
         }
         if self.default_limit > self.max_limit {
             let message = format!(
                 "invalid default limit {}: must be at most the maximum of {}",
                 self.default_limit, self.max_limit
             );
-            faults.push(Fault::new(&self.search_tool, message));
+            faults.push(Issue::new(&self.search_tool, message));
         }
         faults
     }
@@ -197,7 +197,7 @@ pub(crate) struct Searchable {
 }
 
 impl Searchable {
-    fn new(options: Options, tools: Vec<Tool>, faults: &mut Vec<Fault>) -> Self {
+    fn new(options: Options, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Self {
         let by_name =
             tools.iter().enumerate().map(|(index, tool)| (Arc::clone(&tool.inner().name), index)).collect();
         let search_tool = (!tools.is_empty())
@@ -233,7 +233,7 @@ impl Searchable {
     }
 
     /// The set after a change: the search tool must refer to tools by their new names.
-    pub(super) fn changed(&self, change: &Change, faults: &mut Vec<Fault>) -> Self {
+    pub(super) fn changed(&self, change: &Change, faults: &mut Vec<Issue>) -> Self {
         let mut options = self.options.clone();
         if let Change::Prefix(prefix) = change {
             options.search_tool.insert_str(0, prefix);
@@ -243,7 +243,7 @@ impl Searchable {
     }
 
     /// The fault of the key for found tools, if any.
-    pub(super) fn faults_of_schema(&self, schema: &Schema) -> Option<Fault> {
+    pub(super) fn faults_of_schema(&self, schema: &Schema) -> Option<Issue> {
         let remedy = "declare it with `SearchableToolset::declare_in(Schema::builder())`";
         let problem = match schema.key(FOUND_TOOLS.name()) {
             None => "not declared by the schema".to_owned(),
@@ -261,7 +261,7 @@ impl Searchable {
         };
         let message =
             format!("invalid state key \"{}\" for found tools: {problem}; {remedy}", FOUND_TOOLS.name());
-        Some(Fault::new(&self.options.search_tool, message))
+        Some(Issue::new(&self.options.search_tool, message))
     }
 }
 

@@ -9,7 +9,7 @@ use stepfold_state_core::state::Schema;
 
 use super::parts::{fail_with, faults_of, merge};
 use crate::error::BuildError;
-use crate::invoke::Outcome;
+use crate::invoke::CallOutcome;
 use crate::resources::Resources;
 use crate::tool::Tool;
 
@@ -110,7 +110,7 @@ impl Tools {
     /// assert_eq!(refusal.result.text(), "unknown tool 'pong'; available: ping");
     /// # Ok::<(), stepfold_tools::BuildError>(())
     /// ```
-    pub fn refusal(&self, call: &ToolCall) -> Option<Outcome> {
+    pub fn refusal(&self, call: &ToolCall) -> Option<CallOutcome> {
         crate::invoke::refusal(self, call)
     }
 

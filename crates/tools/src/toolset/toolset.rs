@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
-use stepfold_state_core::state::{Fault, Faults, Names, Schema, State};
+use stepfold_state_core::state::{Issue, Issues, NameList, Schema, State};
 
 use super::parts::{Change, Kind, Part, clashes, fail_with, faults_of, merge};
 use super::source::{Listed, SourceFunction, ToolSource};
@@ -57,9 +57,9 @@ struct Inner {
     name: Arc<str>,
     parts: Vec<Part>,
     /// The faults of combinators.
-    faults: Vec<Fault>,
+    faults: Vec<Issue>,
     /// The tools or faults that are known without calling a source.
-    known: OnceLock<Result<Option<Tools>, Faults>>,
+    known: OnceLock<Result<Option<Tools>, Issues>>,
 }
 
 impl Toolset {
@@ -151,15 +151,15 @@ impl Toolset {
         self.changed(&Change::Filter(Arc::new(move |tool| names.contains(tool.name()))), faults)
     }
 
-    fn faults_of_unknown(&self, names: &BTreeSet<String>) -> Vec<Fault> {
+    fn faults_of_unknown(&self, names: &BTreeSet<String>) -> Vec<Issue> {
         let known: Option<Vec<Vec<&Tool>>> = self.0.parts.iter().map(Part::known).collect();
         let Some(known) = known else { return Vec::new() };
         let known: Vec<&str> = known.into_iter().flatten().map(Tool::name).collect();
         let unknown = names.iter().filter(|name| !known.contains(&name.as_str()));
-        let there_are: Names = known.iter().copied().collect();
+        let there_are: NameList = known.iter().copied().collect();
         unknown
             .map(|name| {
-                Fault::new(
+                Issue::new(
                     name,
                     format!("unknown tool of toolset \"{}\"; available: {there_are}", self.name()),
                 )
@@ -167,18 +167,18 @@ impl Toolset {
             .collect()
     }
 
-    fn changed(&self, change: &Change, mut faults: Vec<Fault>) -> Self {
+    fn changed(&self, change: &Change, mut faults: Vec<Issue>) -> Self {
         faults.splice(0..0, self.0.faults.iter().cloned());
         let parts = self.0.parts.iter().map(|part| part.changed(change, &mut faults)).collect();
         Toolset::of_parts(Arc::clone(&self.0.name), parts, faults)
     }
 
-    pub(super) fn of_kind(name: Arc<str>, kind: Kind, faults: Vec<Fault>) -> Self {
+    pub(super) fn of_kind(name: Arc<str>, kind: Kind, faults: Vec<Issue>) -> Self {
         let part = Part { origin: Arc::clone(&name), kind };
         Toolset::of_parts(name, vec![part], faults)
     }
 
-    fn of_parts(name: Arc<str>, parts: Vec<Part>, faults: Vec<Fault>) -> Self {
+    fn of_parts(name: Arc<str>, parts: Vec<Part>, faults: Vec<Issue>) -> Self {
         Toolset(Arc::new(Inner { name, parts, faults, known: OnceLock::new() }))
     }
 
@@ -223,7 +223,7 @@ impl Toolset {
 
     /// The faults of combinators.
     #[cfg(feature = "search")]
-    pub(super) fn own_faults(&self) -> &[Fault] {
+    pub(super) fn own_faults(&self) -> &[Issue] {
         &self.0.faults
     }
 
@@ -272,7 +272,7 @@ impl Toolset {
         fail_with(faults)
     }
 
-    fn known(&self) -> Result<Option<Tools>, Faults> {
+    fn known(&self) -> Result<Option<Tools>, Issues> {
         let find = || {
             let faults = self.known_faults();
             if !faults.is_empty() {
@@ -284,7 +284,7 @@ impl Toolset {
         self.0.known.get_or_init(find).clone()
     }
 
-    pub(super) fn known_faults(&self) -> Vec<Fault> {
+    pub(super) fn known_faults(&self) -> Vec<Issue> {
         let known = self.0.parts.iter().filter_map(|part| Some((&*part.origin, part.known()?)));
         let known = known.flat_map(|(origin, tools)| tools.into_iter().map(move |tool| (tool, origin)));
         self.0.faults.iter().cloned().chain(clashes(known)).collect()
@@ -304,7 +304,7 @@ async fn list(kind: &Kind, state: &State) -> Listed {
     }
 }
 
-fn after_changes(kind: &Kind, tools: Vec<Tool>, faults: &mut Vec<Fault>) -> Vec<Tool> {
+fn after_changes(kind: &Kind, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Vec<Tool> {
     if let Kind::Dynamic(_, changes) = kind {
         changes.iter().fold(tools, |tools, change| change.apply(tools, faults))
     } else {
@@ -312,7 +312,7 @@ fn after_changes(kind: &Kind, tools: Vec<Tool>, faults: &mut Vec<Fault>) -> Vec<
     }
 }
 
-fn faults_of_tools(tools: &[Tool], schema: &Schema, resources: &Resources) -> Vec<Fault> {
+fn faults_of_tools(tools: &[Tool], schema: &Schema, resources: &Resources) -> Vec<Issue> {
     let check = |tool: &Tool| tool.check(schema, resources).err();
     tools.iter().filter_map(check).flat_map(|error| faults_of(&error)).collect()
 }

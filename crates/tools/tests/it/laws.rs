@@ -14,8 +14,8 @@ use stepfold_tools::state_core::chat::{
 };
 use stepfold_tools::state_core::state::{Handler, Schema, State, ValueRef};
 use stepfold_tools::{
-    CallEvent, Effect, Invocation, InvokeOptions, Outcome, Outcomes, RawArgs, ResultText, Retry, Source,
-    Status, Tool, ToolContext, ToolError, Tools, settle,
+    CallEvent, CallOutcome, CallOutcomes, CallStatus, Effect, Invocation, InvokeOptions, RawArgs, ResultText,
+    Retry, Source, Tool, ToolContext, ToolError, Tools, settle,
 };
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
@@ -77,7 +77,7 @@ fn gated(kind: (&str, &[&str], &[&str]), gates: &Arc<Vec<Semaphore>>) -> Tool {
 }
 
 /// Runs calls and lets them end in this order, as far as they run at the same time.
-fn run_in_order(calls: &[ToolCall], order: &[usize], concurrency: usize) -> (Vec<Outcome>, Vec<Value>) {
+fn run_in_order(calls: &[ToolCall], order: &[usize], concurrency: usize) -> (Vec<CallOutcome>, Vec<Value>) {
     let gates: Arc<Vec<Semaphore>> = Arc::new(calls.iter().map(|_| Semaphore::new(0)).collect());
     let tools = Tools::of(KINDS.map(|kind| gated(kind, &gates))).unwrap();
     let mut state = state();
@@ -203,7 +203,7 @@ fn tool_of(place: usize, deed: &Deed) -> Tool {
         .output_to_state("log", "x")
         .output_to_state("last", Source::Whole)
         .output_to_string(parts)
-        .time_out(Duration::from_millis(15));
+        .timeout(Duration::from_millis(15));
     if place.is_multiple_of(2) {
         builder.effect(Effect::Idempotent).retry(Retry::times(1)).build().unwrap()
     } else {
@@ -289,7 +289,7 @@ fn check_events(events: &[CallEvent], calls: usize) -> Result<(), String> {
 }
 
 /// One outcome for each call in call order, of which the model and the store can read all.
-fn check_outcomes(reply: &Message, done: &Outcomes, limit: usize) -> Result<(), String> {
+fn check_outcomes(reply: &Message, done: &CallOutcomes, limit: usize) -> Result<(), String> {
     let called: Vec<(&str, &str)> =
         reply.tool_calls().map(|call| (call.id.as_str(), call.name.as_str())).collect();
     let answered: Vec<(&str, &str)> =
@@ -299,12 +299,12 @@ fn check_outcomes(reply: &Message, done: &Outcomes, limit: usize) -> Result<(), 
         writeln!(faults, "{called:?} was answered by {answered:?}").unwrap();
     }
     let transcript: Transcript =
-        std::iter::once(reply.clone()).chain(done.outcomes.iter().map(Outcome::message)).collect();
+        std::iter::once(reply.clone()).chain(done.outcomes.iter().map(CallOutcome::message)).collect();
     if let Err(error) = transcript.check() {
         writeln!(faults, "{error}").unwrap();
     }
     let stored = serde_json::to_string(&done.outcomes).unwrap();
-    if serde_json::from_str::<Vec<Outcome>>(&stored).unwrap() != done.outcomes {
+    if serde_json::from_str::<Vec<CallOutcome>>(&stored).unwrap() != done.outcomes {
         writeln!(faults, "changed by JSON: {stored}").unwrap();
     }
     for outcome in &done.outcomes {
@@ -315,7 +315,7 @@ fn check_outcomes(reply: &Message, done: &Outcomes, limit: usize) -> Result<(), 
         if outcome.result.text().len() > limit + 200 {
             writeln!(faults, "too long: {outcome:?}").unwrap();
         }
-        if outcome.status == Status::NotStarted && outcome.tries != 0 {
+        if outcome.status == CallStatus::NotStarted && outcome.tries != 0 {
             writeln!(faults, "not started and yet tried: {outcome:?}").unwrap();
         }
     }
@@ -348,8 +348,8 @@ proptest! {
         });
         prop_assert_eq!(check_events(&events, calls.len()), Ok(()));
         prop_assert_eq!(check_outcomes(&reply, &done, 1_000), Ok(()));
-        let is_fatal = |outcome: &Outcome| outcome.status == Status::Failed(stepfold_tools::Failure::Fatal);
-        let is_failed = |outcome: &Outcome| raise_on_failure && matches!(outcome.status, Status::Failed(_));
+        let is_fatal = |outcome: &CallOutcome| outcome.status == CallStatus::Failed(stepfold_tools::CallFailure::Fatal);
+        let is_failed = |outcome: &CallOutcome| raise_on_failure && matches!(outcome.status, CallStatus::Failed(_));
         let first = done.outcomes.iter().position(|outcome| is_fatal(outcome) || is_failed(outcome));
         prop_assert_eq!(done.error.as_ref().map(|error| error.index), first);
 

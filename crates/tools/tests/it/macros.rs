@@ -41,7 +41,7 @@ fn sorted(value: &Value) -> Value {
 ///
 /// # Errors
 /// None that the model should read of.
-#[tool(effect(Effect::Pure), output_to_state("results", "results"), time_out(Duration::from_secs(2)))]
+#[tool(effect(Effect::Pure), output_to_state("results", "results"), timeout(Duration::from_secs(2)))]
 async fn search(
     /// What to search for.
     query: String,
@@ -92,7 +92,7 @@ fn docs_are_descriptions_and_the_state_fed_parameter_is_not_shown() {
 fn options_reach_the_builder() {
     let tool = built(search_tool());
     assert_eq!(tool.effect(), Effect::Pure);
-    assert_eq!(tool.time_out(), Some(Duration::from_secs(2)));
+    assert_eq!(tool.timeout(), Some(Duration::from_secs(2)));
     assert!(matches!(tool.approval(), Approval::Never));
     expect![[r#"
         Tool {
@@ -377,8 +377,8 @@ fn further_calls_may_follow() -> Result<(), BuildError> {
 #[test]
 fn what_the_builder_refuses_is_refused_here_too() {
     /// Tries again what it must not.
-    #[tool(retry(Retry::times(1)), time_out(Duration::ZERO), output_to_state("messages", Source::Whole))]
+    #[tool(retry(Retry::times(1)), timeout(Duration::ZERO), output_to_state("messages", Source::Whole))]
     fn wrong() {}
 
-    expect!["invalid tool 'wrong': time_out: must be positive: no call could finish; retry: requires a pure or idempotent tool: declare the effect, or leave retries to the model; messages: must not be written by tools: it is the conversation"].assert_eq(&wrong_tool().build().expect_err("it has faults").to_string());
+    expect!["invalid tool 'wrong': timeout: must be positive: no call could finish; retry: requires a pure or idempotent tool: declare the effect, or leave retries to the model; messages: must not be written by tools: it is the conversation"].assert_eq(&wrong_tool().build().expect_err("it has faults").to_string());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use stepfold_tools::state_core::chat::{Arguments, ToolCall};
-use stepfold_tools::state_core::state::{Fault, Faults, Handler, Schema, State};
+use stepfold_tools::state_core::state::{Handler, Issue, Issues, Schema, State};
 use stepfold_tools::{
     BuildError, Effect, FatalError, RawArgs, Resources, Retry, Tool, ToolBuilder, ToolError, Tools, Toolset,
     ToolsetError, WriteError,
@@ -39,8 +39,8 @@ async fn every_error_message() {
     expect_file!["messages.txt"].assert_eq(&list.0);
 }
 
-fn faults() -> Faults {
-    Faults::from(Fault::new("state key \"visits\"", "not declared by the schema"))
+fn faults() -> Issues {
+    Issues::from(Issue::new("state key \"visits\"", "not declared by the schema"))
 }
 
 fn tool_errors() -> Vec<ToolError> {
@@ -82,7 +82,7 @@ fn invalid_tools() -> Vec<BuildError> {
         echo("a", json!({"type": "object", "anyOf": [{"type": "object"}]})),
         echo("a", json!({"type": "object", "properties": {"next": {"$ref": "#/$defs/none"}}})),
         echo("a", json!({"type": "object", "properties": {"next": {"$ref": "#"}}})),
-        echo("a", object.clone()).time_out(Duration::ZERO).retry(Retry::times(1)).effect(Effect::AtMostOnce),
+        echo("a", object.clone()).timeout(Duration::ZERO).retry(Retry::times(1)).effect(Effect::AtMostOnce),
         echo("a", object.clone())
             .input_from_state("key", "limit")
             .input_from_state("key", "query")

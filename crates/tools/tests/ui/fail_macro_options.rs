@@ -22,8 +22,8 @@ fn effect() {}
 fn approval() {}
 
 /// Not a time.
-#[tool(time_out("2 sec"))]
-fn time_out() {}
+#[tool(timeout("2 sec"))]
+fn timeout() {}
 
 /// Not a text.
 #[tool(name = 7)]

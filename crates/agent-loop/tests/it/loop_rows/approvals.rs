@@ -429,9 +429,9 @@ async fn approval_fails_closed() {
     let bad = run.feed(Answer::Decisions(decisions), run.elapsed());
     expect!["no pending approval with id `c9`; pending: c1#043680dbb1c8794e, c2#4b19268358aea3ea"]
         .assert_eq(&bad.unwrap_err().to_string());
-    let outcome = stepfold_agent_loop::tools::Outcome::without_result(
+    let outcome = stepfold_agent_loop::tools::CallOutcome::without_result(
         &paused.pending()[0].call,
-        stepfold_agent_loop::tools::Status::Succeeded,
+        stepfold_agent_loop::tools::CallStatus::Succeeded,
         "paid",
     );
     let early = run.feed(Answer::outcome(0, outcome), run.elapsed());

@@ -8,7 +8,7 @@ use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::chat::ToolContent;
 use stepfold_agent_loop::tools::{
-    CancellationToken, Effect, Outcome as CallOutcome, Status, Tool, ToolContext, ToolError,
+    CallOutcome, CallStatus, CancellationToken, Effect, Tool, ToolContext, ToolError,
 };
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Answer, Breakpoint, Event, EventKind, Exit, HookAction, HookContext, HookError,
@@ -187,7 +187,7 @@ async fn an_unknown_outcome_that_a_hook_has_still_to_see_is_counted_once() {
     let mut run = reloaded(&stopped);
     let (place, call) = run.open_calls().remove(0);
     for pending_hook in [Some(0), Some(0), None] {
-        let outcome = CallOutcome::without_result(&call, Status::Unknown, "the bank says nothing");
+        let outcome = CallOutcome::without_result(&call, CallStatus::Unknown, "the bank says nothing");
         let answer = Answer::Outcome { place, outcome: outcome.into(), stop: None, pending_hook };
         run.commit(run.feed(answer, run.elapsed()).unwrap()).unwrap();
         let unknown: Vec<&str> = run.unknown_calls().iter().map(|call| &*call.id).collect();

@@ -4,7 +4,7 @@ use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::chat::{Message, Role, ToolContent, Transcript};
 use stepfold_agent_loop::state_core::state::{Handler, Schema, ValueRef};
-use stepfold_agent_loop::tools::Status;
+use stepfold_agent_loop::tools::CallStatus;
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Breakpoint, Exit, HookAction, HookContext, HookError, HookPoint, HookResult, Run,
 };
@@ -343,7 +343,7 @@ async fn hook_changes_a_result() {
         let outcome = context.outcome.as_ref().unwrap();
         let text = outcome.result.text().to_uppercase();
         Ok(HookAction::proceed().with_result(match outcome.status {
-            Status::Succeeded => ToolContent::Value(text.into()),
+            CallStatus::Succeeded => ToolContent::Value(text.into()),
             _ => ToolContent::Error(text),
         }))
     });

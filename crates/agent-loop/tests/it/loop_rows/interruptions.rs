@@ -310,7 +310,7 @@ async fn error_of_a_reply_that_is_cut_off() {
         steps: 0
     "#]].assert_eq(&shown(&ended));
     let error = ended.unwrap_err();
-    assert_eq!(error.model_error().map(ModelError::kind), Some(&ModelErrorKind::CutOff));
+    assert_eq!(error.model_error().map(ModelError::kind), Some(&ModelErrorKind::Truncated));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use stepfold_agent_loop::state_core::chat::{
 };
 use stepfold_agent_loop::state_core::state::State;
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_agent_loop::tools::{Limits, RawArgs, Tool, ToolBuilder, ToolError};
+use stepfold_agent_loop::tools::{CallLimits, RawArgs, Tool, ToolBuilder, ToolError};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Decision, Decisions, Exit, Input, Outcome, Pause, Recording, Run, RunBuilder,
     RunError, RunEvent, RunFault,
@@ -84,8 +84,8 @@ pub(crate) fn tool(
 }
 
 /// So many calls run at once.
-pub(crate) fn at_once(calls: usize) -> Limits {
-    let mut limits = Limits::default();
+pub(crate) fn at_once(calls: usize) -> CallLimits {
+    let mut limits = CallLimits::default();
     limits.concurrency = calls;
     limits
 }

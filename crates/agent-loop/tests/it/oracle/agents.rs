@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{
 };
 use stepfold_state_core::state::{Handler, Handlers, Schema, SchemaBuilder};
 use stepfold_tools::{
-    Approval, Limits, RawArgs, ResultText, Source, Tool, ToolBuilder, ToolContext, ToolError,
+    Approval, CallLimits, RawArgs, ResultText, Source, Tool, ToolBuilder, ToolContext, ToolError,
 };
 
 /// Says what the scenario says, and counts how often it was asked.
@@ -83,7 +83,8 @@ pub(super) fn agent(scenario: &Value) -> Result<(Agent, Scripted), String> {
         builder = builder.raise_on_failure();
     }
     if let Some(calls) = scenario["tool_concurrency_limit"].as_u64() {
-        builder = builder.tool_limits(Limits::default().with_concurrency(usize::try_from(calls).unwrap()));
+        builder =
+            builder.tool_limits(CallLimits::default().with_concurrency(usize::try_from(calls).unwrap()));
     }
     // Text without a call is an exit condition in any case.
     builder = builder.exit_on(exits(scenario));

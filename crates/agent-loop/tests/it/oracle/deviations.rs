@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stepfold_tools::{Failure, Status};
+use stepfold_tools::{CallFailure, CallStatus};
 
 use super::{Replayed, content, list, object, text};
 
@@ -15,7 +15,7 @@ pub(super) struct Case<'a> {
     pub(super) scenario: &'a Value,
     pub(super) ours: Value,
     pub(super) theirs: Value,
-    statuses: Vec<(String, Status)>,
+    statuses: Vec<(String, CallStatus)>,
     refusal: String,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Case<'a> {
             .collect()
     }
 
-    fn ended(&self, id: &Value, status: Status) -> bool {
+    fn ended(&self, id: &Value, status: CallStatus) -> bool {
         self.statuses.iter().any(|(call, ended)| *call == text(id) && *ended == status)
     }
 
@@ -257,7 +257,7 @@ fn nobody_is_asked(case: &mut Case<'_>) {
 
 fn merge_goes_on(case: &mut Case<'_>) {
     let is_raised_there = case.theirs["error"] == "tool" && case.scenario["raise_on_tool_failure"] != true;
-    let merge = Status::Failed(Failure::Merge);
+    let merge = CallStatus::Failed(CallFailure::Merge);
     if is_raised_there && case.statuses.iter().any(|(_, status)| *status == merge) {
         case.theirs_is_ours();
     }
@@ -284,7 +284,7 @@ fn whole_result(case: &mut Case<'_>) {
         let outputs = object(&tool["outputs_to_state"]);
         let whole = outputs.iter().filter(|(_, output)| output.get("source").is_none());
         let is_object = result["result"]["said"]["value"][1].is_object();
-        if !is_object && case.ended(&call["id"], Status::Succeeded) {
+        if !is_object && case.ended(&call["id"], CallStatus::Succeeded) {
             let keys = whole.map(|(key, _)| key.clone()).collect();
             case.take(&call["id"], &keys);
         }
@@ -293,8 +293,8 @@ fn whole_result(case: &mut Case<'_>) {
 
 /// There, whatever a tool gives is written, of whatever type.
 fn wrong_type(case: &mut Case<'_>) {
-    let merge = Status::Failed(Failure::Merge);
-    let error = Status::Failed(Failure::Error);
+    let merge = CallStatus::Failed(CallFailure::Merge);
+    let error = CallStatus::Failed(CallFailure::Error);
     for (_, call) in case.calls() {
         let Some(tool) = case.tool(&call["name"]) else { continue };
         let behavior = &tool["behavior"];

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 use stepfold_agent_loop::{DecisionError, Exit, Input, Outcome, RunError, RunFault};
 use stepfold_state_core::chat::{Message, Role};
-use stepfold_tools::{Failure, Status};
+use stepfold_tools::{CallFailure, CallStatus};
 
 use agents::{Answers, Scripted, adjust, agent, list, object, text};
 
@@ -104,7 +104,7 @@ fn their_kind(words: &str) -> &str {
 struct Replayed {
     answer: Value,
     /// How our calls ended.
-    statuses: Vec<(String, Status)>,
+    statuses: Vec<(String, CallStatus)>,
     /// Why the agent was refused, if it was.
     refusal: String,
 }
@@ -162,9 +162,9 @@ fn kind_of(error: &RunError) -> &'static str {
 }
 
 /// How each call ended, by its id, the end of its step included.
-fn statuses(seen: &[stepfold_agent_loop::RunEvent]) -> Vec<(String, Status)> {
+fn statuses(seen: &[stepfold_agent_loop::RunEvent]) -> Vec<(String, CallStatus)> {
     use stepfold_agent_loop::{EventKind, Fate, WorkOutcome};
-    let mut statuses: Vec<(String, Status)> = Vec::new();
+    let mut statuses: Vec<(String, CallStatus)> = Vec::new();
     for event in seen.iter().filter_map(|event| event.committed()) {
         match &event.kind {
             EventKind::Answered { outcome: WorkOutcome::Call(outcome), .. } => {
@@ -181,7 +181,7 @@ fn statuses(seen: &[stepfold_agent_loop::RunEvent]) -> Vec<(String, Status)> {
                 let is_rejected =
                     |decision: &_| matches!(decision, stepfold_agent_loop::Decision::Reject { .. });
                 let rejected = decisions.iter().filter(|(_, decision)| is_rejected(decision));
-                let status = Status::Failed(Failure::Rejected);
+                let status = CallStatus::Failed(CallFailure::Rejected);
                 let call = |id: &str| id.split('#').next().unwrap_or_default().to_owned();
                 statuses.extend(rejected.map(|(id, _)| (call(id), status)));
             }
@@ -191,13 +191,13 @@ fn statuses(seen: &[stepfold_agent_loop::RunEvent]) -> Vec<(String, Status)> {
         for place in event.step_end.iter().flat_map(|end| &end.unmerged) {
             let id = results[*place].call_id();
             let status = statuses.iter_mut().find(|(call, _)| call == id).unwrap();
-            status.1 = Status::Failed(Failure::Merge);
+            status.1 = CallStatus::Failed(CallFailure::Merge);
         }
     }
     statuses
 }
 
-fn shown(outcome: &Outcome, statuses: &[(String, Status)]) -> Value {
+fn shown(outcome: &Outcome, statuses: &[(String, CallStatus)]) -> Value {
     let exit = match outcome.exit() {
         Exit::Text | Exit::NoTools => "text",
         Exit::Tool(name) => name,
@@ -216,7 +216,7 @@ fn shown(outcome: &Outcome, statuses: &[(String, Status)]) -> Value {
     json!({"exit": exit, "messages": messages, "state": state})
 }
 
-fn our_message(message: &Message, statuses: &[(String, Status)]) -> Value {
+fn our_message(message: &Message, statuses: &[(String, CallStatus)]) -> Value {
     let mut ours = json!({"role": message.role().as_str()});
     if let Some(result) = message.tool_result() {
         let said = match result.is_error() {
@@ -241,13 +241,13 @@ fn our_message(message: &Message, statuses: &[(String, Status)]) -> Value {
     ours
 }
 
-fn our_kind(id: &str, statuses: &[(String, Status)]) -> &'static str {
+fn our_kind(id: &str, statuses: &[(String, CallStatus)]) -> &'static str {
     match statuses.iter().find(|(call, _)| call == id).unwrap().1 {
-        Status::Failed(Failure::UnknownTool) => "not found",
-        Status::Failed(Failure::Rejected) => "rejected",
-        Status::Failed(Failure::Merge) => "merge",
-        Status::Failed(Failure::NotRun) => "not run",
-        Status::Failed(Failure::Error | Failure::InvalidArguments) => "invoke",
+        CallStatus::Failed(CallFailure::UnknownTool) => "not found",
+        CallStatus::Failed(CallFailure::Rejected) => "rejected",
+        CallStatus::Failed(CallFailure::Merge) => "merge",
+        CallStatus::Failed(CallFailure::NotRun) => "not run",
+        CallStatus::Failed(CallFailure::Error | CallFailure::InvalidArguments) => "invoke",
         status => panic!("{status:?}"),
     }
 }

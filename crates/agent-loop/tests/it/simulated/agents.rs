@@ -16,7 +16,7 @@ use stepfold_state_core::chat::{
     Role, ToolCall, ToolContent, Transcript, Usage,
 };
 use stepfold_state_core::state::{Handler, Handlers, Schema, State, ValueRef};
-use stepfold_tools::{Approval, Limits, RawArgs, Source, Tool, ToolContext, ToolError, Toolset};
+use stepfold_tools::{Approval, CallLimits, RawArgs, Source, Tool, ToolContext, ToolError, Toolset};
 
 use super::scenarios::{Argument, Asks, Behavior, Call, Hook, Options, Reply, Scenario, ToolPlan};
 
@@ -96,7 +96,7 @@ fn with_options(builder: AgentBuilder, options: &Options) -> AgentBuilder {
     limits.calls_per_reply = options.calls_per_reply.unwrap_or(limits.calls_per_reply);
     let guard = options.repeats.map(|times| RepeatGuard::default().warn_at(times).stop_at(times + 1));
     let tool_limits =
-        Limits::default().with_concurrency(options.concurrency).with_time_out(Duration::from_secs(60));
+        CallLimits::default().with_concurrency(options.concurrency).with_timeout(Duration::from_secs(60));
     let mut builder = builder.limits(limits).tool_limits(tool_limits).repeat_guard(guard);
     if options.final_answer {
         builder = builder.final_answer();

@@ -255,7 +255,7 @@ fn limits() {
         expect!["invalid agent 'tested': node 'a': invalid fallback: it cannot replace itself at its limit"],
     );
     refused(
-        graph().node("a", Node::new(note).time_out(Duration::ZERO)).edge(START, "a"),
+        graph().node("a", Node::new(note).timeout(Duration::ZERO)).edge(START, "a"),
         expect!["invalid agent 'tested': node 'a': invalid timeout of zero: no attempt could complete"],
     );
 }

@@ -1,4 +1,4 @@
-//! What fails: retries, time-outs, panics, nodes for errors, and going on where a run has failed.
+//! What fails: retries, timeouts, panics, nodes for errors, and going on where a run has failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -178,10 +178,10 @@ async fn permanent_errors_are_not_tried_again() {
 
 /// Each try has its time.
 #[tokio::test(start_paused = true)]
-async fn time_outs() {
+async fn timeouts() {
     let slow = || {
         Node::new(|_: NodeContext| std::future::pending::<Result<(), NodeError>>())
-            .time_out(Duration::from_secs(20))
+            .timeout(Duration::from_secs(20))
     };
     check(
         graph_with(slow()),
@@ -560,12 +560,12 @@ async fn agents_that_fail() {
     expect!["run 'run' failed after step 1: node 'a' failed: run 'run/1/0' failed after step 0: model request failed: invalid request: the script has 0 replies, and is asked for one more"].assert_eq(&chain(&fault));
 }
 
-/// An agent's time-out is tried again as well: it goes on where it was.
+/// An agent's timeout is tried again as well: it goes on where it was.
 #[tokio::test(start_paused = true)]
 async fn an_agents_time_out() {
     use crate::loop_kit::Silent;
     let silent = Agent::builder(Silent).build().unwrap();
-    let node = Node::agent(silent).time_out(Duration::from_secs(20));
+    let node = Node::agent(silent).timeout(Duration::from_secs(20));
     check(
         graph_with(node.clone().go_on_after_error()),
         "go",

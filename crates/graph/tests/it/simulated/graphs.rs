@@ -107,7 +107,7 @@ fn planned(plan: &GraphPlan, number: usize, node: &NodePlan, executions: &Execut
         Work::Function { does, effect, asks, pauses } => {
             let made = function(plan, *does, *asks, *pauses, executions).effect(*effect);
             match does {
-                Does::Stalls => made.time_out(Duration::from_millis(5)),
+                Does::Stalls => made.timeout(Duration::from_millis(5)),
                 Does::Goes(to) => made.goes_to([name(plan, *to)]),
                 _ => made,
             }

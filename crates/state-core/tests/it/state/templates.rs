@@ -4,7 +4,7 @@
 
 use expect_test::{Expect, expect};
 use serde_json::json;
-use stepfold_state_core::state::{Names, Schema, State, Template, ValueRef};
+use stepfold_state_core::state::{NameList, Schema, State, Template, ValueRef};
 
 use super::report;
 
@@ -114,8 +114,8 @@ fn values_from_elsewhere() {
     let template = Template::parse("{a.b} {c?}");
     assert_eq!(template.placeholders().collect::<Vec<_>>(), [("a.b", false), ("c", true)]);
     let lookup = |key: &str| (key == "a").then(|| ValueRef::from(&value));
-    assert_eq!(template.render_with(lookup, Names::default).unwrap(), "1 ");
-    let error = template.render_with(|_| None, Names::default).unwrap_err();
+    assert_eq!(template.render_with(lookup, NameList::default).unwrap(), "1 ");
+    let error = template.render_with(|_| None, NameList::default).unwrap_err();
     expect![[r#"missing key "a.b" for the template at line 1, column 1; write {a.b?} if it is optional; known keys: none"#]]
         .assert_eq(&report(&error));
 }

@@ -98,11 +98,11 @@ fn duplicate_tool_names() {
 #[test]
 fn everything_that_a_tool_can_get_wrong_at_once() {
     let function = |_: RawArgs, _: StateWriter| async { Ok::<_, ToolError>(()) };
-    let tool = Tool::new("sear ch", " ", function).time_out(Duration::ZERO).retry(Retry::times(2));
+    let tool = Tool::new("sear ch", " ", function).timeout(Duration::ZERO).retry(Retry::times(2));
     check(
         tool.build(),
         expect![
-            "invalid tool 'sear ch': name: expected 1 to 64 letters, digits, '_' or '-'; description: must not be empty: describe for the model what the tool does and when to use it; time_out: must be positive: no call could finish; retry: requires a pure or idempotent tool: declare the effect, or leave retries to the model; writes: missing: the function takes a StateWriter, so declare the keys that it writes; parameters: missing JSON Schema: set it with `parameters`, since the function takes raw arguments"
+            "invalid tool 'sear ch': name: expected 1 to 64 letters, digits, '_' or '-'; description: must not be empty: describe for the model what the tool does and when to use it; timeout: must be positive: no call could finish; retry: requires a pure or idempotent tool: declare the effect, or leave retries to the model; writes: missing: the function takes a StateWriter, so declare the keys that it writes; parameters: missing JSON Schema: set it with `parameters`, since the function takes raw arguments"
         ],
     );
 }

@@ -6,7 +6,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use stepfold_tools::state_core::state::{Schema, State};
 use stepfold_tools::{
-    Args, Failure, FromState, RawArgs, Resource, ResultText, Status, Tool, ToolContext, ToolError, state_key,
+    Args, CallFailure, CallStatus, FromState, RawArgs, Resource, ResultText, Tool, ToolContext, ToolError,
+    state_key,
 };
 
 use super::{World, echo, fails, returns};
@@ -132,7 +133,7 @@ async fn error_text_of_what_the_state_fed_does_not_show_it() {
         let world = World::new(Schema::builder().key::<Value>("key"), json!({"key": key})).tool(tool);
         let done = world.invocation(r#"> c1 login(user="Ada")"#).finish().await;
         let text = done.outcomes[0].result.text().into_owned();
-        assert_eq!(done.outcomes[0].status, Status::Failed(Failure::InvalidArguments));
+        assert_eq!(done.outcomes[0].status, CallStatus::Failed(CallFailure::InvalidArguments));
         let start = "invalid arguments for tool 'login': invalid value in the state at $.token";
         assert!(text == start, "{shown}: {text}");
     }
@@ -433,7 +434,7 @@ async fn a_formatters_reason_is_logged_without_values_of_the_state() {
         let parameters = json!({"type": "object", "properties": {"secret": {}}});
         let tool = tool.parameters(parameters).input_from_state("secret", "secret").output_to_string(text);
         let done = secret_world().tool(tool).invocation(&format!("> c1 {name}()")).finish().await;
-        assert_eq!(done.outcomes[0].status, Status::Succeeded);
+        assert_eq!(done.outcomes[0].status, CallStatus::Succeeded);
     }
     drop(logged);
     let log = log.0.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Concurrency, time-outs, retries, cancellation. Time is paused: hours pass at once.
+//! Concurrency, timeouts, retries, cancellation. Time is paused: hours pass at once.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
@@ -8,8 +8,8 @@ use expect_test::expect;
 use serde_json::json;
 use stepfold_tools::state_core::state::Schema;
 use stepfold_tools::{
-    CallEvent, Effect, Failure, MAX_BLOCKING_THREADS, Outcome, Retry, Status, Tool, ToolBuilder, ToolContext,
-    ToolError,
+    CallEvent, CallFailure, CallOutcome, CallStatus, Effect, MAX_BLOCKING_THREADS, Retry, Tool, ToolBuilder,
+    ToolContext, ToolError,
 };
 use tokio::time::Instant;
 
@@ -59,9 +59,9 @@ async fn limits_concurrency() {
 async fn limits_time_out_per_tool() {
     World::stateless()
         .tool(slow("slow", secs(10)))
-        .tool(slow("patient", secs(10)).time_out(secs(20)))
-        .tool(slow("hasty", secs(10)).time_out(Duration::from_millis(1500)).effect(Effect::Pure))
-        .options(|options| options.limits.time_out = secs(5))
+        .tool(slow("patient", secs(10)).timeout(secs(20)))
+        .tool(slow("hasty", secs(10)).timeout(Duration::from_millis(1500)).effect(Effect::Pure))
+        .options(|options| options.limits.timeout = secs(5))
         .check(
             "> c1 slow() > c2 patient() > c3 hasty()",
             expect![[r#"
@@ -78,7 +78,10 @@ async fn limits_time_out_per_tool() {
 async fn limits_time_out_is_five_minutes_unless_said() {
     let started = Instant::now();
     let done = World::stateless().tool(slow("slow", secs(1_000))).invocation("> c1 slow()").finish().await;
-    assert_eq!((done.outcomes[0].status, started.elapsed()), (Status::Failed(Failure::TimedOut), secs(300)));
+    assert_eq!(
+        (done.outcomes[0].status, started.elapsed()),
+        (CallStatus::Failed(CallFailure::TimedOut), secs(300))
+    );
 }
 
 #[tokio::test]
@@ -96,7 +99,7 @@ async fn limits_time_out_of_a_blocking_tool_that_goes_on() {
         Ok::<_, ToolError>("late")
     });
     let world = World::new(Schema::builder().key::<Vec<String>>("log"), json!({}))
-        .tool(tool.writes(["log"]).time_out(Duration::from_millis(1)))
+        .tool(tool.writes(["log"]).timeout(Duration::from_millis(1)))
         .tool(Tool::new("wait", "Waits for the other.", {
             let told = Arc::new(tokio::sync::Mutex::new(told));
             move || {
@@ -228,7 +231,7 @@ async fn limits_retries_after_a_time_out() {
         }
     });
     let retry = Retry::times(1).after(secs(1));
-    let world = World::stateless().tool(tool.effect(Effect::Pure).time_out(secs(3)).retry(retry));
+    let world = World::stateless().tool(tool.effect(Effect::Pure).timeout(secs(3)).retry(retry));
     let started = Instant::now();
     let done = world.invocation("> c1 slow()").finish().await;
     assert_eq!((done.outcomes[0].tries, started.elapsed()), (2, secs(5)));
@@ -258,7 +261,7 @@ async fn limits_cancellation_between_announcement_and_start() {
     assert_eq!(invocation.next().await, Some(CallEvent::Starting { calls: vec![0] }));
     world.options.cancellation.cancel();
     assert_eq!(invocation.next().await, Some(CallEvent::Finished { call: 0 }));
-    assert_eq!(invocation.outcome(0).unwrap().status, Status::NotStarted);
+    assert_eq!(invocation.outcome(0).unwrap().status, CallStatus::NotStarted);
     assert_eq!(invocation.outcome(0).unwrap().tries, 0);
     assert_eq!(invocation.next().await, None);
 }
@@ -356,7 +359,7 @@ async fn limits_cancellation_during_the_pause_before_a_retry() {
         token.cancel();
     });
     let done = world.invocation("> c1 flaky()").finish().await;
-    assert_eq!((done.outcomes[0].status, done.outcomes[0].tries), (Status::Cancelled, 1));
+    assert_eq!((done.outcomes[0].status, done.outcomes[0].tries), (CallStatus::Cancelled, 1));
     assert_eq!(runs.lock().unwrap().len(), 1);
 }
 
@@ -372,8 +375,8 @@ async fn limits_cancellation_after_the_end_changes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn limits_cancellation_of_the_run_does_not_come_from_its_calls() {
-    // A time-out cancels its own call only; the end of an invocation cancels nothing above it.
-    let world = World::stateless().tool(slow("slow", secs(9)).time_out(secs(1))).tool(slow("other", secs(3)));
+    // A timeout cancels its own call only; the end of an invocation cancels nothing above it.
+    let world = World::stateless().tool(slow("slow", secs(9)).timeout(secs(1))).tool(slow("other", secs(3)));
     let done = world.invocation("> c1 slow() > c2 other()").finish().await;
     assert!(done.outcomes[1].succeeded());
     assert!(!world.options.cancellation.is_cancelled());
@@ -428,7 +431,7 @@ async fn a_dropped_invocation_asks_blocking_tools_to_stop() {
 #[tokio::test]
 async fn limits_time_out_does_not_count_the_wait_for_a_thread() {
     // More calls than threads, each well within its time, and all together well beyond it.
-    let time_out = Duration::from_millis(400);
+    let timeout = Duration::from_millis(400);
     let tool = Tool::cpu("compute", "Computes.", || {
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(30) {
@@ -436,11 +439,11 @@ async fn limits_time_out_does_not_count_the_wait_for_a_thread() {
         }
         Ok::<_, ToolError>(())
     });
-    let world = World::stateless().tool(tool.time_out(time_out));
+    let world = World::stateless().tool(tool.timeout(timeout));
     let calls = 20 * std::thread::available_parallelism().unwrap().get();
     let reply: String = (0..calls).map(|n| format!("> c{n} compute() ")).collect();
     let done = world.options(|options| options.limits.concurrency = 1_000).invocation(&reply).finish().await;
-    assert!(done.outcomes.iter().all(Outcome::succeeded));
+    assert!(done.outcomes.iter().all(CallOutcome::succeeded));
 }
 
 /// Tools that wait need no core: far more of them than there are cores run at a time, up to the bound, and a tool that
@@ -458,7 +461,7 @@ async fn limits_blocking_tools_wait_on_threads_of_their_own() {
         Ok::<_, ToolError>(())
     });
     let compute = Tool::cpu("compute", "Computes.", || Ok::<_, ToolError>((1..=20_u64).product::<u64>()));
-    let world = World::stateless().tool(meet.time_out(Duration::from_secs(60))).tool(compute);
+    let world = World::stateless().tool(meet.timeout(Duration::from_secs(60))).tool(compute);
     let calls = 2 * MAX_BLOCKING_THREADS;
     let reply: String =
         (0..calls).map(|n| format!("> c{n} meet() ")).chain(["> last compute()".to_owned()]).collect();

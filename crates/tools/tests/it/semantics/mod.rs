@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use stepfold_tools::state_core::chat::{Message, ToolCall, Transcript};
 use stepfold_tools::state_core::state::{Schema, SchemaBuilder, State};
 use stepfold_tools::{
-    CallEvent, Invocation, InvokeOptions, Outcome, RawArgs, Tool, ToolBuilder, ToolError, Tools, settle,
+    CallEvent, CallOutcome, Invocation, InvokeOptions, RawArgs, Tool, ToolBuilder, ToolError, Tools, settle,
 };
 
 /// What a reply is run against.
@@ -99,13 +99,13 @@ pub(crate) fn calls_of(reply: &Message) -> Vec<ToolCall> {
 }
 
 /// The reply and the results, which fit each other and survive JSON.
-pub(crate) fn transcript_of(reply: &Message, outcomes: &[Outcome]) -> String {
+pub(crate) fn transcript_of(reply: &Message, outcomes: &[CallOutcome]) -> String {
     let mut transcript = Transcript::new();
     transcript.push(reply.clone());
-    transcript.extend(outcomes.iter().map(Outcome::message));
+    transcript.extend(outcomes.iter().map(CallOutcome::message));
     assert_eq!(transcript.check(), Ok(()));
     let stored = serde_json::to_string(outcomes).unwrap();
-    assert_eq!(serde_json::from_str::<Vec<Outcome>>(&stored).unwrap(), outcomes);
+    assert_eq!(serde_json::from_str::<Vec<CallOutcome>>(&stored).unwrap(), outcomes);
     transcript.to_string()
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_tools::state_core::state::{Handler, Schema, ValueRef};
-use stepfold_tools::{CallEvent, FromState, Outcome, Source, Tool, ToolContext, ToolError, state_key};
+use stepfold_tools::{CallEvent, CallOutcome, FromState, Source, Tool, ToolContext, ToolError, state_key};
 use tokio::sync::{Barrier, Semaphore};
 
 use super::{World, echo, events_of, returns};
@@ -167,7 +167,7 @@ async fn independent_calls_run_together() {
         .tool(meet.output_to_state("count", "count"));
     let reply: String = (0..40).map(|n| format!("> c{n} meet() ")).collect();
     let mut done = world.invocation(&reply).finish().await;
-    assert!(done.outcomes.iter().all(Outcome::succeeded));
+    assert!(done.outcomes.iter().all(CallOutcome::succeeded));
     // Parallel read-modify-write: no update is lost, because no tool reads, adds and writes by itself.
     let mut state = world.state;
     stepfold_tools::settle(&mut state, &mut done.outcomes);

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold_tools::state_core::state::Schema;
-use stepfold_tools::{Args, Failure, RawArgs, Status, Tool, ToolError};
+use stepfold_tools::{Args, CallFailure, CallStatus, RawArgs, Tool, ToolError};
 
 use super::World;
 
@@ -97,10 +97,10 @@ async fn panic_at_the_end_of_a_time_out() {
         std::mem::forget(bomb);
         Ok::<_, ToolError>(())
     };
-    let tool = Tool::new("hang", "Hangs.", hang).time_out(Duration::from_secs(1));
+    let tool = Tool::new("hang", "Hangs.", hang).timeout(Duration::from_secs(1));
     let fine = Tool::new("fine", "Is fine.", || async { Ok::<_, ToolError>("fine") });
     let done = World::stateless().tool(tool).tool(fine).invocation("> c1 hang() > c2 fine()").finish().await;
-    assert_eq!(done.outcomes[0].status, Status::Failed(Failure::Panicked));
+    assert_eq!(done.outcomes[0].status, CallStatus::Failed(CallFailure::Panicked));
     assert_eq!(done.outcomes[1].result.text(), "fine");
 }
 
