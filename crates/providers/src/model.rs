@@ -283,7 +283,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         for (name, value) in self.dialect.headers(self.key.as_ref()) {
-            headers.insert(name, sensitive("the key", &value)?);
+            headers.insert(name, sensitive("key", &value)?);
         }
         for (name, value) in &self.headers {
             let header = HeaderName::try_from(name).map_err(|_| format!("invalid header name `{name}`"))?;
@@ -363,7 +363,7 @@ impl<D: Dialect> Inner<D> {
             let key = key().await.map_err(|error| target.name(error))?;
             target.secrets.push(key.clone());
             for (name, value) in self.dialect.headers(Some(&key)) {
-                let value = sensitive("the key", &value);
+                let value = sensitive("key", &value);
                 let value = value.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error))?;
                 post.headers_mut().insert(name, value);
             }

@@ -122,7 +122,7 @@ fn a_label_is_set_moved_listed_and_removed() {
         ("label set a.toml a..b", "`..` stands between two versions"),
         ("label set a.toml ' a'", "it begins or ends with a space"),
         ("label set a.toml ''", "label"),
-        ("label set a.toml x --at 99", "no version 99"),
+        ("label set a.toml x --at 99", "version 99 of session"),
         ("label set a.toml x --at y", "unknown version or label `y`"),
     ] {
         let said = room.say(line, "");

@@ -62,7 +62,7 @@ fn a_program_that_goes_too_far_is_ended() {
     // It would wait for ever, and so would what it has started.
     let forever = r#"command = { argv = ["sh", "-c", "tail -f /dev/null & echo $! > child; wait"] }"#;
     let room = Room::new(
-        &format!("[tools.t]\ndescription = \"Waits.\"\ntime_out = \"300ms\"\n{forever}"),
+        &format!("[tools.t]\ndescription = \"Waits.\"\ntimeout = \"300ms\"\n{forever}"),
         "assistant: > c1 t()\nassistant: Late.",
     );
     room.check(

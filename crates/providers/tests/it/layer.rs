@@ -250,7 +250,7 @@ impl ChatModel for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_time_out_says_which_it_was() {
+async fn each_timeout_says_which_it_was() {
     let limits = |first, idle, total| {
         Timeout::NONE.first_token(seconds(first)).idle(seconds(idle)).total(seconds(total))
     };

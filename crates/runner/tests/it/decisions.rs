@@ -107,7 +107,7 @@ fn a_message_waits_until_all_is_decided() {
             let known: Vec<_> = session.pending().await.unwrap().into_iter().map(|asked| asked.id).collect();
             assert_eq!(pending, &known);
             let words = format!(
-                "session stalls/ada/s1 waits for decisions about {}; decide with `resume()`, or give the run up with \
+                "session stalls/ada/s1 waits for decisions about {}; decide with `resume()`, or cancel the run with \
                  `abandon()`",
                 known.join(", "),
             );

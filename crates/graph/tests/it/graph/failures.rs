@@ -562,7 +562,7 @@ async fn agents_that_fail() {
 
 /// An agent's timeout is tried again as well: it goes on where it was.
 #[tokio::test(start_paused = true)]
-async fn an_agents_time_out() {
+async fn an_agents_timeout() {
     use crate::loop_kit::Silent;
     let silent = Agent::builder(Silent).build().unwrap();
     let node = Node::agent(silent).timeout(Duration::from_secs(20));

@@ -296,7 +296,7 @@ async fn a_dropped_stream_hangs_up() {
 fn a_builder_that_cannot_work_says_so() {
     for (builder, expected) in [
         (Anthropic::new("m", ""), "ANTHROPIC_API_KEY"),
-        (Anthropic::new("m", KEY).base_url("api.example.test"), "is no base URL"),
+        (Anthropic::new("m", KEY).base_url("api.example.test"), "invalid base URL"),
         (Anthropic::new("m", "two\nlines"), "cannot be sent"),
     ] {
         let error = builder.build().unwrap_err().to_string();

@@ -321,10 +321,10 @@ async fn nobody_is_there() {
     assert!(error.to_string().contains(&format!("could not connect to http://{port_of_nobody}")), "{error}");
     // A builder that cannot work says so at once.
     for (builder, expected) in [
-        (OpenAi::at("localhost:8080", "m"), "is no base URL"),
-        (OpenAi::at("", "m"), "is no base URL"),
+        (OpenAi::at("localhost:8080", "m"), "invalid base URL"),
+        (OpenAi::at("", "m"), "invalid base URL"),
         (super::builder(&server).key("two\nlines"), "cannot be sent"),
-        (super::builder(&server).header("bad name", "x"), "no name of a header"),
+        (super::builder(&server).header("bad name", "x"), "invalid header name"),
         (OpenAi::preset(&stepfold_providers::openai::Preset::OPENAI, "m"), "OPENAI_API_KEY"),
     ] {
         let error = builder.build().unwrap_err().to_string();

@@ -56,7 +56,7 @@ async fn limits_concurrency() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_time_out_per_tool() {
+async fn limits_timeout_per_tool() {
     World::stateless()
         .tool(slow("slow", secs(10)))
         .tool(slow("patient", secs(10)).timeout(secs(20)))
@@ -75,7 +75,7 @@ async fn limits_time_out_per_tool() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_time_out_is_five_minutes_unless_said() {
+async fn limits_timeout_is_five_minutes_unless_said() {
     let started = Instant::now();
     let done = World::stateless().tool(slow("slow", secs(1_000))).invocation("> c1 slow()").finish().await;
     assert_eq!(
@@ -85,7 +85,7 @@ async fn limits_time_out_is_five_minutes_unless_said() {
 }
 
 #[tokio::test]
-async fn limits_time_out_of_a_blocking_tool_that_goes_on() {
+async fn limits_timeout_of_a_blocking_tool_that_goes_on() {
     // The tool goes on until the test lets it, asked to stop and with nothing more to say.
     let (go, gate) = mpsc::channel::<()>();
     let (tell, told) = tokio::sync::mpsc::unbounded_channel();
@@ -220,7 +220,7 @@ async fn limits_retries_only_where_the_tool_asks_for_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_retries_after_a_time_out() {
+async fn limits_retries_after_a_timeout() {
     let runs = Arc::new(AtomicUsize::new(0));
     let noted = Arc::clone(&runs);
     let tool = Tool::new("slow", "Is slow at first.", move || {
@@ -429,7 +429,7 @@ async fn a_dropped_invocation_asks_blocking_tools_to_stop() {
 }
 
 #[tokio::test]
-async fn limits_time_out_does_not_count_the_wait_for_a_thread() {
+async fn limits_timeout_does_not_count_the_wait_for_a_thread() {
     // More calls than threads, each well within its time, and all together well beyond it.
     let timeout = Duration::from_millis(400);
     let tool = Tool::cpu("compute", "Computes.", || {

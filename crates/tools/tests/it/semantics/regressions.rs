@@ -84,7 +84,7 @@ async fn visible_and_injected_in_strict_mode() {
 
 /// A tool that panics when it is dropped takes nobody along.
 #[tokio::test(start_paused = true)]
-async fn panic_at_the_end_of_a_time_out() {
+async fn panic_at_the_end_of_a_timeout() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
