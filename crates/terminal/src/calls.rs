@@ -140,7 +140,7 @@ impl Call<'_> {
 
     /// The arguments and the result share what the rest leaves of the line, and neither takes what the other needs.
     fn in_a_line(&self, about: &[String], width: usize) -> Text {
-        let about: String = about.iter().map(|part| format!(" · {part}")).collect();
+        let about = about.iter().fold(String::new(), |about, part| about + " · " + part);
         let taken = Text::from(format!("  ✓ {}() → {about}", self.tool)).width();
         let room = width.saturating_sub(taken).max(16);
         let (arguments, result) = (self.arguments, self.text);
@@ -155,10 +155,10 @@ impl Call<'_> {
         let of_result = if self.status == CallStatus::Succeeded { Look::PLAIN } else { Look::BAD };
         Text::from("  ")
             .with(look, mark)
-            .with(Look::STRONG, &format!(" {}", self.tool))
-            .with(Look::DIM, &format!("({shown})"))
+            .with(Look::STRONG, format!(" {}", self.tool))
+            .with(Look::DIM, format!("({shown})"))
             .with(Look::DIM, " → ")
-            .with(of_result, &brief_result(result, for_result))
+            .with(of_result, brief_result(result, for_result))
             .with(Look::DIM, &about)
             .wrapped(width, 0, 6)
     }
@@ -166,13 +166,13 @@ impl Call<'_> {
     /// Everything, in lines of its own.
     fn in_full(&self, about: &[String], width: usize) -> Vec<Text> {
         let (look, mark) = self.mark();
-        let about: String = about.iter().map(|part| format!(" · {part}")).collect();
-        let head = Text::from("  ").with(look, mark).with(Look::STRONG, &format!(" {}", self.tool));
+        let about = about.iter().fold(String::new(), |about, part| about + " · " + part);
+        let head = Text::from("  ").with(look, mark).with(Look::STRONG, format!(" {}", self.tool));
         let mut lines = vec![head.with(Look::DIM, &about)];
         let arguments = match serde_json::from_str(self.arguments) {
             Ok(Value::Object(fields)) => fields
                 .iter()
-                .map(|(key, value)| Text::new(Look::DIM, &format!("    {key} = ")).and(&value.to_string()))
+                .map(|(key, value)| Text::new(Look::DIM, format!("    {key} = ")).and(value.to_string()))
                 .collect(),
             _ => vec![Text::from(format!("    {}", self.arguments))],
         };

@@ -39,7 +39,7 @@ pub fn change_line(KeyChange { key, change }: &KeyChange, width: usize) -> Text 
     let line = Text::new(Look::DIM, "  ~ ").with(Look::KEY, key);
     let room = width.saturating_sub(line.width() + 1);
     let pair =
-        |before: String, after: String| line.clone().with(Look::DIM, &format!(" {before} -> ")).and(&after);
+        |before: String, after: String| line.clone().with(Look::DIM, format!(" {before} -> ")).and(&after);
     let half = room.saturating_sub(4) / 2;
     match change {
         ValueChange::Added { after } => pair("unset".to_owned(), brief(after, room.saturating_sub(9))),

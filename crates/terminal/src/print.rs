@@ -234,7 +234,7 @@ impl Printer {
                 self.view.see(event, now)
             }
             Seen::Missed { events } => {
-                vec![Shown::Line(Text::new(Look::DIM, &format!("  ({events} events went by unseen)")))]
+                vec![Shown::Line(Text::new(Look::DIM, format!("  ({events} events went by unseen)")))]
             }
             _ => Vec::new(),
         };

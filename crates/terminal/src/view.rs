@@ -163,8 +163,8 @@ impl View {
         let (what, since) = self.waits.as_ref()?;
         let waited = now.saturating_sub(*since);
         let turn = usize::try_from(waited.as_millis() / 120).unwrap_or_default() % WHEEL.len();
-        let line = Text::new(Look::GOOD, WHEEL[turn]).with(Look::DIM, &format!(" {what} "));
-        Some(line.with(Look::DIM, &format!("{}s", waited.as_secs())))
+        let line = Text::new(Look::GOOD, WHEEL[turn]).with(Look::DIM, format!(" {what} "));
+        Some(line.with(Look::DIM, format!("{}s", waited.as_secs())))
     }
 
     fn wait(&mut self, what: &str, now: Duration) {
@@ -190,12 +190,12 @@ impl View {
             RunEvent::Inner { name, event, .. } => self.inner(name, event),
             RunEvent::NodeStarted { node, .. } => vec![self.aside(&format!("  ▸ {node}"))],
             RunEvent::NodeFinished { node, error: Some(error), .. } => {
-                vec![Text::new(Look::BAD, &format!("  ✗ {node}: ")).and(&brief_text(error, LOG_WIDTH))]
+                vec![Text::new(Look::BAD, format!("  ✗ {node}: ")).and(brief_text(error, LOG_WIDTH))]
             }
             RunEvent::Output { node, value, .. } => {
                 let room = self.form.width().saturating_sub(node.len() + 6);
                 let text = value.as_str().map_or_else(|| brief(value, room), |text| brief_text(text, room));
-                vec![Text::new(Look::DIM, &format!("  {node}: ")).and(&text)]
+                vec![Text::new(Look::DIM, format!("  {node}: ")).and(&text)]
             }
             RunEvent::Ended(exit) => self.ended(exit, now),
             _ => Vec::new(),
@@ -276,7 +276,7 @@ impl Figures {
             parts.push(format!("{} tokens in, {} out", grouped(input_tokens), grouped(output_tokens)));
         }
         parts.push(seconds(now.saturating_sub(self.began.unwrap_or(now))));
-        Text::new(Look::DIM, &format!("  {}", parts.join(" · ")))
+        Text::new(Look::DIM, format!("  {}", parts.join(" · ")))
     }
 }
 
