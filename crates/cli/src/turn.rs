@@ -659,7 +659,8 @@ fn failure(error: &RunnerError) -> String {
             format!("the run failed after {steps}: {}", chain(source.fault()))
         }
         RunnerError::EarlierRunFailed { source, times, .. } => {
-            let again = if *times > 1 { format!(" {times} times with the same error") } else { String::new() };
+            let again =
+                if *times > 1 { format!(" {times} times with the same error") } else { String::new() };
             format!("the run before the message failed{again}: {}", chain(source.fault()))
         }
         RunnerError::EarlierCannotBegin { earlier, source, .. } => {

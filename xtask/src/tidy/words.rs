@@ -42,7 +42,7 @@ const PHRASES: &[Phrase] = &[
     phrase("nobody", "who it is (`no worker`, `no caller`)"),
     phrase("put together", "`built` or `assembled`"),
     phrase("somebody", "who it is (`an approver`, `another worker`)"),
-    phrase("timeout", "`timeout`"),
+    phrase("time-out", "`timeout`"),
     phrase("unless said", "`by default`"),
     phrase("unless told", "`by default`"),
     phrase("went another way", "`diverged`"),

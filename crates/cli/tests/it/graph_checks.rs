@@ -112,7 +112,7 @@ fn every_fault_has_its_line() {
             g.toml:31:1: invalid duration: expected one such as 500ms, 30s or 2m
             g.toml:34:1: expected list or object, found integer
             g.toml:36:1: conflicts with `on_error`, which sets the next node
-invalid node name             g.toml:38:8: END: it is reserved for the beginning and end of the graph
+            g.toml:38:8: invalid node name END: it is reserved for the beginning and end of the graph
             g.toml:41:8: node `inline`: invalid shared key "own": both schemas must declare it equally
             g.toml:42:7: unsupported state: an agent inside a graph file uses the graph's state; declare the keys there
             g.toml:46:1: limits.steps: must be positive: no node could run
@@ -255,18 +255,18 @@ nodes.five.agent = "sub/open.toml"
     room.check(
         "check g.toml",
         expect![[r#"
-        g.toml:3:11: invalid file sub/faulty.toml
-        g.toml:4:11: invalid file sub/faulty.toml
-        g.toml:5:13: file nowhere.toml could not be read: No such file or directory (os error 2)
-        g.toml:6:12: invalid file sub/round.toml
-        g.toml:7:12: invalid file sub/open.toml
-        sub/faulty.toml:1:1: unknown field `nmae`; did you mean `name`?
-        sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
-        sub/faulty.toml:5:1: limits.steps: must be positive: the model could not be called
-recursive graph:         sub/round.toml:2:9: ../g.toml contains this one
-        sub/open.toml:1:9: unclosed array, expected `]`
-        exit 2
-    "#]],
+            g.toml:3:11: invalid file sub/faulty.toml
+            g.toml:4:11: invalid file sub/faulty.toml
+            g.toml:5:13: file nowhere.toml could not be read: No such file or directory (os error 2)
+            g.toml:6:12: invalid file sub/round.toml
+            g.toml:7:12: invalid file sub/open.toml
+            sub/faulty.toml:1:1: unknown field `nmae`; did you mean `name`?
+            sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
+            sub/faulty.toml:5:1: limits.steps: must be positive: the model could not be called
+            sub/round.toml:2:9: recursive graph: ../g.toml contains this one
+            sub/open.toml:1:9: unclosed array, expected `]`
+            exit 2
+        "#]],
     );
     room.check("check --json g.toml", expect![[r#"
         {"faults":[{"line":3,"column":11,"message":"invalid file sub/faulty.toml"},{"line":4,"column":11,"message":"invalid file sub/faulty.toml"},{"line":5,"column":13,"message":"file nowhere.toml could not be read: No such file or directory (os error 2)"},{"line":6,"column":12,"message":"invalid file sub/round.toml"},{"line":7,"column":12,"message":"invalid file sub/open.toml"},{"file":"sub/faulty.toml","line":1,"column":1,"message":"unknown field `nmae`; did you mean `name`?"},{"file":"sub/faulty.toml","line":2,"column":1,"message":"the script sub/none cannot be read: No such file or directory (os error 2)"},{"file":"sub/faulty.toml","line":5,"column":1,"message":"limits.steps: must be positive: the model could not be called"},{"file":"sub/round.toml","line":2,"column":9,"message":"recursive graph: ../g.toml contains this one"},{"file":"sub/open.toml","line":1,"column":9,"message":"unclosed array, expected `]`"}],"file":"g.toml"}
@@ -283,7 +283,7 @@ recursive graph:         sub/round.toml:2:9: ../g.toml contains this one
             | sub/faulty.toml:1:1: unknown field `nmae`; did you mean `name`?
             | sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
             | sub/faulty.toml:5:1: limits.steps: must be positive: the model could not be called
-recursive graph:             | sub/round.toml:2:9: ../g.toml contains this one
+            | sub/round.toml:2:9: recursive graph: ../g.toml contains this one
             | sub/open.toml:1:9: unclosed array, expected `]`
             exit 2
         "#]],

@@ -855,13 +855,13 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
     check(
         r#"{"found": 3}"#,
         expect![[r#"
-        session s1
-        pick | starts
-        pick | failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output say with ...
-        error: the run failed after 1 step: node 'pick' failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output set `answers`
-        what was done is stored; go on with
-          stepfold resume g.toml --session s1
-    "#]],
+            session s1
+            pick | starts
+            pick | failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output set ...
+            error: the run failed after 1 step: node 'pick' failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output set `answers`
+            what was done is stored; go on with
+              stepfold resume g.toml --session s1
+        "#]],
     );
     check(
         r#"{"writes": {"found": "three"}}"#,

@@ -27,12 +27,12 @@ fn reading_works_whatever_is_stored() {
     let room = changed("type = \"string\"");
     room.check("state get a.toml count", expect![[r#"
         3
-invalid stored value of         | count: stored as integer, declared as string: expected string, found integer at $; see `migrate` of the agent file
+        | invalid stored value of count: stored as integer, declared as string: expected string, found integer at $; see `migrate` of the agent file
     "#]]);
     room.check("state get a.toml", expect![[r#"
         count = 3
         topic = "markets"
-invalid stored value of         | count: stored as integer, declared as string: expected string, found integer at $; see `migrate` of the agent file
+        | invalid stored value of count: stored as integer, declared as string: expected string, found integer at $; see `migrate` of the agent file
     "#]]);
     room.check("inspect a.toml", expect![[r#"
         session s1 of a/local, version 2

@@ -102,7 +102,13 @@ fn tools_that_the_provider_runs_are_shown() {
                  tool = { type = \"web_search_20250305\", name = \"web_search\", max_uses = 3 }";
     let script = r#"assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "stalls"}}}   "area 3""#;
     let room = Room::new(agent, script);
-    expect![[""]].assert_eq(&room.say("run a.toml -s s1 'which area?'", ""));
+    expect![[r#"
+        area 3
+        | session s1
+        |   run by the provider: web_search {"query":"stalls"}
+        | go on: stepfold chat a.toml --session s1
+    "#]]
+    .assert_eq(&room.say("run a.toml -s s1 'which area?'", ""));
     let shown = room.say("inspect a.toml", "");
     assert!(shown.contains(r#"(run by the provider: web_search {"query":"stalls"})"#), "{shown}");
     // A provider that cannot run it says so before anything is sent.

@@ -142,7 +142,10 @@ fn a_database_of_somebody_else_is_left_as_it_is() {
     let before = fs::read(&path).unwrap();
     for line in ["run a.toml -s s1 hello", "chat a.toml -s s1", "sessions a.toml"] {
         let said = room.say(&format!("{line} --store other.db"), "hello\n");
-        assert!(said.contains("the database has no stepfold tables") && said.ends_with("exit 2\n"), "{line}: {said}");
+        assert!(
+            said.contains("the database has no stepfold tables") && said.ends_with("exit 2\n"),
+            "{line}: {said}"
+        );
     }
     assert!(fs::read(&path).unwrap() == before && !room.path("other.db-wal").exists());
 }

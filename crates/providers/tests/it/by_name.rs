@@ -161,8 +161,8 @@ fn what_is_missing_is_said() {
         "openai:gpt",
         &[("OPENAI_API_KEY", "two\nlines")],
         expect![[r#"
-invalid         error: invalid model `openai:gpt`: invalid request (openai, model gpt): the key: contains a character that cannot be sent, such as a line break
-    "#]],
+            error: invalid model `openai:gpt`: invalid request (openai, model gpt): invalid key: contains a character that cannot be sent, such as a line break
+        "#]],
     );
     check(
         "",

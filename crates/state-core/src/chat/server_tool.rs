@@ -39,7 +39,7 @@ impl Message {
 }
 
 impl<'a> ServerToolUse<'a> {
-    /// The use that a part tells of, if it is one. A part with the result of a use is none.
+    /// The use of a server tool in a part. `None` for other parts, also for one with the result of a use.
     pub fn of(part: &'a Part) -> Option<Self> {
         let Content::Unknown(unknown) = &part.content else {
             return None;

@@ -154,44 +154,34 @@ fn defaults_are_not_required_and_a_visible_parameter_may_come_from_the_state() {
     check(
         rate_tool(),
         &expect![[r#"
-        rate-document, strict: Rates one document.
-        {
-          "additionalProperties": false,
-          "properties": {
-            "language": {
-              "type": [
-                "string",
-                "null"
-              ]
-            },
-            "note": {
-              "type": [
-                "string",
-                "null"
-              ]
-            },
-            "stars": {
-              "maximum": 5,
-              "minimum": 1,
-              "type": "integer"
-            },
-            "type": {
-              "minimum": 0,
-              "type": [
-                "integer",
-                "null"
-              ]
+            rate-document, strict: Rates one document.
+            {
+              "additionalProperties": false,
+              "properties": {
+                "language": {
+                  "type": "string"
+                },
+                "note": {
+                  "default": "",
+                  "type": "string"
+                },
+                "stars": {
+                  "maximum": 5,
+                  "minimum": 1,
+                  "type": "integer"
+                },
+                "type": {
+                  "default": 7,
+                  "minimum": 0,
+                  "type": "integer"
+                }
+              },
+              "required": [
+                "stars"
+              ],
+              "type": "object"
             }
-          },
-          "required": [
-            "language",
-            "note",
-            "stars",
-            "type"
-          ],
-          "type": "object"
-        }
-    "#]],
+        "#]],
     );
 }
 

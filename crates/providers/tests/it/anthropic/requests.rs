@@ -255,6 +255,12 @@ async fn everything_else() {
             {
               "description": "Finds stalls.",
               "input_schema": {
+                "additionalProperties": false,
+                "properties": {
+                  "q": {
+                    "type": "string"
+                  }
+                },
                 "type": "object"
               },
               "name": "search",

@@ -170,97 +170,115 @@ async fn everything_else() {
         &Preset { needs_key: true, ..Preset::OPENAI },
         full(),
         expect![[r#"
-        {
-          "max_completion_tokens": 100,
-          "messages": [
             {
-              "content": "which area?",
-              "role": "user"
-            }
-          ],
-          "model": "other",
-          "parallel_tool_calls": false,
-          "response_format": {
-            "json_schema": {
-              "name": "area",
-              "schema": {
-                "type": "object"
-              },
-              "strict": true
-            },
-            "type": "json_schema"
-          },
-          "seed": 7,
-          "stop": [
-            "END"
-          ],
-          "stream": true,
-          "stream_options": {
-            "include_usage": true
-          },
-          "temperature": 0.5,
-          "tools": [
-            {
-              "function": {
-                "description": "Finds stalls.",
-                "name": "search",
-                "parameters": {
-                  "type": "object"
+              "max_completion_tokens": 100,
+              "messages": [
+                {
+                  "content": "which area?",
+                  "role": "user"
+                }
+              ],
+              "model": "other",
+              "parallel_tool_calls": false,
+              "response_format": {
+                "json_schema": {
+                  "name": "area",
+                  "schema": {
+                    "type": "object"
+                  },
+                  "strict": true
                 },
-                "strict": true
+                "type": "json_schema"
               },
-              "type": "function"
+              "seed": 7,
+              "stop": [
+                "END"
+              ],
+              "stream": true,
+              "stream_options": {
+                "include_usage": true
+              },
+              "temperature": 0.5,
+              "tools": [
+                {
+                  "function": {
+                    "description": "Finds stalls.",
+                    "name": "search",
+                    "parameters": {
+                      "additionalProperties": false,
+                      "properties": {
+                        "q": {
+                          "type": [
+                            "string",
+                            "null"
+                          ]
+                        }
+                      },
+                      "required": [
+                        "q"
+                      ],
+                      "type": "object"
+                    },
+                    "strict": true
+                  },
+                  "type": "function"
+                }
+              ]
             }
-          ]
-        }
-    "#]],
+        "#]],
     )
     .await;
     check(
         &Preset::MISTRAL,
         full().with_tool_choice(ToolChoice::None),
         expect![[r#"
-        {
-          "max_tokens": 100,
-          "messages": [
             {
-              "content": "which area?",
-              "role": "user"
-            }
-          ],
-          "model": "other",
-          "parallel_tool_calls": false,
-          "random_seed": 7,
-          "response_format": {
-            "json_schema": {
-              "name": "area",
-              "schema": {
-                "type": "object"
-              },
-              "strict": true
-            },
-            "type": "json_schema"
-          },
-          "stop": [
-            "END"
-          ],
-          "stream": true,
-          "temperature": 0.5,
-          "tool_choice": "none",
-          "tools": [
-            {
-              "function": {
-                "description": "Finds stalls.",
-                "name": "search",
-                "parameters": {
-                  "type": "object"
+              "max_tokens": 100,
+              "messages": [
+                {
+                  "content": "which area?",
+                  "role": "user"
                 }
+              ],
+              "model": "other",
+              "parallel_tool_calls": false,
+              "random_seed": 7,
+              "response_format": {
+                "json_schema": {
+                  "name": "area",
+                  "schema": {
+                    "type": "object"
+                  },
+                  "strict": true
+                },
+                "type": "json_schema"
               },
-              "type": "function"
+              "stop": [
+                "END"
+              ],
+              "stream": true,
+              "temperature": 0.5,
+              "tool_choice": "none",
+              "tools": [
+                {
+                  "function": {
+                    "description": "Finds stalls.",
+                    "name": "search",
+                    "parameters": {
+                      "additionalProperties": false,
+                      "properties": {
+                        "q": {
+                          "type": "string"
+                        }
+                      },
+                      "type": "object"
+                    }
+                  },
+                  "type": "function"
+                }
+              ]
             }
-          ]
-        }
-    "#]],
+        "#]],
     )
     .await;
 }

@@ -125,7 +125,7 @@ fn errors_say_what_was_expected() {
     );
     check_read(
         r#"{"role":"user","parts":[{"image":{}}]}"#,
-        expect!["missing field `url` or `base64` at line 1 column 36"],
+        expect!["missing field `url`, `base64`, `text` or `file_id` at line 1 column 36"],
     );
     check_read(
         r#"{"role":"tool","parts":[{"tool_result":{"call_id":"c1","name":"f"}}]}"#,
