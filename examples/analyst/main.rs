@@ -19,8 +19,8 @@ use stepfold::session_scopes::{EventRange, SqliteStore};
 use stepfold::state_core::chat::Role;
 use stepfold::terminal::{Look, Text, restart};
 use stepfold_examples::{
-    Failure, Recording, USER, ask as ask_for, ended, fork, inspect, is_unfinished, list, live, newest, say,
-    write,
+    Failure, Recording, USER, ask as ask_for, command, ended, fork, inspect, is_unfinished, list, live,
+    newest, say, write,
 };
 
 use crate::agent::analyst;
@@ -195,14 +195,11 @@ async fn look(runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
 
 /// Where the session is, and what can be done with it.
 async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), Failure> {
-    let mut command = "cargo analyst".to_owned();
     let given = [
         ("--folder", arguments.folder.display().to_string(), args::FOLDER),
         ("--user", arguments.options.user.clone(), USER),
     ];
-    for (option, value, _) in given.iter().filter(|(_, value, usual)| value != usual) {
-        command += &format!(" {option} {value}");
-    }
+    let command = command("cargo analyst", &given);
     let model = arguments.options.model_name().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
     let go_on = format!("--session {} --model {model}", session.key().id);
     let more = [("go on with a model", go_on.as_str())];

@@ -27,7 +27,7 @@ use stepfold::prelude::*;
 use stepfold::runner::Invocation;
 use stepfold::session_scopes::{EventRange, SqliteStore};
 use stepfold_examples::{
-    Failure, Recording, USER, ended, fork, inspect, is_unfinished, list, live, newest, say,
+    Failure, Recording, USER, command, ended, fork, inspect, is_unfinished, list, live, newest, say,
     write as write_text,
 };
 
@@ -244,14 +244,11 @@ fn write(
 
 /// Where the session is, and what can be done with it.
 async fn farewell(session: &SessionHandle, arguments: &Arguments) -> Result<(), Failure> {
-    let mut command = "cargo research".to_owned();
     let given = [
         ("--store", arguments.store.display().to_string(), args::STORE),
         ("--user", arguments.options.user.clone(), USER),
     ];
-    for (option, value, _) in given.iter().filter(|(_, value, usual)| value != usual) {
-        command += &format!(" {option} {value}");
-    }
+    let command = command("cargo research", &given);
     let format = format!("--session {} --format html", session.key().id);
     let more = [("the report in another form", format.as_str())];
     stepfold_examples::farewell(session, &arguments.store, &command, &more).await

@@ -43,7 +43,7 @@ async fn deliver(street: String) -> String {
 }
 
 /// A merge handler (reducer): amounts of the same item add up.
-fn add_up(current: Option<&Value>, new: Value) -> Value {
+fn add_up(current: Option<&Value>, new: &Value) -> Value {
     let mut basket = current.and_then(Value::as_object).cloned().unwrap_or_default();
     for (item, grams) in new.as_object().into_iter().flatten() {
         let before = basket.get(item).and_then(Value::as_u64).unwrap_or(0);
@@ -54,7 +54,7 @@ fn add_up(current: Option<&Value>, new: Value) -> Value {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let handler = Handler::custom("add_up", |current, new| Ok(add_up(current, new)));
+    let handler = Handler::custom("add_up", |current, new| Ok(add_up(current, &new)));
     let basket = Schema::builder().key_schema("user:basket", json!("object")).handler(handler).build()?;
     let agent = Agent::builder(Scripted::conversation(SCRIPT)?)
         .name("shop")

@@ -14,6 +14,7 @@ mod show;
 pub use self::model::live;
 pub use self::recording::Recording;
 pub use self::sessions::{
-    ColorArgument, Failure, Options, USER, ended, farewell, fork, inspect, is_unfinished, list, newest,
+    ColorArgument, Failure, Options, USER, command, ended, farewell, fork, inspect, is_unfinished, list,
+    newest,
 };
 pub use self::show::{ask, cut, say, tell, write};

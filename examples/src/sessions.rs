@@ -25,8 +25,15 @@ pub const USER: &str = "you";
 /// Why a program failed.
 pub type Failure = Box<dyn Error>;
 
+/// A command with those options whose values are not the usual ones: each an option, its value and the usual value.
+pub fn command(name: &str, options: &[(&str, String, &str)]) -> String {
+    let given = options.iter().filter(|(_, value, usual)| value != usual);
+    given.fold(name.to_owned(), |command, (option, value, _)| format!("{command} {option} {value}"))
+}
+
 /// The options of every program.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub struct Options {
     /// The model, as PROVIDER:MODEL or URL#MODEL; else one for which the environment has a key.
     #[arg(long)]

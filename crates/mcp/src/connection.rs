@@ -198,7 +198,7 @@ impl Connection {
     ) -> Result<wire::ReadResourceResult, McpError> {
         self.asked();
         let request = self.peer.read_resource(wire::ReadResourceRequestParams::new(uri));
-        let answer = async { Ok(request.await) };
+        let answer = Box::pin(async { Ok(request.await) });
         let answer = self.in_time("resources/read", timeout, answer).await?;
         self.or_failed("resources/read", answer).await
     }

@@ -263,7 +263,7 @@ impl Server {
         let message = |message: rmcp::model::PromptMessage| {
             let role = match message.role {
                 rmcp::model::Role::Assistant => Role::Assistant,
-                _ => Role::User,
+                rmcp::model::Role::User => Role::User,
             };
             Message::from_parts(role, vec![content::part(message.content)])
         };
@@ -541,7 +541,7 @@ impl ServerBuilder {
         match &mut self.launch {
             Launch::Program(program) => program.env.push((name.into(), value.into())),
             Launch::Remote(_) => {
-                self.faults.push("`env` is for a command, and the server is at a URL".to_owned())
+                self.faults.push("`env` is for a command, and the server is at a URL".to_owned());
             }
         }
         self
@@ -552,7 +552,7 @@ impl ServerBuilder {
         match &mut self.launch {
             Launch::Program(program) => program.folder = Some(folder.into()),
             Launch::Remote(_) => {
-                self.faults.push("`folder` is for a command, and the server is at a URL".to_owned())
+                self.faults.push("`folder` is for a command, and the server is at a URL".to_owned());
             }
         }
         self
@@ -569,7 +569,7 @@ impl ServerBuilder {
         match &mut self.launch {
             Launch::Remote(remote) => remote.token = Some(token.into()),
             Launch::Program(_) => {
-                self.faults.push("a token is for a server at a URL, and this is a command".to_owned())
+                self.faults.push("a token is for a server at a URL, and this is a command".to_owned());
             }
         }
         self

@@ -213,20 +213,17 @@ impl<D: Decode> Reading<D> {
             self.progress.finish();
             self.next_after_finish().await
         } else {
-            match self.pieces.next().await {
-                Some(Err(error)) => return Some(Err(error)),
-                next => next.and_then(Result::ok),
+            match self.pieces.next().await.transpose() {
+                Ok(next) => next,
+                Err(error) => return Some(Err(error)),
             }
         };
-        let (read, is_end) = match next {
-            Some(piece) => {
-                self.unread.read::<D>(&piece);
-                (self.decoder.push(piece, out), false)
-            }
-            None => {
-                out.extend(self.unread.chunk());
-                (self.decoder.finish(out), true)
-            }
+        let (read, is_end) = if let Some(piece) = next {
+            self.unread.read::<D>(&piece);
+            (self.decoder.push(piece, out), false)
+        } else {
+            out.extend(self.unread.chunk());
+            (self.decoder.finish(out), true)
         };
         match read {
             Ok(()) => is_end.then_some(Ok(())),

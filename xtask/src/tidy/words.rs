@@ -1,5 +1,7 @@
 //! Wording: phrases of documentation and of messages that have a plainer word.
 
+use std::path::Path;
+
 use proc_macro2::TokenTree;
 
 use super::{File, Problem};
@@ -52,7 +54,7 @@ const PHRASES: &[Phrase] = &[
 ];
 
 /// The phrases in a text, each with the line that it begins in, counted from 0. It may go on in the next line.
-fn found<'t>(lines: &[&'t str]) -> Vec<(usize, &'static Phrase)> {
+fn found(lines: &[&str]) -> Vec<(usize, &'static Phrase)> {
     let mut found = Vec::new();
     for (index, line) in lines.iter().enumerate() {
         let next = lines.get(index + 1).copied().unwrap_or_default();
@@ -70,15 +72,19 @@ fn found<'t>(lines: &[&'t str]) -> Vec<(usize, &'static Phrase)> {
 
 /// Whether the phrase stands at this byte as whole words, and not after its exception.
 fn is_whole(text: &str, at: usize, phrase: &Phrase) -> bool {
-    let is_letter = |character: Option<char>| character.is_some_and(|character| character.is_alphanumeric());
+    let is_letter = |character: Option<char>| character.is_some_and(char::is_alphanumeric);
     let (before, after) = (&text[..at], &text[at + phrase.words.len()..]);
     let is_excepted = !phrase.except_after.is_empty() && before.trim_end().ends_with(phrase.except_after);
     !is_letter(before.chars().next_back()) && !is_letter(after.chars().next()) && !is_excepted
 }
 
+fn is_rust(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|extension| extension == "rs")
+}
+
 fn is_checked(path: &str) -> bool {
     let is_test = path.contains("/tests/") || path.contains("/benches/");
-    let is_prose = path.ends_with(".rs") || path.ends_with(".md");
+    let is_prose = is_rust(path) || Path::new(path).extension().is_some_and(|extension| extension == "md");
     is_prose && !is_test && CHECKED.iter().any(|prefix| path.starts_with(prefix))
 }
 
@@ -91,7 +97,7 @@ pub(super) fn check(file: &File) -> Vec<Problem> {
     if !is_checked(&file.path) {
         return Vec::new();
     }
-    let is_rust = file.path.ends_with(".rs");
+    let is_rust = is_rust(&file.path);
     let mut is_code = false;
     let prose: Vec<&str> = file.text.lines().map(|line| prose_of(line, is_rust, &mut is_code)).collect();
     found(&prose).into_iter().map(|(index, phrase)| problem(file, index + 1, phrase)).collect()
@@ -121,15 +127,15 @@ pub(super) fn check_literal(file: &File, token: &TokenTree, is_test: bool) -> Ve
     if is_test || !is_checked(&file.path) {
         return Vec::new();
     }
-    let (text, line) = (literal.to_string(), literal.span().start().line);
-    let is_text =
+    let (text, first) = (literal.to_string(), literal.span().start().line);
+    let is_sentence =
         text.contains(' ') && (text.starts_with('"') || text.starts_with("r\"") || text.starts_with("r#"));
-    let lines: Vec<&str> = if is_text {
+    let lines: Vec<&str> = if is_sentence {
         text.lines().map(|line| line.trim_end_matches('\\').trim()).collect()
     } else {
         Vec::new()
     };
-    found(&lines).into_iter().map(|(index, phrase)| problem(file, line + index, phrase)).collect()
+    found(&lines).into_iter().map(|(index, phrase)| problem(file, first + index, phrase)).collect()
 }
 
 #[cfg(test)]
@@ -141,7 +147,7 @@ mod tests {
     fn expect(path: &str, text: &str, expected: &[&str]) {
         let file = file(path, text);
         let mut problems = check(&file);
-        if path.ends_with(".rs") {
+        if super::is_rust(path) {
             problems.extend(crate::tidy::rust::check(&file));
         }
         assert_eq!(lines(&problems), expected, "{text}");

@@ -53,7 +53,7 @@ async fn talk(desk: &Desk, asked: &Asked, json: bool) -> anyhow::Result<Ending> 
                 if asks {
                     turns.prompt = Some(lines.lend());
                 }
-                let turn = turns.send(&session, text.into(), None).await;
+                let turn = Box::pin(turns.send(&session, text.into(), None)).await;
                 if let Some(lent) = turns.prompt.take() {
                     lines = lent;
                 }

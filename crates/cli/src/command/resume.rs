@@ -49,7 +49,7 @@ async fn go_on(
     }
     let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
     let mut turns = Turns { desk, json, prompt };
-    turns.resume(&session, resume).await
+    Box::pin(turns.resume(&session, resume)).await
 }
 
 /// Gives the run up. No model is asked.

@@ -52,7 +52,7 @@ async fn ask(
     let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
     let mut turns = Turns { desk, json, prompt };
     tell_session(&session, json);
-    let ending = turns.send(&session, input, key).await?;
+    let ending = Box::pin(turns.send(&session, input, key)).await?;
     if !json && ending == Ending::Done {
         // At a terminal the session that was written last is the one that is meant.
         let which = match show::is_at_terminal() {

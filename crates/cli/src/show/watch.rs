@@ -163,14 +163,16 @@ impl Watch {
     fn show(&mut self, event: &RunEvent) {
         let now = self.began.elapsed();
         let seen = match event {
-            RunEvent::Asking { .. } | RunEvent::Text(_) | RunEvent::Reasoning(_) => None,
+            RunEvent::Asking { .. }
+            | RunEvent::Text(_)
+            | RunEvent::Reasoning(_)
+            | RunEvent::Output { .. } => None,
             // Lines of nodes say it under their names.
             RunEvent::Inner { .. } | RunEvent::NodeStarted { .. } | RunEvent::NodeFinished { .. }
                 if self.nodes.is_some() =>
             {
                 None
             }
-            RunEvent::Output { .. } => None,
             event => self.view.as_mut().map(|view| view.see(event, now)),
         };
         match (event, seen) {
@@ -179,7 +181,7 @@ impl Watch {
             (RunEvent::Ended(_), Some(shown)) => {
                 self.show_nodes(event);
                 self.end();
-                self.show_lines(shown);
+                show_lines(shown);
             }
             (RunEvent::ToolStarted { tool, .. }, Some(shown)) if shown.is_empty() => {
                 let tools = self.view.as_ref().and_then(View::at_work);
@@ -194,20 +196,12 @@ impl Watch {
                 Some(shown),
             ) => {
                 self.end();
-                self.show_lines(shown);
+                show_lines(shown);
                 if let Some(tools) = self.view.as_ref().and_then(View::at_work) {
                     self.wait(&tools);
                 }
             }
             (event, _) => self.show_plain(event),
-        }
-    }
-
-    fn show_lines(&self, shown: Vec<stepfold::terminal::Shown>) {
-        for shown in shown {
-            if let stepfold::terminal::Shown::Line(line) = shown {
-                note(line);
-            }
         }
     }
 
@@ -421,5 +415,13 @@ fn is_of_run(seen: &Seen) -> bool {
     match seen {
         Seen::Event { event, is_earlier, .. } => !is_earlier && !matches!(event, RunEvent::Ended(_)),
         _ => true,
+    }
+}
+
+fn show_lines(shown: Vec<stepfold::terminal::Shown>) {
+    for shown in shown {
+        if let stepfold::terminal::Shown::Line(line) = shown {
+            note(line);
+        }
     }
 }

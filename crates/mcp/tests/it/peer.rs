@@ -291,6 +291,7 @@ fn names_of_environment() -> String {
 }
 
 /// Something that a server starts and does not end: it holds a connection for as long as it lives.
+#[expect(clippy::zombie_processes, reason = "what a server leaves behind is the point")]
 fn grandchild(address: &str) {
     let this = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new(this);

@@ -2,6 +2,7 @@
 //! nowhere: not in the reply, the error, its debug form, or what is logged meanwhile.
 
 use std::collections::HashSet;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -134,7 +135,7 @@ struct Log(Arc<Mutex<String>>);
 
 impl tracing::field::Visit for &Log {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        self.0.lock().unwrap().push_str(&format!("{}={value:?}\n", field.name()));
+        writeln!(self.0.lock().unwrap(), "{}={value:?}", field.name()).unwrap();
     }
 }
 

@@ -14,12 +14,14 @@ use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
 use stepfold_providers::probe::{self, Response};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Content, Extras, ImageDetail, Media, Message, ModelErrorKind, ModelParams, Part,
-    Reply, Role, ToolCall, ToolResult, ToolSpec, Transcript,
+    ChatModel, ChatRequest, Content, Extras, ImageDetail, Media, Message, ModelError, ModelErrorKind,
+    ModelParams, Part, Reply, Role, ToolCall, ToolResult, ToolSpec, Transcript,
 };
 
 use crate::server::{Asked, Check, Play, Server, check_any, check_gemini, pretty};
 use crate::wires::{KEY, WIRES, events};
+
+type WriteBody = dyn Fn(&ChatRequest) -> Result<Vec<u8>, ModelError>;
 
 /// What each dialect sends: what `shown` picks of the body, or the error. Nothing is sent when there is one.
 async fn check(request: ChatRequest, shown: fn(&Value) -> Value, expected: Expect) {
@@ -398,7 +400,7 @@ async fn fields_that_nothing_reads_are_kept_where_it_is_asked_for() {
                 RawFields::Reply => writeln!(lines, "{}: {}", wire.name, pretty(&raw).trim_end()).unwrap(),
                 RawFields::Message => {
                     let messages = [Message::user("hi"), reply.message, Message::user("so?")];
-                    let write: Box<dyn Fn(&ChatRequest) -> Result<Vec<u8>, _>> = match wire.name {
+                    let write: Box<WriteBody> = match wire.name {
                         "openai" => Box::new(probe::openai_body(Preset::OPENAI)),
                         "responses" => Box::new(probe::responses_body()),
                         "anthropic" => Box::new(probe::anthropic_body(false)),

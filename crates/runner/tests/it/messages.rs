@@ -8,12 +8,12 @@ use stepfold_agent_loop::{Agent, Decision, DecisionError, Divergence, FeedError,
 use stepfold_runner::RunnerError;
 use stepfold_session_scopes::{InvocationId, SessionError, SessionKey, Timestamp, WorkerId};
 
-fn key() -> Box<SessionKey> {
-    Box::new(SessionKey::new("stalls", "ada", "s1").unwrap())
+fn key() -> SessionKey {
+    SessionKey::new("stalls", "ada", "s1").unwrap()
 }
 
 fn store_error() -> Arc<SessionError> {
-    Arc::new(SessionError::NotFound { key: key() })
+    Arc::new(SessionError::NotFound { key: key().into() })
 }
 
 async fn run_error() -> Arc<RunError> {
@@ -30,47 +30,47 @@ fn of_stores() -> Vec<RunnerError> {
     let expires = Timestamp::from_micros(1_000_000);
     let unrecorded = || vec!["c1".to_owned(), "c2".to_owned()];
     vec![
-        RunnerError::Store { key: key(), unrecorded: Vec::new(), source: store_error() },
-        RunnerError::Store { key: key(), unrecorded: unrecorded(), source: store_error() },
-        RunnerError::Conflict { key: key(), unrecorded: unrecorded(), source: store_error() },
-        RunnerError::Claimed { key: key(), owner: owner(), expires, is_accepted: false },
-        RunnerError::Claimed { key: key(), owner: owner(), expires, is_accepted: true },
-        RunnerError::ClaimLost { key: key(), unrecorded: Vec::new(), source: store_error() },
+        RunnerError::Store { key: key().into(), unrecorded: Vec::new(), source: store_error() },
+        RunnerError::Store { key: key().into(), unrecorded: unrecorded(), source: store_error() },
+        RunnerError::Conflict { key: key().into(), unrecorded: unrecorded(), source: store_error() },
+        RunnerError::Claimed { key: key().into(), owner: owner(), expires, is_accepted: false },
+        RunnerError::Claimed { key: key().into(), owner: owner(), expires, is_accepted: true },
+        RunnerError::ClaimLost { key: key().into(), unrecorded: Vec::new(), source: store_error() },
     ]
 }
 
 async fn of_runs() -> Vec<RunnerError> {
     let failed = |times, source| {
         let cause = "the model did not answer".to_owned();
-        RunnerError::EarlierRunFailed { key: key(), message: message(), times, cause, source }
+        RunnerError::EarlierRunFailed { key: key().into(), message: message(), times, cause, source }
     };
     let begin = |is_accepted| RunnerError::EarlierCannotBegin {
-        key: key(),
+        key: key().into(),
         earlier: message(),
         is_accepted,
-        source: Arc::new(RunnerError::Panicked { key: key() }),
+        source: Arc::new(RunnerError::Panicked { key: key().into() }),
     };
     let pending = |is_accepted| {
         let pending = vec!["c1".to_owned(), "c2".to_owned()];
-        RunnerError::Pending { key: key(), pending, is_accepted, outcome: None }
+        RunnerError::Pending { key: key().into(), pending, is_accepted, outcome: None }
     };
     vec![
         failed(1, run_error().await),
         failed(3, run_error().await),
         begin(false),
         begin(true),
-        RunnerError::Run { key: key(), source: run_error().await },
-        RunnerError::Input { key: key(), source: Arc::new(StartError::NoMessages) },
-        RunnerError::Busy { key: key(), reason: "an invocation is running" },
-        RunnerError::Busy { key: key(), reason: "too many messages are waiting" },
+        RunnerError::Run { key: key().into(), source: run_error().await },
+        RunnerError::Input { key: key().into(), source: Arc::new(StartError::NoMessages) },
+        RunnerError::Busy { key: key().into(), reason: "an invocation is running" },
+        RunnerError::Busy { key: key().into(), reason: "too many messages are waiting" },
         pending(false),
         pending(true),
-        RunnerError::CannotWait { key: key() },
-        RunnerError::Withdrawn { key: key() },
-        RunnerError::NothingToResume { key: key() },
-        RunnerError::ShutDown { key: key(), is_accepted: false },
-        RunnerError::ShutDown { key: key(), is_accepted: true },
-        RunnerError::Panicked { key: key() },
+        RunnerError::CannotWait { key: key().into() },
+        RunnerError::Withdrawn { key: key().into() },
+        RunnerError::NothingToResume { key: key().into() },
+        RunnerError::ShutDown { key: key().into(), is_accepted: false },
+        RunnerError::ShutDown { key: key().into(), is_accepted: true },
+        RunnerError::Panicked { key: key().into() },
     ]
 }
 
@@ -85,12 +85,16 @@ fn of_records() -> Vec<RunnerError> {
     let feed = FeedError::NotNeeded { answer: "a reply", need: "an approval".to_owned() };
     let diverged = Divergence::Schema { changes: vec!["key note is new".to_owned()] };
     vec![
-        RunnerError::Decision { key: key(), error: Box::new(decided), at: Some(Timestamp::from_micros(0)) },
-        RunnerError::AgentChanged { key: key(), changes },
-        RunnerError::Record { key: key(), version: 3, source: Arc::new(broken) },
-        RunnerError::NewerRecord { key: key(), version: 3, found: 9 },
-        RunnerError::Recover { key: key(), version: 3, source: Arc::new(feed) },
-        RunnerError::Diverged { key: key(), invocation: "i1".to_owned(), source: Arc::new(diverged) },
+        RunnerError::Decision {
+            key: key().into(),
+            error: Box::new(decided),
+            at: Some(Timestamp::from_micros(0)),
+        },
+        RunnerError::AgentChanged { key: key().into(), changes },
+        RunnerError::Record { key: key().into(), version: 3, source: Arc::new(broken) },
+        RunnerError::NewerRecord { key: key().into(), version: 3, found: 9 },
+        RunnerError::Recover { key: key().into(), version: 3, source: Arc::new(feed) },
+        RunnerError::Diverged { key: key().into(), invocation: "i1".to_owned(), source: Arc::new(diverged) },
     ]
 }
 

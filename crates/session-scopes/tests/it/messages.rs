@@ -6,8 +6,8 @@ use stepfold_session_scopes::{
 };
 use stepfold_state_core::state::{HandlerError, Issue, Issues, StateError};
 
-fn key() -> Box<SessionKey> {
-    Box::new(SessionKey::new("stalls", "ada", "s1").unwrap())
+fn key() -> SessionKey {
+    SessionKey::new("stalls", "ada", "s1").unwrap()
 }
 
 fn source() -> Box<dyn std::error::Error + Send + Sync> {
@@ -21,22 +21,22 @@ fn ids() -> Vec<SessionError> {
 fn of_sessions() -> Vec<SessionError> {
     let owner = || WorkerId::new("w1").unwrap();
     vec![
-        SessionError::NotFound { key: key() },
-        SessionError::AlreadyExists { key: key() },
-        SessionError::Conflict { key: key(), expected: 3, actual: 4 },
-        SessionError::EventReused { key: key(), event: EventId::new("e1").unwrap() },
+        SessionError::NotFound { key: key().into() },
+        SessionError::AlreadyExists { key: key().into() },
+        SessionError::Conflict { key: key().into(), expected: 3, actual: 4 },
+        SessionError::EventReused { key: key().into(), event: EventId::new("e1").unwrap() },
         SessionError::OperationReused {
             scope: "app stalls".to_owned(),
             operation: OperationId::new("o1").unwrap(),
         },
-        SessionError::Claimed { key: key(), owner: owner(), expires: Timestamp::from_micros(0) },
-        SessionError::ClaimLost { key: key(), token: 7, owner: None },
-        SessionError::ClaimLost { key: key(), token: 7, owner: Some(owner()) },
-        SessionError::NotWaiting { key: key(), position: 2 },
-        SessionError::InboxFull { key: key(), limit: 1_000 },
-        SessionError::TooManyLabels { key: key(), limit: 1_000 },
+        SessionError::Claimed { key: key().into(), owner: owner(), expires: Timestamp::from_micros(0) },
+        SessionError::ClaimLost { key: key().into(), token: 7, owner: None },
+        SessionError::ClaimLost { key: key().into(), token: 7, owner: Some(owner()) },
+        SessionError::NotWaiting { key: key().into(), position: 2 },
+        SessionError::InboxFull { key: key().into(), limit: 1_000 },
+        SessionError::TooManyLabels { key: key().into(), limit: 1_000 },
         SessionError::Unsupported { what: "claims on sessions" },
-        SessionError::NoSuchVersion { key: key(), version: 9, oldest: 2, newest: 5 },
+        SessionError::NoSuchVersion { key: key().into(), version: 9, oldest: 2, newest: 5 },
     ]
 }
 

@@ -16,7 +16,7 @@ fn whole(width: usize, source: &str) -> Text {
 }
 
 #[track_caller]
-fn check(width: usize, source: &str, expect: Expect) {
+fn check(width: usize, source: &str, expect: &Expect) {
     expect.assert_eq(&whole(width, source).to_plain());
 }
 
@@ -25,7 +25,7 @@ fn words_are_wrapped_and_lines_stay() {
     check(
         40,
         "The United States, with **29** zones. Russia follows with 27, *Canada* with `23`.\nThat is all.\n\n\nA new paragraph.",
-        expect![[r#"
+        &expect![[r#"
             ● The United States, with 29 zones.
               Russia follows with 27, Canada with
               23.
@@ -42,7 +42,7 @@ fn heads_lists_quotes_code_and_tables() {
         44,
         "## Zones\n\n1. `Asia/Tokyo` is Japan's, but it also holds at one place in Australia\n   - nested\n\n> said by [a page](https://example.org)\n\n\
          ```sql\nSELECT name\n  FROM zones;\n```\n\n| country | zones |\n|---|---:|\n| **US** | 29 |\n| RU | 27 |\n\n---\nDone.",
-        expect![[r#"
+        &expect![[r#"
             ● Zones
 
               1. Asia/Tokyo is Japan's, but it also
@@ -69,7 +69,7 @@ fn a_table_that_is_too_wide_is_told_row_by_row() {
     check(
         30,
         "| country | why it has so many of them |\n|---|---|\n| US | it is large |\n| FR | it has islands |\n",
-        expect![[r#"
+        &expect![[r#"
             ● • country: US
                 why it has so many of
                 them: it is large
@@ -91,7 +91,7 @@ fn what_a_terminal_obeys_is_escaped() {
     check(
         60,
         "a\u{1b}[8mb **c\u{202e}d**",
-        expect![[r#"
+        &expect![[r#"
         ● a\u001b[8mb c\u202ed
     "#]],
     );
@@ -102,7 +102,7 @@ fn names_with_underscores_and_arithmetic_are_no_emphasis() {
     check(
         60,
         "last_query and last_rows: 2 * 3 * 4, a [1] b, x < y",
-        expect![[r#"
+        &expect![[r#"
         ● last_query and last_rows: 2 * 3 * 4, a [1] b, x < y
     "#]],
     );
@@ -116,7 +116,7 @@ fn whole_words_are_shown_while_they_come() {
         shown.push(markdown.push(part).to_plain());
     }
     shown.push(markdown.end().to_plain());
-    assert_eq!(shown, ["● It", " has", " twelve stalls", " and", " more\n"].map(|part| part.to_owned()));
+    assert_eq!(shown, ["● It", " has", " twelve stalls", " and", " more\n"].map(str::to_owned));
 }
 
 proptest! {

@@ -120,7 +120,7 @@ impl Page {
 }
 
 #[track_caller]
-fn check(form: Form, is_verbose: bool, expect: Expect) {
+fn check(form: Form, is_verbose: bool, expect: &Expect) {
     let shown = shown(form, is_verbose).to_plain();
     expect.assert_eq(&shown);
     if let Form::Terminal { width } = form {
@@ -135,7 +135,7 @@ fn at_80_columns() {
     check(
         Form::Terminal { width: 80 },
         false,
-        expect![[r#"
+        &expect![[r#"
         ● I look at once.
           ✓ run_sql(sql="SELECT name, latitu…") → {"columns": […+2], …+1} · 40 ms
           ~ app:queries 3 -> 4
@@ -154,7 +154,7 @@ fn at_40_columns() {
     check(
         Form::Terminal { width: 40 },
         false,
-        expect![[r#"
+        &expect![[r#"
         ● I look at once.
           ✓ run_sql(sql="SE…) → {…+2} · 40 ms
           ~ app:queries 3 -> 4
@@ -175,7 +175,7 @@ fn verbose() {
     check(
         Form::Terminal { width: 60 },
         true,
-        expect![[r#"
+        &expect![[r#"
         ● I look at once.
           ✓ run_sql · 40 ms
             sql = "SELECT name, latitude FROM zones WHERE latitude <
@@ -203,7 +203,7 @@ fn in_a_pipe() {
     check(
         Form::Log,
         false,
-        expect![[r#"
+        &expect![[r#"
         I look **at once**.
         > c1 run_sql(sql="SELECT name, latitude FROM zones WHERE latitude < 0 ORDER BY name")
           c1: {"columns":["name","latitude"],"rows":[["Africa/Maputo",-25.9],["America/Lima",-12.0],["Asia/Jakarta",-6.1]]}
@@ -244,7 +244,7 @@ fn of_long_texts_that_begin_alike_the_difference_is_shown() {
 }
 
 #[track_caller]
-fn check_approval(arguments: &str, form: Form, expect: Expect) {
+fn check_approval(arguments: &str, form: Form, expect: &Expect) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let agent = agent(&format!("assistant: > c1 pay({arguments})"), Approval::Always);
     let outcome = runtime.block_on(agent.run("pay").into_future()).unwrap();
@@ -259,18 +259,18 @@ fn what_is_approved_is_shown_whole() {
     check_approval(
         "euro=5",
         Form::Terminal { width: 60 },
-        expect![[r#"? decide about c1#DIGEST: pay {"euro":5}"#]],
+        &expect![[r#"? decide about c1#DIGEST: pay {"euro":5}"#]],
     );
     check_approval(
         r#"euro=5, note="a\u001b[8mb\u202ec\nd""#,
         Form::Log,
-        expect![[r#"decide about c1#DIGEST: pay {"euro":5,"note":"a\u001b[8mb\u202ec\nd"}"#]],
+        &expect![[r#"decide about c1#DIGEST: pay {"euro":5,"note":"a\u001b[8mb\u202ec\nd"}"#]],
     );
     let long = format!(r#"euro=5, note="{}""#, "for the stall at the corner; ".repeat(6));
     check_approval(
         &long,
         Form::Terminal { width: 60 },
-        expect![[r#"
+        &expect![[r#"
         ? decide about c1#DIGEST: pay
           {
             "euro": 5,

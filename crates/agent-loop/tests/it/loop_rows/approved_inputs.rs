@@ -64,8 +64,7 @@ fn input(values: Value) -> Input {
 
 /// What is shown of the request at a path.
 fn request(outcome: &Outcome, path: &str) -> ApprovalRequest {
-    let pending = outcome.pending().into_iter();
-    pending.filter(|request| path_of(&request.id) == path).next_back().unwrap()
+    outcome.pending().into_iter().rfind(|request| path_of(&request.id) == path).unwrap()
 }
 
 fn inputs(outcome: &Outcome, path: &str) -> String {
