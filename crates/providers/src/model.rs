@@ -92,8 +92,8 @@ pub struct Server {
 /// A model over HTTP. Cheap to clone; clones share their connections.
 ///
 /// Replies are streamed. A stream that ends without a finish reason is an error, like every other fault of a
-/// server; see [`ModelErrorKind`]. It never retries by itself: use
-/// [`with_retry`](crate::layer::ChatModelExt::with_retry).
+/// server; see [`ModelErrorKind`]. It never retries by itself: use the
+/// layer [`Retry`](crate::layer::Retry).
 ///
 /// The parameter is the wire format; each has its own alias, such as `openai::OpenAi` or
 /// `anthropic::Anthropic`.

@@ -30,7 +30,7 @@ const LEVELS: [(usize, usize, usize); 10] = [
 ///
 /// assert_eq!(brief(&json!([1, 2, 3]), 40), "[1, 2, 3]");
 /// assert_eq!(brief(&json!({"sql": "SELECT name FROM zones WHERE latitude < 0"}), 30), r#"{"sql": "SELECT name F…"}"#);
-/// assert_eq!(brief(&json!([[1, 2, 3], [4, 5, 6], [7, 8, 9]]), 16), "[[1, 2, …+1], …+2]");
+/// assert_eq!(brief(&json!([[1, 2, 3], [4, 5, 6], [7, 8, 9]]), 16), "[[1, …+2], …+2]");
 /// ```
 pub fn brief(value: &Value, width: usize) -> String {
     fitting(width, |level| shown(value, level, 0))

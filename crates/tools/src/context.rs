@@ -81,7 +81,7 @@ impl CallContext {
 /// # Examples
 /// ```
 /// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c1"), "session-7/1/c1");
-/// A slash in an id must not make the key look like one of several effects of another call.
+/// // A slash in an id must not make the key look like one of several effects of another call.
 /// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c/1"), "session-7/1/c%2F1");
 /// ```
 pub fn key_of_call(scope: &str, call_id: &str) -> String {

@@ -57,7 +57,7 @@ language of the user.";
 ///            [End of the summary. The conversation goes on.]
 /// user:      and fewest?
 /// ");
-/// Later plans continue from it.
+/// // Later plans continue from it.
 /// assert!(summarize.plan(&log, Some(&summary)).is_none());
 /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
 /// ```

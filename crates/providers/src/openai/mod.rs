@@ -29,7 +29,7 @@ pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, Responses};
 /// use stepfold_providers::openai::strict_schema;
 ///
 /// let open = json!({"type": "object", "properties": {"q": {"type": "string"}}});
-/// assert_eq!(strict_schema(&open).unwrap_err().to_string(), "$ any property is allowed here");
+/// assert_eq!(strict_schema(&open).unwrap_err().to_string(), "any property is allowed here at $");
 /// ```
 pub fn strict_schema(
     schema: &serde_json::Value,
