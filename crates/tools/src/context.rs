@@ -13,6 +13,7 @@ use stepfold_state_core::state::{Delta, Handler, State, StateError, Write, Write
 use tokio_util::sync::CancellationToken;
 
 use crate::options::InvokeOptions;
+use crate::policy::Effect;
 use crate::progress::Progress;
 use crate::tool::Tool;
 
@@ -102,6 +103,11 @@ impl ToolContext {
     /// The tool's name, as the model called it.
     pub fn tool_name(&self) -> &str {
         self.0.call.tool.name()
+    }
+
+    /// The declared effect of the tool.
+    pub fn effect(&self) -> Effect {
+        self.0.call.tool.effect()
     }
 
     /// The id of the call.

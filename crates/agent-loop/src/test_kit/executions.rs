@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepfold_tools::ToolContext;
+use stepfold_tools::{Effect, ToolContext};
 
 /// Counts the executions of calls and of nodes, by their idempotency keys. Clones count together.
 ///
@@ -30,6 +30,8 @@ pub struct Executions(Arc<Mutex<BTreeMap<String, Execution>>>);
 pub(super) struct Execution {
     /// The tool, or the node.
     pub(super) name: String,
+    /// The effect of the tool, as the call saw it; of a node it is not known here.
+    pub(super) effect: Option<Effect>,
     pub(super) times: u64,
 }
 
@@ -41,7 +43,7 @@ impl Executions {
 
     /// The call of this context is executed.
     pub fn note(&self, context: &ToolContext) {
-        self.note_key(context.idempotency_key(), context.tool_name());
+        self.note_key(context.idempotency_key(), context.tool_name(), Some(context.effect()));
     }
 
     /// The function of this node is executed, under its idempotency key.
@@ -55,13 +57,13 @@ impl Executions {
     /// assert_eq!(executions.times("run-1/1/0"), 1);
     /// ```
     pub fn note_node(&self, key: &str, node: &str) {
-        self.note_key(key, node);
+        self.note_key(key, node, None);
     }
 
-    fn note_key(&self, key: &str, name: &str) {
+    fn note_key(&self, key: &str, name: &str, effect: Option<Effect>) {
         let mut executions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let execution = executions.entry(key.to_owned());
-        execution.or_insert_with(|| Execution { name: name.to_owned(), times: 0 }).times += 1;
+        execution.or_insert_with(|| Execution { name: name.to_owned(), effect, times: 0 }).times += 1;
     }
 
     /// How often the call or the node with this key was executed.

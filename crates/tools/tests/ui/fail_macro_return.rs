@@ -6,7 +6,7 @@ use std::rc::Rc;
 use stepfold_tools::{ToolError, tool};
 
 struct Report;
-struct CallFailure;
+struct Failure;
 
 /// Gives what cannot be serialised.
 #[tool]
@@ -22,8 +22,8 @@ async fn wrapped() -> Result<Report, ToolError> {
 
 /// Fails with what is no error.
 #[tool]
-fn failing() -> Result<u32, CallFailure> {
-    Err(CallFailure)
+fn failing() -> Result<u32, Failure> {
+    Err(Failure)
 }
 
 /// Holds an `Rc` while it waits.

@@ -79,10 +79,12 @@ impl Ended {
         format!("{} {fault}", self.outcome.exit())
     }
 
-    /// What an execution does to the world: by the record, else by the tools of the whole run.
+    /// What an execution does to the world: by the record; by the call itself, since the tools of a dynamic toolset inside
+    /// of a call are in no record; or else by the tools of the whole run.
     fn effect(&self, key: &str, tool: &str) -> Effect {
+        let of_call = || self.executions.get(key)?.effect;
         let by_name = || self.outcome.run().tools()?.get(tool).map(stepfold_tools::Tool::effect);
-        self.account.effect(key).or_else(by_name).unwrap_or(Effect::AtMostOnce)
+        self.account.effect(key).or_else(of_call).or_else(by_name).unwrap_or(Effect::AtMostOnce)
     }
 
     /// After a failure that is only of the observer: nothing was lost, so that no call runs again, and none has an
