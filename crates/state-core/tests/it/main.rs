@@ -12,5 +12,7 @@
 
 mod chat;
 mod decode;
+// What a whole JSON Schema finds, only this feature can say.
+#[cfg(feature = "validation")]
 mod messages;
 mod state;
