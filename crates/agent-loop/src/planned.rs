@@ -49,7 +49,7 @@ impl Planned {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Routed {
-    /// The node behind which the router stands.
+    /// The node before the router.
     pub from: String,
     /// What it chose.
     pub to: Vec<String>,

@@ -243,7 +243,7 @@ impl Nodes {
         Emitter::new(move |kind, value| {
             let speaker = speaker.clone();
             Box::pin(async move {
-                // When the run is being torn down, nobody listens.
+                // The receiver may be gone when the run is torn down.
                 let _ = speaker.send(Said { place, kind, value }).await;
             })
         })

@@ -65,7 +65,7 @@ impl Run {
         }
         let arguments = call.arguments.as_object()?;
         tool.check_arguments(arguments).ok()?;
-        let inputs = state_inputs(tool, call, &seen());
+        let inputs = if has_inputs(tool) { state_inputs(tool, call, &seen()) } else { Vec::new() };
         let approved = Approved::of(call, &inputs);
         let asks = |rule: &Approval| match rule {
             Approval::Never => Asks::No,
