@@ -29,3 +29,4 @@ mod spans;
 mod terminal;
 mod tools;
 mod usage;
+mod work;
