@@ -166,6 +166,7 @@ fn tool_choice(choice: &ToolChoice) -> Option<Value> {
 fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {
     match format {
         ResponseFormat::JsonSchema { schema, .. } => {
+            let schema = strict::reply_schema(schema);
             Ok(json!({"format": {"type": "json_schema", "schema": schema}}))
         }
         _ => Err(wire::unsupported(
