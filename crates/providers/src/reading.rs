@@ -192,7 +192,7 @@ impl<D: Decode> Reading<D> {
             }
             let mut chunks = Vec::new();
             self.end = self.step(&mut chunks).await;
-            self.ready.extend(chunks.into_iter().map(|chunk| self.target.clean_identity(chunk)));
+            self.ready.extend(chunks.into_iter().map(|chunk| self.target.clean_names(chunk)));
         }
     }
 
