@@ -45,7 +45,7 @@ impl ListUsers {
 }
 
 /// Sessions of an app to be listed in which work is left and no worker is: the claim has expired, or entries wait in
-/// the inbox and there is no claim. Whoever waits longest comes first.
+/// the inbox and there is no claim. The longest waiting comes first.
 #[derive(Clone, Debug)]
 pub struct ListUnattended {
     /// The application.
@@ -65,7 +65,7 @@ pub struct Unattended {
     pub key: SessionKey,
     /// Since when: the expiry of the claim, or the last known write.
     pub since: Timestamp,
-    /// Whether a claim has expired. If not, nobody has claimed the session since entries came to its inbox.
+    /// Whether a claim has expired. If not, no worker has claimed the session since entries came to its inbox.
     pub is_claimed: bool,
     /// The position of the newest waiting entry in its inbox; 0 if there is none.
     pub inbox: u64,
