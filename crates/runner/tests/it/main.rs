@@ -33,6 +33,7 @@ mod kept_open;
 mod keys;
 mod lasting;
 mod messages;
+mod questions;
 mod recover;
 mod run_as;
 mod scopes;
