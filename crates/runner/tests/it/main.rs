@@ -33,6 +33,7 @@ mod keys;
 mod lasting;
 mod messages;
 mod scopes;
+mod sizes;
 mod time_travel;
 mod twice;
 mod watching;
