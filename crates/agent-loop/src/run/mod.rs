@@ -16,8 +16,8 @@ mod file;
 mod input;
 mod machine;
 mod prompt;
+mod recorded;
 mod requests;
-mod rest;
 mod shared;
 mod stored;
 mod taken_ids;
@@ -30,10 +30,11 @@ pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, OutputFate, StepEn
 pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
 pub use self::machine::{Need, PendingHook, Run};
+pub use self::recorded::{AnsweredItem, RecordedCall, RecordedOutcome};
 pub use self::shared::SharedValue;
 pub use self::stored::LoadError;
 pub use self::unknown::UnknownCall;
-pub use self::work::WorkOutcome;
+pub use self::work::{ItemOutcome, WorkOutcome};
 
 pub(crate) use self::stored::check_version;
 pub(crate) use self::work::Item;

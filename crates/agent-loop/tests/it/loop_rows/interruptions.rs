@@ -49,7 +49,7 @@ impl Observer for DiesAt {
 
 /// `pay` must not run twice, `look` may.
 fn paying(notes: &Notes) -> AgentBuilder {
-    let tools = [notes.tool("pay"), notes.tool("look").effect(Effect::Pure)];
+    let tools = [notes.tool("pay"), notes.later("look").effect(Effect::Pure)];
     Agent::builder(script("assistant: > c1 pay()   > c2 look()\nassistant: done"))
         .tools(tools.map(|tool| tool.build().unwrap()))
 }
