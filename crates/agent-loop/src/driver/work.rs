@@ -134,6 +134,10 @@ impl Host<'_> {
             Happened::Said(said) => {
                 work.trouble.note(self.said(run, said).await);
             }
+            Happened::Asks { place, requests } => {
+                let requests = run.task(place).map(|task| task.requests(requests)).unwrap_or_default();
+                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
+            }
             Happened::Finished(ended) => self.calls_ended(run, work, ended).await,
             Happened::Called(ended) => self.branches_ended(run, work, ended).await,
             Happened::Told(told) => self.told(run, told, &mut work.trouble).await,
