@@ -161,7 +161,7 @@ fn one_run_in_memory(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| {
         number += 1;
         runtime.block_on(async {
-            let session = runner.session("ada", &format!("s{number}")).await.expect("the store works");
+            let session = runner.session("ada", format!("s{number}")).await.expect("the store works");
             turn(&session).await;
         });
     });
