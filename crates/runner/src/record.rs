@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
@@ -116,7 +118,7 @@ pub(crate) fn session_event(
     if !temp.is_empty() {
         stored = stored.with_metadata(TEMP, serde_json::json!(temp));
     }
-    Ok(stored.with_record(Record { format: RECORD_FORMAT.to_owned(), version: FORMAT_VERSION, data }))
+    Ok(stored.with_record(Record::new(RECORD_FORMAT, FORMAT_VERSION, &data)?))
 }
 
 fn temp_keys(event: &agent_loop::Event) -> BTreeSet<String> {
@@ -212,7 +214,8 @@ pub(crate) fn loop_event(
     }
     let Event { kind, messages, actions, .. } = &*committed.event;
     let delta = actions.delta.clone();
-    agent_loop::Event::from_rest(kind.as_str(), record.data.clone(), messages.clone(), delta)
+    let data = record.read();
+    data.and_then(|data| agent_loop::Event::from_rest(kind.as_str(), data, messages.clone(), delta))
         .map(Some)
         .map_err(|source| RunnerError::Record { key, version, source: source.into() })
 }
@@ -232,8 +235,16 @@ pub(crate) fn begins(event: &Event) -> bool {
 }
 
 /// The conversation that an event replaces the current one with, if any.
-pub(crate) fn rewrite(event: &Event) -> Option<&Value> {
-    run_record(event)?.data.get("rewrite")
+pub(crate) fn rewrite(event: &Event) -> Option<&RawValue> {
+    #[derive(Deserialize)]
+    struct Rewrite<'a> {
+        #[serde(borrow)]
+        rewrite: Option<&'a RawValue>,
+    }
+
+    // Few have one, and each event of a session is looked at.
+    let record = run_record(event).filter(|record| record.text().contains("\"rewrite\""))?;
+    record.read::<Rewrite<'_>>().ok()?.rewrite
 }
 
 /// The agent's fingerprint at the beginning of the invocation.
@@ -243,6 +254,11 @@ pub(crate) fn agent_of(event: &Event) -> Option<agent_loop::Fingerprint> {
 
 /// The summary of an event, if any.
 pub(crate) fn summary(event: &Event) -> Option<Summary> {
+    #[derive(Deserialize)]
+    struct Summarized {
+        summary: Summary,
+    }
+
     let record = run_record(event).filter(|_| event.kind.as_str() == "summarized")?;
-    serde_json::from_value(record.data.get("summary")?.clone()).ok()
+    Some(record.read::<Summarized>().ok()?.summary)
 }

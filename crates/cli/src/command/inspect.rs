@@ -281,7 +281,7 @@ pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut 
 pub(super) fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
     let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
     let (messages, delta) = (event.messages.clone(), event.actions.delta.clone());
-    stepfold::agent_loop::Event::from_rest(event.kind.as_str(), record.data.clone(), messages, delta).ok()
+    stepfold::agent_loop::Event::from_rest(event.kind.as_str(), record.read().ok()?, messages, delta).ok()
 }
 
 /// The values that a session began with, or that retention has left of what it deleted: what its log builds on. Values

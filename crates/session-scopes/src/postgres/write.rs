@@ -28,14 +28,14 @@ use super::sums;
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
 use crate::apply::{WritesOf, made_id};
 use crate::changes::ScopeVersions;
-use crate::digest::{Content, genesis};
+use crate::digest::genesis;
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
 use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{Planner, Segment, forked, from_db, to_db};
 use crate::scope::{ByScope, by_scope};
-use crate::seal::{EventSeal, SessionRecord, State, row_number};
+use crate::seal::{EventSeal, SessionRecord, State};
 use crate::session::{Rewound, Session, Values};
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Fence, ForkSession, GetSession,
@@ -124,10 +124,8 @@ pub(super) async fn append(
 
 /// A session after one event more, and the seal of the event's row.
 fn followed(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (SessionRecord, EventSeal) {
-    let version = record.version + 1;
-    let content = Content::new(version, event.id.as_str(), event.at, body);
-    let state = record.state_after(content, cells, event.actions.rewound_to().is_some());
-    let seal = EventSeal::new(row_number(record.number, version), event.at.as_micros(), state);
+    let seal = record.seal_after(event, body, cells);
+    let (version, state) = (record.version + 1, seal.state);
     (SessionRecord { version, updated: event.at, state, ..record.clone() }, seal)
 }
 

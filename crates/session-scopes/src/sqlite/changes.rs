@@ -99,27 +99,27 @@ pub(super) struct Scopes {
 }
 
 impl Scopes {
-    pub(super) fn read(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
-        let failed = failed("find a scope");
-        let mut query = connection
-            .prepare_cached(
-                "SELECT scope, version, known, seal, user FROM stepfold_scopes WHERE app = ?1 AND user IN ('', ?2)",
-            )
-            .map_err(failed)?;
-        let mut rows = query.query([key.app.as_str(), key.user.as_str()]).map_err(failed)?;
-        let (mut app, mut user) = (None, None);
-        while let Some(row) = rows.next().map_err(failed)? {
-            let of = row.get_ref(4).map_err(failed)?;
-            let (place, owner) = match of.as_str().is_ok_and(str::is_empty) {
-                true => (&mut app, None),
-                false => (&mut user, Some(&key.user)),
-            };
-            *place = Some(ScopeRow::read(row, &key.app, owner).map_err(failed)??);
-        }
-        Ok(Scopes {
-            app: app.ok_or_else(|| missing_scope(&key.app, None))?,
-            user: user.ok_or_else(|| missing_scope(&key.app, Some(&key.user)))?,
-        })
+    /// Reads `scope, version, known, seal` of the app and of the user, from a column on.
+    pub(super) fn read(
+        row: &Row<'_>,
+        first: usize,
+        key: &SessionKey,
+    ) -> rusqlite::Result<Result<Self, SessionError>> {
+        let scope = |first: usize, user: Option<&UserId>| match row.get::<_, Option<i64>>(first)? {
+            Some(_) => ScopeRow::read(row, first, &key.app, user),
+            None => Ok(Err(missing_scope(&key.app, user))),
+        };
+        let (app, user) = (scope(first, None)?, scope(first + 4, Some(&key.user))?);
+        Ok(app.and_then(|app| Ok(Scopes { app, user: user? })))
+    }
+
+    /// Those of a session that has to be there.
+    pub(super) fn of(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
+        let scope = |user| {
+            let found = ScopeRow::find(connection, &key.app, user)?;
+            found.ok_or_else(|| missing_scope(&key.app, user))
+        };
+        Ok(Scopes { app: scope(None)?, user: scope(Some(&key.user))? })
     }
 
     pub(super) fn versions(&self) -> ScopeVersions {
@@ -146,22 +146,23 @@ impl ScopeRow {
                 "SELECT scope, version, known, seal FROM stepfold_scopes WHERE app = ?1 AND user = ?2",
             )
             .and_then(|mut query| {
-                query.query_row([app.as_str(), name], |row| ScopeRow::read(row, app, user)).optional()
+                query.query_row([app.as_str(), name], |row| ScopeRow::read(row, 0, app, user)).optional()
             })
             .map_err(failed)?;
         found.transpose()
     }
 
-    /// Reads `scope, version, known, seal`, and checks that they are those of this scope.
+    /// Reads `scope, version, known, seal` from a column on, and checks that they are those of this scope.
     fn read(
         row: &Row<'_>,
+        first: usize,
         app: &AppId,
         user: Option<&UserId>,
     ) -> rusqlite::Result<Result<Self, SessionError>> {
-        let (version, known) = (from_db(row.get(1)?), from_db(row.get(2)?));
-        let seal: ScopeSeal = row.get(3)?;
+        let (version, known) = (from_db(row.get(first + 1)?), from_db(row.get(first + 2)?));
+        let seal: ScopeSeal = row.get(first + 3)?;
         let (app, user) = (app.clone(), user.cloned());
-        let read = ScopeRow { scope: row.get(0)?, app, user, version, known, cells: seal.cells };
+        let read = ScopeRow { scope: row.get(first)?, app, user, version, known, cells: seal.cells };
         if read.seal() == seal {
             return Ok(Ok(read));
         }
