@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::changes::Scopes;
+use super::changes::read_scopes;
 use super::claims;
 use super::error::failed;
 use super::seal::{self, EventSeal, SessionSeal, State};
@@ -19,6 +19,7 @@ use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{Segment, from_db, to_db};
 use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Visible};
+use crate::shared::Scopes;
 use crate::store::EventRange;
 use crate::time::Timestamp;
 use crate::work::Work;
@@ -189,7 +190,7 @@ impl Opened {
         let mut query = connection.prepare_cached(OPENED).map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str(), event.map(EventId::as_str)];
         let read = |row: &Row<'_>| {
-            let (found, scopes) = (SessionRow::read_newest(row, key)?, Scopes::read(row, 19, key)?);
+            let (found, scopes) = (SessionRow::read_newest(row, key)?, read_scopes(row, 19, key)?);
             let event = row.get(27)?;
             Ok(found.and_then(|row| Ok(Opened { row, scopes: scopes?, event })))
         };

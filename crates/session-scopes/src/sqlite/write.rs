@@ -5,7 +5,6 @@ use stepfold_state_core::state::{Delta, Write};
 
 use super::branches;
 use super::cells::{SessionCells, Written, stored_all, stored_since};
-use super::changes::ScopeRow;
 use super::claims;
 use super::error::failed;
 use super::history::{History, Opened, SessionRow, not_newest};
@@ -28,6 +27,7 @@ use crate::rows::{Planner, Segment, forked, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Values};
+use crate::shared::ScopeRow;
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
     PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
@@ -440,8 +440,7 @@ fn delete_user(desk: &Desk, key: &SessionKey) -> Result<Vec<String>, SessionErro
         run(desk, statement, &[&scope])?;
     }
     // The readers of other sessions have seen what is gone, and must not take what comes for it.
-    row.version += 1;
-    (row.known, row.cells) = (row.version, 0);
+    row.erase(row.version + 1);
     row.store(connection)?;
     run(
         desk,
