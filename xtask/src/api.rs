@@ -37,13 +37,13 @@ pub fn run(options: ApiOptions) -> Result<(), Error> {
     if differing == 0 { Ok(()) } else { Err(Error::Problems { check: "api", count: differing }) }
 }
 
-/// Documents all libraries as JSON. Only rustdoc itself is told to allow what is unstable: a variable for the whole call
-/// would build every dependency anew.
+/// Documents all libraries as JSON, which warns of what HTML would warn of. Only rustdoc itself is told to allow what is
+/// unstable: a variable for the whole call would build every dependency anew.
 fn document() -> Call {
     Call::cargo(["doc", "--workspace", "--no-deps", "--all-features", "--lib", "--quiet"])
         .env("RUSTDOC", this_program())
         .env(RUSTDOC_WITH_JSON, "1")
-        .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json")
+        .env("RUSTDOCFLAGS", "-D warnings -Z unstable-options --output-format json")
 }
 
 /// A library that is published.

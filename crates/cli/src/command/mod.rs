@@ -7,12 +7,15 @@ mod draw;
 mod history;
 mod inbox;
 mod inspect;
+mod mcp;
 mod requests;
+mod resources;
 mod resume;
 mod run;
 mod sessions;
 mod state;
 mod verify;
+mod work;
 
 use crate::agent_file::form::Form;
 use crate::agent_file::graph_form::GraphForm;
@@ -25,10 +28,12 @@ use crate::show;
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
     let json = args.json;
     match &args.command {
-        Command::Run { place, asked, question, set, key } => {
-            run::run(place, asked, question, set, key.as_deref(), json).await
+        Command::Run { place, asked, question, set, key, resources } => {
+            let sent = run::Sent { question, set, resources };
+            run::run(place, asked, &sent, key.as_deref(), json).await
         }
         Command::Chat { place, asked } => chat::chat(place, asked, json).await,
+        Command::Mcp { place, asked } => mcp::mcp(place, asked).await,
         Command::Sessions { place, limit } => sessions::sessions(place, limit.get(), json).await,
         Command::Inspect { place, at, diff, all, full } => {
             let what = inspect::What { at: at.as_ref(), diff: diff.as_deref(), all: *all, full: *full };
@@ -38,6 +43,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Resume { place, asked, approve, reject, modify, with_changed_agent, key, .. } => {
             let decided = resume::Decided { approve, reject, modify, key: key.as_deref() };
             resume::resume(place, asked, &decided, *with_changed_agent, json).await
+        }
+        Command::Work { place, asked, parallel, once } => {
+            work::work(place, asked, parallel.get(), *once, json).await
         }
         Command::Inbox { place, remove } => inbox::inbox(place, remove, json).await,
         Command::Replay { place } => history::replay(place, json).await,
@@ -63,6 +71,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
             state::set(place, values, json).await
         }
         Command::Check { agents } => Ok(check::check(agents, json)),
+        Command::Resources { agent, read, arguments } => {
+            resources::resources(agent, read.as_deref(), arguments, json).await
+        }
         Command::Draw { graph, language } => draw::draw(graph, *language, json),
         Command::Schema { of } => {
             let schema = match of {
