@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
@@ -117,7 +118,7 @@ pub(crate) fn session_event(
     if !temp.is_empty() {
         stored = stored.with_metadata(TEMP, serde_json::json!(temp));
     }
-    Ok(stored.with_record(Record { format: RECORD_FORMAT.to_owned(), version: FORMAT_VERSION, data }))
+    Ok(stored.with_record(Record::new(RECORD_FORMAT, FORMAT_VERSION, &data)?))
 }
 
 fn temp_keys(event: &agent_loop::Event) -> BTreeSet<String> {
@@ -226,7 +227,8 @@ pub(crate) fn loop_event(
         return Err(RunnerError::NewerRecord { key, version, found: record.version });
     }
     let Event { messages, actions, .. } = &*committed.event;
-    agent_loop::Event::deserialize(&record.data)
+    record
+        .read::<agent_loop::Event>()
         .map(|event| Some(event.with_content(messages.clone(), actions.delta.clone())))
         .map_err(|source| RunnerError::Record { key, version, source: source.into() })
 }
@@ -246,8 +248,16 @@ pub(crate) fn begins(event: &Event) -> bool {
 }
 
 /// The conversation that an event replaces the current one with, if any.
-pub(crate) fn rewrite(event: &Event) -> Option<&Value> {
-    run_record(event)?.data.get("rewrite")
+pub(crate) fn rewrite(event: &Event) -> Option<&RawValue> {
+    #[derive(Deserialize)]
+    struct Rewrite<'a> {
+        #[serde(borrow)]
+        rewrite: Option<&'a RawValue>,
+    }
+
+    // Few have one, and each event of a session is looked at.
+    let record = run_record(event).filter(|record| record.text().contains("\"rewrite\""))?;
+    record.read::<Rewrite<'_>>().ok()?.rewrite
 }
 
 /// The agent's fingerprint at the beginning of the invocation.
@@ -257,6 +267,19 @@ pub(crate) fn agent_of(event: &Event) -> Option<agent_loop::Fingerprint> {
 
 /// The summary of an event, if any.
 pub(crate) fn summary(event: &Event) -> Option<Summary> {
+    #[derive(Deserialize)]
+    struct Summarized {
+        kind: Kind,
+    }
+    #[derive(Deserialize)]
+    struct Kind {
+        summarized: Fields,
+    }
+    #[derive(Deserialize)]
+    struct Fields {
+        summary: Summary,
+    }
+
     let record = run_record(event).filter(|_| event.kind.as_str() == "summarized")?;
-    serde_json::from_value(record.data.pointer("/kind/summarized/summary")?.clone()).ok()
+    Some(record.read::<Summarized>().ok()?.kind.summarized.summary)
 }

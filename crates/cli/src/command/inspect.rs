@@ -281,7 +281,7 @@ pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut 
 /// The commit of a run that an event stores.
 pub(super) fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
     let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
-    let commit = stepfold::agent_loop::Event::deserialize(&record.data).ok()?;
+    let commit: stepfold::agent_loop::Event = record.read().ok()?;
     Some(commit.with_content(event.messages.clone(), event.actions.delta.clone()))
 }
 
