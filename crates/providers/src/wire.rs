@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
     ChatRequest, Content, Media, MediaSource, Message, ModelError, ModelErrorKind, Role, ServerTool,
-    ToolSpec, Transcript,
+    ToolChoice, ToolSpec, Transcript,
 };
 
 use crate::model::Dialect;
@@ -106,6 +106,16 @@ fn server_tools<'a>(dialect: &str, request: &'a ChatRequest) -> Result<&'a [Serv
 /// An error of what the provider has no way to say.
 pub(crate) fn unsupported(message: impl Into<String>) -> ModelError {
     ModelError::new(ModelErrorKind::Unsupported, message)
+}
+
+/// The error of a choice of tools that this version of the API has no form for.
+pub(crate) fn unknown_choice(choice: &ToolChoice) -> ModelError {
+    unsupported(format!("unsupported tool choice {choice:?}: this API has no form for it"))
+}
+
+/// The error of a message whose role this API has no form for.
+pub(crate) fn unknown_role(role: Role) -> ModelError {
+    unsupported(format!("unsupported role `{role}`: this API has no form for it"))
 }
 
 /// The error of a part that cannot stand in a message.

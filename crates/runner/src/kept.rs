@@ -72,7 +72,7 @@ pub(crate) fn followed(before: Seen, writes: Writes, receipt: &Receipt) -> Optio
     after.version += 1;
     after.scopes.app += u64::from(writes.app);
     after.scopes.user += u64::from(writes.user);
-    let stored = Seen { version: receipt.version, scopes: receipt.scopes };
+    let stored = Seen::new(receipt.version, receipt.scopes);
     (after == stored).then_some(stored)
 }
 

@@ -116,7 +116,7 @@ pub(crate) fn session_event(
     if !temp.is_empty() {
         stored = stored.with_metadata(TEMP, serde_json::json!(temp));
     }
-    Ok(stored.with_record(Record { format: RECORD_FORMAT.to_owned(), version: FORMAT_VERSION, data }))
+    Ok(stored.with_record(Record::new(RECORD_FORMAT, FORMAT_VERSION, data)))
 }
 
 fn temp_keys(event: &agent_loop::Event) -> BTreeSet<String> {

@@ -47,7 +47,7 @@ pub enum Busy {
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::Agent;
 /// use stepfold_runner::Runner;
 /// use stepfold_session_scopes::MemoryStore;
@@ -194,7 +194,7 @@ impl Runner {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use std::time::Duration;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::{Runner, RunnerError};
@@ -306,7 +306,7 @@ impl RunnerBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -334,7 +334,7 @@ impl RunnerBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -413,7 +413,7 @@ impl RunnerBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Traces};
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;

@@ -347,7 +347,7 @@ impl Host<'_> {
 fn started(run: &Run, place: usize) -> RunEvent {
     let is_node = run.walk().is_some();
     let none = || ToolCall::new("", "", stepfold_state_core::chat::Arguments::default());
-    let ToolCall { id, name, arguments } = run.task(place).map_or_else(none, |task| task.call());
+    let ToolCall { id, name, arguments, .. } = run.task(place).map_or_else(none, |task| task.call());
     match is_node {
         true => RunEvent::NodeStarted { node: name, branch: place },
         false => {

@@ -57,7 +57,7 @@ impl Event {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Event, RunEvent};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -387,7 +387,9 @@ mod tests {
     }
 
     fn outcome(result: ToolResult, writes: impl IntoIterator<Item = Write>) -> CallOutcome {
-        CallOutcome { status: CallStatus::Succeeded, result, delta: writes.into_iter().collect(), tries: 1 }
+        let mut outcome = CallOutcome::new(CallStatus::Succeeded, result);
+        outcome.delta = writes.into_iter().collect();
+        outcome
     }
 
     fn answered(place: usize, outcome: CallOutcome) -> Event {
@@ -430,7 +432,7 @@ mod tests {
     }
 
     fn replied(message: Message, finish_reason: FinishReason, output: Option<OutputFate>) -> Event {
-        let usage = Usage { input_tokens: 7, ..Usage::default() };
+        let usage = Usage::new(7, 0);
         let kind = EventKind::Replied {
             finish_reason,
             usage,
@@ -530,21 +532,16 @@ mod tests {
             1 => Just(CallStatus::Failed(CallFailure::Error)),
             1 => Just(CallStatus::Unknown),
         ];
-        (status, result(), delta(), 0..3_u32).prop_map(|(status, result, delta, tries)| CallOutcome {
-            status,
-            result,
-            delta,
-            tries,
+        (status, result(), delta(), 0..3_u32).prop_map(|(status, result, delta, tries)| {
+            let mut outcome = CallOutcome::new(status, result);
+            (outcome.delta, outcome.tries) = (delta, tries);
+            outcome
         })
     }
 
     fn usage() -> impl Strategy<Value = Usage> {
-        (0..2_u64, 0..2_u64, 0..2_u64, 0..2_u64).prop_map(|(input, output, cached, reasoning)| Usage {
-            input_tokens: input,
-            output_tokens: output,
-            cached_input_tokens: cached,
-            reasoning_tokens: reasoning,
-            ..Usage::default()
+        (0..2_u64, 0..2_u64, 0..2_u64, 0..2_u64).prop_map(|(input, output, cached, reasoning)| {
+            Usage::new(input, output).with_cached_input_tokens(cached).with_reasoning_tokens(reasoning)
         })
     }
 

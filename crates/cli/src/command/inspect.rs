@@ -301,7 +301,8 @@ pub(super) async fn at(desk: &Desk, key: &SessionKey, version: Option<&At>) -> a
         Some(version) => Some(desk.version(key, version).await?),
         None => None,
     };
-    let get = GetSession { version, ..GetSession::new(key.clone()) };
+    let mut get = GetSession::new(key.clone());
+    get.version = version;
     Ok(desk.runner.store().get(get).await?)
 }
 

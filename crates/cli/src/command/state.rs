@@ -35,7 +35,7 @@ pub(super) async fn get(place: &Place, key: Option<&str>, json: bool) -> anyhow:
     };
     if let Some(value) = state.get(key) {
         let value = match fit(&session, desk.runner.schema(), key) {
-            // Whoever names it wants to see it.
+            // A key that is named is shown.
             Fit::Undeclared => Some(value.to_json()),
             fit => seen(&desk, key, value.to_json(), fit),
         };

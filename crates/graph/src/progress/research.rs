@@ -255,9 +255,9 @@ impl fmt::Display for TaskStatus {
 /// use serde_json::json;
 /// use stepfold_graph::progress::NodeOutput;
 ///
-/// let output: NodeOutput = serde_json::from_value(json!({"text": "of nobody"}))?;
-/// assert_eq!((output.node.as_str(), &output.extras["text"]), ("", &json!("of nobody")));
-/// assert_eq!(serde_json::to_value(&output)?, json!({"text": "of nobody"}));
+/// let output: NodeOutput = serde_json::from_value(json!({"text": "without a node"}))?;
+/// assert_eq!((output.node.as_str(), &output.extras["text"]), ("", &json!("without a node")));
+/// assert_eq!(serde_json::to_value(&output)?, json!({"text": "without a node"}));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

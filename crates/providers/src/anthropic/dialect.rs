@@ -104,7 +104,7 @@ impl Dialect for Messages {
             return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
         let format = request.response_format.as_ref().map(output_config).transpose()?;
-        let choice = if request.tools.is_empty() { None } else { tool_choice(&request.tool_choice) };
+        let choice = if request.tools.is_empty() { None } else { tool_choice(&request.tool_choice)? };
         let leading = request.messages.iter().map(|message| &**message);
         let system = message::system(leading, self.marks_cache);
         Ok(wire::fields([
@@ -152,13 +152,14 @@ fn tool(spec: &ToolSpec) -> Value {
     tool
 }
 
-fn tool_choice(choice: &ToolChoice) -> Option<Value> {
-    match choice {
+fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
+    Ok(match choice {
         ToolChoice::Auto => None,
         ToolChoice::None => Some(json!({"type": "none"})),
         ToolChoice::Required => Some(json!({"type": "any"})),
         ToolChoice::Named(name) => Some(json!({"type": "tool", "name": name})),
-    }
+        other => return Err(wire::unknown_choice(other)),
+    })
 }
 
 fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {

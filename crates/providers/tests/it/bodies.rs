@@ -65,8 +65,7 @@ fn request() -> ChatRequest {
         )
         .with_strict(true),
     ];
-    let mut params =
-        ModelParams { temperature: Some(0.5), max_output_tokens: Some(100), ..ModelParams::default() };
+    let mut params = ModelParams::default().with_temperature(0.5).with_max_output_tokens(100);
     params.extras.insert("reasoning", json!({"effort": "low"}));
     params.extras.insert("generationConfig", json!({"thinkingConfig": {"includeThoughts": true}}));
     ChatRequest::new(conversation())
@@ -91,10 +90,7 @@ fn all_that_can_be_said() {
 
 #[test]
 fn what_an_api_has_no_field_for_is_an_error() {
-    for params in [
-        ModelParams { seed: Some(1), ..ModelParams::default() },
-        ModelParams { stop: vec!["x".to_owned()], ..ModelParams::default() },
-    ] {
+    for params in [ModelParams::default().with_seed(1), ModelParams::default().with_stop(["x"])] {
         let error = responses_body()(&ChatRequest::new(conversation()).with_params(params)).unwrap_err();
         assert_eq!(error.kind(), &ModelErrorKind::Unsupported, "{error}");
     }
@@ -143,10 +139,10 @@ fn requests() -> Vec<(&'static str, ChatRequest)> {
         ),
         ("a JSON object", plain().with_response_format(ResponseFormat::JsonObject)),
         ("a JSON Schema", plain().with_response_format(schema)),
-        ("`temperature`", params(ModelParams { temperature: Some(0.5), ..ModelParams::default() })),
-        ("`seed`", params(ModelParams { seed: Some(1), ..ModelParams::default() })),
-        ("`logprobs`", params(ModelParams { logprobs: Some(2), ..ModelParams::default() })),
-        ("`stop`", params(ModelParams { stop: vec!["x".to_owned()], ..ModelParams::default() })),
+        ("`temperature`", params(ModelParams::default().with_temperature(0.5))),
+        ("`seed`", params(ModelParams::default().with_seed(1))),
+        ("`logprobs`", params(ModelParams::default().with_logprobs(2))),
+        ("`stop`", params(ModelParams::default().with_stop(["x"]))),
     ]
 }
 
@@ -370,7 +366,7 @@ fn a_server_tool_is_offered_by_its_own_provider_and_refused_by_others() {
         for own in ["openai", "openai-chat", "anthropic", "gemini"] {
             let tool = json!({"type": "web_search", "max_uses": 3});
             let server_tools = vec![ServerTool::new(own, tool.clone())];
-            let params = ModelParams { server_tools, ..ModelParams::default() };
+            let params = ModelParams::default().with_server_tools(server_tools);
             let alone = ChatRequest::new(conversation()).with_params(params.clone());
             let beside =
                 alone.clone().with_tools([ToolSpec::new("search", "Finds.", json!({"type": "object"}))]);

@@ -138,7 +138,7 @@ async fn nothing_that_was_handed_on_is_sent_again() {
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_notices_is_no_beginning() {
-    let usage = Usage { input_tokens: 1, ..Usage::default() };
+    let usage = Usage::new(1, 0);
     let silent = ScriptedReply::from("").with_id("r1").with_usage(usage).truncated();
     let script = Scripted::new([silent, ScriptedReply::from("ok").with_id("r2")]);
     let reply = script.layer(policy()).respond(request()).into_reply().await.unwrap();
@@ -286,7 +286,7 @@ async fn each_timeout_says_which_it_was() {
 
 #[test]
 fn traces_have_the_names_of_the_conventions_and_no_content() {
-    let usage = Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() };
+    let usage = Usage::new(12, 3);
     let reply =
         || ScriptedReply::from("area 3").with_usage(usage).with_id("r1").finished(FinishReason::Length);
     let told = spans(|| {

@@ -60,6 +60,7 @@ impl fmt::Display for EventKind {
 
 /// The actions of an event, in addition to its messages.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Actions {
     /// The writes, in order. Those to `temp:` are never stored.
     pub delta: Delta,
@@ -78,6 +79,7 @@ impl Actions {
 
 /// A record that a runner keeps with an event and a store never looks into.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Record {
     /// The name of its format.
     pub format: String,
@@ -85,6 +87,13 @@ pub struct Record {
     pub version: u64,
     /// The record itself.
     pub data: Value,
+}
+
+impl Record {
+    /// A record in this version of a format.
+    pub fn new(format: impl Into<String>, version: u64, data: impl Into<Value>) -> Self {
+        Record { format: format.into(), version, data: data.into() }
+    }
 }
 
 /// An atomic commit: messages, writes, and a runner's record.
@@ -105,7 +114,9 @@ pub struct Record {
 /// assert_eq!(event.messages.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(alias("checkpoint"))]
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Event {
     /// Unique within the session.
     pub id: EventId,
@@ -214,10 +225,19 @@ pub(crate) fn exceeds(value: &Value, limit: usize) -> bool {
 }
 
 /// An event with the version that committing it gave the session.
+#[doc(alias("checkpoint"))]
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct CommittedEvent {
     /// The version, from 1. Events are ordered by it.
     pub version: u64,
     /// The event.
     pub event: Arc<Event>,
+}
+
+impl CommittedEvent {
+    /// An event, and the version that committing it gave the session.
+    pub fn new(version: u64, event: impl Into<Arc<Event>>) -> Self {
+        CommittedEvent { version, event: event.into() }
+    }
 }
