@@ -59,7 +59,23 @@ const MCP_PYTHON: Peer = Peer {
     variable: "STEPFOLD_INTEROP_MCP_PYTHON",
 };
 
-const PEERS: [Peer; 4] = [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON];
+/// The other side of the page "Coming from LangGraph" (MIT).
+const LANGGRAPH: Peer = Peer {
+    name: "langgraph",
+    needs: &["python3"],
+    packages: &["langgraph==1.2.22", "langchain==1.4.7", "langgraph-checkpoint-sqlite==3.1.2"],
+    variable: "STEPFOLD_INTEROP_LANGGRAPH",
+};
+
+/// The other side of the page "Coming from pydantic-ai" (MIT).
+const PYDANTIC_AI: Peer = Peer {
+    name: "pydantic-ai",
+    needs: &["python3"],
+    packages: &["pydantic-ai-slim==2.68.0"],
+    variable: "STEPFOLD_INTEROP_PYDANTIC_AI",
+};
+
+const PEERS: [Peer; 6] = [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON, LANGGRAPH, PYDANTIC_AI];
 
 /// Installs the peers and runs the tests.
 ///
@@ -190,6 +206,12 @@ mod tests {
             python3 -m venv venv
             /x/target/interop/mcp-python/venv/bin/python -m pip install --quiet --disable-pip-version-check mcp==2.3.0
             STEPFOLD_INTEROP_MCP_PYTHON=/x/target/interop/mcp-python/venv/bin/python
+            python3 -m venv venv
+            /x/target/interop/langgraph/venv/bin/python -m pip install --quiet --disable-pip-version-check langgraph==1.2.22 langchain==1.4.7 langgraph-checkpoint-sqlite==3.1.2
+            STEPFOLD_INTEROP_LANGGRAPH=/x/target/interop/langgraph/venv/bin/python
+            python3 -m venv venv
+            /x/target/interop/pydantic-ai/venv/bin/python -m pip install --quiet --disable-pip-version-check pydantic-ai-slim==2.68.0
+            STEPFOLD_INTEROP_PYDANTIC_AI=/x/target/interop/pydantic-ai/venv/bin/python
             cargo test --workspace --all-features --test it interop -- --nocapture
         "#]].assert_eq(&(lines.join("\n") + "\n"));
     }

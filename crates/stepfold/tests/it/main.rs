@@ -7,5 +7,6 @@
     reason = "a helper of a test fails the test, and takes what reads best"
 )]
 
+mod coming_from;
 mod mcp;
 mod otel;
