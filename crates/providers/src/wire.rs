@@ -174,6 +174,7 @@ pub(crate) fn base64(media: &Media) -> Option<Cow<'_, str>> {
 }
 
 /// The content as text, if it is here and is text.
+#[cfg(feature = "anthropic")]
 pub(crate) fn text(media: &Media) -> Option<Cow<'_, str>> {
     match &media.source {
         MediaSource::Text(text) => Some(Cow::Borrowed(text)),

@@ -207,7 +207,6 @@ impl fmt::Debug for SessionSchema {
 
 /// A stored value in another schema; see [`SessionSchema::adopt`].
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum Adopted {
     /// Unchanged.
     Same,

@@ -23,7 +23,6 @@ const WIDEST: usize = 120;
 
 /// When colors are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Color {
     /// At a terminal, unless `NO_COLOR` is set.
     #[default]

@@ -22,7 +22,6 @@ const LOG_WIDTH: usize = 200;
 
 /// The form of what is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Form {
     /// Lines of a log, in a pipe or a file: not wrapped, without times, the same for the same run.
     Log,
@@ -50,7 +49,6 @@ impl Form {
 
 /// Something to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Shown {
     /// More of the answer, in Markdown.
     Reply(String),

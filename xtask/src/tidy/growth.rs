@@ -28,6 +28,7 @@ const CLOSED: &[(&str, &str)] = &[
         "the form of another program's records; unknown fields are extras",
     ),
     ("stepfold_graph::progress::Task", "the form of another program's records; unknown fields are extras"),
+    ("stepfold_session_scopes::Adopted", "what becomes of a stored value: all of it has to be decided"),
     ("stepfold_session_scopes::ByScope", "one value for each stored scope"),
     ("stepfold_session_scopes::Expected", "a version or any"),
     (
@@ -37,6 +38,9 @@ const CLOSED: &[(&str, &str)] = &[
     ("stepfold_session_scopes::ScopeKey", "the scopes that sessions share"),
     ("stepfold_session_scopes::ScopeVersions", "the scopes that sessions share"),
     ("stepfold_session_scopes::SessionKey", "the address of a session, which is stored"),
+    ("stepfold_terminal::Color", "the values of `--color` in the field"),
+    ("stepfold_terminal::Form", "a terminal or not: all that is printed has both"),
+    ("stepfold_terminal::Shown", "what a program has to print: a piece that is ignored is lost text"),
     ("stepfold_tools::Effect", "what may happen to a call after a crash: all of it has to be decided"),
 ];
 
