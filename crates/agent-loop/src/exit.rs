@@ -76,6 +76,8 @@ pub enum Pause {
     Approval,
     /// A breakpoint was reached.
     Breakpoint(Breakpoint),
+    /// The host asked for a pause between two steps: [`suspend_with`](crate::RunBuilder::suspend_with).
+    Suspended,
 }
 
 /// A point where a run pauses (interrupt before).
@@ -200,6 +202,7 @@ impl fmt::Display for Exit {
             Exit::Cancelled => "the run was cancelled",
             Exit::Paused(Pause::Approval) => "the run waits for decisions",
             Exit::Paused(Pause::Breakpoint(breakpoint)) => return write!(f, "the run stopped {breakpoint}"),
+            Exit::Paused(Pause::Suspended) => "the run was suspended between two steps",
             Exit::Failed => "the run failed",
         })
     }

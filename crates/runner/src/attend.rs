@@ -125,10 +125,11 @@ impl Turn {
         Ok(())
     }
 
-    /// Releases the claim, if it is held.
-    pub(crate) async fn release(&self) {
+    /// Releases the claim, if it is held. If work is left, any worker may take it up.
+    pub(crate) async fn release(&self, is_unfinished: bool) {
         if let Some(token) = self.slot.held.take() {
-            let request = ReleaseClaim::new(self.slot.key.clone(), token);
+            let mut request = ReleaseClaim::new(self.slot.key.clone(), token);
+            request.unfinished = is_unfinished.then(|| self.runner.clock.now());
             let release = || self.runner.store.release(request.clone());
             // One that could not be released expires.
             let _ = release.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;

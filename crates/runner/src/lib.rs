@@ -64,6 +64,9 @@
 //! # }).unwrap();
 //! ```
 //!
+//! A host of many machines uses [`SessionHandle::run_as`]: a function that any worker may repeat, with a
+//! [`Report`] that can be stored, and [`RunnerError::remedy`] for what to do after an error.
+//!
 //! Further topics: [`Busy`] decides about a message for a busy session; [`SessionHandle::resume`] continues a
 //! run that waits, was interrupted or failed, and [`abandon`](SessionHandle::abandon) cancels it;
 //! [`fork`](SessionHandle::fork) and [`rewind`](SessionHandle::rewind) try alternatives;
@@ -84,7 +87,8 @@
 //! # What is absent
 //!
 //! The loop decides and the store stores; this crate does neither. Nothing is resumed automatically when a
-//! process starts: the application lists the sessions and resumes them. `temp:` values are never stored.
+//! process starts: the application spawns [`Runner::recover`], or resumes sessions by itself. `temp:` values are never
+//! stored.
 //!
 //! # Prior art
 //!
@@ -98,6 +102,7 @@ mod closing;
 mod compare;
 mod decided;
 mod error;
+mod follow;
 mod handle;
 mod history;
 mod hub;
@@ -110,12 +115,18 @@ mod observers;
 mod ports;
 mod process;
 mod record;
+mod recover;
+mod remedy;
 mod replay;
+mod report;
 mod resume;
+mod run_as;
 mod runner;
 mod slot;
 mod slots;
+mod taken;
 mod turn;
+mod watch;
 mod work;
 
 #[doc = include_str!("../docs/guarantees.md")]
@@ -134,5 +145,10 @@ pub use crate::inbox::WaitingMessage;
 pub use crate::invocation::{Ended, Invocation};
 pub use crate::ports::{ShortIds, SystemClock, WallClock};
 pub use crate::record::{RECORD_FORMAT, failure, is_unfinished};
+pub use crate::recover::RecoverOptions;
+pub use crate::remedy::Remedy;
+pub use crate::report::{REPORT_FORMAT, Report, RunStatus};
 pub use crate::resume::Resume;
+pub use crate::run_as::RunAs;
 pub use crate::runner::{Busy, Runner, RunnerBuilder};
+pub use crate::watch::SessionChange;

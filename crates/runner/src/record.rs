@@ -189,6 +189,14 @@ pub(crate) fn takes(event: &Event, id: &InvocationId) -> bool {
         || others.is_some_and(|others| others.iter().any(|other| other.as_str() == Some(id.as_str())))
 }
 
+/// The ids of the messages that an event took: that of its own invocation, if it begins it, and those of others.
+pub(crate) fn taken_by(event: &Event) -> impl Iterator<Item = InvocationId> {
+    let own = begins(event).then(|| event.invocation.clone());
+    let others = event.metadata.get(TAKEN).and_then(Value::as_array);
+    let others = others.into_iter().flatten().filter_map(Value::as_str);
+    own.into_iter().chain(others.filter_map(|id| InvocationId::new(id).ok()))
+}
+
 /// Whether a session with this newest event is in the middle of a run: the run waits for a decision, was
 /// interrupted, failed, or is running. Determined by the record, independent of the current agent.
 pub fn is_unfinished(event: &Event) -> bool {
@@ -198,6 +206,12 @@ pub fn is_unfinished(event: &Event) -> bool {
 /// Whether an event is the last one of a run, independent of the current agent.
 pub(crate) fn ends(event: &Event) -> bool {
     is_of_run(event) && event.metadata.contains_key(EXIT)
+}
+
+/// The exit reason of a run, if the event is its last one.
+pub(crate) fn exit_of(event: &Event) -> Option<Exit> {
+    let exit = event.metadata.get(EXIT).filter(|_| is_of_run(event))?;
+    serde_json::from_value(exit.clone()).ok()
 }
 
 /// The commit of the loop that a session event stores; `None` if it does not belong to a run.

@@ -230,9 +230,9 @@ pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
     Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, Fault, FaultKind, FaultPlace,
     ForkInfo, ForkSession, GetSession, InboxEntry, InboxKind, LabelVersion, ListForks, ListSessions,
-    MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, PruneSession, Pruned, REMEMBERED_INPUTS,
-    REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim,
-    Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, TakeOver, Verified, VerifySessions,
-    WriteScope,
+    ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, PruneSession, Pruned,
+    REMEMBERED_INPUTS, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, TakeOver,
+    Unattended, Verified, VerifySessions, WriteScope,
 };
 pub use crate::time::Timestamp;

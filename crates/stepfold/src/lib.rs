@@ -186,6 +186,8 @@ pub mod guide {
     pub mod claims {}
     #[doc = include_str!("../guide/deploying.md")]
     pub mod deploying {}
+    #[doc = include_str!("../guide/many_machines.md")]
+    pub mod many_machines {}
     #[cfg(feature = "mcp")]
     #[doc = include_str!("../guide/mcp.md")]
     pub mod mcp {}

@@ -42,6 +42,9 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
             run.stop_here();
             return Ok(Exit::Paused(Pause::Breakpoint(breakpoint)));
         }
+        if host.is_suspended(run) {
+            return Ok(Exit::Paused(Pause::Suspended));
+        }
         match run.decide() {
             Need::Nothing(exit) => return Ok(exit),
             Need::Model => boxed(|| host.ask_model(run)).await?,
@@ -76,6 +79,10 @@ struct Host<'a> {
     /// The step of the last reply that came here: its calls are asked about by the tools as they are.
     replied: Option<u64>,
     cancellation: CancellationToken,
+    /// Asks for a pause at the next boundary of steps.
+    suspension: CancellationToken,
+    /// The steps that the run had made when the driver took over.
+    first_step: u64,
     inbox: Option<Inbox<'a>>,
     clock: Arc<dyn Clock + 'a>,
     /// What the clock said when the driver took over.
@@ -100,6 +107,18 @@ impl Host<'_> {
 
     fn is_cancelled(&self) -> bool {
         self.cancellation.is_cancelled()
+    }
+
+    /// Whether the run pauses here: a pause was asked for, and the next step would begin. One step is made in any case,
+    /// so that a run that is suspended again and again comes to its end.
+    fn is_suspended(&self, run: &Run) -> bool {
+        let is_boundary = |need| {
+            matches!(
+                need,
+                Need::Hook(HookPoint::BeforeModel) | Need::Summary(_) | Need::Model | Need::Superstep
+            )
+        };
+        self.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
     }
 
     /// Does a step's work outside of inner agents and graphs. Returns the reason if the run waits.

@@ -58,6 +58,7 @@ pub struct RunBuilder<'a> {
     decisions: Decisions,
     breakpoints: Vec<Breakpoint>,
     cancellation: CancellationToken,
+    suspension: CancellationToken,
     inbox: Option<Inbox<'a>>,
 }
 
@@ -117,6 +118,7 @@ impl<'a> RunBuilder<'a> {
             decisions: Decisions::new(),
             breakpoints: Vec::new(),
             cancellation: CancellationToken::new(),
+            suspension: CancellationToken::new(),
             inbox: None,
         }
     }
@@ -224,6 +226,35 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
+    /// Pauses at the next boundary of steps when this token is cancelled: [`Pause::Suspended`](crate::Pause::Suspended).
+    /// A step is finished first, with all its calls, and at least one is made; of a graph, a superstep.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{CancellationToken, Tool, ToolError};
+    /// use stepfold_agent_loop::{Agent, Exit, Pause};
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let pay = Tool::new("pay", "Pays a bill.", pay).build()?;
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
+    /// let agent = Agent::builder(model).tools([pay]).build()?;
+    /// let token = CancellationToken::new();
+    /// token.cancel();
+    /// let suspended = agent.run("pay the bill").suspend_with(token).await?;
+    /// assert_eq!((suspended.exit(), suspended.steps()), (&Exit::Paused(Pause::Suspended), 1));
+    ///
+    /// let outcome = suspended.into_run().resume().await?;
+    /// assert_eq!((outcome.exit(), outcome.text()), (&Exit::Text, "done".into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn suspend_with(mut self, token: CancellationToken) -> Self {
+        self.suspension = token;
+        self
+    }
+
     /// Takes what the user says meanwhile: it joins the run before the next request to the model. What is left
     /// when the run ends stays in the channel.
     pub fn inbox(self, mut messages: mpsc::Receiver<Message>) -> Self {
@@ -255,6 +286,7 @@ impl<'a> RunBuilder<'a> {
             decisions,
             breakpoints,
             cancellation,
+            suspension,
             inbox,
         } = self;
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
@@ -277,6 +309,8 @@ impl<'a> RunBuilder<'a> {
             breakpoints,
             replied: None,
             cancellation,
+            suspension,
+            first_step: run.steps(),
             inbox,
             clock,
             since,

@@ -117,7 +117,7 @@ impl Watch {
     pub(crate) fn see(&mut self, seen: &Seen) {
         self.has_seen_run |= is_of_run(seen);
         match seen {
-            Seen::Event { number, event, is_earlier } if self.json => {
+            Seen::Event { number, event, is_earlier, .. } if self.json => {
                 let mut told = json!({"event": event, "number": number});
                 let is_earlier = *is_earlier || self.is_aside;
                 if is_earlier {

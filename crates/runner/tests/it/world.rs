@@ -13,9 +13,10 @@ use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, Ids};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, MemoryStore,
-    PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey,
-    Session, SessionError, SessionPage, SessionStore, SqliteStore, Timestamp, Values, WriteScope,
+    EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, ListUnattended,
+    ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed,
+    RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore, SqliteStore, Timestamp,
+    Unattended, UserId, Values, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerBuilder, SessionHandle, WallClock};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream, Role};
@@ -532,6 +533,8 @@ impl SessionStore for Watched {
         write_scope: WriteScope => Values;
         prune: PruneSession => Pruned;
         inbox: ReadInbox => Vec<InboxEntry>;
+        users: ListUsers => Vec<UserId>;
+        unattended: ListUnattended => Vec<Unattended>;
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {

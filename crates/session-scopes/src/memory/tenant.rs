@@ -21,7 +21,7 @@ use crate::schema::SessionSchema;
 use crate::scope::{ByScope, Scope, writes_of};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 use crate::store::{
-    Before, EventRange, GetSession, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, WriteScope,
+    Before, EventRange, GetSession, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, WriteScope, page_of,
 };
 use crate::time::Timestamp;
 
@@ -502,6 +502,10 @@ impl Entry {
             EventRange::All => (0, usize::MAX),
             EventRange::Last(count) => (0, count),
             EventRange::AfterVersion(version) => (version, usize::MAX),
+            EventRange::Page { after, limit } => {
+                let page = page_of(ranges, after.max(self.oldest), limit);
+                return self.range(EventRange::All, &page);
+            }
             EventRange::Since(time) => {
                 let is_older = |committed: &&CommittedEvent| committed.event.at < time;
                 let older = ranges.iter().rev().find_map(|range| self.newest_first(*range).find(is_older));

@@ -34,6 +34,7 @@ use crate::seal::SessionRecord;
 use crate::session::{Session, Values, Visible};
 use crate::store::{
     Cursor, EventRange, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox, ScopeKey, SessionPage,
+    page_of,
 };
 use crate::time::Timestamp;
 
@@ -448,6 +449,9 @@ async fn event_pieces(
         EventRange::All => (oldest, u64::MAX),
         EventRange::Last(count) => (oldest, count as u64),
         EventRange::AfterVersion(version) => (version.max(oldest), u64::MAX),
+        EventRange::Page { after, limit } => {
+            return Ok(pieces(&page_of(ranges, after.max(oldest), limit), oldest, u64::MAX));
+        }
         EventRange::Since(time) => {
             let (firsts, lasts) = columns(ranges.iter().copied());
             let given: Given<'_> = &[&record.number, &to_db(oldest), &firsts, &lasts, &time.as_micros()];

@@ -18,7 +18,7 @@ use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{Segment, from_db, to_db};
 use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Visible};
-use crate::store::EventRange;
+use crate::store::{EventRange, page_of};
 use crate::time::Timestamp;
 use crate::work::Work;
 
@@ -274,6 +274,10 @@ impl History {
             EventRange::All => (oldest, u64::MAX),
             EventRange::Last(count) => (oldest, count as u64),
             EventRange::AfterVersion(version) => (version.max(oldest), u64::MAX),
+            EventRange::Page { after, limit } => {
+                let page = page_of(ranges, after.max(oldest), limit);
+                return self.events(connection, row, &page, EventRange::All);
+            }
             EventRange::Since(time) => (self.last_before(connection, (oldest, ranges), time)?, u64::MAX),
         };
         let mut events = Vec::new();

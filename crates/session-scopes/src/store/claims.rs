@@ -132,12 +132,22 @@ pub struct ReleaseClaim {
     pub key: SessionKey,
     /// The token of the claim.
     pub token: u64,
+    /// If work is left, the time of the request: the claim is not removed but expires now, so that any worker may take
+    /// it, and [`unattended`](crate::SessionStore::unattended) lists the session. Stores with their own clock use that one.
+    pub unfinished: Option<Timestamp>,
 }
 
 impl ReleaseClaim {
-    /// Releases the claim with this token.
-    pub const fn new(key: SessionKey, token: u64) -> Self {
-        ReleaseClaim { key, token }
+    /// Releases the claim with this token: its work is done.
+    pub fn new(key: SessionKey, token: u64) -> Self {
+        ReleaseClaim { key, token, unfinished: None }
+    }
+
+    /// Releases it although work is left, at this time.
+    #[must_use]
+    pub fn unfinished(mut self, at: Timestamp) -> Self {
+        self.unfinished = Some(at);
+        self
     }
 }
 
@@ -355,6 +365,18 @@ impl Fence {
     pub(crate) fn released(&self, key: &SessionKey, token: u64) -> Result<Self, SessionError> {
         self.holder_of(key, token)?;
         Ok(Fence { token, holder: None })
+    }
+
+    /// The stored data after a release on request; `now` by the clock that counts.
+    pub(crate) fn given_up(
+        &self,
+        request: &ReleaseClaim,
+        now: Option<Timestamp>,
+    ) -> Result<Self, SessionError> {
+        let (key, token) = (&request.key, request.token);
+        let Some(at) = request.unfinished else { return self.released(key, token) };
+        let (owner, expires) = self.holder_of(key, token)?;
+        Ok(Fence { token, holder: Some((owner.clone(), (*expires).min(now.unwrap_or(at)))) })
     }
 
     /// Refuses a token that is not the current one.

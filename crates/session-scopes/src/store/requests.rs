@@ -268,8 +268,30 @@ pub enum EventRange {
     Last(usize),
     /// Those after a version.
     AfterVersion(u64),
+    /// The oldest ones after a version, up to a number: a page. The next one begins after the last of these.
+    Page {
+        /// The version before the first.
+        after: u64,
+        /// The maximum number.
+        limit: usize,
+    },
     /// Those after the newest event that is older than this.
     Since(Timestamp),
+}
+
+/// The first versions after one in some ranges, up to a number, as ranges.
+pub(crate) fn page_of(ranges: &[(u64, u64)], after: u64, limit: usize) -> Vec<(u64, u64)> {
+    let mut left = limit as u64;
+    let mut page = Vec::new();
+    for (first, last) in ranges {
+        let first = (*first).max(after.saturating_add(1));
+        let last = (*last).min(first.saturating_add(left).saturating_sub(1));
+        if left > 0 && first <= last {
+            left -= last - first + 1;
+            page.push((first, last));
+        }
+    }
+    page
 }
 
 /// Sessions to be listed.
