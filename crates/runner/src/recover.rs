@@ -1,4 +1,4 @@
-//! Recovery: brings runs to their end that no worker has, whoever began them.
+//! Recovery: brings runs to their end that no worker has, from any process.
 //!
 //! There is no queue. The claim on a session is the lease, and an expired one is the sign that work is left.
 
@@ -79,7 +79,7 @@ impl RecoverOptions {
 
 impl Runner {
     /// Recovers runs that no worker has: those that were interrupted (their worker died, was frozen or shut down, or the
-    /// run failed or was suspended), and messages that were accepted and not taken. Across all users, whoever waits longest
+    /// run failed or was suspended), and messages that were accepted and not taken. Across all users, the one that waits longest
     /// first. Runs until the runner is [shut down](Runner::shutdown); an application spawns it in each of its
     /// processes, and the claims on sessions share the work out.
     ///
@@ -97,7 +97,7 @@ impl Runner {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::{RecoverOptions, Runner};
     /// use stepfold_session_scopes::{AnyStore, MemoryStore};
@@ -127,7 +127,7 @@ impl Runner {
 struct Recovery {
     runner: Runner,
     options: RecoverOptions,
-    /// What is due, whoever waits longest first.
+    /// What is due, the longest waiting first.
     due: VecDeque<Unattended>,
     running: FuturesUnordered<BoxFuture<'static, (Unattended, Ended)>>,
     at_work: HashSet<SessionKey>,
@@ -188,7 +188,8 @@ impl Recovery {
     async fn list(&mut self) -> Result<(), RunnerError> {
         let inner = &self.runner.0;
         let (now, enough) = (inner.clock.now(), self.options.parallel.saturating_mul(4));
-        let mut request = ListUnattended { app: inner.app.clone(), now, limit: PAGE, after: None };
+        let mut request = ListUnattended::new(inner.app.clone(), now);
+        request.limit = PAGE;
         self.due.clear();
         let mut listed = HashSet::new();
         loop {

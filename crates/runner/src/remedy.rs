@@ -10,7 +10,7 @@ use crate::error::RunnerError;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::Agent;
 /// use stepfold_runner::{Remedy, Runner};
 /// use stepfold_session_scopes::MemoryStore;
@@ -24,11 +24,10 @@ use crate::error::RunnerError;
 /// # }).unwrap();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Remedy {
     /// The same request may succeed soon, here or in another process: repeat it, with pauses.
     Retry,
-    /// The same request may succeed after somebody has acted: decided, deployed, repaired. Repeating it before
+    /// The same request may succeed after a person has acted: decided, deployed, repaired. Repeating it before
     /// only costs.
     Wait,
     /// The same request never succeeds.

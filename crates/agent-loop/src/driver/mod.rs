@@ -110,7 +110,7 @@ impl Host<'_> {
     }
 
     /// Whether the run pauses here: a pause was asked for, and the next step would begin. One step is made in any case,
-    /// so that a run that is suspended again and again comes to its end.
+    /// so that a run that is suspended again and again ends.
     fn is_suspended(&self, run: &Run) -> bool {
         let is_boundary = |need| {
             matches!(

@@ -232,8 +232,8 @@ impl<'a> RunBuilder<'a> {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{CancellationToken, Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{CancellationToken, Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Exit, Pause};
     ///
     /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }

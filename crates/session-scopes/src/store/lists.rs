@@ -41,12 +41,17 @@ impl ListUsers {
     /// # Errors
     /// [`SessionError::InvalidId`].
     pub fn new(app: impl Into<Arc<str>>) -> Result<Self, SessionError> {
-        Ok(ListUsers { app: AppId::new(app)?, after: None, limit: 1_000 })
+        Ok(ListUsers::of(AppId::new(app)?))
+    }
+
+    /// The first 1,000 users of an app.
+    pub const fn of(app: AppId) -> Self {
+        ListUsers { app, after: None, limit: 1_000 }
     }
 }
 
 /// Sessions of an app to be listed in which work is left and no worker is: the claim has expired, or entries wait in
-/// the inbox and there is no claim. Whoever waits longest comes first.
+/// the inbox and there is no claim. The one that waits longest comes first.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ListUnattended {
@@ -68,7 +73,7 @@ pub struct Unattended {
     pub key: SessionKey,
     /// Since when: the expiry of the claim, or the last known write.
     pub since: Timestamp,
-    /// Whether a claim has expired. If not, nobody has claimed the session since entries came to its inbox.
+    /// Whether a claim has expired. If not, no worker has claimed the session since entries came to its inbox.
     pub is_claimed: bool,
     /// The position of the newest waiting entry in its inbox; 0 if there is none.
     pub inbox: u64,
@@ -83,6 +88,11 @@ impl Unattended {
 }
 
 impl ListUnattended {
+    /// The first 100 sessions of an app, by this time.
+    pub const fn new(app: AppId, now: Timestamp) -> Self {
+        ListUnattended { app, now, limit: 100, after: None }
+    }
+
     /// The bounds of the page: the place after which it begins.
     pub(crate) fn begins_after(&self) -> Result<(Timestamp, i64), SessionError> {
         let first = || (Timestamp::from_micros(i64::MIN), i64::MIN);

@@ -181,7 +181,7 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported("lists of users")) }
     }
 
-    /// Lists the sessions of an app in which work is left and no worker is, whoever waits longest first. The cost does
+    /// Lists the sessions of an app in which work is left and no worker is, the longest waiting first. The cost does
     /// not depend on the other sessions.
     ///
     /// # Errors
