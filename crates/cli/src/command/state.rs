@@ -29,7 +29,7 @@ pub(super) async fn get(place: &Place, key: Option<&str>, json: bool) -> anyhow:
         if json {
             show::line(Value::Object(seen.collect()).to_string());
         } else {
-            seen.for_each(|(key, value)| show::line(format!("{key} = {value}")));
+            seen.for_each(|(key, value)| show::row(&show::key_and_value("", &format!("{key} = {value}")), 4));
         }
         return Ok(Ending::Done);
     };
