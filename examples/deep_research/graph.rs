@@ -129,7 +129,7 @@ where
     Ok(graph)
 }
 
-/// The state of spec/004, and what this graph adds.
+/// The state of a research agent, and what this graph adds.
 fn schema() -> Result<Schema, Box<dyn Error>> {
     let schema = Schema::builder()
         .fields::<ResearchState>()

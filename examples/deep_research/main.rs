@@ -152,7 +152,7 @@ fn question(arguments: &Arguments) -> Result<String, Failure> {
     Ok(first.ok_or("the written conversation plans nothing")?.to_owned())
 }
 
-/// The state that a research begins with: the fields of spec/004 that are the user's.
+/// The state that a research begins with: the fields of the template that are the user's.
 fn values(arguments: &Arguments, session: &SessionHandle, question: &str) -> Result<Value, Failure> {
     let depth = ResearchDepth::from(arguments.depth);
     let state = ResearchState {

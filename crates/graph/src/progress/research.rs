@@ -1,4 +1,4 @@
-//! The typed state of a deep-research agent: the template of spec/004, field by field.
+//! The typed state of a deep-research agent: the template that such agents use on LangGraph, field by field.
 //!
 //! A field that is `None` is left out when the struct is written as JSON, since a null would be a value.
 //!

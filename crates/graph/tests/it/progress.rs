@@ -51,7 +51,7 @@ fn two_tasks() -> State {
 
 // ========== The typed state ==========
 
-/// The fields of the template of spec/004, in its order.
+/// The fields of the template, in its order.
 const TEMPLATE: [&str; 24] = [
     "graph_type",
     "query",
