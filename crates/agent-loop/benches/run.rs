@@ -56,8 +56,9 @@ impl ChatModel for Restless {
                 Ids::Missing => None,
                 Ids::Same => Some("call".to_owned()),
             };
-            let (name, arguments) = (Some("nothing".to_owned()), "{}".to_owned());
-            Chunk::ToolCall(ToolCallChunk { index, id, name, arguments })
+            let mut chunk = ToolCallChunk::new(index, "{}").with_name("nothing");
+            chunk.id = id;
+            Chunk::ToolCall(chunk)
         });
         ReplyStream::from_chunks(calls.chain([Chunk::Finished(FinishReason::ToolCalls)]))
     }

@@ -1,5 +1,8 @@
 //! The run of an agent as a machine that can be stopped, stored, resumed and replayed.
 //!
+//! In the facade: `stepfold::agent_loop`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_agent_loop`.
+//!
 //! # The tour
 //!
 //! An [`Agent`] is the fixed part of runs: a model, tools, instructions, the schema of the state, and exit
@@ -7,7 +10,7 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-//! # use stepfold_agent_loop::test_kit::Script;
+//! use stepfold_agent_loop::test_kit::Script;
 //! use serde_json::json;
 //! use stepfold_agent_loop::{Agent, Exit, Input};
 //! use stepfold_state_core::state::Schema;
@@ -61,8 +64,8 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-//! # use stepfold_agent_loop::test_kit::Script;
-//! # use stepfold_tools::{Tool, ToolError};
+//! use stepfold_agent_loop::test_kit::Script;
+//! use stepfold_tools::{Tool, ToolError};
 //! use stepfold_agent_loop::{Agent, Decision, Exit, Pause, Run};
 //! use stepfold_tools::Approval;
 //!

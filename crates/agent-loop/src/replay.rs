@@ -30,7 +30,7 @@ use crate::state_input::{StateInput, TEMPORARY, are_recorded_alike, is_told};
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Recording, Run};
 ///
 /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -159,7 +159,7 @@ impl Run {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Event, Run, RunEvent};
     /// use stepfold_tools::{Effect, Tool, ToolError, Toolset};
     ///
@@ -452,7 +452,7 @@ impl Divergence {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Divergence};
     /// use stepfold_state_core::state::Schema;
     ///
@@ -712,7 +712,7 @@ impl Event {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Event, RunEvent};
     ///
     /// # let model = Script::parse("assistant: area 3")?;
@@ -747,7 +747,7 @@ fn without_name(event: &Event) -> Event {
     match &mut event.kind {
         EventKind::Began { id, .. } => id.clear(),
         EventKind::Inner { event, .. } => **event = without_name(event),
-        // The digests depend on whoever goes on with the run.
+        // The digests depend on the process that goes on with the run.
         EventKind::Decided { decisions, key_prefix, .. } => {
             *key_prefix = None;
             for (id, _) in decisions {

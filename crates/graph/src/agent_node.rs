@@ -27,7 +27,7 @@ use super::context::{Kind, NodeContext, NodeError};
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use serde_json::json;
 /// use stepfold_graph::{AgentNode, END, Graph, START};
 /// use stepfold_agent_loop::{Agent, Input};
@@ -171,7 +171,7 @@ impl AgentNode {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use serde_json::json;
     /// use stepfold_graph::{AgentNode, Graph, START};
     /// use stepfold_agent_loop::{Agent, Input, Output};

@@ -62,6 +62,7 @@ impl GraphBuilder {
     }
 
     /// Adds a node. Nodes are merged in the order in which they are added.
+    #[doc(alias("add_node"))]
     pub fn node<Kind>(mut self, name: impl Into<String>, node: impl IntoNode<Kind>) -> Self {
         self.nodes.push((name.into(), node.into_node()));
         self
@@ -69,6 +70,7 @@ impl GraphBuilder {
 
     /// Goes from one node to another, or from [`START`], or to [`END`]. Several edges from one node lead to branches
     /// side by side.
+    #[doc(alias("add_edge"))]
     pub fn edge(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
         self.edges.push((from.into(), Wanted::To(to.into())));
         self
@@ -85,6 +87,7 @@ impl GraphBuilder {
 
     /// Goes from a node to the one of `targets` that a function of the state chooses. The function must give the same
     /// for the same state.
+    #[doc(alias("conditional_edge", "add_conditional_edges"))]
     pub fn route<N, C>(
         self,
         from: impl Into<String>,
@@ -122,6 +125,7 @@ impl GraphBuilder {
 
     /// Goes from a node to `to`, in one branch for each item of the list under `key`, concurrently. When all
     /// have finished, the graph continues after `to`, once; with an empty list, immediately.
+    #[doc(alias("Send", "map_reduce"))]
     pub fn fan_out(mut self, from: impl Into<String>, to: impl Into<String>, key: impl Into<String>) -> Self {
         let key: String = key.into();
         let of = key.clone();

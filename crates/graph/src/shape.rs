@@ -349,10 +349,14 @@ impl<'a> Steps<'a> {
         }
         let exit = exit.or_else(|| branches.is_empty().then_some(Exit::End));
         if let Some(exit) = exit {
-            return Ok(Next { routes: self.routes, ..Next::exit(exit) });
+            let mut next = Next::exit(exit);
+            next.routes = self.routes;
+            return Ok(next);
         }
-        let (deferred, arrived) = (self.planned(deferred), self.still_waiting());
-        Ok(Next { branches, deferred, arrived, routes: self.routes, exit: None })
+        let mut next = Next::default();
+        (next.deferred, next.arrived) = (self.planned(deferred), self.still_waiting());
+        (next.branches, next.routes) = (branches, self.routes);
+        Ok(next)
     }
 
     fn complete_joins(&mut self) {

@@ -108,8 +108,7 @@ pub(crate) fn session_event(
     let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
     let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
     let (messages, delta) = event.take_content();
-    let data = serde_json::to_value(&event)
-        .map_err(|source| SessionError::Stored { what: format!("event {id}"), source })?;
+    let record = Record::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
     let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
         .with_kind(kind)
         .with_delta(delta)
@@ -118,7 +117,7 @@ pub(crate) fn session_event(
     if !temp.is_empty() {
         stored = stored.with_metadata(TEMP, serde_json::json!(temp));
     }
-    Ok(stored.with_record(Record::new(RECORD_FORMAT, FORMAT_VERSION, &data)?))
+    Ok(stored.with_record(record))
 }
 
 fn temp_keys(event: &agent_loop::Event) -> BTreeSet<String> {

@@ -32,11 +32,19 @@ impl ScopeVersions {
 
 /// The versions known to a reader: of the session, and of its shared scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Seen {
     /// The session's own version.
     pub version: u64,
     /// The versions of `app:` and `user:`.
     pub scopes: ScopeVersions,
+}
+
+impl Seen {
+    /// These versions.
+    pub const fn new(version: u64, scopes: ScopeVersions) -> Self {
+        Seen { version, scopes }
+    }
 }
 
 impl Session {

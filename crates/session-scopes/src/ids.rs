@@ -170,6 +170,7 @@ impl LifeId {
 /// assert!(SessionKey::new("my_app", "", "s1").is_err());
 /// # Ok::<(), stepfold_session_scopes::SessionError>(())
 /// ```
+#[doc(alias("thread_id"))]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SessionKey {
     /// The application.

@@ -40,7 +40,7 @@ use stepfold_trim::{Summarize, Trim, Window};
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use serde_json::json;
 /// use stepfold_agent_loop::{Agent, Exit, Input};
 /// use stepfold_state_core::state::Schema;

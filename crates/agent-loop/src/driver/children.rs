@@ -107,7 +107,7 @@ impl<'a> Children<'a> {
     /// Drives a run inside after a pause.
     fn drive(&mut self, run: &Run, place: usize, child: Run, tries: u32, pause: Duration) {
         let decided = run.task(place).map(|task| task.decisions()).unwrap_or_default();
-        // What was decided about its prompt is none of its own.
+        // A decision about its prompt is not one of its own.
         let pending = if decided.is_empty() { Vec::new() } else { child.pending() };
         let is_own = |id: &str| pending.iter().any(|request| request.id == id);
         let decisions = decided.iter().filter(|(id, _)| is_own(id)).cloned().collect();

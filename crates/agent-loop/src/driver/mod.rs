@@ -127,7 +127,7 @@ impl Host<'_> {
             Need::Begin => Answer::Begin,
             Need::Interrupted => Answer::Interrupted,
             Need::Superstep => Answer::Plan,
-            // What somebody decides is checked against the tools of the step.
+            // Decisions are checked against the tools of the step.
             Need::Approval if run.lacks_tools() => return self.offer_all_tools(run).await.map(|()| None),
             Need::Approval => match self.decisions(run).await {
                 Some(decisions) => Answer::Decisions(decisions),
@@ -221,7 +221,7 @@ impl Host<'_> {
             () = self.cancellation.cancelled() => Vec::new(),
             decided = approver.decide_boxed(run.pending()) => decided,
         };
-        // To wait for somebody is a pause, whether the process stays or not.
+        // To wait for an approver is a pause, whether the process stays or not.
         self.since += self.clock.now().saturating_sub(asked);
         (!decided.is_empty()).then(|| decided.into())
     }

@@ -28,7 +28,7 @@ use crate::run_error::{RunError, RunFault};
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Exit, RunEvent};
 ///
 /// # let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -81,7 +81,7 @@ impl Run {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Breakpoint, Exit, Run};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -172,7 +172,7 @@ impl<'a> RunBuilder<'a> {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, RunEvent};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -229,8 +229,8 @@ impl<'a> RunBuilder<'a> {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{CancellationToken, Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{CancellationToken, Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Exit, Pause};
     ///
     /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }

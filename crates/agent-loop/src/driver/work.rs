@@ -370,7 +370,7 @@ impl Host<'_> {
 }
 
 fn started(run: &Run, place: usize) -> RunEvent {
-    let ToolCall { id, name, arguments } = run.shown(place);
+    let ToolCall { id, name, arguments, .. } = run.shown(place);
     match run.walk().is_some() {
         true => RunEvent::NodeStarted { node: name, branch: place },
         false => {

@@ -18,11 +18,11 @@ pub(crate) fn not_run(call: &ToolCall, why: &str) -> CallOutcome {
 pub(crate) fn with_note(result: &ToolResult, note: &str) -> ToolResult {
     let content = match result.content() {
         ToolContent::Error(text) => ToolContent::Error(format!("{text}\n{note}")),
-        ToolContent::Value(_) => {
-            ToolContent::Parts(vec![Part::text(result.text().into_owned()), Part::text(format!("\n{note}"))])
-        }
         ToolContent::Parts(parts) => {
             ToolContent::Parts(parts.iter().cloned().chain([Part::text(format!("\n{note}"))]).collect())
+        }
+        _ => {
+            ToolContent::Parts(vec![Part::text(result.text().into_owned()), Part::text(format!("\n{note}"))])
         }
     };
     ToolResult::new(result.call_id(), result.name(), content)

@@ -240,7 +240,7 @@ impl Run {
         output: Option<&OutputFate>,
         last: Option<Exit>,
     ) -> Phase {
-        // An output that was there and did not end the run, because a hook went on, is none any more.
+        // An output that was there and did not end the run, because a hook went on, no longer counts.
         self.tally.output = None;
         match output {
             Some(OutputFate::Valid(value)) => self.tally.output = Some(value.clone()),
@@ -277,7 +277,7 @@ impl Run {
             }
             None => {}
         }
-        // With an output to give, blank text is none.
+        // If an output is due, blank text does not count as an answer.
         if has_text && self.agent.output_spec().is_none() {
             Phase::Leaving(Exit::Text)
         } else if self.agent.has_no_tools() && self.agent.output_spec().is_none() {

@@ -31,7 +31,7 @@ pub const FORMAT_VERSION: u64 = 1;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Event, RunEvent};
 /// use stepfold_state_core::state::State;
 ///

@@ -255,7 +255,7 @@ impl Run {
     fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> Repaired {
         let is_known = self.known_good > 0 && self.known_good + new.len() == log.len();
         if is_known && new.iter().cloned().collect::<Transcript>().check().is_ok() {
-            return Repaired { transcript: log, repairs: Vec::new() };
+            return Repaired::unchanged(log);
         }
         log.repair()
     }
@@ -480,9 +480,7 @@ impl Run {
         Some(match checked {
             Ok(value) => {
                 let result = stepfold_state_core::chat::ToolResult::value(&*call.id, &*call.name, "accepted");
-                let outcome =
-                    CallOutcome { status: CallStatus::Succeeded, result, delta: Delta::new(), tries: 1 };
-                (outcome, OutputFate::Valid(value))
+                (CallOutcome::new(CallStatus::Succeeded, result), OutputFate::Valid(value))
             }
             Err(faults) => {
                 let status = CallStatus::Failed(CallFailure::InvalidArguments);
@@ -806,7 +804,9 @@ fn withheld(call: &ToolCall, outcome: &CallOutcome) -> CallOutcome {
         "tool '{}' ran, and its result is withheld: the run ended before a hook had seen it",
         call.name
     );
-    CallOutcome { result: ToolResult::error(&*call.id, &*call.name, text), ..outcome.clone() }
+    let mut withheld = outcome.clone();
+    withheld.result = ToolResult::error(&*call.id, &*call.name, text);
+    withheld
 }
 
 const fn why_broken_off(is_cancelled: bool) -> &'static str {

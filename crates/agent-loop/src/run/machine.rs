@@ -40,7 +40,7 @@ use stepfold_trim::{Summary, SummaryPlan, View};
 /// use stepfold_agent_loop::{Agent, Answer, Need, Run};
 /// use stepfold_state_core::chat::{Chunk, FinishReason, Message, Reply, ReplyBuilder};
 ///
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// # let model = Script::parse("")?;
 /// let agent = Agent::builder(model).build()?;
 /// let mut run = Run::new(&agent, "which area has most stalls?", "run-1")?;
@@ -48,7 +48,7 @@ use stepfold_trim::{Summary, SummaryPlan, View};
 ///     let answer = match run.decide() {
 ///         Need::Begin => Answer::Begin,
 ///         Need::Model => {
-///             // Ask a model with `run.request()`; here somebody just answers.
+///             // Ask a model with `run.request()`; here the answer is written down.
 ///             let mut reply = ReplyBuilder::new();
 ///             reply.push(Chunk::Text("area 3".to_owned()));
 ///             reply.push(Chunk::Finished(FinishReason::Stop));
@@ -298,7 +298,7 @@ impl Run {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Run};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -326,8 +326,8 @@ impl Run {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Need, Run, RunEvent};
     ///
     /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
@@ -435,7 +435,7 @@ impl Run {
     /// step](stepfold_tools::Toolset::is_static).
     pub fn offer_tools(&mut self, tools: Tools) {
         self.offer = Some(Offer::new(tools, self.agent.output_spec()));
-        // What has changed of tools that are asked for anew is for nobody to decide.
+        // Changes of tools that are listed anew need no decision.
         let _ = self.revive();
     }
 

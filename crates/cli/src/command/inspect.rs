@@ -150,13 +150,17 @@ impl View<'_> {
         let mut at_work = Stage::default();
         for (committed, counts) in self.events() {
             for line in event_lines(committed, counts, &mut at_work) {
-                show::line(self.cutter.cut(&line));
+                show::row(&show::event(&self.cutter.cut(&line)), show::CONTENT);
             }
             if counts {
                 let before = state.clone();
                 if state.apply(&committed.event.actions.delta).is_ok() {
                     for change in self.changes(&state, &before) {
-                        show::line(self.cutter.cut(&format!("{:>17}~ {change}", "")));
+                        let before = format!("{:>width$}~ ", "", width = show::CONTENT);
+                        show::row(
+                            &show::key_and_value(&before, &self.cutter.cut(&change)),
+                            show::CONTENT + 4,
+                        );
                     }
                 }
             }
@@ -180,7 +184,8 @@ impl View<'_> {
                 fit => format!("; {fit}"),
             };
             let value = self.cutter.cut(&format!("{key} = {value}"));
-            show::line(show::Text::from(format!("{value}  ")).with(show::DIM, format!("({by}{fit})")));
+            let row = show::key_and_value("", &value).and("  ").with(show::DIM, format!("({by}{fit})"));
+            show::row(&row, 4);
         }
     }
 
@@ -302,7 +307,8 @@ pub(super) async fn at(desk: &Desk, key: &SessionKey, version: Option<&At>) -> a
         Some(version) => Some(desk.version(key, version).await?),
         None => None,
     };
-    let get = GetSession { version, ..GetSession::new(key.clone()) };
+    let mut get = GetSession::new(key.clone());
+    get.version = version;
     Ok(desk.runner.store().get(get).await?)
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
             vec![format!("starts {}", labels(stage, places))]
         }
         EventKind::Interrupted { places, asks, .. } if !stage.is_empty() => {
-            let became = if *asks { "somebody is asked" } else { "its outcome is unknown" };
+            let became = if *asks { "an approver is asked" } else { "its outcome is unknown" };
             vec![format!("{}: {became}", labels(stage, places))]
         }
         EventKind::Planned { branches, deferred, arrived, routes, exit } => {

@@ -53,6 +53,7 @@ pub(super) fn write(
         Role::User => all(message, open, "user", out),
         Role::Assistant => all(message, open, "assistant", out),
         Role::Tool => tool(message, open, out),
+        other => Err(wire::unknown_role(other)),
     }
 }
 

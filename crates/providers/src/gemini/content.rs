@@ -57,6 +57,7 @@ pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Re
                 answer(result, open, out)?;
             }
         }
+        other => return Err(wire::unknown_role(other)),
     }
     Ok(())
 }

@@ -150,7 +150,7 @@ impl Decoder {
         let is_given = given == Some(id.as_str());
         let arguments = if call["args"].is_null() { "{}".to_owned() } else { call["args"].to_string() };
         self.calls.push(name.clone());
-        let call = ToolCallChunk { index, id: Some(id.clone()), name: Some(name), arguments };
+        let call = ToolCallChunk::new(index, arguments).with_id(id.clone()).with_name(name);
         out.push(Chunk::ToolCall(call));
         if is_given {
             out.push(Chunk::PartExtras(Extras::from_iter([(CALL_ID, id)])));
@@ -175,11 +175,10 @@ fn logprobs(result: &Value) -> impl Iterator<Item = Value> {
 fn usage(value: &Value) -> Option<Usage> {
     let number = |name: &str| value[name].as_u64().unwrap_or(0);
     let reasoning_tokens = number("thoughtsTokenCount");
-    value.is_object().then(|| Usage {
-        input_tokens: number("promptTokenCount").saturating_add(number("toolUsePromptTokenCount")),
-        output_tokens: number("candidatesTokenCount").saturating_add(reasoning_tokens),
-        cached_input_tokens: number("cachedContentTokenCount"),
-        reasoning_tokens,
-        ..Usage::default()
-    })
+    let input = number("promptTokenCount").saturating_add(number("toolUsePromptTokenCount"));
+    let output = number("candidatesTokenCount").saturating_add(reasoning_tokens);
+    let usage = Usage::new(input, output)
+        .with_cached_input_tokens(number("cachedContentTokenCount"))
+        .with_reasoning_tokens(reasoning_tokens);
+    value.is_object().then_some(usage)
 }

@@ -9,14 +9,21 @@ use crate::model::Server;
 /// A server that is not on the [list](PRESETS):
 /// ```
 /// use stepfold_providers::openai::{OpenAi, Preset};
+/// use stepfold_state_core::chat::ChatModel;
 ///
-/// const OURS: Preset = Preset { name: "ours", base_url: Some("http://10.0.0.7:9000/v1"), ..Preset::COMPATIBLE };
+/// const OURS: Preset = {
+///     let mut ours = Preset::compatible("ours", "http://10.0.0.7:9000/v1");
+///     ours.needs_key = true;
+///     ours.seed_field = "random_seed";
+///     ours
+/// };
 /// let model = OpenAi::preset(&OURS, "our-model").key("k-123").build()?;
-/// # let _ = model;
+/// assert_eq!(model.id(), "ours/our-model");
 /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing that a server can or cannot do")]
+#[non_exhaustive]
 pub struct Preset {
     /// Its name in model names, ids and errors.
     pub name: &'static str,
@@ -93,6 +100,13 @@ pub enum Auth {
 }
 
 impl Preset {
+    /// A compatible server at this address, without deviations: set the fields of those that it has.
+    pub const fn compatible(name: &'static str, base_url: &'static str) -> Self {
+        let mut preset = Preset::COMPATIBLE;
+        (preset.name, preset.base_url) = (name, Some(base_url));
+        preset
+    }
+
     /// A server of which nothing is known but that it is compatible.
     pub const COMPATIBLE: Self = Preset {
         name: "openai-compatible",

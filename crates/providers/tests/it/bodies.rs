@@ -65,8 +65,7 @@ fn request() -> ChatRequest {
         )
         .with_strict(true),
     ];
-    let mut params =
-        ModelParams { temperature: Some(0.5), max_output_tokens: Some(100), ..ModelParams::default() };
+    let mut params = ModelParams::default().with_temperature(0.5).with_max_output_tokens(100);
     params.extras.insert("reasoning", json!({"effort": "low"}));
     params.extras.insert("generationConfig", json!({"thinkingConfig": {"includeThoughts": true}}));
     ChatRequest::new(conversation())
@@ -91,10 +90,7 @@ fn all_that_can_be_said() {
 
 #[test]
 fn what_an_api_has_no_field_for_is_an_error() {
-    for params in [
-        ModelParams { seed: Some(1), ..ModelParams::default() },
-        ModelParams { stop: vec!["x".to_owned()], ..ModelParams::default() },
-    ] {
+    for params in [ModelParams::default().with_seed(1), ModelParams::default().with_stop(["x"])] {
         let error = responses_body()(&ChatRequest::new(conversation()).with_params(params)).unwrap_err();
         assert_eq!(error.kind(), &ModelErrorKind::Unsupported, "{error}");
     }
@@ -159,7 +155,7 @@ fn requests(dialect: &str) -> Vec<(&'static str, ChatRequest, ChatRequest)> {
         ("a strict tool", tools(tool().with_strict(true)), tools(tool())),
         (
             "a tool that the provider runs",
-            params(ModelParams { server_tools, ..ModelParams::default() }),
+            params(ModelParams::default().with_server_tools(server_tools)),
             plain(),
         ),
         ("no tool may be called", choice(ToolChoice::None), tools(tool())),
@@ -168,16 +164,12 @@ fn requests(dialect: &str) -> Vec<(&'static str, ChatRequest, ChatRequest)> {
         ("a JSON object", plain().with_response_format(ResponseFormat::JsonObject), plain()),
         ("a JSON Schema", schema(false), plain()),
         ("a strict JSON Schema", schema(true), schema(false)),
-        ("`temperature`", params(ModelParams { temperature: Some(0.5), ..ModelParams::default() }), plain()),
-        ("`top_p`", params(ModelParams { top_p: Some(0.5), ..ModelParams::default() }), plain()),
-        (
-            "`max_output_tokens`",
-            params(ModelParams { max_output_tokens: Some(9), ..ModelParams::default() }),
-            plain(),
-        ),
-        ("`seed`", params(ModelParams { seed: Some(1), ..ModelParams::default() }), plain()),
-        ("`logprobs`", params(ModelParams { logprobs: Some(2), ..ModelParams::default() }), plain()),
-        ("`stop`", params(ModelParams { stop: vec!["x".to_owned()], ..ModelParams::default() }), plain()),
+        ("`temperature`", params(ModelParams::default().with_temperature(0.5)), plain()),
+        ("`top_p`", params(ModelParams::default().with_top_p(0.5)), plain()),
+        ("`max_output_tokens`", params(ModelParams::default().with_max_output_tokens(9)), plain()),
+        ("`seed`", params(ModelParams::default().with_seed(1)), plain()),
+        ("`logprobs`", params(ModelParams::default().with_logprobs(2)), plain()),
+        ("`stop`", params(ModelParams::default().with_stop(["x"])), plain()),
     ]
 }
 
@@ -431,7 +423,7 @@ fn a_server_tool_is_offered_by_its_own_provider_and_refused_by_others() {
         for own in ["openai", "openai-chat", "anthropic", "gemini"] {
             let tool = json!({"type": "web_search", "max_uses": 3});
             let server_tools = vec![ServerTool::new(own, tool.clone())];
-            let params = ModelParams { server_tools, ..ModelParams::default() };
+            let params = ModelParams::default().with_server_tools(server_tools);
             let alone = ChatRequest::new(conversation()).with_params(params.clone());
             let beside =
                 alone.clone().with_tools([ToolSpec::new("search", "Finds.", json!({"type": "object"}))]);

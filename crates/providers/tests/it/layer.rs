@@ -138,7 +138,7 @@ async fn nothing_that_was_handed_on_is_sent_again() {
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_notices_is_no_beginning() {
-    let usage = Usage { input_tokens: 1, ..Usage::default() };
+    let usage = Usage::new(1, 0);
     let silent = ScriptedReply::from("").with_id("r1").with_usage(usage).truncated();
     let script = Scripted::new([silent, ScriptedReply::from("ok").with_id("r2")]);
     let reply = script.layer(policy()).respond(request()).into_reply().await.unwrap();
@@ -169,7 +169,7 @@ async fn fallback_leaves_out_what_is_addressed_to_another_provider() {
     let [first, second, third, fourth] = models.clone();
     let model = first.layer(Fallback::to(second).or(third).or(fourth));
     let extras = Extras::from_iter([("thinking", true)]);
-    let params = ModelParams { temperature: Some(0.5), extras: extras.clone(), ..ModelParams::default() };
+    let params = ModelParams::default().with_temperature(0.5).with_extra("thinking", true);
     model.respond(request().with_params(params)).into_reply().await.unwrap_err();
     let asked = models.map(|model| model.last_request().unwrap().params);
     assert!(asked.iter().all(|params| params.temperature == Some(0.5)));
@@ -335,7 +335,7 @@ async fn a_finished_reply_is_not_lost_to_a_timeout() {
 
 #[test]
 fn traces_have_the_names_of_the_conventions_and_no_content() {
-    let usage = Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() };
+    let usage = Usage::new(12, 3);
     let reply =
         || ScriptedReply::from("area 3").with_usage(usage).with_id("r1").finished(FinishReason::Length);
     let told = spans(|| {

@@ -63,7 +63,7 @@ fn replies_come_from_text_messages_errors_and_their_modifiers() {
 
 #[test]
 fn usage_and_pieces() {
-    let usage = Usage { input_tokens: 3, output_tokens: 2, ..Usage::default() };
+    let usage = Usage::new(3, 2);
     let model = Scripted::new([ScriptedReply::from("ängstlich").in_pieces(4).with_usage(usage)]);
     let chunks: Vec<_> = model.respond(request("user: hi")).collect::<Vec<_>>().now_or_never().unwrap();
     assert_eq!(chunks.len(), 5);

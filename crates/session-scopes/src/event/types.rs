@@ -61,6 +61,7 @@ impl fmt::Display for EventKind {
 
 /// The actions of an event, in addition to its messages.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Actions {
     /// The writes, in order. Those to `temp:` are never stored.
     pub delta: Delta,
@@ -161,7 +162,9 @@ impl PartialEq for Record {
 /// assert_eq!(event.messages.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(alias("checkpoint"))]
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Event {
     /// Unique within the session.
     pub id: EventId,
@@ -302,12 +305,21 @@ fn skip_string(bytes: &mut impl Iterator<Item = u8>) {
 }
 
 /// An event with the version that committing it gave the session.
+#[doc(alias("checkpoint"))]
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct CommittedEvent {
     /// The version, from 1. Events are ordered by it.
     pub version: u64,
     /// The event.
     pub event: Arc<Event>,
+}
+
+impl CommittedEvent {
+    /// An event, and the version that committing it gave the session.
+    pub fn new(version: u64, event: impl Into<Arc<Event>>) -> Self {
+        CommittedEvent { version, event: event.into() }
+    }
 }
 
 #[cfg(test)]

@@ -291,7 +291,7 @@ async fn an_observer_beside_the_record_loses_nothing() {
         let error = running.await.unwrap_err();
         assert!(matches!(error.fault(), RunFault::Observer(_)), "{name}: {error}");
         assert_eq!(error.outcome().run().events(), stored.len() as u64);
-        // Whoever reads the record finds what the process had.
+        // A reader of the record finds what the process had.
         let mut run = start;
         for event in stored.iter().filter_map(RunEvent::committed) {
             run.commit(event.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! Runs that are cut off: by a crash, by whoever wanted them, by an error.
+//! Runs that are interrupted: by a crash, by the caller, by an error.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ async fn interrupted_calls_are_listed_in_the_outcome() {
     let asking = paying(&notes).ask_when_uncertain().build().unwrap();
     let run = died(&asking, DiesAt::first("answered")).await;
     let paused = go_on(run, |run| run).await.unwrap();
-    assert_eq!(listed(&paused), [""; 0], "somebody may know");
+    assert_eq!(listed(&paused), [""; 0], "an approver may know");
     let rejected = decide(reloaded(&paused), [("c1", Decision::reject("no idea"))]).await.unwrap();
     assert_eq!(listed(&rejected), ["c1 pay({})"]);
     let approved = decide(reloaded(&paused), [("c1", Decision::Approve)]).await.unwrap();
@@ -164,7 +164,7 @@ async fn interrupted_call_beside_a_finished_one() {
     assert_eq!(notes.text().lines().count(), 3, "{}", notes.text());
 }
 
-/// Somebody is asked, who may run it again or not.
+/// An approver is asked, who may run it again or not.
 #[tokio::test]
 async fn interrupted_call_is_asked_about() {
     for (decision, paid, expected) in [
@@ -362,7 +362,7 @@ async fn cancelled_while<'a>(agent: &Agent, say: impl FnOnce(RunBuilder<'a>) -> 
     let token = CancellationToken::new();
     let run = play(agent, "where?", |run| say(run.cancel_with(token.clone())));
     let cancel = async {
-        // Everything else comes to rest first: time is paused.
+        // Everything else completes first: time is paused.
         // tidy: allow sleep, because the clock is paused and moves on by itself.
         tokio::time::sleep(Duration::from_secs(1)).await;
         token.cancel();
@@ -453,7 +453,7 @@ async fn cancellation_during_the_tools_when_failures_are_raised() {
     assert_eq!(cancelled_while(&agent, |run| run).await.unwrap().exit(), &Exit::Cancelled);
 }
 
-/// The run ends; it does not wait for an answer that nobody wants any more.
+/// The run ends; it does not wait for an answer that is no longer wanted.
 #[tokio::test(start_paused = true)]
 async fn cancellation_while_an_approver_thinks() {
     let agent = agent("assistant: > c1 fetch(id=1)   > c2 search(q=\"x\")\nassistant: never")

@@ -33,12 +33,7 @@ pub(crate) fn script(text: &str) -> Script {
 
 /// A reply in the notation that costs tokens and ends for a reason.
 pub(crate) fn costing(script: Script, reply: &str, input: u64, output: u64) -> Script {
-    ending(
-        script,
-        reply,
-        FinishReason::Stop,
-        Usage { input_tokens: input, output_tokens: output, ..Usage::default() },
-    )
+    ending(script, reply, FinishReason::Stop, Usage::new(input, output))
 }
 
 pub(crate) fn ending(script: Script, reply: &str, reason: FinishReason, usage: Usage) -> Script {
@@ -98,7 +93,7 @@ pub(crate) fn endless(name: &str) -> ToolBuilder {
     })
 }
 
-/// Keeps a line for each thing that happens, in order, whoever writes it.
+/// Keeps a line for each thing that happens, in order, from any writer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Notes(Arc<Mutex<Vec<String>>>);
 

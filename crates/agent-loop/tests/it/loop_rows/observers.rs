@@ -72,7 +72,7 @@ async fn observer_vector() {
     .assert_eq(&(lines.join("\n") + "\n"));
 }
 
-/// The run waits while the channel is full, and goes on when nobody listens any more.
+/// The run waits while the channel is full, and goes on when there is no listener any more.
 #[tokio::test(start_paused = true)]
 async fn observer_channel() {
     let agent = looking();
@@ -318,7 +318,7 @@ async fn traced(agent: &Agent, traces: Traces) -> String {
 /// Named as the OpenTelemetry conventions name them; nothing of what was said.
 #[tokio::test]
 async fn observer_traces() {
-    let params = ModelParams { temperature: Some(0.5), ..ModelParams::default() };
+    let params = ModelParams::default().with_temperature(0.5);
     let agent = looking().to_builder().params(params).build().unwrap();
     let text = traced(&agent, Traces::new("analyst")).await;
     expect![[r#"

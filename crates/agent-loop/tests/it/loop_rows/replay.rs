@@ -213,7 +213,7 @@ fn with(tool: ToolBuilder) -> impl FnOnce(AgentBuilder) -> AgentBuilder {
     |agent| agent.tools(vec![tool.build().unwrap()])
 }
 
-/// The same for a run in which nobody was asked to decide.
+/// The same for a run without requests for approval.
 async fn diverges_undecided(change: impl FnOnce(AgentBuilder) -> AgentBuilder, expected: Expect) {
     let agent = visiting(&Notes::default()).approval(Approval::Never).build().unwrap();
     let (recording, _) = recorded(&agent).await;
@@ -314,11 +314,11 @@ async fn replay_with_other_bindings() {
         tool.output_to_string(ResultText::of("n"))
     });
     assert_eq!([other_field, reads, other_text], [words, words, words]);
-    // The first call wrote what the second one takes, so that somebody was asked about that again.
+    // The first call wrote what the second one takes, so that an approver was asked about that again.
     expect![[r#"event 5 (asked, step 1) differs for 'c2': recorded that it is asked about with [{"key":"visits","parameter":"seen","value":1}], replayed that it runs"#]].assert_eq(&no_output);
 }
 
-/// Tools that nobody has called: the model would have been asked something else.
+/// Tools that were not called: the request to the model would have differed.
 #[tokio::test]
 async fn replay_with_other_tools_offered() {
     let visit = || visit("visit").build().unwrap();

@@ -133,7 +133,7 @@ async fn an_observer_that_fails_once_when_it_is_told_loses_nothing() {
     }
 }
 
-/// The hook of an agent that is a node fails: the payment stays made, the sibling comes to its end, and the agent goes on
+/// The hook of an agent that is a node fails: the payment stays made, the sibling completes, and the agent goes on
 /// with the hook.
 #[tokio::test]
 async fn a_hook_of_an_agent_that_fails_once_loses_nothing() {

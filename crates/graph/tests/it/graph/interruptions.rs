@@ -201,7 +201,7 @@ async fn interrupted_nodes_are_listed_in_the_outcome() {
     }
 }
 
-/// Or somebody is asked.
+/// Or an approver is asked.
 #[tokio::test]
 async fn a_crash_and_a_question() {
     let mut text = String::new();

@@ -414,7 +414,7 @@ async fn null_is_an_item() {
     .await;
 }
 
-/// What is no list is one item; a null is none.
+/// A value that is not a list is one item; a null is no item.
 #[tokio::test]
 async fn items_that_are_no_list() {
     let graph = || {

@@ -170,9 +170,8 @@ impl Decoder {
             let (index, name) = (self.calls.len(), item["name"].as_str().unwrap_or_default().to_owned());
             begun.call = Some(index);
             self.calls.push(name.clone());
-            let id = Some(self.ids.unique(item["call_id"].as_str()));
-            let arguments = String::new();
-            out.push(Chunk::ToolCall(ToolCallChunk { index, id, name: Some(name), arguments }));
+            let id = self.ids.unique(item["call_id"].as_str());
+            out.push(Chunk::ToolCall(ToolCallChunk::new(index, "").with_id(id).with_name(name)));
         }
     }
 
@@ -190,7 +189,7 @@ impl Decoder {
         let Some(index) = call else {
             return Err(Bad::malformed("arguments of an unknown call"));
         };
-        self.streamed(place, Chunk::ToolCall(ToolCallChunk { index, id: None, name: None, arguments }), out);
+        self.streamed(place, Chunk::ToolCall(ToolCallChunk::new(index, arguments)), out);
         Ok(())
     }
 
@@ -227,11 +226,11 @@ impl Decoder {
             (Some("reasoning"), _) if is_streamed => out.push(Chunk::PartExtras(input::rest(item, &[]))),
             (Some("reasoning"), _) => {
                 let part = Part::reasoning(thought(item));
-                out.push(Chunk::Part(Part { extras: input::rest(item, &[]), ..part }));
+                out.push(Chunk::Part(part.with_extras(input::rest(item, &[]))));
             }
             (_, Some(index)) => {
                 let arguments = if is_streamed { String::new() } else { text("arguments") };
-                out.push(Chunk::ToolCall(ToolCallChunk { index, id: None, name: None, arguments }));
+                out.push(Chunk::ToolCall(ToolCallChunk::new(index, arguments)));
                 let said = ["type", "call_id", "name", "arguments"];
                 out.push(Chunk::PartExtras(input::rest(item, &said)));
             }
