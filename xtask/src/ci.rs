@@ -76,10 +76,8 @@ pub fn run(options: &CiOptions) -> Result<(), Error> {
 
 /// Whether a stage runs.
 fn is_chosen(stage: Stage, options: CiOptions) -> bool {
-    let takes_long = matches!(
-        stage,
-        Stage::DocTest | Stage::Docs | Stage::Interop | Stage::Examples | Stage::Bare
-    );
+    let takes_long =
+        matches!(stage, Stage::DocTest | Stage::Docs | Stage::Interop | Stage::Examples | Stage::Bare);
     options.only.is_none_or(|only| only == stage) && !(options.fast && takes_long)
 }
 

@@ -238,15 +238,10 @@ impl Runner {
     /// The key of a session of the runner's application.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] for invalid ids.
+    /// [`RunnerError::InvalidId`].
     pub fn key(&self, user: impl Into<Arc<str>>, id: impl Into<Arc<str>>) -> Result<SessionKey, RunnerError> {
         let app = self.0.app.clone();
-        let unknown = |app: &AppId| SessionKey {
-            app: app.clone(),
-            user: UserId::new("-").unwrap_or_else(|_| unreachable!("a dash is a valid id")),
-            id: SessionId::new("-").unwrap_or_else(|_| unreachable!("a dash is a valid id")),
-        };
-        let failed = |error: SessionError| RunnerError::store(&unknown(&app), error);
+        let failed = |error: SessionError| RunnerError::InvalidId { source: Arc::new(error) };
         let user = UserId::new(user).map_err(failed)?;
         let id = SessionId::new(id).map_err(failed)?;
         Ok(SessionKey { app, user, id })
