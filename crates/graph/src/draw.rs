@@ -2,107 +2,54 @@
 
 use std::fmt::Write;
 
-use super::node::OnError;
-use super::shape::{Edge, Shape, Target};
+use super::graph_shape::{EdgeKind, GraphEdge, GraphShape};
+use super::shape::{END, START};
 
-/// An arrow of the drawing.
-struct Arrow {
-    from: Place,
-    to: Place,
-    label: Option<String>,
-    is_dashed: bool,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Place {
-    Start,
-    Node(usize),
-    End,
-}
-
-impl From<Target> for Place {
-    fn from(target: Target) -> Self {
-        match target {
-            Target::Node(place) => Place::Node(place),
-            Target::End => Place::End,
+/// The drawing's name of a node, of the start or of the end.
+fn id(shape: &GraphShape, name: &str) -> String {
+    match name {
+        START => "start".to_owned(),
+        END => "end_".to_owned(),
+        name => {
+            let index = shape.nodes.iter().position(|node| node.name == name);
+            index.map(|index| format!("n{index}")).unwrap_or_default()
         }
     }
 }
 
-impl Place {
-    fn id(self) -> String {
-        match self {
-            Place::Start => "start".to_owned(),
-            Place::Node(place) => format!("n{place}"),
-            Place::End => "end_".to_owned(),
-        }
+/// The label of an edge, if it has one.
+fn label(edge: &GraphEdge) -> Option<String> {
+    match &edge.kind {
+        EdgeKind::Always | EdgeKind::Choice => None,
+        EdgeKind::Each { of } => Some(format!("each of {of}")),
+        EdgeKind::Join => Some("all".to_owned()),
+        EdgeKind::OnError => Some("on error".to_owned()),
+        EdgeKind::AtLimit => Some("at its limit".to_owned()),
     }
 }
 
-/// All arrows, in the order in which nodes and edges were declared. Those of choices are dashed.
-fn arrows(shape: &Shape) -> Vec<Arrow> {
-    let mut arrows = Vec::new();
-    add_edges(&mut arrows, Place::Start, &shape.start);
-    for (place, edges) in shape.edges.iter().enumerate() {
-        add_edges(&mut arrows, Place::Node(place), edges);
-        let node = &shape.nodes[place];
-        let mut add = |name: &str, label: Option<&str>| {
-            let to = shape.place(name).map_or(Place::End, Place::Node);
-            let label = label.map(str::to_owned);
-            arrows.push(Arrow { from: Place::Node(place), to, label, is_dashed: true });
-        };
-        node.goes_to.iter().for_each(|name| add(name, None));
-        if let OnError::Goto(name) = &node.on_error {
-            add(name, Some("on error"));
-        }
-        if let Some(name) = &node.at_limit {
-            add(name, Some("at its limit"));
-        }
-    }
-    for join in &shape.joins {
-        arrows.extend(join.from.iter().map(|from| Arrow {
-            from: Place::Node(*from),
-            to: Place::Node(join.to),
-            label: Some("all".to_owned()),
-            is_dashed: false,
-        }));
-    }
-    arrows
+/// Whether an edge is dashed: where it depends on what happens.
+fn is_dashed(edge: &GraphEdge) -> bool {
+    matches!(edge.kind, EdgeKind::Choice | EdgeKind::OnError | EdgeKind::AtLimit)
 }
 
-fn add_edges(arrows: &mut Vec<Arrow>, from: Place, edges: &[Edge]) {
-    for edge in edges {
-        match edge {
-            Edge::To(target) => {
-                arrows.push(Arrow { from, to: (*target).into(), label: None, is_dashed: false });
-            }
-            Edge::Route { targets, .. } => arrows.extend(targets.iter().map(|target| Arrow {
-                from,
-                to: (*target).into(),
-                label: None,
-                is_dashed: true,
-            })),
-            Edge::Each { node, of, .. } => {
-                let label = Some(format!("each of {of}"));
-                arrows.push(Arrow { from, to: Place::Node(*node), label, is_dashed: false });
-            }
-        }
-    }
+fn has_end(shape: &GraphShape) -> bool {
+    shape.edges.iter().any(|edge| edge.to == END)
 }
 
-pub(super) fn mermaid(shape: &Shape) -> String {
+pub(super) fn mermaid(shape: &GraphShape) -> String {
     let mut text = "flowchart TD\n    start([START])\n".to_owned();
-    for (place, name) in shape.names.iter().enumerate() {
-        let _ = writeln!(text, "    n{place}[\"{}\"]", escaped_for_mermaid(name));
+    for (index, node) in shape.nodes.iter().enumerate() {
+        let _ = writeln!(text, "    n{index}[\"{}\"]", escaped_for_mermaid(&node.name));
     }
-    let arrows = arrows(shape);
-    if arrows.iter().any(|arrow| arrow.to == Place::End) {
+    if has_end(shape) {
         text.push_str("    end_([END])\n");
     }
-    for Arrow { from, to, label, is_dashed } in arrows {
-        let line = if is_dashed { "-.->" } else { "-->" };
-        let label = label.map(|label| format!("|\"{}\"|", escaped_for_mermaid(&label))).unwrap_or_default();
-        let _ = writeln!(text, "    {} {line}{label} {}", from.id(), to.id());
+    for edge in &shape.edges {
+        let line = if is_dashed(edge) { "-.->" } else { "-->" };
+        let label =
+            label(edge).map(|label| format!("|\"{}\"|", escaped_for_mermaid(&label))).unwrap_or_default();
+        let _ = writeln!(text, "    {} {line}{label} {}", id(shape, &edge.from), id(shape, &edge.to));
     }
     text
 }
@@ -121,25 +68,26 @@ fn escaped_for_mermaid(text: &str) -> String {
     escaped
 }
 
-pub(super) fn dot(name: &str, shape: &Shape) -> String {
-    let mut text =
-        format!("digraph \"{}\" {{\n    start [label=\"START\", shape=oval];\n", escaped_for_dot(name));
-    for (place, name) in shape.names.iter().enumerate() {
-        let _ = writeln!(text, "    n{place} [label=\"{}\", shape=box];", escaped_for_dot(name));
+pub(super) fn dot(shape: &GraphShape) -> String {
+    let mut text = format!(
+        "digraph \"{}\" {{\n    start [label=\"START\", shape=oval];\n",
+        escaped_for_dot(&shape.name)
+    );
+    for (index, node) in shape.nodes.iter().enumerate() {
+        let _ = writeln!(text, "    n{index} [label=\"{}\", shape=box];", escaped_for_dot(&node.name));
     }
-    let arrows = arrows(shape);
-    if arrows.iter().any(|arrow| arrow.to == Place::End) {
+    if has_end(shape) {
         text.push_str("    end_ [label=\"END\", shape=oval];\n");
     }
-    for Arrow { from, to, label, is_dashed } in arrows {
+    for edge in &shape.edges {
         let mut attributes = Vec::new();
-        attributes.extend(label.map(|label| format!("label=\"{}\"", escaped_for_dot(&label))));
-        attributes.extend(is_dashed.then(|| "style=dashed".to_owned()));
+        attributes.extend(label(edge).map(|label| format!("label=\"{}\"", escaped_for_dot(&label))));
+        attributes.extend(is_dashed(edge).then(|| "style=dashed".to_owned()));
         let attributes = match attributes.is_empty() {
             true => String::new(),
             false => format!(" [{}]", attributes.join(", ")),
         };
-        let _ = writeln!(text, "    {} -> {}{attributes};", from.id(), to.id());
+        let _ = writeln!(text, "    {} -> {}{attributes};", id(shape, &edge.from), id(shape, &edge.to));
     }
     text.push_str("}\n");
     text

@@ -89,6 +89,7 @@ mod builder;
 mod check;
 mod context;
 mod draw;
+mod graph_shape;
 mod node;
 mod per_run;
 mod planner;
@@ -107,6 +108,7 @@ use stepfold_state_core::state::Schema;
 pub use self::agent_node::{AgentNode, NodeAgent};
 pub use self::builder::GraphBuilder;
 pub use self::context::{NodeContext, NodeError};
+pub use self::graph_shape::{EdgeKind, GraphEdge, GraphNode, GraphShape};
 pub use self::node::{AsFunction, AsNode, IntoNode, Node};
 pub use self::per_run::per_run;
 pub use self::shape::{Choice, END, START};
@@ -155,6 +157,11 @@ impl Graph {
         self.shape.names.iter().map(String::as_str)
     }
 
+    /// The nodes and edges, as data.
+    pub fn shape(&self) -> GraphShape {
+        GraphShape::of(self.name(), &self.shape)
+    }
+
     /// The graph in the language of [Mermaid](https://mermaid.js.org). Conditional edges are dashed.
     ///
     /// # Examples
@@ -176,12 +183,12 @@ impl Graph {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn to_mermaid(&self) -> String {
-        draw::mermaid(&self.shape)
+        draw::mermaid(&self.shape())
     }
 
     /// The graph in the language of [Graphviz](https://graphviz.org).
     pub fn to_dot(&self) -> String {
-        draw::dot(self.name(), &self.shape)
+        draw::dot(&self.shape())
     }
 }
 

@@ -20,9 +20,9 @@ use tokio::sync::Mutex;
 
 use crate::definition::Definition;
 use crate::error::McpError;
-use crate::http::Remote;
+use crate::http::{self, Remote};
 use crate::process::{Meter, Process, Program};
-use crate::question::{Answerer, decline};
+use crate::question::{Answerer, Elicitations, Round, decline, questions};
 
 /// How often a server may ask for further input before a call.
 const ROUNDS: usize = 10;
@@ -73,7 +73,7 @@ impl Connection {
             is_stale: Arc::new(AtomicBool::new(true)),
             answerer: plan.answerer.cloned(),
         };
-        let failed = |reason: String| McpError::Start { server: plan.server.to_owned(), reason };
+        let failed = |reason: String| plan.failed(reason);
         let (service, process) = match plan.launch {
             Launch::Program(program) => {
                 let (mut process, pipes) =
@@ -93,11 +93,7 @@ impl Connection {
                     Err(error) => return Err(failed(ErrorChain(&error).to_string())),
                 }
             }
-            Launch::Remote(remote) => {
-                let transport = remote.transport(plan.message_bytes, plan.start_timeout).map_err(failed)?;
-                let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
-                (plan.in_time(started).await?.map_err(|error| failed(ErrorChain(&error).to_string()))?, None)
-            }
+            Launch::Remote(remote) => (start_remote(&client, remote, plan).await?, None),
         };
         let peer = service.peer().clone();
         let unwatched = Arc::default();
@@ -281,13 +277,29 @@ impl Connection {
         context: &ToolContext,
     ) -> Result<wire::CallToolResult, ToolError> {
         let mut params = wire::CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        for _ in 0..ROUNDS {
+        // The run was asked before, and goes on with the answers.
+        let before = Round::answered(context.answered());
+        let first = before.as_ref().map_or(0, |round| round.number);
+        if let Some(round) = before {
+            params.request_state = round.request_state;
+            params.input_responses = Some(round.responses);
+        }
+        for number in first..ROUNDS {
             match self.ask(params.clone(), context).await {
                 Ok(wire::ServerResult::CallToolResult(result)) => return Ok(result),
                 Ok(wire::ServerResult::InputRequiredResult(wanted)) => {
+                    let requests = self.elicitations(wanted.input_requests.unwrap_or_default())?;
+                    if self.client.answerer.is_none() && !requests.is_empty() {
+                        let state = wanted.request_state.as_deref();
+                        return Err(ToolError::input_required(questions(
+                            &self.server,
+                            number + 1,
+                            state,
+                            requests,
+                        )));
+                    }
                     params.request_state = wanted.request_state;
-                    params.input_responses =
-                        Some(self.input(wanted.input_requests.unwrap_or_default()).await?);
+                    params.input_responses = Some(self.input(requests).await?);
                 }
                 Ok(_) => {
                     let words =
@@ -327,19 +339,27 @@ impl Connection {
         answer
     }
 
-    /// The answers to what a server wants to know before it goes on with a call.
-    async fn input(&self, requests: wire::InputRequests) -> Result<wire::InputResponses, ToolError> {
+    /// What a server wants to know before it goes on with a call: questions to the user, and nothing else.
+    fn elicitations(&self, requests: wire::InputRequests) -> Result<Elicitations, ToolError> {
+        let refused = || {
+            let server = &self.server;
+            let words = format!(
+                "MCP server `{server}` asks for the client's model or its folders, which it is not given"
+            );
+            ToolError::permanent(words)
+        };
+        let questions = requests.into_iter().map(|(key, request)| match request {
+            wire::InputRequest::Elicitation(question) => Ok((key, question.params)),
+            _ => Err(refused()),
+        });
+        questions.collect()
+    }
+
+    /// The program's answers to such questions.
+    async fn input(&self, requests: Elicitations) -> Result<wire::InputResponses, ToolError> {
         let mut answers = wire::InputResponses::new();
-        for (key, request) in requests {
-            let wire::InputRequest::Elicitation(question) = request else {
-                let words = format!(
-                    "MCP server `{}` asks for the client's model or its folders, which it is not given",
-                    self.server
-                );
-                return Err(ToolError::permanent(words));
-            };
-            let answer = self.client.answer(question.params).await;
-            answers.insert(key, serde_json::to_value(answer)?);
+        for (key, question) in requests {
+            answers.insert(key, serde_json::to_value(self.client.answer(question).await)?);
         }
         Ok(answers)
     }
@@ -373,7 +393,54 @@ impl Connection {
     }
 }
 
+/// Reaches a server at a URL.
+async fn start_remote(
+    client: &Client,
+    remote: &Remote,
+    plan: &Plan<'_>,
+) -> Result<RunningService<RoleClient, Client>, McpError> {
+    let http = http::client(plan.start_timeout).map_err(|reason| plan.failed(reason))?;
+    #[cfg(feature = "oauth")]
+    if let Some(authorization) = &remote.authorization {
+        return start_authorized(client, remote, plan, authorization, http).await;
+    }
+    let transport = remote.transport(http, plan.message_bytes);
+    let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
+    plan.in_time(started).await?.map_err(|error| plan.failed(ErrorChain(&error).to_string()))
+}
+
+/// The same with the credentials that there are. If the server wants others, the user is asked once.
+#[cfg(feature = "oauth")]
+async fn start_authorized(
+    client: &Client,
+    remote: &Remote,
+    plan: &Plan<'_>,
+    authorization: &crate::oauth::Authorization,
+    http: reqwest::Client,
+) -> Result<RunningService<RoleClient, Client>, McpError> {
+    let known = authorization.client(http.clone()).await;
+    let known = known.map_err(|error| plan.failed(ErrorChain(&error).to_string()))?;
+    let transport = remote.transport(known, plan.message_bytes);
+    let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
+    let error = match plan.in_time(started).await? {
+        Ok(service) => return Ok(service),
+        Err(error) => error,
+    };
+    let Some(challenge) = error.auth_challenge() else {
+        return Err(plan.failed(ErrorChain(&error).to_string()));
+    };
+    // A person needs more time than a server: there is no timeout.
+    let authorized = authorization.authorize(challenge, http).await.map_err(|reason| plan.failed(reason))?;
+    let transport = remote.transport(authorized, plan.message_bytes);
+    let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
+    plan.in_time(started).await?.map_err(|error| plan.failed(ErrorChain(&error).to_string()))
+}
+
 impl Plan<'_> {
+    fn failed(&self, reason: String) -> McpError {
+        McpError::Start { server: self.server.to_owned(), reason }
+    }
+
     fn lifecycle(&self) -> ClientLifecycleMode {
         if self.initialize_only {
             return ClientLifecycleMode::Initialize;
@@ -501,10 +568,8 @@ impl ClientHandler for Client {
     }
 
     fn get_info(&self) -> wire::ClientConfig {
-        let capabilities = match self.answerer {
-            Some(_) => json!({"elicitation": {"form": {}, "url": {}}}),
-            None => json!({}),
-        };
+        // What is asked and not answered here becomes a question of the run.
+        let capabilities = json!({"elicitation": {"form": {}, "url": {}}});
         let capabilities = serde_json::from_value(capabilities).unwrap_or_default();
         let name = wire::Implementation::new("stepfold", env!("CARGO_PKG_VERSION"));
         wire::ClientConfig::new(capabilities, name)

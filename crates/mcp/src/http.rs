@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpClientTransportConfig};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 
 /// Where a server is, and what is sent along with each request. Headers may hold secrets and are never printed.
@@ -15,9 +15,9 @@ pub(crate) struct Remote {
     pub(crate) url: String,
     pub(crate) token: Option<String>,
     pub(crate) headers: HashMap<HeaderName, HeaderValue>,
+    #[cfg(feature = "oauth")]
+    pub(crate) authorization: Option<crate::oauth::Authorization>,
 }
-
-pub(crate) type Transport = StreamableHttpClientTransport<reqwest::Client>;
 
 impl Remote {
     /// The address, if it can be one.
@@ -35,8 +35,11 @@ impl Remote {
         }
     }
 
-    /// A connection, which sends nothing yet.
-    pub(crate) fn transport(&self, message_bytes: usize, connect: Duration) -> Result<Transport, String> {
+    /// A connection over a client, which sends nothing yet.
+    pub(crate) fn transport<C>(&self, client: C, message_bytes: usize) -> StreamableHttpClientTransport<C>
+    where
+        C: StreamableHttpClient + Send + Sync + 'static,
+    {
         let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
             .max_sse_event_size(message_bytes)
             .max_json_response_size(message_bytes)
@@ -44,11 +47,12 @@ impl Remote {
         if let Some(token) = &self.token {
             config = config.auth_header(token);
         }
-        Ok(StreamableHttpClientTransport::with_client(client(connect)?, config))
+        StreamableHttpClientTransport::with_client(client, config)
     }
 }
 
-fn client(connect: Duration) -> Result<reqwest::Client, String> {
+/// A client that follows no redirects.
+pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

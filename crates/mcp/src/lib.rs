@@ -34,15 +34,21 @@
 //! - A tool whose description, schema or annotations are not as they were approved is asked about before each call, whatever
 //!   the rules say; [`Server::changes`] shows the difference. One that changes between its offer and its call is not called.
 //! - The name of a tool depends on the server's own name of it alone, is one that providers accept, and is no other tool's.
+//! - A [question](Question) of a server is answered by the program while the call waits, or becomes one of the run: stored,
+//!   answered in any process, and the call goes on with it once. (Servers before 2026-07-28 push their questions: these
+//!   are declined unless the program answers.)
 //! - Everything is bounded: the bytes of a message, what is sent unasked, the number of tools, the time of a start and of a
 //!   call. A server that breaks a bound is ended. A program is ended with its whole process group.
 //! - A call that is cancelled, or whose time is out, is cancelled at the server as well. Progress is reported to the run.
 //!
 //! # What is absent
 //!
-//! Servers get no model to sample from and no folders ("roots"), and their logs are not read. A [question](Question) of a server
-//! is answered by the program while the call waits, or declined; it is not stored with a run. There is no OAuth: a token is
-//! the program's to get.
+//! Servers get no model to sample from and no folders ("roots"), and their logs are not read.
+//!
+//! # Features
+//!
+//! - `oauth`: servers at a URL are authorized by OAuth: the user visits a page.
+//! - `validation`: checks arguments and structured results against their whole JSON Schema.
 
 mod connection;
 mod content;
@@ -51,6 +57,8 @@ mod error;
 mod http;
 mod listing;
 mod name;
+#[cfg(feature = "oauth")]
+mod oauth;
 mod offer;
 mod process;
 mod question;
@@ -59,6 +67,8 @@ mod server;
 pub use crate::definition::{Approved, Change, Definition};
 pub use crate::error::McpError;
 pub use crate::listing::{Prompt, Resource};
+#[cfg(feature = "oauth")]
+pub use crate::oauth::OAuth;
 pub use crate::offer::Refused;
 pub use crate::question::{Answer, Question, Wants};
 pub use crate::server::{Server, ServerBuilder, ServerLimits};

@@ -1,12 +1,14 @@
-//! What a server asks the user while a call runs (elicitation), and the program's answer.
+//! What a server asks the user while a call runs (elicitation): answered by the program while the call waits, or by the run,
+//! which stores the question and goes on with the answer.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use rmcp::model as wire;
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepfold_state_core::json_schema::ValueType;
+use stepfold_tools::{AnsweredRequest, InputRequest, InputResponse};
 
 /// Something that a server asks the user while a call runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +46,7 @@ pub enum Answer {
 
 type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// Answers questions. Without one all of them are declined.
+/// Answers questions while a call waits.
 #[derive(Clone)]
 pub(crate) struct Answerer(Arc<dyn Fn(Question) -> Answering + Send + Sync>);
 
@@ -74,6 +76,69 @@ impl Answerer {
             (Answer::Decline, _) => decline(),
             (Answer::Cancel, _) => wire::ElicitResult::new(wire::ElicitationAction::Cancel),
         }
+    }
+}
+
+/// The questions of a result that requires input, by their keys there.
+pub(crate) type Elicitations = Vec<(String, wire::ElicitRequestParams)>;
+
+/// The questions of a round as questions of the run, each with what the server has to be told again.
+pub(crate) fn questions(
+    server: &str,
+    round: usize,
+    request_state: Option<&str>,
+    requests: Elicitations,
+) -> Vec<InputRequest> {
+    let ask = |(key, params): (String, wire::ElicitRequestParams)| {
+        let Question { message, wants, .. } = question(server, params)?;
+        // A server may use its keys again.
+        let label = if round == 1 { key.clone() } else { format!("{key}.{round}") };
+        let state = json!({"key": key, "round": round, "requestState": request_state});
+        let request = InputRequest::new(label, message).state(state);
+        Some(match wants {
+            Wants::Form(schema) => request.details(json!({"server": server})).schema(schema),
+            Wants::Visit(url) => request.details(json!({"server": server, "url": url})).schema(false),
+        })
+    };
+    requests.into_iter().filter_map(ask).collect()
+}
+
+/// The last round of questions of a call, answered.
+pub(crate) struct Round {
+    pub(crate) number: usize,
+    pub(crate) request_state: Option<String>,
+    pub(crate) responses: wire::InputResponses,
+}
+
+impl Round {
+    /// None before the first round.
+    pub(crate) fn answered(answered: &[AnsweredRequest]) -> Option<Self> {
+        let of = |answered: &AnsweredRequest| {
+            let state = answered.request.state.as_ref()?;
+            let number = usize::try_from(state["round"].as_u64()?).ok()?;
+            Some((
+                number,
+                state["key"].as_str()?.to_owned(),
+                state["requestState"].as_str().map(str::to_owned),
+            ))
+        };
+        let (number, _, request_state) = answered.iter().filter_map(of).max_by_key(|(number, ..)| *number)?;
+        let responses = answered.iter().filter_map(|answered| {
+            let (_, key, _) = of(answered).filter(|(round, ..)| *round == number)?;
+            Some((key, serde_json::to_value(response(answered)).ok()?))
+        });
+        Some(Round { number, request_state, responses: responses.collect() })
+    }
+}
+
+fn response(answered: &AnsweredRequest) -> wire::ElicitResult {
+    let is_visit = answered.request.schema == Some(Value::Bool(false));
+    match &answered.response {
+        InputResponse::Accept(_) if is_visit => wire::ElicitResult::new(wire::ElicitationAction::Accept),
+        InputResponse::Accept(content) => {
+            wire::ElicitResult::new(wire::ElicitationAction::Accept).with_content(content.clone())
+        }
+        _ => decline(),
     }
 }
 

@@ -133,7 +133,13 @@ impl Server {
 
     /// Describes a server at a URL, which speaks streamable HTTP.
     pub fn http(name: impl Into<String>, url: impl Into<String>) -> ServerBuilder {
-        let remote = Remote { url: url.into(), token: None, headers: HashMap::new() };
+        let remote = Remote {
+            url: url.into(),
+            token: None,
+            headers: HashMap::new(),
+            #[cfg(feature = "oauth")]
+            authorization: None,
+        };
         ServerBuilder::new(name.into(), Launch::Remote(remote))
     }
 
@@ -203,6 +209,22 @@ impl Server {
         let known = self.known();
         let approved = known.approved.as_ref();
         Ok(offer.tools.iter().filter_map(|(_, now)| approved?.change(now)).collect())
+    }
+
+    /// What is different about a tool, by the name that the model calls it by, from what was approved of it. By the last list:
+    /// the server is asked only if there is none yet, so that each approval may show it.
+    ///
+    /// # Errors
+    /// As [`start`](Server::start).
+    pub async fn change_of(&self, tool: &str) -> Result<Option<Change>, McpError> {
+        let listed = self.known().offer.clone();
+        let offer = match listed {
+            Some(offer) => offer,
+            None => self.offer().await?,
+        };
+        let known = self.known();
+        let now = offer.tools.iter().find(|(name, _)| name == tool).map(|(_, definition)| definition);
+        Ok(now.and_then(|now| known.approved.as_ref()?.change(now)))
     }
 
     /// The definitions that count as approved: those of the first list, or those that the builder was
@@ -575,6 +597,21 @@ impl ServerBuilder {
         self
     }
 
+    /// Authorizes by OAuth when the server asks for it. The user is asked at the first start, and whenever the server does not
+    /// take the credentials any more.
+    #[cfg(feature = "oauth")]
+    pub fn oauth(mut self, oauth: crate::OAuth) -> Self {
+        match &mut self.launch {
+            Launch::Remote(remote) => {
+                remote.authorization = Some(crate::oauth::Authorization::new(oauth, remote.url.clone()));
+            }
+            Launch::Program(_) => {
+                self.faults.push("OAuth is for a server at a URL, and this is a command".to_owned());
+            }
+        }
+        self
+    }
+
     /// Sets what stands before the names of the tools; the server's name and `_` by default, so that the tools of two servers
     /// have different names.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -643,8 +680,10 @@ impl ServerBuilder {
         self
     }
 
-    /// Answers what the server asks the user while a call runs (elicitation). By default it is declined. The call waits for
-    /// the answer, within its timeout.
+    /// Answers what the server asks the user while a call runs (elicitation); the call waits for the answer, within its
+    /// timeout. By default a question of the revision 2026-07-28 is one [of the run](ToolContext::ask), which stores it with
+    /// what the server has to be told again, and goes on when it is answered, in whatever process. One of an older revision
+    /// cannot outlive its process, and is declined by default.
     pub fn on_question<F, Fut>(mut self, answer: F) -> Self
     where
         F: Fn(Question) -> Fut + Send + Sync + 'static,

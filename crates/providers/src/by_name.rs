@@ -154,7 +154,7 @@ fn environment(variable: &str) -> Option<String> {
 /// The compiled-in providers without a preset, with the variables of their keys.
 const OWN: &[(&str, &[&str])] = &[
     #[cfg(feature = "anthropic")]
-    ("anthropic", &["ANTHROPIC_API_KEY"]),
+    ("anthropic", crate::anthropic::KEYS),
     #[cfg(feature = "gemini")]
     ("gemini", crate::gemini::KEYS),
 ];
@@ -203,7 +203,7 @@ fn of_own<D: Dialect>(
     base_url: &str,
     look_up: impl Fn(&str) -> Option<String>,
 ) -> Result<Built, NameError> {
-    let key = needed(name, "a key", builder.dialect.server().key_variables, &look_up)?;
+    let key = needed(name, "key", builder.dialect.server().key_variables, &look_up)?;
     let builder = builder.key(key);
     Ok(built(match look_up(base_url) {
         Some(url) => builder.base_url(url),
@@ -233,10 +233,10 @@ fn of_preset(
 ) -> Result<Built, NameError> {
     let url = preset.base_url_variables.iter().find_map(|variable| look_up(variable));
     if url.is_none() && preset.base_url.is_none() {
-        needed(name, "a base URL", preset.base_url_variables, &look_up)?;
+        needed(name, "base URL", preset.base_url_variables, &look_up)?;
     }
     let key = match preset.key_variables.iter().find_map(|variable| look_up(variable)) {
-        None if preset.needs_key => Some(needed(name, "a key", preset.key_variables, &look_up)?),
+        None if preset.needs_key => Some(needed(name, "key", preset.key_variables, &look_up)?),
         key => key,
     };
     // A custom address usually belongs to a server with chat completions.

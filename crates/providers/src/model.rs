@@ -125,7 +125,7 @@ impl fmt::Debug for FreshKey {
     }
 }
 
-/// How many times the limit of silence a server may only keep the connection alive.
+/// How many times the idle limit a server may only keep the connection alive.
 const KEEP_ALIVES: u32 = 5;
 
 /// Builds an [`HttpModel`].
@@ -164,13 +164,14 @@ impl<D: Dialect> HttpModelBuilder<D> {
         self
     }
 
-    /// Sets the base URL; by default that of the provider.
+    /// Sets the base URL; by default that of the provider. It has no user, password, query or fragment.
     pub fn base_url(mut self, base_url: impl Into<String>) -> Self {
         self.base_url = Some(base_url.into());
         self
     }
 
-    /// Adds a header, such as `anthropic-beta`. Its value is treated as a secret.
+    /// Adds a header, such as `anthropic-beta`; it replaces one of that name that the provider's API has. Its value is
+    /// treated as a secret.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -183,7 +184,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
     }
 
     /// Sets a function that returns the key before each request: for keys that expire. Cache a key as long as
-    /// it is valid.
+    /// it is valid. It takes precedence over [`key`](Self::key).
     ///
     /// # Examples
     /// ```
@@ -216,8 +217,9 @@ impl<D: Dialect> HttpModelBuilder<D> {
         self
     }
 
-    /// Limits the time of a reply. Between two chunks, any data from the server counts as a sign of life; a
-    /// server that sends only such data is abandoned after five times the idle limit.
+    /// Limits the time of a reply: by [`Timeout::default`] unless set. Between two chunks, any data from the server
+    /// counts as a sign of life, even a comment; a server that sends only such data times out after five times the idle
+    /// limit.
     pub fn timeout(mut self, timeout: Timeout) -> Self {
         self.timeout = timeout;
         self
@@ -251,12 +253,16 @@ impl<D: Dialect> HttpModelBuilder<D> {
         let base = base_url(self.base_url.as_deref().or(server.base_url)).map_err(wrong)?;
         let has_key = self.key.as_ref().is_some_and(|key| !key.expose().is_empty());
         if server.needs_key && !has_key && self.fresh_key.is_none() {
-            let message = format!("missing key: it is usually in {}", server.key_variables.join(" or "));
+            let message = match server.key_variables {
+                [] => "missing key: set one".to_owned(),
+                variables => format!("missing key: it is usually in {}", variables.join(" or ")),
+            };
             return Err(name(ModelError::new(ModelErrorKind::Authentication, message)));
         }
         let headers = self.all_headers().map_err(wrong)?;
         let client = client(&self.connect).map_err(name)?;
-        let secrets = self.key.iter().chain(self.headers.iter().map(|(_, value)| value)).cloned().collect();
+        let values = self.headers.iter().map(|(_, value)| value);
+        let secrets = self.key.iter().chain(values).chain(&self.connect.proxy).cloned().collect();
         Ok(HttpModel(Arc::new(Inner {
             id: format!("{}/{}", server.name, self.model),
             provider: server.name,
@@ -264,7 +270,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             base,
             headers,
             idle: self.timeout.idle,
-            // The connection watches whether anything comes; here it is whether the reply gets on.
+            // The connection has the limit between any two pieces of data; this one is between two chunks.
             timeout: Timeout {
                 idle: self.timeout.idle.map(|idle| idle.saturating_mul(KEEP_ALIVES)),
                 ..self.timeout
@@ -282,7 +288,8 @@ impl<D: Dialect> HttpModelBuilder<D> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        for (name, value) in self.dialect.headers(self.key.as_ref()) {
+        let key = self.key.as_ref().filter(|_| self.fresh_key.is_none());
+        for (name, value) in self.dialect.headers(key) {
             headers.insert(name, sensitive("key", &value)?);
         }
         for (name, value) in &self.headers {
@@ -362,7 +369,9 @@ impl<D: Dialect> Inner<D> {
         if let Some(FreshKey(key)) = &self.fresh_key {
             let key = key().await.map_err(|error| target.name(error))?;
             target.secrets.push(key.clone());
-            for (name, value) in self.dialect.headers(Some(&key)) {
+            // Those of the caller stay, as they do with a fixed key.
+            let all = self.dialect.headers(Some(&key)).into_iter();
+            for (name, value) in all.filter(|(name, _)| !self.headers.contains_key(*name)) {
                 let value = sensitive("key", &value);
                 let value = value.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error))?;
                 post.headers_mut().insert(name, value);

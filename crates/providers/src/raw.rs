@@ -1,4 +1,4 @@
-//! Fields of a reply that nothing reads, for who wants to look at them.
+//! Unread fields of a reply, kept on request.
 
 use serde_json::Value;
 use stepfold_state_core::chat::{Chunk, Extras};
@@ -9,8 +9,8 @@ use crate::reading::{Decode, json};
 /// The most bytes of JSON of such fields that are kept of a reply. A field that does not fit is left out.
 const MAX_BYTES: usize = 16 << 10;
 
-/// What becomes of the fields of a reply that nothing reads: a tier of service, filters, details of usage. At most 16 KiB
-/// of them are kept.
+/// Where unread fields of a reply are kept: a tier of service, filters, details of usage. At most 16 KiB of them are
+/// kept; a cassette does not record those beside the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RawFields {
@@ -23,7 +23,7 @@ pub enum RawFields {
     Message,
 }
 
-/// Collects them.
+/// Collects unread fields.
 #[derive(Debug)]
 pub(crate) struct Unread {
     kept: RawFields,
@@ -35,7 +35,7 @@ impl Unread {
         Unread { kept, fields: Extras::new() }
     }
 
-    /// Collects those of a piece. What is no JSON is not for us to say.
+    /// Collects those of a piece. The decoder reports what is not JSON.
     pub(crate) fn read<D: Decode>(&mut self, piece: &Piece) {
         if self.kept == RawFields::Drop {
             return;
@@ -74,7 +74,7 @@ impl Unread {
         }
     }
 
-    /// The chunk with all of them, if there are some.
+    /// The chunk with all unread fields, if there are some.
     pub(crate) fn chunk(&mut self) -> Option<Chunk> {
         let fields = std::mem::take(&mut self.fields);
         match self.kept {

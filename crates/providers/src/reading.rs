@@ -11,6 +11,7 @@ use stepfold_state_core::chat::{Chunk, FinishReason, ModelError, ModelErrorKind,
 use tokio::time::{Instant, timeout};
 
 use crate::http::{Piece, Pieces, Progress, Target, classify};
+use crate::layer::is_content;
 use crate::raw::Unread;
 
 /// The total time to wait for data after a finish reason, such as usage.
@@ -181,7 +182,7 @@ impl<D: Decode> Reading<D> {
     async fn next(&mut self) -> Option<Result<Chunk, ModelError>> {
         loop {
             if let Some(chunk) = self.ready.pop_front() {
-                if !matches!(chunk, Chunk::Identity { .. } | Chunk::Usage(_)) {
+                if is_content(&chunk) {
                     self.progress.begin();
                 }
                 return Some(Ok(chunk));
@@ -191,7 +192,7 @@ impl<D: Decode> Reading<D> {
             }
             let mut chunks = Vec::new();
             self.end = self.step(&mut chunks).await;
-            self.ready.extend(chunks.into_iter().map(|chunk| self.target.clean_identity(chunk)));
+            self.ready.extend(chunks.into_iter().map(|chunk| self.target.clean_names(chunk)));
         }
     }
 

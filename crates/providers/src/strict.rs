@@ -1,4 +1,5 @@
-//! Strict forms of the schemas of tools: what a provider's strict mode accepts, and nothing that means something else.
+//! Strict forms of schemas, of tools and of replies: what a provider's strict mode accepts, and nothing that means
+//! something else.
 //!
 //! Each provider has a taste of its own. OpenAI: every property is required, the optional ones are nullable. Anthropic:
 //! properties may be optional, but numbers, texts and lists have no bounds. For both every object is closed, and
@@ -6,6 +7,8 @@
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::ToolSpec;
+#[cfg(feature = "anthropic")]
+use stepfold_state_core::json_schema::subschemas_mut;
 use stepfold_state_core::json_schema::{
     Kinds, allows_null, exclude_each_other, is_annotation, is_required, literals,
 };
@@ -112,6 +115,72 @@ pub(crate) fn parameters(taste: &'static Taste, spec: &ToolSpec) -> Option<Value
             tracing::warn!(tool = spec.name, %faults, "the schema has no strict form and is sent as it is");
             None
         }
+    }
+}
+
+/// The schema of a reply in the form that Anthropic takes, which holds every reply to its schema: objects are closed, and
+/// bounds that it refuses are told in descriptions, since who reads the reply checks them. A schema that has no such form
+/// is sent as it is, and the API says why not.
+#[cfg(feature = "anthropic")]
+pub(crate) fn reply_schema(schema: &Value) -> Value {
+    let mut loose = schema.clone();
+    loosen(&ANTHROPIC, &mut loose);
+    strict(&ANTHROPIC, &loose).unwrap_or_else(|faults| {
+        tracing::warn!(%faults, "the schema of the reply has no strict form and is sent as it is");
+        schema.clone()
+    })
+}
+
+/// The rules that only narrow what a value may be. Without them a schema takes more, and never less.
+#[cfg(feature = "anthropic")]
+const BOUNDS: &[&str] = &[
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "pattern",
+    "uniqueItems",
+];
+
+/// Closes objects that name their properties, and moves the bounds that are refused into descriptions.
+#[cfg(feature = "anthropic")]
+fn loosen(taste: &Taste, schema: &mut Value) {
+    let Some(fields) = schema.as_object_mut() else { return };
+    let is_open = fields.get("additionalProperties").is_none_or(|more| *more == json!(true));
+    let names_some = fields.get("properties").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
+    if is_open && names_some {
+        fields.insert("additionalProperties".to_owned(), json!(false));
+    }
+    if !fields.contains_key("anyOf")
+        && let Some(branches) = fields.remove("oneOf")
+    {
+        fields.insert("anyOf".to_owned(), branches);
+    }
+    let is_refused = |name: &str, value: &Value| match name {
+        "format" => !value.as_str().is_some_and(|format| taste.formats.contains(&format)),
+        "minItems" => value.as_u64().is_none_or(|count| count > 1),
+        name => !taste.rules.contains(&name),
+    };
+    let refused =
+        BOUNDS.iter().filter(|name| fields.get(**name).is_some_and(|value| is_refused(name, value)));
+    let refused: Vec<&str> = refused.copied().collect();
+    let moved = refused.into_iter().filter_map(|name| Some(format!("{name}: {}", fields.remove(name)?)));
+    let moved: Vec<String> = moved.collect();
+    if !moved.is_empty() {
+        let description = fields.get("description").and_then(Value::as_str).unwrap_or_default();
+        let description = format!("{description} ({})", moved.join(", "));
+        fields.insert("description".to_owned(), description.trim_start().into());
+    }
+    for (_, inside) in subschemas_mut(fields) {
+        loosen(taste, inside);
     }
 }
 
@@ -593,6 +662,39 @@ mod tests {
         .assert_eq(&shown(&ANTHROPIC, &many));
     }
 
+    /// As `schemars` makes it of a type: open objects, formats and bounds of numbers.
+    #[test]
+    #[cfg(feature = "anthropic")]
+    fn a_schema_of_a_reply_is_closed_and_its_bounds_are_told() {
+        let derived = json!({
+            "title": "Area",
+            "type": "object",
+            "properties": {
+                "id": {"type": "integer", "format": "uint64", "minimum": 0, "description": "Its number."},
+                "code": {"type": ["string", "null"], "maxLength": 3, "default": null},
+                "day": {"type": "string", "format": "date"},
+                "stalls": {"type": "array", "minItems": 2, "items": {
+                    "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"],
+                }},
+                "size": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+            },
+            "required": ["id", "stalls"],
+        });
+        let form = reply_schema(&derived);
+        assert_eq!(reply_schema(&form), form);
+        expect![[r#"
+            {"additionalProperties":false,"properties":{"code":{"default":null,"description":"(maxLength: 3)","type":["string","null"]},"day":{"format":"date","type":"string"},"id":{"description":"Its number. (format: \"uint64\", minimum: 0)","type":"integer"},"size":{"anyOf":[{"type":"integer"},{"type":"number"}]},"stalls":{"description":"(minItems: 2)","items":{"additionalProperties":false,"properties":{"name":{"type":"string"}},"required":["name"],"type":"object"},"type":"array"}},"required":["id","stalls"],"title":"Area","type":"object"}"#]]
+        .assert_eq(&sorted(&form));
+        // A map cannot be closed: the API is asked, and says so.
+        for map in [
+            json!({"type": "object", "additionalProperties": {"type": "integer"}}),
+            json!({"type": "object"}),
+            json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "string"}}}),
+        ] {
+            assert_eq!(reply_schema(&map), map);
+        }
+    }
+
     /// A plain schema, a value of it, and the same value as OpenAI's strict mode has it.
     type Case = (Value, Value, Value);
 
@@ -682,6 +784,8 @@ mod tests {
                 Ok(anthropic) => ValueType::of_schema(anthropic).unwrap().check(&value).unwrap(),
                 Err(faults) => prop_assert!(faults.iter().all(|fault| fault.path == "$"), "{}", faults),
             }
+            #[cfg(feature = "anthropic")]
+            ValueType::of_schema(reply_schema(&plain)).unwrap().check(&value).unwrap();
         }
     }
 }

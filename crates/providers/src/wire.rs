@@ -1,8 +1,8 @@
 //! Messages as a provider reads them, each written once.
 //!
-//! A conversation only grows, so its wire form does too. What was written of it is kept: asking again with
-//! some more messages writes those, and copies the rest. A conversation is known by the identity of its
-//! messages, so that a view of one, or a fork, is known as well.
+//! A conversation only grows, so its wire form does too. It is cached: a request with some more messages writes
+//! those, and copies the rest. The key of the cache is the identity of the messages, so that a view or a fork of a
+//! conversation is found as well.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
     ChatRequest, Content, Media, MediaSource, Message, ModelError, ModelErrorKind, Role, ServerTool,
-    ToolSpec, Transcript,
+    ToolChoice, ToolSpec, Transcript,
 };
 
 use crate::model::Dialect;
@@ -45,7 +45,7 @@ impl<O: Clone + Default> Bodies<O> {
         let mut head = dialect.head(model, request)?;
         for (name, value) in request.params.extras.iter() {
             if D::RESERVED.contains(&name) {
-                let message = format!("the parameter `{name}` cannot be set as an extra");
+                let message = format!("invalid extra parameter `{name}`: the request sets this field itself");
                 return Err(ModelError::new(ModelErrorKind::InvalidRequest, message));
             }
             dialect.extra(&mut head, name, value);
@@ -91,6 +91,15 @@ impl<O: Clone + Default> Bodies<O> {
     }
 }
 
+/// The tool choice of a request. Without tools there are none to forbid, and some APIs reject the field.
+pub(crate) fn tool_choice(request: &ChatRequest) -> &ToolChoice {
+    let has_tools = !request.tools.is_empty() || !request.params.server_tools.is_empty();
+    match &request.tool_choice {
+        ToolChoice::None if !has_tools => &ToolChoice::Auto,
+        choice => choice,
+    }
+}
+
 /// The tools that the provider of this dialect runs itself.
 fn server_tools<'a>(dialect: &str, request: &'a ChatRequest) -> Result<&'a [ServerTool], ModelError> {
     let tools = &request.params.server_tools;
@@ -103,7 +112,7 @@ fn server_tools<'a>(dialect: &str, request: &'a ChatRequest) -> Result<&'a [Serv
     }
 }
 
-/// An error of what the provider has no way to say.
+/// The error of a request that the provider does not support.
 pub(crate) fn unsupported(message: impl Into<String>) -> ModelError {
     ModelError::new(ModelErrorKind::Unsupported, message)
 }
@@ -116,7 +125,7 @@ pub(crate) fn cannot_send(role: Role, content: &Content) -> ModelError {
     ))
 }
 
-/// Refuses the name of a participant.
+/// Rejects the name of a participant.
 pub(crate) fn no_name(message: &Message) -> Result<(), ModelError> {
     match message.name() {
         Some(_) => Err(unsupported("unsupported `name` of a message: this API has none; say it in the text")),
@@ -124,7 +133,7 @@ pub(crate) fn no_name(message: &Message) -> Result<(), ModelError> {
     }
 }
 
-/// Refuses that a document be cited.
+/// Rejects a document with citations on.
 pub(crate) fn no_citations(media: &Media) -> Result<(), ModelError> {
     if media.has_citations {
         return Err(unsupported(
@@ -134,13 +143,13 @@ pub(crate) fn no_citations(media: &Media) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// The error of a detail that an image cannot be looked at.
+/// The error of an unsupported image detail.
 pub(crate) fn no_detail(media: &Media, known: &str) -> ModelError {
     let detail = media.detail.map_or("", |detail| detail.as_str());
     unsupported(format!("unsupported image detail `{detail}`: expected {known}"))
 }
 
-/// Refuses a detail in which a file is to be looked at.
+/// Rejects an image detail of a file.
 pub(crate) fn no_detail_of_file(media: &Media) -> Result<(), ModelError> {
     if media.detail.is_some() { Err(no_detail(media, "none, since it is not an image")) } else { Ok(()) }
 }
@@ -155,6 +164,7 @@ pub(crate) fn base64(media: &Media) -> Option<Cow<'_, str>> {
 }
 
 /// The content as text, if it is here and is text.
+#[cfg(feature = "anthropic")]
 pub(crate) fn text(media: &Media) -> Option<Cow<'_, str>> {
     match &media.source {
         MediaSource::Text(text) => Some(Cow::Borrowed(text)),
@@ -194,7 +204,7 @@ const MAX_KEPT: usize = 256;
 /// The most bytes that are kept, over all conversations.
 const MAX_BYTES: usize = 32 << 20;
 
-/// The wire forms of the conversations that were asked about last.
+/// The wire forms of the last conversations.
 struct WireCache<O>(Mutex<Vec<Kept<O>>>);
 
 /// The wire form of a conversation.
@@ -251,13 +261,13 @@ impl<O: Clone + Default> WireCache<O> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(0, kept);
         all.truncate(MAX_KEPT);
-        let mut sum = 0;
-        let fits = all.iter().take_while(|kept| {
-            sum += kept.bytes.len();
-            sum <= MAX_BYTES
+        // One that is too large by itself does not drive out the others.
+        let mut left = MAX_BYTES;
+        all.retain(|kept| {
+            let fits = kept.bytes.len() <= left;
+            left -= if fits { kept.bytes.len() } else { 0 };
+            fits
         });
-        let count = fits.count();
-        all.truncate(count);
     }
 }
 

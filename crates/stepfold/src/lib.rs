@@ -52,6 +52,7 @@
 //! | [`graph`] | workflows of functions, agents and graphs over one state |
 //! | [`runner`] | an agent in a session |
 //! | `mcp` | tools of servers that speak the Model Context Protocol, by the feature of this name |
+//! | `server` | agents as servers of the Model Context Protocol, by the feature of this name |
 //! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
 //! | `terminal` | runs shown at a terminal, by the feature of this name |
 //!
@@ -72,6 +73,8 @@
 //! | `gemini` | | Google's Gemini models |
 //! | `postgres` | | sessions in PostgreSQL |
 //! | `mcp` | | tools of servers that speak the Model Context Protocol |
+//! | `oauth` | | MCP servers at a URL are authorized by OAuth |
+//! | `server` | | agents as servers of the Model Context Protocol |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `terminal` | | runs are shown at a terminal: answers, calls, state changes, approvals |
 //! | `contract` | | the exam of session stores, for tests |
@@ -97,6 +100,9 @@ pub use stepfold_otel as otel;
 pub use stepfold_providers as providers;
 #[doc(inline)]
 pub use stepfold_runner as runner;
+#[cfg(feature = "server")]
+#[doc(inline)]
+pub use stepfold_server as server;
 #[doc(inline)]
 pub use stepfold_session_scopes as session_scopes;
 #[doc(inline)]

@@ -10,7 +10,7 @@ use crate::{Form, Look, Text};
 const IN_LINE: usize = 80;
 
 /// A request for a decision: the tool, its arguments as they will be run, whole and as JSON, and what the state adds to them.
-/// Nothing in it is invisible. It is not wrapped: a wrap drops the spaces around it.
+/// A question of a tool is shown with the schema of its answer. Nothing in it is invisible. It is not wrapped: a wrap drops the spaces around it.
 ///
 /// # Examples
 /// ```
@@ -58,6 +58,18 @@ pub fn approval(request: &ApprovalRequest, form: Form) -> Text {
         }
     };
     let inputs: String = request.inputs_from_state.iter().map(input).collect();
+    if let Some(message) = &request.message {
+        let asked = format!(" asks: {}", escape_all_invisible(message));
+        let details = if arguments == " {}" { String::new() } else { arguments };
+        let schema = request
+            .schema()
+            .map(|schema| format!("\n  answer: {}", escape_all_invisible(&schema.to_string())));
+        return question
+            .with(Look::STRONG, &tool)
+            .and(&asked)
+            .and(&details)
+            .and(schema.as_deref().unwrap_or_default());
+    }
     question.with(Look::STRONG, &tool).and(&arguments).and(inputs).and(&why)
 }
 

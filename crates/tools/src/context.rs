@@ -12,6 +12,8 @@ use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Delta, Handler, State, StateError, Write, WriteKey};
 use tokio_util::sync::CancellationToken;
 
+use crate::error::ToolError;
+use crate::input::{AnsweredRequest, InputRequest, InputResponse};
 use crate::options::InvokeOptions;
 use crate::policy::Effect;
 use crate::progress::Progress;
@@ -56,6 +58,8 @@ pub(crate) struct CallContext {
     /// The indexes of the tool's inputs that were read from the state.
     pub(crate) fed: Vec<usize>,
     pub(crate) state: State,
+    /// The answers to what the call asked before.
+    pub(crate) answered: Vec<AnsweredRequest>,
     pub(crate) invocation: Arc<InvocationContext>,
 }
 
@@ -157,6 +161,46 @@ impl ToolContext {
     /// A resource of the application: a pool, a client, a configuration.
     pub fn resource<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.0.call.invocation.options.resources.get()
+    }
+
+    /// Asks the user. The first time this is an error, which the tool returns with `?`: the attempt ends without a result,
+    /// the run stores the question and waits, as for an approval. After the answer, perhaps days later and in another
+    /// process, the tool runs again from its beginning and gets the answer here. So ask before anything that costs or has an
+    /// effect: only the run with the last answer goes past the question, once.
+    ///
+    /// An answer is for the question that was shown: if the tool runs again and asks something else under the same label, that
+    /// is a new question. Where a host runs no questions (an [`Invocation`](crate::Invocation) alone), the call fails.
+    ///
+    /// # Errors
+    /// One that makes the run wait, until there is an answer.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::{InputRequest, InputResponse, Tool, ToolContext, ToolError};
+    ///
+    /// async fn book(context: ToolContext) -> Result<String, ToolError> {
+    ///     let schema = json!({"type": "object", "properties": {"seat": {"type": "string"}}, "required": ["seat"]});
+    ///     match context.ask(InputRequest::new("seat", "Window or aisle?").schema(schema))? {
+    ///         InputResponse::Accept(answer) => Ok(format!("booked: {}", answer["seat"])),
+    ///         _ => Err(ToolError::permanent("the user does not want to choose a seat")),
+    ///     }
+    /// }
+    /// let tool = Tool::new("book", "Books a flight.", book).build()?;
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn ask(&self, request: InputRequest) -> Result<InputResponse, ToolError> {
+        let answered = self.answered().iter().rfind(|answered| answered.request.is_same(&request));
+        match answered {
+            Some(answered) => Ok(answered.response.clone()),
+            None => Err(ToolError::input_required([request])),
+        }
+    }
+
+    /// The questions of earlier attempts of this call that were answered, the last ones last, each with its
+    /// [state](InputRequest::state).
+    pub fn answered(&self) -> &[AnsweredRequest] {
+        &self.0.call.answered
     }
 
     /// Takes the buffered writes. Later writes are rejected.

@@ -11,6 +11,8 @@ use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::Issues;
 use thiserror::Error as ThisError;
 
+use crate::input::InputRequest;
+
 /// An error of a tool call.
 ///
 /// `?` converts any error into one that the model reads. Like `anyhow::Error`, and for the same reason, this
@@ -39,6 +41,8 @@ pub(crate) enum Kind {
     InvalidArguments(Issues),
     /// For the model and the record: the call may have had its effect.
     Unknown(String),
+    /// For the user, whose answers the call continues with.
+    InputRequired(Vec<InputRequest>),
     /// For the caller.
     Fatal(Box<dyn Error + Send + Sync>),
 }
@@ -107,6 +111,24 @@ impl ToolError {
         ToolError(Kind::Fatal(source.into()))
     }
 
+    /// Ends the attempt with questions to the user. The run stores them and waits, as for an approval; when all of them are
+    /// answered, in whatever process, the tool runs again, with the answers in
+    /// [`ToolContext::answered`](crate::ToolContext::answered). [`ToolContext::ask`](crate::ToolContext::ask) is the short form
+    /// for one question.
+    ///
+    /// The attempt must not have had an effect that the next one repeats.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::{InputRequest, ToolError};
+    ///
+    /// let error = ToolError::input_required([InputRequest::new("seat", "Window or aisle?")]);
+    /// assert_eq!(error.to_string(), "input required: Window or aisle?");
+    /// ```
+    pub fn input_required(requests: impl IntoIterator<Item = InputRequest>) -> Self {
+        ToolError(Kind::InputRequired(requests.into_iter().collect()))
+    }
+
     pub(crate) fn invalid_arguments(faults: Issues) -> Self {
         ToolError(Kind::InvalidArguments(faults))
     }
@@ -114,6 +136,14 @@ impl ToolError {
     /// Whether a retry may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
         matches!(self.0, Kind::Failed { is_permanent: false, .. } | Kind::Unknown(_))
+    }
+
+    /// Takes the questions, if it has some.
+    pub(crate) fn take_requests(&mut self) -> Vec<InputRequest> {
+        match &mut self.0 {
+            Kind::InputRequired(requests) => std::mem::take(requests),
+            _ => Vec::new(),
+        }
     }
 
     pub(crate) fn into_kind(self) -> Kind {
@@ -126,6 +156,10 @@ impl fmt::Display for ToolError {
         match &self.0 {
             Kind::Failed { message, .. } | Kind::Unknown(message) => f.write_str(message),
             Kind::InvalidArguments(faults) => write!(f, "invalid arguments: {faults}"),
+            Kind::InputRequired(requests) => {
+                let messages: Vec<&str> = requests.iter().map(|request| request.message.as_str()).collect();
+                write!(f, "input required: {}", messages.join("; "))
+            }
             Kind::Fatal(source) => ErrorChain(&**source).fmt(f),
         }
     }

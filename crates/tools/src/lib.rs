@@ -88,6 +88,7 @@ mod context;
 mod error;
 mod extract;
 mod function;
+mod input;
 mod invoke;
 mod options;
 mod policy;
@@ -105,6 +106,7 @@ pub use crate::context::{StateWriter, ToolContext, WriteError, key_of_call};
 pub use crate::error::{BuildError, ToolError, ToolsetError};
 pub use crate::extract::{Args, Extract, FromState, RawArgs, Requirements, Resource, StateKey};
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};
+pub use crate::input::{AnsweredRequest, InputRequest, InputResponse};
 pub use crate::invoke::{
     CallEvent, CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalError, Invocation,
     MAX_BLOCKING_THREADS, panic_message, settle,

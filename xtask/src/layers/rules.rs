@@ -15,6 +15,7 @@ const MCP: &str = "stepfold-mcp";
 const OTEL: &str = "stepfold-otel";
 const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
+const SERVER: &str = "stepfold-server";
 const TERMINAL: &str = "stepfold-terminal";
 const FACADE: &str = "stepfold";
 const CLI: &str = "stepfold-cli";
@@ -101,6 +102,13 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: SERVER,
+        folder: "crates/server",
+        floor: Floor::Hosts,
+        may_use: &[STATE_CORE, SESSION_SCOPES, AGENT_LOOP, RUNNER],
+        by_feature: &[],
+    },
+    Layer {
         package: TERMINAL,
         folder: "crates/terminal",
         floor: Floor::Screen,
@@ -112,7 +120,7 @@ pub const LAYERS: &[Layer] = &[
         folder: "crates/stepfold",
         floor: Floor::Facade,
         may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
-        by_feature: &[PROVIDERS, MCP, OTEL, TERMINAL],
+        by_feature: &[PROVIDERS, MCP, OTEL, SERVER, TERMINAL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
     Layer { package: EXAMPLES, folder: "examples", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -133,6 +141,7 @@ pub const FENCES: &[Fence] = &[
             GRAPH,
             MCP,
             RUNNER,
+            SERVER,
             TERMINAL,
             FACADE,
             CLI,
@@ -149,8 +158,8 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["rmcp"],
         reach: Reach::Tree,
-        allowed: &[MCP, FACADE, CLI, EXAMPLES],
-        reason: "the Model Context Protocol is spoken in one place",
+        allowed: &[MCP, SERVER, FACADE, CLI, EXAMPLES],
+        reason: "the Model Context Protocol is spoken in two places, one for each end",
     },
     Fence {
         libraries: &[
@@ -163,7 +172,7 @@ pub const FENCES: &[Fence] = &[
             "diesel",
         ],
         reach: Reach::Tree,
-        allowed: &[SESSION_SCOPES, RUNNER, TERMINAL, FACADE, CLI, EXAMPLES],
+        allowed: &[SESSION_SCOPES, RUNNER, SERVER, TERMINAL, FACADE, CLI, EXAMPLES],
         reason: "only session stores talk to databases",
     },
     Fence {
@@ -208,6 +217,8 @@ pub enum Floor {
     Workflows,
     /// Where the loop and sessions meet.
     Keystone,
+    /// Serves runners to others.
+    Hosts,
     /// What a person sees of runs.
     Screen,
     /// Re-exports.

@@ -10,7 +10,8 @@ use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{
-    CallEvent, CallOutcome, CallOutcomes, CancellationToken, FatalError, Invocation, InvokeOptions, ToolError,
+    CallEvent, CallOutcome, CallOutcomes, CancellationToken, FatalError, InputRequest, Invocation,
+    InvokeOptions, ToolError,
 };
 use tokio::sync::mpsc;
 
@@ -37,6 +38,8 @@ pub(super) enum Happened {
     Progress { call_id: String, report: Value },
     /// A node says something.
     Said(Said),
+    /// A call asks the user.
+    Asks { place: usize, requests: Vec<InputRequest> },
     /// A call has its outcome.
     Finished { place: usize, call: ToolCall, outcome: CallOutcome },
     /// The function of a branch has come to its end.
@@ -77,6 +80,9 @@ impl Functions {
                 CallEvent::Starting { calls } => return Some(Happened::Starting(calls)),
                 CallEvent::Progress { call, report } => {
                     return Some(Happened::Progress { call_id: calls[call].id.clone(), report });
+                }
+                CallEvent::InputRequired { call: place, requests } => {
+                    return Some(Happened::Asks { place, requests });
                 }
                 CallEvent::Finished { call: place } => {
                     if let Some(outcome) = invocation.outcome(place).cloned() {
@@ -170,7 +176,12 @@ fn invocation(run: &Run, calls: Vec<ToolCall>, stop: CancellationToken) -> Invoc
         .hosting_calls();
     options.raise_on_failure = config.raise_on_failure;
     let tools = run.tools().cloned().unwrap_or_default();
-    Invocation::resume(&tools, run.state().clone(), calls, run.finished_calls(), options)
+    let mut invocation =
+        Invocation::resume(&tools, run.state().clone(), calls, run.finished_calls(), options);
+    for (place, answered) in run.answered_calls() {
+        invocation.answer(place, answered);
+    }
+    invocation
 }
 
 /// The functions of nodes, as an [`Invocation`] is those of tools.

@@ -142,6 +142,10 @@ impl Host<'_> {
                 self.conclude(run, place, seen, &mut work.trouble).await;
                 work.functions.amend(run, place);
             }
+            Happened::Asks { place, requests } => {
+                let requests = run.task(place).map(|task| task.requests(requests)).unwrap_or_default();
+                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
+            }
             Happened::Called(place, BranchEnd::Outcome(outcome)) => {
                 self.node_ended(run, work, place, outcome, false).await;
             }

@@ -558,11 +558,7 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
         }
         EventKind::Asked { fates } => work.meet(fates),
         EventKind::Asks { place, requests } => {
-            work.items.change(*place, |item| {
-                item.asked.clone_from(requests);
-                // It asked before it did anything.
-                item.state = ItemState::Ready;
-            });
+            work.items.change(*place, |item| item.asks_within(requests));
         }
         EventKind::Answered { place, outcome, stop, pending_hook } => {
             work.items.change(*place, |item| match (outcome, pending_hook) {

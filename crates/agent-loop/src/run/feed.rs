@@ -806,7 +806,7 @@ pub(super) fn broken_off_call(item: &Item, call: &ToolCall, is_cancelled: bool) 
     let outcome = match &item.state {
         ItemState::Started => return WorkOutcome::unknown(None, call),
         ItemState::HookPending(pending) => withheld(call, &pending.outcome),
-        _ if item.child.is_some() => {
+        _ if item.child.is_some() || !item.asked.is_empty() => {
             let text = format!("tool '{}' was stopped while it waited: {why}", call.name);
             CallOutcome::without_result(call, CallStatus::Cancelled, text)
         }

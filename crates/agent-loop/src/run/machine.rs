@@ -9,7 +9,7 @@ use stepfold_state_core::chat::{
     Arguments, ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
 };
 use stepfold_state_core::state::State;
-use stepfold_tools::{CallOutcome, Effect, Tool, Tools};
+use stepfold_tools::{AnsweredRequest, CallOutcome, Effect, Tool, Tools};
 
 use super::call_ids::CallIds;
 use super::event::{Event, EventKind};
@@ -506,6 +506,12 @@ impl Run {
             Some(item.completed(call, item.outcome()?.call()?.clone()))
         };
         self.calls_at_work().map(completed).collect()
+    }
+
+    /// The calls of the open step that asked the user and were answered, by their places.
+    pub(crate) fn answered_calls(&self) -> Vec<(usize, Vec<AnsweredRequest>)> {
+        let calls = self.calls_at_work().map(|(place, item, _)| (place, item.answered()));
+        calls.filter(|(_, answered)| !answered.is_empty()).collect()
     }
 
     /// The outcome of a call of the open step, with what hooks wrote, if it has one.

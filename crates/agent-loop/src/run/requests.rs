@@ -247,8 +247,13 @@ impl Run {
             if decisions[..place].iter().any(|(earlier, _)| earlier == id) {
                 return Err(DecisionError::Duplicate { id: id.clone() });
             }
-            if let Decision::Modify { arguments } = decision {
-                self.check_modified(request, arguments)?;
+            match decision {
+                Decision::Modify { arguments } => self.check_modified(request, arguments)?,
+                // It is an answer with nothing in it.
+                Decision::Approve if request.reason == AskReason::Input && request.can_modify() => {
+                    self.check_modified(request, &Value::Object(Map::new()))?;
+                }
+                _ => {}
             }
         }
         self.check_inside(decisions)

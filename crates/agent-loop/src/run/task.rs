@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_state_core::state::State;
-use stepfold_tools::{Invocation, InvokeOptions, key_of_call};
+use stepfold_tools::{InputRequest, Invocation, InvokeOptions, key_of_call};
 
 use super::machine::Run;
 use super::work::Item;
-use crate::approval::Decision;
+use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, path_of_call};
 use crate::planned::{OpenBranch, Planned};
 
 /// An item of the open step of a run: a call, or a branch.
@@ -94,6 +94,30 @@ impl<'a> Task<'a> {
     /// What was decided, by the ids within the item.
     pub(crate) fn decisions(&self) -> &'a [(String, Decision)] {
         &self.item.decisions
+    }
+
+    /// The requests of a tool that asks the user, under ids within the item.
+    pub(crate) fn requests(&self, asked: Vec<InputRequest>) -> Vec<ApprovalRequest> {
+        asked.into_iter().map(|asked| self.request(asked)).collect()
+    }
+
+    fn request(&self, asked: InputRequest) -> ApprovalRequest {
+        let name = self.name();
+        let subject = Subject {
+            run: &self.run.id,
+            step: self.run.steps(),
+            place: self.place,
+            round: 0,
+            reason: AskReason::Input,
+            name,
+            times: 1,
+            inputs: &[],
+        };
+        let InputRequest { label, message, details, schema, state, .. } = asked;
+        let id = subject.id_about(&path_of_call(&label), &json!([message, details, schema]));
+        let call = ToolCall::new(label, name, Arguments::from(details));
+        let request = ApprovalRequest::new(id, call, AskReason::Input);
+        ApprovalRequest { message: Some(message), parameters: schema, state, ..request }
     }
 
     /// The branch with everything that its function needs, if it is one.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, ToolCall};
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
+use stepfold_tools::{AnsweredRequest, CallFailure, CallOutcome, CallStatus};
 
 use super::event::{Event, Fate, StepEnd, is_zero};
 use super::machine::Run;
@@ -240,7 +240,7 @@ pub(crate) struct Item {
     /// Whether its arguments were changed after the hooks before tools had seen it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_unhooked: bool,
-    /// What its function asked when it ran last; or what is inside of it, where that is not known before the tools of the
+    /// What its function asked when it ran last, and before if that was answered; or what is inside of it, where that is not known before the tools of the
     /// step are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) asked: Vec<ApprovalRequest>,
@@ -631,6 +631,26 @@ impl Item {
     /// The run inside, if it has begun and its agent is known.
     pub(crate) fn child(&self) -> Option<&Run> {
         self.child.as_ref()?.run()
+    }
+
+    /// Keeps what is asked within the item now. The questions of a tool that were answered stay: it gets them with their
+    /// answers each time it runs.
+    pub(crate) fn asks_within(&mut self, requests: &[ApprovalRequest]) {
+        let is_answered = |request: &ApprovalRequest| {
+            request.reason == AskReason::Input && self.decisions.iter().any(|(id, _)| *id == request.id)
+        };
+        self.asked.retain(is_answered);
+        self.asked.extend(requests.iter().cloned());
+        // It asked before it did anything.
+        self.state = ItemState::Ready;
+    }
+
+    /// The questions of a tool that were answered.
+    pub(crate) fn answered(&self) -> Vec<AnsweredRequest> {
+        let decision =
+            |id: &str| self.decisions.iter().find(|(decided, _)| decided == id).map(|(_, decision)| decision);
+        let asked = self.asked.iter().filter(|request| request.reason == AskReason::Input);
+        asked.filter_map(|request| Some(request.answered(decision(&request.id)?))).collect()
     }
 
     /// What is asked within the item and not decided, by the ids there.

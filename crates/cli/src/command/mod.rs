@@ -7,7 +7,9 @@ mod draw;
 mod history;
 mod inbox;
 mod inspect;
+mod mcp;
 mod requests;
+mod resources;
 mod resume;
 mod run;
 mod sessions;
@@ -25,10 +27,12 @@ use crate::show;
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
     let json = args.json;
     match &args.command {
-        Command::Run { place, asked, question, set, key } => {
-            run::run(place, asked, question, set, key.as_deref(), json).await
+        Command::Run { place, asked, question, set, key, resources } => {
+            let sent = run::Sent { question, set, resources };
+            run::run(place, asked, &sent, key.as_deref(), json).await
         }
         Command::Chat { place, asked } => chat::chat(place, asked, json).await,
+        Command::Mcp { place, asked } => mcp::mcp(place, asked).await,
         Command::Sessions { place, limit } => sessions::sessions(place, limit.get(), json).await,
         Command::Inspect { place, at, diff, all, full } => {
             let what = inspect::What { at: at.as_ref(), diff: diff.as_deref(), all: *all, full: *full };
@@ -63,6 +67,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
             state::set(place, values, json).await
         }
         Command::Check { agents } => Ok(check::check(agents, json)),
+        Command::Resources { agent, read, arguments } => {
+            resources::resources(agent, read.as_deref(), arguments, json).await
+        }
         Command::Draw { graph, language } => draw::draw(graph, *language, json),
         Command::Schema { of } => {
             let schema = match of {

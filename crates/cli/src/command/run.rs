@@ -4,6 +4,7 @@ use std::io::Read as _;
 
 use serde_json::json;
 use stepfold::prelude::*;
+use stepfold::state_core::chat::{Message, Part, Role};
 
 use crate::args::{Asked, Place};
 use crate::desk::{Desk, quoted, values};
@@ -12,15 +13,22 @@ use crate::prompt::{Prompt, is_terminal};
 use crate::show;
 use crate::turn::Turns;
 
+/// What is sent to the agent.
+pub(super) struct Sent<'a> {
+    pub(super) question: &'a str,
+    pub(super) set: &'a [String],
+    pub(super) resources: &'a [String],
+}
+
 pub(super) async fn run(
     place: &Place,
     asked: &Asked,
-    question: &str,
-    set: &[String],
+    sent: &Sent<'_>,
     key: Option<&str>,
     json: bool,
 ) -> anyhow::Result<Ending> {
-    let question = match question {
+    let set = sent.set;
+    let question = match sent.question {
         "-" => read_question()?,
         question => question.to_owned(),
     };
@@ -34,7 +42,11 @@ pub(super) async fn run(
         let written = desk.runner.schema().schema().write(key.as_str(), value.clone());
         written.map_err(|error| Misuse(error.to_string()))?;
     }
-    let mut input = Input::new().say(question);
+    let mut parts = vec![Part::text(question)];
+    for named in sent.resources {
+        parts.extend(crate::tool::mcp::resource(named).await?);
+    }
+    let mut input = Input::new().with_message(Message::from_parts(Role::User, parts));
     if !set.is_empty() {
         input = input.with_values(values);
     }

@@ -34,6 +34,12 @@ pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
     if !request.inputs_from_state.is_empty() {
         told["inputs_from_state"] = json!(request.inputs_from_state);
     }
+    if let Some(message) = &request.message {
+        told["message"] = json!(message);
+    }
+    if let Some(schema) = request.schema() {
+        told["schema"] = schema.clone();
+    }
     told
 }
 

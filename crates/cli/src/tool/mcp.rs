@@ -5,9 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepfold::mcp::{Approved, McpError, Server, ServerBuilder, ServerLimits};
 use stepfold::prelude::*;
+use stepfold::state_core::chat::Part;
 
 use crate::agent_file::Faults;
 use crate::agent_file::form::{McpCommand, McpForm};
+use crate::error::Misuse;
 use crate::show;
 
 /// A server of this process, and the file that keeps what was approved of it.
@@ -155,15 +157,38 @@ fn read_approved(file: &Path, faults: &mut Faults) -> Option<Approved> {
     .ok()
 }
 
+/// The servers of the agent.
+pub(crate) fn known() -> Vec<Server> {
+    servers().iter().map(|known| known.server.clone()).collect()
+}
+
+/// The server of `SERVER:NAME`, and the name there.
+pub(crate) fn split(named: &str) -> Result<(Server, &str), Misuse> {
+    let known = known();
+    let found = named.split_once(':').and_then(|(name, rest)| {
+        let server = known.iter().find(|server| server.name() == name)?;
+        Some((server.clone(), rest))
+    });
+    found.ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(Server::name).collect();
+        Misuse(format!("unknown server in `{named}`: must be SERVER:NAME; servers: {}", names.join(", ")))
+    })
+}
+
+/// The contents of the resource `SERVER:URI`, as parts of a message.
+pub(crate) async fn resource(named: &str) -> anyhow::Result<Vec<Part>> {
+    let (server, uri) = split(named)?;
+    Ok(server.read_resource(uri).await?)
+}
+
 /// What is different about a tool, by the name that the model calls it by, from what was approved of it.
 pub(crate) async fn change_of(tool: &str) -> Option<String> {
     let known = servers().clone();
     for known in known {
-        // A server that cannot be asked has been asked for its tools before.
-        let Ok(offered) = known.server.offered().await else { continue };
-        let Some((_, definition)) = offered.into_iter().find(|(name, _)| name == tool) else { continue };
-        let changes = known.server.changes().await.ok()?;
-        return changes.iter().find(|change| change.now == definition).map(ToString::to_string);
+        // A server that cannot be asked has said so when the run asked for its tools.
+        if let Ok(Some(change)) = known.server.change_of(tool).await {
+            return Some(change.to_string());
+        }
     }
     None
 }

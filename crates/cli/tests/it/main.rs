@@ -19,6 +19,7 @@ mod graph_checks;
 mod graphs;
 mod history;
 mod inbox;
+mod interop;
 mod mcp;
 mod migrations;
 mod outcomes;

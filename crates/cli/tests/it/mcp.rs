@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufRead as _, Write as _};
+use std::process::Command;
 
 use expect_test::expect;
 use serde_json::{Value, json};
@@ -53,15 +54,28 @@ fn serves() {
         let answer = match message["method"].as_str().unwrap_or_default() {
             "initialize" => json!({"result": {
                 "protocolVersion": "2025-11-25",
-                "capabilities": {"tools": {}},
+                "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
                 "serverInfo": {"name": "shop", "version": "1"},
             }}),
+            "resources/list" => json!({"result": {"resources": [
+                {"uri": "shop://prices", "name": "prices", "description": "What tea costs.", "mimeType": "text/plain"},
+            ]}}),
+            "resources/read" => json!({"result": {"contents": [{"uri": "shop://prices", "text": "tea: 3"}]}}),
+            "prompts/list" => json!({"result": {"prompts": [
+                {"name": "greet", "arguments": [{"name": "who", "required": true}, {"name": "how"}]},
+            ]}}),
+            "prompts/get" => json!({"result": {"messages": [
+                {"role": "user", "content": {"type": "text", "text": message["params"]["arguments"]["who"]}},
+            ]}}),
             "tools/list" => json!({"result": {"tools": [{
                 "name": "order",
                 "description": description,
                 "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}},
             }]}}),
-            "tools/call" => json!({"result": {"content": [{"type": "text", "text": "one tea"}]}}),
+            "tools/call" => {
+                wait_at_the_gate();
+                json!({"result": {"content": [{"type": "text", "text": "one tea"}]}})
+            }
             _ => json!({"error": {"code": -32601, "message": "unknown method"}}),
         };
         if !id.is_null() {
@@ -74,6 +88,43 @@ fn serves() {
     }
     fs::write(std::env::var(ENDED).unwrap(), "politely").unwrap();
     std::process::exit(0);
+}
+
+/// Where a test has made a gate, a call is noted, and waits until somebody opens it.
+#[expect(clippy::disallowed_methods, reason = "this is how a parent says what it wants")]
+fn wait_at_the_gate() {
+    let ended = std::path::PathBuf::from(std::env::var(ENDED).unwrap());
+    let (gate, calls) = (ended.with_file_name("gate"), ended.with_file_name("calls"));
+    if gate.exists() {
+        let mut calls = fs::OpenOptions::new().append(true).create(true).open(calls).unwrap();
+        writeln!(calls, "x").unwrap();
+        if !ended.with_file_name("go").exists() {
+            fs::read_to_string(gate).unwrap();
+        }
+    }
+}
+
+/// Killed in the middle of a call: the call is made again where it may be, and else its outcome is unknown.
+#[test]
+fn a_command_that_is_killed_in_a_call() {
+    for (effect, said, calls) in [
+        ("at_most_once", "outcome unknown: c1 shop_order(what=\"tea\")", "x\n"),
+        ("idempotent", "c1: one tea", "x\nx\n"),
+        ("pure", "c1: one tea", "x\nx\n"),
+    ] {
+        let room = room(&format!("effect = \"{effect}\""), "Orders.");
+        assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
+        let mut child = room.command("run a.toml tea --session s").spawn().unwrap();
+        // It opens when the server does: the call is under way then.
+        let gate = fs::OpenOptions::new().write(true).open(room.path("gate")).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        room.write("go", "");
+        drop(gate);
+        let resumed = room.say("resume a.toml --session s", "");
+        assert!(resumed.starts_with("Ordered.\n") && resumed.contains(said), "{effect}: {resumed}");
+        assert_eq!(fs::read_to_string(room.path("calls")).unwrap(), calls, "{effect}");
+    }
 }
 
 #[test]
@@ -179,4 +230,35 @@ approved = "bad.json"
             f.toml:29:1: ./bad.json does not hold approved tools: invalid type: sequence, expected a map at line 1 column 0; delete it to begin anew
             exit 2
         "#]]);
+}
+
+#[test]
+fn resources_and_prompts_are_listed_read_and_sent() {
+    let room = room("", "Orders.");
+    room.check(
+        "resources a.toml",
+        expect![[r#"
+            shop:shop://prices prices (text/plain): What tea costs.
+            shop:greet prompt(who, how?)
+        "#]],
+    );
+    room.check(
+        "resources a.toml shop:shop://prices",
+        expect![[r#"
+            user:      [resource shop://prices]
+                       tea: 3
+        "#]],
+    );
+    room.check(
+        "resources a.toml shop:greet --argument who=Ada",
+        expect![[r#"
+            user:      Ada
+        "#]],
+    );
+    let unknown = room.say("resources a.toml files:x", "");
+    assert!(unknown.contains("unknown server in `files:x`: must be SERVER:NAME; servers: shop"), "{unknown}");
+    let said = room.say("run a.toml tea --session s --resource shop:shop://prices", "");
+    assert!(said.starts_with("Ordered."), "{said}");
+    let said = room.say("inspect a.toml --session s", "");
+    assert!(said.contains("tea: 3"), "{said}");
 }

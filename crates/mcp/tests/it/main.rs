@@ -15,6 +15,7 @@
 
 mod calls;
 mod interop;
+mod interop_conformance;
 mod kit;
 mod lists;
 mod peer;

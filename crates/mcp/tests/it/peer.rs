@@ -137,6 +137,7 @@ impl Peer {
                     "junk",
                     "cancelled",
                     "ask",
+                    "ask_twice",
                     "roots",
                     "change",
                     "environment",
@@ -221,12 +222,37 @@ impl Peer {
             "junk" => Does::Writes(b"\xff\xfe starting\n{\"jsonrpc\":\"2.0\",\"id\":\n[1,2\n".to_vec()),
             "cancelled" => result(text(&self.cancelled.to_string())),
             "ask" if self.mode == "modern" => match &params["inputResponses"] {
-                Value::Null => Does::Says(vec![json!({"jsonrpc": "2.0", "id": id, "result": {
-                    "resultType": "input_required",
-                    "requestState": "opaque",
-                    "inputRequests": {"name": {"method": "elicitation/create", "params": form()}},
-                }})]),
+                Value::Null => input_required(
+                    id,
+                    "opaque",
+                    &json!({"name": {"method": "elicitation/create", "params": form()}}),
+                ),
                 answers => result(text(&format!("{} under {}", answers["name"], params["requestState"]))),
+            },
+            "ask_twice" => match (params["requestState"].as_str(), &params["inputResponses"]) {
+                (None, _) => input_required(
+                    id,
+                    "one",
+                    &json!({
+                        "name": {"method": "elicitation/create", "params": form()},
+                        "page": {"method": "elicitation/create", "params": {
+                            "mode": "url", "message": "Sign.", "url": "https://example.com/sign", "elicitationId": "e1",
+                        }},
+                    }),
+                ),
+                (Some("one"), answers)
+                    if answers["name"]["content"]["name"] == "Ada"
+                        && answers["page"]["action"] == "accept" =>
+                {
+                    input_required(
+                        id,
+                        "two",
+                        &json!({"name": {"method": "elicitation/create", "params": form()}}),
+                    )
+                }
+                (_, answers) => {
+                    result(text(&format!("{} under {}", answers["name"], params["requestState"])))
+                }
             },
             "ask" => {
                 self.asking = Some(id.clone());
@@ -253,6 +279,12 @@ impl Peer {
             other => result(text(&format!("{other} is done"))),
         }
     }
+}
+
+fn input_required(id: &Value, state: &str, requests: &Value) -> Does {
+    Does::Says(vec![json!({"jsonrpc": "2.0", "id": id, "result": {
+        "resultType": "input_required", "requestState": state, "inputRequests": requests,
+    }})])
 }
 
 fn form() -> Value {

@@ -82,7 +82,7 @@ impl Dialect for Messages {
             name: "anthropic",
             base_url: Some("https://api.anthropic.com"),
             needs_key: true,
-            key_variables: &["ANTHROPIC_API_KEY"],
+            key_variables: KEYS,
         }
     }
 
@@ -104,7 +104,6 @@ impl Dialect for Messages {
             return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
         let format = request.response_format.as_ref().map(output_config).transpose()?;
-        let choice = if request.tools.is_empty() { None } else { tool_choice(&request.tool_choice) };
         let leading = request.messages.iter().map(|message| &**message);
         let system = message::system(leading, self.marks_cache);
         Ok(wire::fields([
@@ -115,7 +114,7 @@ impl Dialect for Messages {
             ("top_p", params.top_p.map(Value::from)),
             ("stop_sequences", (!params.stop.is_empty()).then(|| json!(params.stop))),
             ("output_config", format),
-            ("tool_choice", choice),
+            ("tool_choice", tool_choice(wire::tool_choice(request))),
             ("container", message::container(&request.messages)),
             ("system", (!system.is_empty()).then(|| system.into())),
         ]))
@@ -137,6 +136,9 @@ impl Dialect for Messages {
         Decoder::new(request)
     }
 }
+
+/// The environment variables that usually hold the key.
+pub(crate) const KEYS: &[&str] = &["ANTHROPIC_API_KEY"];
 
 fn tool(spec: &ToolSpec) -> Value {
     let strict = strict::parameters(&strict::ANTHROPIC, spec);
@@ -164,6 +166,7 @@ fn tool_choice(choice: &ToolChoice) -> Option<Value> {
 fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {
     match format {
         ResponseFormat::JsonSchema { schema, .. } => {
+            let schema = strict::reply_schema(schema);
             Ok(json!({"format": {"type": "json_schema", "schema": schema}}))
         }
         _ => Err(wire::unsupported(

@@ -11,6 +11,7 @@ mod decode;
 mod dialect;
 mod message;
 
+pub(crate) use self::dialect::KEYS;
 pub use self::dialect::{Anthropic, AnthropicBuilder, Messages};
 
 /// The form of a tool's parameters that Anthropic's strict mode takes. A tool whose parameters have none is sent as it is, without

@@ -75,7 +75,9 @@ impl Dialect for GenerateContent {
                 (Some("application/json".into()), Some(schema.clone()))
             }
             Some(_) => {
-                return Err(wire::unsupported("unsupported response format"));
+                return Err(wire::unsupported(
+                    "unsupported response format: expected a JSON object or a JSON Schema",
+                ));
             }
         };
         let config = wire::fields([
@@ -93,7 +95,7 @@ impl Dialect for GenerateContent {
         Ok(wire::fields([
             ("systemInstruction", (!system.is_empty()).then(|| json!({"parts": system}))),
             ("generationConfig", (!config.is_empty()).then(|| config.into())),
-            ("toolConfig", tool_choice(&request.tool_choice)),
+            ("toolConfig", tool_choice(wire::tool_choice(request))),
         ]))
     }
 

@@ -33,18 +33,31 @@ pub(crate) fn client(connect: &Connect) -> Result<reqwest::Client, ModelError> {
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")));
     if let Some(proxy) = &connect.proxy {
         let proxy = reqwest::Proxy::all(proxy.expose());
-        builder = builder.proxy(proxy.map_err(|_| wrong("invalid proxy address"))?);
+        builder = builder
+            .proxy(proxy.map_err(|_| wrong("invalid proxy: expected a URL such as http://proxy:3128"))?);
     }
     let tls = if connect.roots.is_empty() { tls()? } else { tls_with(&connect.roots)? };
     builder.tls_backend_preconfigured(tls).build().map_err(|error| unusable(&error))
 }
 
-/// A base URL without the slash at its end.
+/// A base URL without the slash at its end. Paths are appended to it, and nothing in it is a secret.
 pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
-    let url = url.unwrap_or("").trim().trim_end_matches('/');
+    let Some(url) = url else {
+        return Err("missing base URL: this provider has no default; set one".to_owned());
+    };
+    let url = url.trim().trim_end_matches('/');
     let parsed = reqwest::Url::parse(url).ok().filter(reqwest::Url::has_host);
-    if parsed.is_none_or(|url| !matches!(url.scheme(), "http" | "https")) {
+    let Some(parsed) = parsed.filter(|url| matches!(url.scheme(), "http" | "https")) else {
         return Err(format!("invalid base URL `{url}`: must begin with http:// or https://"));
+    };
+    // They would not be sent, and would show in errors.
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        return Err(
+            "invalid base URL: must not contain a user or a password; set a key or a header".to_owned()
+        );
+    }
+    if parsed.query().is_some() || parsed.fragment().is_some() {
+        return Err(format!("invalid base URL `{url}`: must end with its path, without `?` and `#`"));
     }
     Ok(url.to_owned())
 }
@@ -81,7 +94,7 @@ fn tls_with(roots: &[Vec<u8>]) -> Result<ClientConfig, ModelError> {
     let certificates = certificates.collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| wrong(&format!("invalid certificate: {error}")))?;
     if certificates.is_empty() {
-        return Err(wrong("invalid certificate: the PEM has none"));
+        return Err(wrong("invalid certificate: expected PEM with at least one, found none"));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Verifier::new_with_extra_roots(certificates, Arc::clone(&provider));

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
-use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind};
+use stepfold_state_core::chat::{Chunk, FinishReason, ModelError, ModelErrorKind};
 
 use super::retry_after::{retry_after, units};
 use crate::Secret;
@@ -39,13 +39,17 @@ impl Target {
         }
     }
 
-    /// The chunk, without keys in what the server calls the reply: ids are logged and stored everywhere.
-    pub(crate) fn clean_identity(&self, chunk: Chunk) -> Chunk {
+    /// The chunk, without keys and bounded in the names that the server gives: ids and finish reasons are logged and
+    /// stored everywhere.
+    pub(crate) fn clean_names(&self, chunk: Chunk) -> Chunk {
         match chunk {
             Chunk::Identity { id, model } => Chunk::Identity {
                 id: id.map(|id| self.clean(&id)),
                 model: model.map(|model| self.clean(&model)),
             },
+            Chunk::Finished(FinishReason::Other(name)) => {
+                Chunk::Finished(FinishReason::Other(self.clean(&name)))
+            }
             chunk => chunk,
         }
     }
@@ -85,9 +89,13 @@ pub(crate) fn classify(
         }
         kind => kind.or_else(by_status),
     };
+    let message = match status {
+        _ if !said.message.is_empty() => said.message.as_str(),
+        Some(status) if status.is_redirection() => "redirects are not followed, since they would get the key",
+        _ => "the server gave no reason",
+    };
     let status = status.map_or_else(String::new, |status| format!("status {}: ", status.as_u16()));
     let code = said.code.first().map_or_else(String::new, |code| format!(" [{code}]"));
-    let message = if said.message.is_empty() { "the server gave no reason" } else { &said.message };
     let error = target.error(kind.unwrap_or(ModelErrorKind::Transient), format!("{status}{message}{code}"));
     match wait {
         Some(wait) => error.with_retry_after(wait),
@@ -398,7 +406,9 @@ mod tests {
         check(
             302,
             "",
-            &expect!["not found (openai, model m, request r1): status 302: the server gave no reason"],
+            &expect![
+                "not found (openai, model m, request r1): status 302: redirects are not followed, since they would get the key"
+            ],
         );
     }
 

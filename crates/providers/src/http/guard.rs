@@ -42,7 +42,9 @@ pub(super) fn check(url: &reqwest::Url) -> Result<(), ModelError> {
     if is_here || (FORBIDDEN.load(Ordering::SeqCst) == 0 && !is_forbidden_by_environment()) {
         return Ok(());
     }
-    let message = format!("real requests are forbidden, found one for {host}");
+    let message = format!(
+        "real requests are forbidden, found one for {host}; use a cassette, a scripted model or a server on this machine"
+    );
     Err(ModelError::new(ModelErrorKind::Unsupported, message))
 }
 

@@ -1,20 +1,27 @@
-//! Asks another model when one cannot answer.
+//! Falls back to other models.
 
 use std::fmt;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, Extras, ModelError, ModelErrorKind, ReplyStream};
 
 use super::ModelLayer;
 use super::opening::{Begun, all_failed, opening};
 
-/// Asks another model when the first one cannot answer.
+/// Falls back to other models when the first one cannot answer.
 ///
 /// The next model is called if no part of a reply was passed on and another model might succeed: the error is
 /// temporary, the key or the name is wrong, the conversation is too long, or the model does not support the
-/// request. An invalid or refused request fails everywhere. The model name in a request belongs to the first
-/// model's provider; the others use their default.
+/// request. An invalid or refused request fails everywhere.
+///
+/// The model name in a request belongs to the first model; the others use their own. Its
+/// [extra parameters](stepfold_state_core::chat::ModelParams::extras) belong to the first model's provider, the part of
+/// its [id](ChatModel::id) before the slash: models of other providers are called without them. A
+/// [server tool](stepfold_state_core::chat::ServerTool) is not left out: a model without it rejects the request.
+///
+/// The [id](ChatModel::id) is that of the first model; [`Reply::model`](stepfold_state_core::chat::Reply::model) names the
+/// one that answered, for prices.
 ///
 /// # Examples
 /// ```
@@ -65,14 +72,15 @@ impl ChatModel for FirstAnswer {
     }
 }
 
-async fn first_answer(
-    models: Arc<[Arc<dyn ChatModel>]>,
-    mut request: ChatRequest,
-) -> Result<Begun, ModelError> {
+async fn first_answer(models: Arc<[Arc<dyn ChatModel>]>, request: ChatRequest) -> Result<Begun, ModelError> {
     let mut failures = Vec::new();
     let mut last = None;
-    for model in models.iter() {
-        let error = match opening(model.respond(request.clone())).await {
+    for (index, model) in models.iter().enumerate() {
+        let asked = match index {
+            0 => request.clone(),
+            _ => for_another(&request, models[0].id(), model.id()),
+        };
+        let error = match opening(model.respond(asked)).await {
             Ok(begun) => return Ok(begun),
             Err(error) => error,
         };
@@ -83,10 +91,20 @@ async fn first_answer(
         if !goes_on {
             break;
         }
-        request.model = None;
     }
     let last = last.unwrap_or_else(|| ModelError::new(ModelErrorKind::Unsupported, "no model available"));
     Err(if failures.len() > 1 { all_failed(last, "all models failed", &failures) } else { last })
+}
+
+/// The request to another model, without what is addressed to the first one or to its provider.
+fn for_another(request: &ChatRequest, first: &str, other: &str) -> ChatRequest {
+    let provider = |id: &str| id.split_once('/').map(|(provider, _)| provider.to_owned());
+    let mut request = request.clone();
+    request.model = None;
+    if provider(first) != provider(other) {
+        request.params.extras = Extras::new();
+    }
+    request
 }
 
 /// Whether another model might do better.

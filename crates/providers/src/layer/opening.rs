@@ -18,9 +18,9 @@ pub(super) async fn opening(mut reply: ReplyStream) -> Result<Begun, ModelError>
     let mut held = Vec::new();
     while let Some(chunk) = reply.next().await {
         let chunk = chunk?;
-        let is_noticed = is_noticed(&chunk);
+        let has_begun = is_content(&chunk);
         held.push(chunk);
-        if is_noticed {
+        if has_begun {
             return Ok(Begun { held, rest: reply });
         }
     }
@@ -34,10 +34,11 @@ impl Begun {
     }
 }
 
-/// Whether a repeated chunk would be visible. Identity and usage are replaced.
-fn is_noticed(chunk: &Chunk) -> bool {
+/// Whether a chunk is content of the reply, or its end. Identity, usage, and fields of the whole message are replaced by
+/// those of another attempt; empty text and usage keep a connection alive and are no progress.
+pub(crate) fn is_content(chunk: &Chunk) -> bool {
     match chunk {
-        Chunk::Identity { .. } | Chunk::Usage(_) => false,
+        Chunk::Identity { .. } | Chunk::Usage(_) | Chunk::MessageExtras(_) | Chunk::Raw(_) => false,
         Chunk::Text(text) | Chunk::Reasoning(text) => !text.is_empty(),
         _ => true,
     }

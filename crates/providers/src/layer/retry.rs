@@ -1,4 +1,4 @@
-//! Repeats failed requests, within bounds, as long as no part of a reply was handed on.
+//! Repeats failed requests, within bounds, as long as no part of a reply was passed on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use super::opening::{Begun, all_failed, opening};
 /// [`when`](Retry::when) sets another predicate. A request is never repeated after a part of its reply was
 /// passed on. Pauses double, with jitter, so that many clients do not return at once; a wait requested by the
 /// provider takes precedence. If the next attempt would begin after [`max_total`](Retry::max_total), the
-/// error is returned immediately. It lists the failures of all attempts if they differ, and has the last one
-/// as its source.
+/// error is returned immediately. It is the last one, and its text lists the failures of all attempts if they differ. The
+/// usage of a reply is that of the attempt that gave it.
 ///
 /// # Examples
 /// ```

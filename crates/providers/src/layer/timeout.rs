@@ -11,9 +11,14 @@ use stepfold_state_core::chat::{
 use tokio::time::{Instant, timeout_at};
 
 use super::ModelLayer;
+use super::opening::is_content;
 
 /// Limits how long a reply may take. The clock begins when a stream is first polled; the time that its reader takes does
-/// not count.
+/// not count. A reply that has finished is not lost to a limit.
+///
+/// A layer sees the chunks of a model and nothing else: a server that only keeps the connection alive, while its model
+/// reasons without a word or a tool runs on the server, is silent to it. HTTP models know the difference: prefer their own
+/// `HttpModelBuilder::timeout`.
 ///
 /// # Examples
 /// ```
@@ -100,7 +105,8 @@ pub(crate) fn watch(
     name: impl Fn(ModelError) -> ModelError + Send + 'static,
 ) -> ReplyStream {
     let is_whole = Box::new(is_whole);
-    let watched = Watched { reply, timeout, is_whole, start: None, has_begun: false, idle: Duration::ZERO };
+    let (start, idle) = (None, Duration::ZERO);
+    let watched = Watched { reply, timeout, is_whole, start, has_begun: false, is_finished: false, idle };
     ReplyStream::new(stream::unfold((watched, name), |(mut watched, name)| async move {
         let item = watched.next().await?;
         Some((item.map_err(|fault| fault.into_error(&name)), (watched, name)))
@@ -113,6 +119,8 @@ struct Watched {
     timeout: Timeout,
     start: Option<Instant>,
     has_begun: bool,
+    /// Whether the last chunk of the reply was passed on. Usage may follow.
+    is_finished: bool,
     /// How long the reply has been waited for since it last got on.
     idle: Duration,
 }
@@ -159,6 +167,7 @@ impl Watched {
                     false => None,
                 };
                 let item = match in_time {
+                    None if self.is_finished => Some(None),
                     None if (self.is_whole)() => Some(self.reply.next().await),
                     in_time => in_time,
                 };
@@ -170,18 +179,10 @@ impl Watched {
                 item
             }
         };
-        let gets_on = gets_on(item.as_ref());
+        let gets_on = !matches!(&item, Some(Ok(chunk)) if !is_content(chunk));
         self.has_begun |= gets_on;
+        self.is_finished |= matches!(item, Some(Ok(Chunk::Finished(_))));
         self.idle = if gets_on { Duration::ZERO } else { self.idle + now.elapsed() };
         Some(item?.map_err(Fault::Theirs))
-    }
-}
-
-/// Whether the item is progress: usage and empty text keep a connection alive, but are not an answer.
-fn gets_on(item: Option<&Result<Chunk, ModelError>>) -> bool {
-    match item {
-        Some(Ok(Chunk::Text(text) | Chunk::Reasoning(text))) => !text.is_empty(),
-        Some(Ok(Chunk::Identity { .. } | Chunk::Usage(_))) => false,
-        _ => true,
     }
 }

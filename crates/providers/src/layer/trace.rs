@@ -94,6 +94,7 @@ fn span(id: &str, request: &ChatRequest, content: TraceContent) -> Span {
         gen_ai.usage.input_tokens = Empty,
         gen_ai.usage.output_tokens = Empty,
         gen_ai.usage.cache_read.input_tokens = Empty,
+        gen_ai.usage.cache_creation.input_tokens = Empty,
         gen_ai.input.messages = Empty,
         gen_ai.output.messages = Empty,
         error.type = Empty,
@@ -157,6 +158,7 @@ impl Record {
                 span.record("gen_ai.usage.input_tokens", reply.usage.input_tokens);
                 span.record("gen_ai.usage.output_tokens", reply.usage.output_tokens);
                 span.record("gen_ai.usage.cache_read.input_tokens", reply.usage.cached_input_tokens);
+                span.record("gen_ai.usage.cache_creation.input_tokens", reply.usage.cache_write_tokens);
                 if let Some(id) = &reply.id {
                     span.record("gen_ai.response.id", id);
                 }

@@ -129,7 +129,7 @@ impl Dialect for ChatCompletions {
     fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let (preset, params) = (&self.preset, &request.params);
         let asks = ChatCompletionStreamOptions { include_usage: Some(true), include_obfuscation: None };
-        let choice = tool_choice(preset, &request.tool_choice);
+        let choice = tool_choice(preset, wire::tool_choice(request));
         let format = request.response_format.as_ref().map(|format| response_format(preset, format));
         Ok(wire::fields([
             ("model", Some(model.into())),

@@ -100,82 +100,143 @@ fn what_an_api_has_no_field_for_is_an_error() {
     }
 }
 
-/// What a request may hold, each with a request that holds little else.
-fn requests() -> Vec<(&'static str, ChatRequest)> {
+/// What a request may hold, each with a request that holds little else, and the same one without it.
+fn requests(dialect: &str) -> Vec<(&'static str, ChatRequest, ChatRequest)> {
     let of = |messages: Vec<Message>| ChatRequest::new(messages.into_iter().collect());
-    let user = |content: Content| {
-        of(vec![Message::from_parts(Role::User, vec![Part::text("look"), content.into()])])
-    };
     let plain = || of(vec![Message::user("hi")]);
-    let tools = || [ToolSpec::new("search", "Finds.", json!({"type": "object"}))];
+    let look = |parts: Vec<Part>| of(vec![Message::from_parts(Role::User, parts)]);
+    let media = |name: &'static str, content: Content| {
+        (name, look(vec![Part::text("look"), content.into()]), look(vec![Part::text("look")]))
+    };
+    let image = |media: Media| Content::Image(media);
+    let text = || Media::text("12 stalls", "text/plain");
+    let tool = || {
+        let properties = json!({"q": {"type": "string"}});
+        let schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
+        ToolSpec::new("search", "Finds.", schema)
+    };
+    let tools = |tool: ToolSpec| plain().with_tools([tool]);
+    let choice = |choice: ToolChoice| tools(tool()).with_tool_choice(choice);
     let params = |params: ModelParams| plain().with_params(params);
-    let schema = json!({"type": "object"});
-    let schema = ResponseFormat::JsonSchema { name: "answer".to_owned(), schema, strict: true };
-    let image = || Part::from(Content::Image(Media::base64("aGk=", "image/png")));
-    let shown = ToolResult::new("c1", "search", ToolContent::Parts(vec![Part::text("a map"), image()]));
-    let call = || Message::from_parts(Role::Assistant, vec![ToolCall::new("c1", "search", json!({})).into()]);
+    let schema = |strict| {
+        let (name, schema) = ("answer".to_owned(), tool().parameters);
+        plain().with_response_format(ResponseFormat::JsonSchema { name, schema, strict })
+    };
+    let called = |result: ToolContent| {
+        let call =
+            Message::from_parts(Role::Assistant, vec![ToolCall::new("c1", "search", json!({})).into()]);
+        of(vec![Message::user("hi"), call, Message::tool(ToolResult::new("c1", "search", result))])
+    };
+    let map = || Part::from(image(Media::base64("aGk=", "image/png")));
+    let server_tools = vec![ServerTool::new(dialect, json!({"type": "web_search"}))];
+    let marked = Part::text("look").with_extra("cache_control", json!({"type": "ephemeral"}));
     vec![
-        ("an image", user(Content::Image(Media::base64("aGk=", "image/png")))),
-        ("an image by its URL", user(Content::Image(Media::url("https://x.test/a.png")))),
-        ("a PDF", user(Content::File(Media::base64("aGk=", "application/pdf")))),
-        ("a file by its URL", user(Content::File(Media::url("https://x.test/a.pdf")))),
-        (
+        media("an image", image(Media::base64("aGk=", "image/png"))),
+        media("an image by its URL", image(Media::url("https://x.test/a.png"))),
+        media("a PDF", Content::File(Media::base64("aGk=", "application/pdf"))),
+        media("a file by its URL", Content::File(Media::url("https://x.test/a.pdf"))),
+        media(
             "an image in less detail",
-            user(Content::Image(Media::url("https://x.test/a.png").with_detail(ImageDetail::Low))),
+            image(Media::url("https://x.test/a.png").with_detail(ImageDetail::Low)),
         ),
-        ("an image by an id of the provider", user(Content::Image(Media::file_id("file-1")))),
-        ("a file by an id of the provider", user(Content::File(Media::file_id("file-1")))),
-        ("a text document", user(Content::File(Media::text("12 stalls", "text/plain")))),
-        ("a document to cite", user(Content::File(Media::text("12 stalls", "text/plain").with_citations()))),
-        ("audio", user(Content::File(Media::base64("aGk=", "audio/mpeg")))),
-        ("a tool's result with an image", of(vec![Message::user("hi"), call(), Message::tool(shown)])),
-        ("the name of a participant", of(vec![Message::user("hi").with_name("ada")])),
+        media("an image by an id of the provider", image(Media::file_id("file-1"))),
+        media("a file by an id of the provider", Content::File(Media::file_id("file-1"))),
+        media("a text document", Content::File(text())),
+        media("a document to cite", Content::File(text().with_citations())),
+        media("audio", Content::File(Media::base64("aGk=", "audio/mpeg"))),
+        (
+            "a tool's result with an image",
+            called(ToolContent::Parts(vec![Part::text("a map"), map()])),
+            called(ToolContent::Parts(vec![Part::text("a map")])),
+        ),
+        ("the name of a participant", of(vec![Message::user("hi").with_name("ada")]), plain()),
         (
             "a system message later",
             of(vec![Message::user("hi"), Message::system("Be brief."), Message::user("so?")]),
+            of(vec![Message::user("hi"), Message::user("so?")]),
         ),
-        ("a strict tool", plain().with_tools([ToolSpec::new("search", "Finds.", json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false})).with_strict(true)])),
-        ("no tool may be called", plain().with_tools(tools()).with_tool_choice(ToolChoice::None)),
-        ("a tool must be called", plain().with_tools(tools()).with_tool_choice(ToolChoice::Required)),
+        ("a mark for the cache", look(vec![marked]), look(vec![Part::text("look")])),
+        ("a strict tool", tools(tool().with_strict(true)), tools(tool())),
         (
-            "one tool must be called",
-            plain().with_tools(tools()).with_tool_choice(ToolChoice::Named("search".to_owned())),
+            "a tool that the provider runs",
+            params(ModelParams { server_tools, ..ModelParams::default() }),
+            plain(),
         ),
-        ("a JSON object", plain().with_response_format(ResponseFormat::JsonObject)),
-        ("a JSON Schema", plain().with_response_format(schema)),
-        ("`temperature`", params(ModelParams { temperature: Some(0.5), ..ModelParams::default() })),
-        ("`seed`", params(ModelParams { seed: Some(1), ..ModelParams::default() })),
-        ("`logprobs`", params(ModelParams { logprobs: Some(2), ..ModelParams::default() })),
-        ("`stop`", params(ModelParams { stop: vec!["x".to_owned()], ..ModelParams::default() })),
+        ("no tool may be called", choice(ToolChoice::None), tools(tool())),
+        ("a tool must be called", choice(ToolChoice::Required), tools(tool())),
+        ("one tool must be called", choice(ToolChoice::Named("search".to_owned())), tools(tool())),
+        ("a JSON object", plain().with_response_format(ResponseFormat::JsonObject), plain()),
+        ("a JSON Schema", schema(false), plain()),
+        ("a strict JSON Schema", schema(true), schema(false)),
+        ("`temperature`", params(ModelParams { temperature: Some(0.5), ..ModelParams::default() }), plain()),
+        ("`top_p`", params(ModelParams { top_p: Some(0.5), ..ModelParams::default() }), plain()),
+        (
+            "`max_output_tokens`",
+            params(ModelParams { max_output_tokens: Some(9), ..ModelParams::default() }),
+            plain(),
+        ),
+        ("`seed`", params(ModelParams { seed: Some(1), ..ModelParams::default() }), plain()),
+        ("`logprobs`", params(ModelParams { logprobs: Some(2), ..ModelParams::default() }), plain()),
+        ("`stop`", params(ModelParams { stop: vec!["x".to_owned()], ..ModelParams::default() }), plain()),
     ]
 }
 
-/// The table in the documentation: an answer is "no" where the model refuses to write the request.
+const TABLE: &str = "# What can be said
+
+Written by a test of `stepfold-providers`, which writes each request with and without what the row names. \"no\" is an
+error of kind `Unsupported`; \"ignored\" is a request that is the same without it: a strict schema is enforced by what
+reads the reply as well, and a mark for the cache changes a price. \"chat completions\" are those of OpenAI; `strict` of a
+JSON Schema makes no difference to Anthropic, which always enforces one.
+
+";
+
+/// The table in the documentation: what the model refuses to write, and what it leaves out.
 #[test]
 fn what_can_be_said() {
-    let writers: [(&str, Write); 6] = [
-        ("Responses", Box::new(responses_body())),
-        ("chat completions", Box::new(openai_body(Preset::OPENAI))),
-        ("OpenRouter", Box::new(openai_body(Preset::OPENROUTER))),
-        ("DeepSeek", Box::new(openai_body(Preset::DEEPSEEK))),
-        ("Anthropic", Box::new(anthropic_body(false))),
-        ("Gemini", Box::new(gemini_body())),
+    let writers: [(&str, &str, Write); 6] = [
+        ("Responses", "openai", Box::new(responses_body())),
+        ("chat completions", "openai-chat", Box::new(openai_body(Preset::OPENAI))),
+        ("OpenRouter", "openai-chat", Box::new(openai_body(Preset::OPENROUTER))),
+        ("DeepSeek", "openai-chat", Box::new(openai_body(Preset::DEEPSEEK))),
+        ("Anthropic", "anthropic", Box::new(anthropic_body(false))),
+        ("Gemini", "gemini", Box::new(gemini_body())),
     ];
-    let row = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
-    let head = row([""].into_iter().chain(writers.iter().map(|(name, _)| *name)).collect());
-    let rows = requests().into_iter().map(|(what, request)| {
-        let answers = writers.iter().map(|(name, write)| match write(&request) {
+    let answers = |(name, dialect, write): &(&str, &str, Write)| -> Vec<&str> {
+        let requests = requests(dialect).into_iter();
+        let answer = |(what, with, without)| match write(&with) {
+            Ok(body) if body == write(&without).unwrap_or_default() => "ignored",
             Ok(_) => "yes",
             Err(error) if error.kind() == &ModelErrorKind::Unsupported => "no",
             Err(error) => panic!("{name}, {what}: {error}"),
-        });
-        row([what].into_iter().chain(answers).collect())
-    });
-    let intro = "# What can be said\n\nWritten by a test of `stepfold-providers`; \"no\" is an error of kind `Unsupported`.\n\n";
+        };
+        requests.map(answer).collect()
+    };
+    let columns: Vec<Vec<&str>> = writers.iter().map(answers).collect();
+    let row = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
+    let head = row([""].into_iter().chain(writers.iter().map(|(name, ..)| *name)).collect());
     let line = format!("|{}\n", "---|".repeat(writers.len() + 1));
-    let table = [intro.to_owned(), head, line].into_iter().chain(rows).collect::<String>();
+    let rows = requests("").into_iter().enumerate().map(|(at, (what, ..))| {
+        row([what].into_iter().chain(columns.iter().map(|column| column[at])).collect())
+    });
+    let table = [TABLE.to_owned(), head, line].into_iter().chain(rows).collect::<String>();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/providers.md");
     expect_file![path].assert_eq(&table);
+}
+
+/// Without tools there are none to forbid; some APIs reject the field.
+#[test]
+fn no_tool_choice_is_sent_without_tools() {
+    let request = ChatRequest::new(conversation()).with_tool_choice(ToolChoice::None);
+    let writers: [Write; 4] = [
+        Box::new(responses_body()),
+        Box::new(openai_body(Preset::OPENAI)),
+        Box::new(anthropic_body(false)),
+        Box::new(gemini_body()),
+    ];
+    for write in writers {
+        let body: Value = serde_json::from_slice(&write(&request).unwrap()).unwrap();
+        assert_eq!((body.get("tool_choice"), body.get("toolConfig")), (None, None), "{body}");
+    }
 }
 
 /// The messages of this body of the corpus, as a model reads it.

@@ -204,6 +204,27 @@ async fn no_error_echoes_the_key_in_any_form() {
     }
 }
 
+/// A reason that nobody knows is kept as it is named, and the name is the server's: bounded, and without the key.
+#[tokio::test(start_paused = true)]
+async fn an_unknown_finish_reason_is_a_short_name() {
+    for wire in &WIRES {
+        let name = format!("{KEY} {}", "x".repeat(MIB));
+        let finish = match wire.name {
+            "openai" => json!({"choices": [{"index": 0, "delta": {}, "finish_reason": name}]}),
+            "responses" => json!({"type": "response.incomplete", "response":
+                {"status": "incomplete", "output": [], "incomplete_details": {"reason": name}}}),
+            "anthropic" => json!({"type": "message_delta", "delta": {"stop_reason": name}}),
+            _ => json!({"candidates": [{"finishReason": name}]}),
+        };
+        let pieces = vec![(wire.begin.to_owned() + &events([finish])).into_bytes()];
+        let response =
+            Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+        let reply = (wire.read)(Timeout::default(), response).into_reply().await.unwrap();
+        let reason = reply.finish_reason.as_str();
+        assert!(reason.starts_with("*** x") && reason.len() < 1_100, "{}: {} bytes", wire.name, reason.len());
+    }
+}
+
 /// What only a socket can do: headers that lie, and bodies that do not come.
 #[tokio::test]
 async fn every_attack_by_headers_ends_in_each_dialect() {
@@ -237,8 +258,8 @@ async fn every_attack_by_headers_ends_in_each_dialect() {
     assert!(elsewhere.asked().is_empty(), "a redirection was followed, with the key");
 }
 
-/// The ids of all others are not looked through for each: this would not end otherwise. That it costs the same for each
-/// call is what the benchmark `calls_in_one_reply` shows.
+/// Each call gets an id of its own. That a call costs the same beside many others is shown by the benchmark
+/// `calls_in_one_reply`, and not by this test.
 #[tokio::test(start_paused = true)]
 async fn twenty_thousand_calls_without_ids() {
     for wire in &WIRES {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use futures_util::future::join_all;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::{FutureExt, StreamExt, stream};
 use stepfold_providers::layer::{
     ChatModelExt, ConcurrencyLimit, Fallback, Layers, RateLimit, Retry, Timeout, Trace, TraceContent,
 };
 use stepfold_providers::{Scripted, ScriptedReply};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, ReplyStream,
-    Transcript, Usage,
+    ChatModel, ChatRequest, Chunk, Extras, FinishReason, Message, ModelError, ModelErrorKind, ModelParams,
+    ReplyStream, Role, Transcript, Usage,
 };
 use tokio::time::Instant;
 
@@ -161,6 +161,31 @@ async fn fallback_asks_the_next_one_under_its_own_name() {
     assert_eq!(model.id(), "a/one");
 }
 
+/// What is addressed to one provider does not make the request fail at another.
+#[tokio::test(start_paused = true)]
+async fn fallback_leaves_out_what_is_addressed_to_another_provider() {
+    let failing = |id: &str| Scripted::new([ModelErrorKind::Overloaded]).named(id.to_owned());
+    let models = [failing("a/one"), failing("a/two"), failing("b/three"), failing("c")];
+    let [first, second, third, fourth] = models.clone();
+    let model = first.layer(Fallback::to(second).or(third).or(fourth));
+    let extras = Extras::from_iter([("thinking", true)]);
+    let params = ModelParams { temperature: Some(0.5), extras: extras.clone(), ..ModelParams::default() };
+    model.respond(request().with_params(params)).into_reply().await.unwrap_err();
+    let asked = models.map(|model| model.last_request().unwrap().params);
+    assert!(asked.iter().all(|params| params.temperature == Some(0.5)));
+    assert_eq!(asked.map(|params| params.extras), [extras.clone(), extras, Extras::new(), Extras::new()]);
+}
+
+/// Fields of the message may come before the reply: they are no part of it that a reader has seen.
+#[tokio::test(start_paused = true)]
+async fn fields_of_the_message_are_no_beginning() {
+    let broken = Message::new(Role::Assistant).with_extra("container", "c1");
+    let broken = ScriptedReply::from(broken).truncated();
+    let model = Scripted::new([broken, "ok".into()]).layer(policy());
+    let reply = model.respond(request()).into_reply().await.unwrap();
+    assert_eq!(reply.message, Message::assistant("ok"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn fallback_stops_at_what_is_wrong_everywhere_and_names_all() {
     let model = Scripted::new([ModelErrorKind::Refused]).layer(Fallback::to(Scripted::new(["never"])));
@@ -284,6 +309,30 @@ async fn each_timeout_says_which_it_was() {
     assert_eq!(error.partial().unwrap().message.text(), "so");
 }
 
+/// Finishes its reply, and keeps the stream open.
+struct Lingering;
+
+impl ChatModel for Lingering {
+    fn id(&self) -> &'static str {
+        "test/lingering"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        let reply = [Chunk::Text("area 3".to_owned()), Chunk::Finished(FinishReason::Stop)];
+        ReplyStream::new(stream::iter(reply.map(Ok)).chain(stream::pending()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_reply_is_not_lost_to_a_timeout() {
+    for (timeout, expected) in [
+        (Timeout::NONE.total(seconds(3)), "area 3 after 3s\n"),
+        (Timeout::NONE.idle(seconds(5)), "area 3 after 5s\n"),
+    ] {
+        assert_eq!(ask(&Lingering.layer(timeout)).await, expected);
+    }
+}
+
 #[test]
 fn traces_have_the_names_of_the_conventions_and_no_content() {
     let usage = Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() };
@@ -299,6 +348,7 @@ fn traces_have_the_names_of_the_conventions_and_no_content() {
         gen_ai.request.model=gpt
         gen_ai.response.finish_reasons=["length"]
         gen_ai.response.id=r1
+        gen_ai.usage.cache_creation.input_tokens=0
         gen_ai.usage.cache_read.input_tokens=0
         gen_ai.usage.input_tokens=12
         gen_ai.usage.output_tokens=3

@@ -36,6 +36,8 @@ mod said;
 mod scripted;
 #[cfg(feature = "http")]
 mod server;
+#[cfg(feature = "openai")]
+mod tls;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod wire;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]

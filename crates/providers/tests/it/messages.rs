@@ -18,7 +18,7 @@ fn names() -> Vec<NameError> {
             provider: text("opnai"),
             known: text("openai, anthropic"),
         },
-        NameError::Missing { name: text("openai:gpt"), what: "a key", looked_for: text("OPENAI_API_KEY") },
+        NameError::Missing { name: text("openai:gpt"), what: "key", looked_for: text("OPENAI_API_KEY") },
         NameError::None { found: text("none"), looked_for: text("OPENAI_API_KEY, ANTHROPIC_API_KEY") },
         NameError::Build { name: text("openai:gpt"), source: model_error() },
     ]

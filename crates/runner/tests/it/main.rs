@@ -32,6 +32,7 @@ mod kept_open;
 mod keys;
 mod lasting;
 mod messages;
+mod questions;
 mod scopes;
 mod time_travel;
 mod twice;

@@ -17,11 +17,18 @@ use stepfold::providers::Scripted;
 struct Remote {
     description: Arc<Mutex<String>>,
     calls: Arc<AtomicUsize>,
+    /// Whether it speaks the revision without `initialize`, and asks before it takes an order.
+    asks: bool,
 }
 
 impl Remote {
     fn start(description: &str) -> (Self, Server) {
-        let remote = Remote::default();
+        let (remote, url) = Remote::default().listen(description);
+        (remote, Server::http("shop", url).build().unwrap())
+    }
+
+    fn listen(self, description: &str) -> (Self, String) {
+        let remote = self;
         remote.describe(description);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -32,7 +39,7 @@ impl Remote {
                 thread::spawn(move || serving.serve(stream));
             }
         });
-        (remote, Server::http("shop", url).build().unwrap())
+        (remote, url)
     }
 
     fn describe(&self, description: &str) {
@@ -72,16 +79,43 @@ impl Remote {
     #[expect(clippy::option_option, reason = "no answer, and no server any more, are two things")]
     fn answer(&self, message: &Value) -> Option<Option<Value>> {
         let result = match message["method"].as_str() {
+            Some("server/discover") if self.asks => json!({
+                "resultType": "complete",
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"tools": {}},
+                "ttlMs": 0,
+                "cacheScope": "private",
+            }),
+            Some("tools/call") if self.asks && message["params"]["inputResponses"].is_null() => json!({
+                "resultType": "input_required",
+                "requestState": "basket 7",
+                "inputRequests": {"sugar": {"method": "elicitation/create", "params": {
+                    "mode": "form",
+                    "message": "With sugar?",
+                    "requestedSchema": {
+                        "type": "object", "properties": {"sugar": {"type": "boolean"}}, "required": ["sugar"],
+                    },
+                }}},
+            }),
+            Some("tools/call") if self.asks => {
+                self.calls.fetch_add(1, Ordering::SeqCst);
+                let (answers, state) =
+                    (&message["params"]["inputResponses"], &message["params"]["requestState"]);
+                let text = format!("{state}, sugar: {}", answers["sugar"]["content"]["sugar"]);
+                json!({"resultType": "complete", "content": [{"type": "text", "text": text}]})
+            }
             Some("initialize") => json!({
                 "protocolVersion": "2025-11-25",
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "shop", "version": "1"},
             }),
-            Some("tools/list") => json!({"tools": [{
-                "name": "order",
-                "description": *self.description.lock().unwrap(),
-                "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}},
-            }]}),
+            Some("tools/list") => {
+                json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "tools": [{
+                    "name": "order",
+                    "description": *self.description.lock().unwrap(),
+                    "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}},
+                }]})
+            }
             Some("tools/call") => {
                 self.calls.fetch_add(1, Ordering::SeqCst);
                 match message["params"]["arguments"]["what"].as_str() {
@@ -176,4 +210,28 @@ async fn a_call_that_a_server_did_not_answer_is_among_the_unknown_ones() {
     let unknown = outcome.unknown_calls();
     assert_eq!((unknown.len(), unknown[0].tool.as_str()), (1, "shop_order"));
     assert_eq!(remote.calls.load(Ordering::SeqCst), 1);
+}
+
+/// The question of a server is one of the session: stored with what the server has to be told again, and answered to another
+/// process, over another connection.
+#[tokio::test]
+async fn a_question_of_a_server_outlives_the_process() {
+    let (remote, url) = Remote { asks: true, ..Remote::default() }.listen("Orders.");
+    let store = stepfold::session_scopes::AnyStore::new(stepfold::session_scopes::MemoryStore::new());
+    let session = async || {
+        let server = Server::http("shop", &*url).build().unwrap();
+        let runner = Runner::builder(agent(&server, ORDER), store.clone()).worker("shop").unwrap().build();
+        runner.session("ada", "s1").await.unwrap()
+    };
+    let paused = session().await.run("tea, please").await.unwrap();
+    assert_eq!(paused.exit(), &Exit::Paused(Pause::Approval));
+
+    let later = session().await;
+    let request = later.pending().await.unwrap().remove(0);
+    assert_eq!(request.message.as_deref(), Some("With sugar?"));
+    assert_eq!(remote.calls.load(Ordering::SeqCst), 0);
+    let outcome = later.resume().decide(request.id, Decision::modify(json!({"sugar": true}))).await.unwrap();
+    assert_eq!((outcome.text().as_ref(), remote.calls.load(Ordering::SeqCst)), ("Done.", 1));
+    let said = outcome.transcript().to_string();
+    assert!(said.contains("\"basket 7\", sugar: true"), "{said}");
 }

@@ -11,7 +11,7 @@ use stepfold_runner::{Runner, Seen};
 use stepfold_session_scopes::MemoryStore;
 use stepfold_state_core::state::{Handler, Schema, State};
 use stepfold_terminal::{Form, Look, Markdown, Shown, Text, View, approval, changes};
-use stepfold_tools::{Approval, Args, Effect, StateWriter, Tool, ToolError};
+use stepfold_tools::{Approval, Args, Effect, InputRequest, StateWriter, Tool, ToolContext, ToolError};
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Query {
@@ -277,6 +277,27 @@ fn what_is_approved_is_shown_whole() {
             "note": "for the stall at the corner; for the stall at the corner; for the stall at the corner; for the stall at the corner; for the stall at the corner; for the stall at the corner; "
           }"#]],
     );
+}
+
+/// What a server says of itself cannot hide in it either.
+#[test]
+fn a_question_of_a_tool_is_shown_with_the_schema_of_its_answer() {
+    let ask = async |context: ToolContext| {
+        let seat = InputRequest::new("seat", "Window\u{202e}?").details(json!({"flight": "LX 318"}));
+        context.ask(seat.schema(json!({"type": "object"})))?;
+        Ok::<_, ToolError>("booked")
+    };
+    let book = Tool::new("book", "Books.", ask).build().unwrap();
+    let model = Scripted::conversation("assistant: > c1 book()").unwrap();
+    let agent = Agent::builder(model).tools([book]).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let outcome = runtime.block_on(agent.run("book").into_future()).unwrap();
+    let request = &outcome.pending()[0];
+    let (_, digest) = request.id.split_once('#').unwrap();
+    expect![[r#"
+        decide about c1/seat#DIGEST: book asks: Window\u202e? {"flight":"LX 318"}
+          answer: {"type":"object"}"#]]
+    .assert_eq(&approval(request, Form::Log).to_plain().replace(digest, "DIGEST"));
 }
 
 #[test]

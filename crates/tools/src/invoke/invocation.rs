@@ -21,6 +21,7 @@ use super::schedule::{CallAccess, Schedule};
 use super::settle::fold;
 use crate::context::{CallContext, InvocationContext};
 use crate::error::ToolError;
+use crate::input::{AnsweredRequest, InputRequest};
 use crate::options::InvokeOptions;
 use crate::progress::{PROGRESS_QUEUE, Progress};
 use crate::tool::Tool;
@@ -41,6 +42,14 @@ pub enum CallEvent {
         call: usize,
         /// The report.
         report: Value,
+    },
+    /// A call asks the user, and has no outcome: it is [held](Invocation::hold). Only if the caller
+    /// [hosts](InvokeOptions::hosts_calls) calls.
+    InputRequired {
+        /// The index of the call in the reply.
+        call: usize,
+        /// The questions.
+        requests: Vec<InputRequest>,
     },
     /// A call has its [outcome](Invocation::outcome).
     Finished {
@@ -92,6 +101,8 @@ pub struct Invocation {
     hosted: BTreeMap<usize, Running>,
     events: VecDeque<CallEvent>,
     outcomes: Vec<Option<CallOutcome>>,
+    /// The answers to what calls asked before, by call.
+    answered: BTreeMap<usize, Vec<AnsweredRequest>>,
     /// Calls that ended since the last announcement.
     ended: Vec<usize>,
     errors: BTreeMap<usize, FatalCause>,
@@ -118,6 +129,7 @@ impl Invocation {
             hosted: BTreeMap::new(),
             events: VecDeque::new(),
             outcomes: vec![None; calls.len()],
+            answered: BTreeMap::new(),
             ended: Vec::new(),
             errors: BTreeMap::new(),
             calls: calls.into(),
@@ -184,6 +196,44 @@ impl Invocation {
             }
         }
         invocation
+    }
+
+    /// Gives a call the answers to what it [asked](CallEvent::InputRequired) before: its tool finds them in
+    /// [`ToolContext::answered`](crate::ToolContext::answered).
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolCall;
+    /// use stepfold_state_core::state::{Schema, State};
+    /// use stepfold_tools::{AnsweredRequest, CallEvent, InputRequest, InputResponse, Invocation, InvokeOptions};
+    /// use stepfold_tools::{Tool, ToolContext, ToolError, Tools};
+    ///
+    /// async fn greet(context: ToolContext) -> Result<String, ToolError> {
+    ///     match context.ask(InputRequest::new("name", "Who are you?"))? {
+    ///         InputResponse::Accept(answer) => Ok(format!("hello {}", answer["name"].as_str().unwrap_or("you"))),
+    ///         _ => Ok("hello".to_owned()),
+    ///     }
+    /// }
+    /// let tools = Tools::of([Tool::new("greet", "Greets.", greet).build().unwrap()]).unwrap();
+    /// let state = State::new(&Schema::builder().build().unwrap());
+    /// let calls = vec![ToolCall::new("c1", "greet", json!({}))];
+    /// let options = || InvokeOptions::default().hosting_calls();
+    ///
+    /// let mut invocation = Invocation::new(&tools, state.clone(), calls.clone(), options());
+    /// assert!(matches!(invocation.next().await, Some(CallEvent::Starting { .. })));
+    /// let Some(CallEvent::InputRequired { requests, .. }) = invocation.next().await else { panic!() };
+    ///
+    /// // In another process, perhaps.
+    /// let answer = InputResponse::Accept(json!({"name": "Ada"}));
+    /// let mut invocation = Invocation::new(&tools, state, calls, options());
+    /// invocation.answer(0, vec![AnsweredRequest::new(requests[0].clone(), answer)]);
+    /// assert_eq!(invocation.finish().await.outcomes[0].result.text(), "hello Ada");
+    /// # });
+    /// ```
+    pub fn answer(&mut self, call: usize, answered: Vec<AnsweredRequest>) {
+        self.answered.insert(call, answered);
     }
 
     /// Waits for the next event; `None` when every call has its outcome.
@@ -399,7 +449,9 @@ impl Invocation {
         for (index, tool, Prepared { arguments, fed }, state) in self.announced.drain(..) {
             let calls = Arc::clone(&self.calls);
             let invocation = Arc::clone(&self.shared);
-            let running = Running::new(CallContext { tool, calls, index, arguments, fed, state, invocation });
+            let answered = self.answered.get(&index).cloned().unwrap_or_default();
+            let context = CallContext { tool, calls, index, arguments, fed, state, answered, invocation };
+            let running = Running::new(context);
             match self.shared.options.hosts_calls && running.is_hosted() {
                 true => drop(self.hosted.insert(index, running)),
                 false => {
@@ -415,6 +467,10 @@ impl Invocation {
         for _ in 0..PROGRESS_QUEUE {
             let Some((call, report)) = self.shared.progress.pop() else { break };
             self.tell_progress(call, report);
+        }
+        if !finished.requests.is_empty() {
+            self.events.push_back(CallEvent::InputRequired { call, requests: finished.requests });
+            return;
         }
         self.ended.push(call);
         self.errors.extend(finished.error.map(|error| (call, error)));

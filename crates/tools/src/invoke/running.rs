@@ -19,6 +19,7 @@ use super::settle::unmerged;
 use crate::binding::InputBinding;
 use crate::context::{CallContext, ToolContext};
 use crate::error::{Kind, ToolError};
+use crate::input::InputRequest;
 use crate::options::InvokeOptions;
 use crate::policy::Effect;
 use crate::tool::Tool;
@@ -27,11 +28,13 @@ use crate::tool::Tool;
 pub(super) struct Finished {
     pub(super) outcome: CallOutcome,
     pub(super) error: Option<FatalCause>,
+    /// The questions to the user, instead of an outcome.
+    pub(super) requests: Vec<InputRequest>,
 }
 
 impl From<CallOutcome> for Finished {
     fn from(outcome: CallOutcome) -> Self {
-        Finished { outcome, error: None }
+        Finished { outcome, error: None, requests: Vec::new() }
     }
 }
 
@@ -157,7 +160,11 @@ impl Running {
         content
     }
 
-    fn fail(&self, fault: Fault, timeout: Duration) -> Finished {
+    fn fail(&self, mut fault: Fault, timeout: Duration) -> Finished {
+        let requests = match &mut fault {
+            Fault::Error(error) if self.options().hosts_calls => error.take_requests(),
+            _ => Vec::new(),
+        };
         let name = &self.call().name;
         let (status, text, error) = match fault {
             Fault::TimedOut => {
@@ -175,7 +182,7 @@ impl Running {
             Fault::Error(error) => self.words_of(error),
         };
         let content = self.bounded(ToolContent::Error(text));
-        Finished { outcome: self.outcome(status, content, Delta::new()), error }
+        Finished { outcome: self.outcome(status, content, Delta::new()), error, requests }
     }
 
     fn cancelled(&self) -> Finished {
@@ -219,6 +226,12 @@ impl Running {
                 let status =
                     if is_pure { CallStatus::Failed(CallFailure::Error) } else { CallStatus::Unknown };
                 (status, format!("{}{}", self.redacted(&message), self.warning()), None)
+            }
+            Kind::InputRequired(requests) => {
+                let messages: Vec<&str> = requests.iter().map(|request| request.message.as_str()).collect();
+                let text =
+                    format!("tool '{name}' asks the user, who cannot be asked here: {}", messages.join("; "));
+                (CallStatus::Failed(CallFailure::Error), self.redacted(&text), None)
             }
             Kind::InvalidArguments(faults) => {
                 let text = format!("invalid arguments for tool '{name}': {}", self.words_of_faults(&faults));

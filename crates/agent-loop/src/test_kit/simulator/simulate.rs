@@ -162,7 +162,7 @@ impl<'a> Simulator<'a> {
     pub fn new(agent: &'a Agent) -> Self {
         let decide = |request: &ApprovalRequest| match request.reason {
             AskReason::MayHaveHappened => Decision::reject("it may have happened"),
-            AskReason::Rule | AskReason::Node => Decision::Approve,
+            AskReason::Rule | AskReason::Node | AskReason::Input => Decision::Approve,
         };
         Simulator { agent, executions: Executions::new(), decide: Arc::new(decide), seed: 0 }
     }

@@ -20,6 +20,7 @@ mod approved_inputs;
 mod breakpoints;
 mod finished_work;
 mod interruptions;
+mod questions;
 
 mod build;
 mod decision_times;

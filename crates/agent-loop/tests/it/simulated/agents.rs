@@ -16,7 +16,9 @@ use stepfold_state_core::chat::{
     Role, ToolCall, ToolContent, Transcript, Usage,
 };
 use stepfold_state_core::state::{Handler, Handlers, Schema, State, ValueRef};
-use stepfold_tools::{Approval, CallLimits, RawArgs, Source, Tool, ToolContext, ToolError, Toolset};
+use stepfold_tools::{
+    Approval, CallLimits, InputRequest, RawArgs, Source, Tool, ToolContext, ToolError, Toolset,
+};
 
 use super::scenarios::{Argument, Asks, Behavior, Call, Hook, Options, Reply, Scenario, ToolPlan};
 
@@ -142,6 +144,7 @@ fn tool(number: usize, plan: &ToolPlan, executions: &Executions) -> Tool {
         Behavior::Refuses => (&[], &["picky"]),
         Behavior::Reads => (&KEYS, &[]),
         Behavior::Copies => (&["last", "count"], &["log", "last"]),
+        Behavior::Inquires => (&[], &["log"]),
         _ => (&[], &[]),
     };
     let tool = Tool::new(format!("t{number}"), "A tool.", function)
@@ -174,10 +177,25 @@ fn behave(behavior: Behavior, number: u64, context: &ToolContext) -> Result<Valu
     let seen: Vec<Value> = match behavior {
         Behavior::Reads => KEYS.iter().map(read).collect(),
         Behavior::Copies => ["last", "count"].iter().map(read).collect(),
+        Behavior::Inquires => inquire(number, context)?,
         _ => Vec::new(),
     };
     // Some of the sums overflow.
     Ok(json!({"count": number * 30, "n": number, "seen": seen}))
+}
+
+/// Asks once, or twice, and gives the answers.
+fn inquire(number: u64, context: &ToolContext) -> Result<Vec<Value>, ToolError> {
+    let first = context.ask(InputRequest::new("first", format!("is it {number}?")).state(json!(number)))?;
+    let mut answers = vec![json!(format!("{first:?}"))];
+    if number % 2 == 1 {
+        let second = context.ask(InputRequest::new("second", format!("and after {first:?}?")))?;
+        answers.push(json!(format!("{second:?}")));
+        let states: Vec<_> =
+            context.answered().iter().map(|answered| answered.request.state.clone()).collect();
+        assert_eq!(states, [Some(json!(number)), None]);
+    }
+    Ok(answers)
 }
 
 /// What a person decides, by the seed.

@@ -52,6 +52,8 @@ pub(super) enum Behavior {
     Copies,
     /// Ends the run with an error.
     Fatal,
+    /// Asks the user, some twice.
+    Inquires,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,9 +139,12 @@ fn effect() -> impl Strategy<Value = Effect> {
 }
 
 fn tool() -> impl Strategy<Value = ToolPlan> {
-    use Behavior::{Appends, Constant, Copies, FailsIfOdd, Fatal, Panics, Reads, Refuses, Replaces, Sums};
+    use Behavior::{
+        Appends, Constant, Copies, FailsIfOdd, Fatal, Inquires, Panics, Reads, Refuses, Replaces, Sums,
+    };
     let behavior = prop::sample::select(vec![
         Constant, FailsIfOdd, Appends, Appends, Sums, Replaces, Refuses, Reads, Reads, Copies, Panics, Fatal,
+        Inquires,
     ]);
     let asks = prop_oneof![
         6 => Just(Asks::Never),

@@ -1,7 +1,7 @@
 //! A graph as a drawing: everything there can be in one, and names that would break the languages.
 
 use expect_test::expect;
-use stepfold_graph::{Choice, END, Graph, Node, START};
+use stepfold_graph::{Choice, END, Graph, GraphShape, Node, START};
 
 use super::kit::{graph, note};
 
@@ -160,4 +160,34 @@ fn a_graph_inside() {
             start --> n0
     "#]]
     .assert_eq(&graph.to_mermaid());
+}
+
+#[test]
+fn data() {
+    let shape = everything().shape();
+    let stored = serde_json::to_string(&shape).unwrap();
+    assert_eq!(serde_json::from_str::<GraphShape>(&stored).unwrap(), shape);
+    let lines = shape.edges.iter().map(|edge| format!("{} -> {} {:?}\n", edge.from, edge.to, edge.kind));
+    expect![[r#"
+        __start__ -> plan Always
+        __start__ -> check Always
+        plan -> search Each { of: "items" }
+        search -> plan Choice
+        search -> __end__ Choice
+        search -> aid OnError
+        search -> report AtLimit
+        aid -> search Each { of: "items" }
+        check -> plan Choice
+        check -> report Choice
+        report -> publish Choice
+        report -> __end__ Choice
+        publish -> __end__ Always
+        search -> report Join
+        check -> report Join
+    "#]]
+    .assert_eq(&lines.collect::<String>());
+    expect![[r#"{"name":"report","max_executions":3,"is_deferred":true,"is_tracked":false}"#]]
+        .assert_eq(&serde_json::to_string(&shape.nodes[4]).unwrap());
+    let inner = graph().node("all", everything()).chain([START, "all", END]).build().unwrap();
+    assert_eq!(inner.shape().nodes[0].agent.as_deref(), Some(everything().name()));
 }

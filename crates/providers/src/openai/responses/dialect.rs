@@ -99,7 +99,7 @@ impl Dialect for Responses {
             ("stream", Some(true.into())),
             ("store", Some(false.into())),
             ("include", (!include.is_empty()).then(|| json!(include))),
-            ("tool_choice", tool_choice(&request.tool_choice)),
+            ("tool_choice", tool_choice(wire::tool_choice(request))),
             ("text", request.response_format.as_ref().map(text_format).transpose()?),
             ("temperature", params.temperature.map(Value::from)),
             ("top_p", params.top_p.map(Value::from)),
@@ -158,6 +158,6 @@ fn text_format(format: &ResponseFormat) -> Result<Value, ModelError> {
         ResponseFormat::JsonSchema { name, schema, strict } => {
             Ok(json!({"format": {"type": "json_schema", "name": name, "schema": schema, "strict": strict}}))
         }
-        _ => Err(wire::unsupported("unsupported response format")),
+        _ => Err(wire::unsupported("unsupported response format: expected a JSON object or a JSON Schema")),
     }
 }

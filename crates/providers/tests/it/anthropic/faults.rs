@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use futures_util::StreamExt;
+use stepfold_providers::Secret;
 use stepfold_providers::anthropic::Anthropic;
 use stepfold_state_core::chat::{ChatModel, ToolChoice, ToolSpec};
 
@@ -290,6 +291,20 @@ async fn a_dropped_stream_hangs_up() {
     assert!(stream.next().await.unwrap().is_ok());
     drop(stream);
     tokio::time::timeout(Duration::from_secs(10), server.hung_up()).await.expect("the connection is let go");
+}
+
+/// Headers of the caller stay, whether the key is fixed or fetched.
+#[tokio::test]
+async fn a_fetched_key_takes_the_place_of_the_fixed_one_and_of_no_header() {
+    let server = Server::start([Play::events(said())], usize::MAX, |_| Ok(())).await;
+    let model = Anthropic::new("claude", "fixed-key")
+        .base_url(&server.url)
+        .header("anthropic-version", "2030-01-01")
+        .key_from(|| async { Ok(Secret::new("fetched-key")) });
+    model.build().unwrap().respond(request()).into_reply().await.unwrap_err();
+    let asked = &server.asked()[0];
+    let sent = ["x-api-key", "anthropic-version"].map(|name| asked.header(name).unwrap());
+    assert_eq!(sent, ["fetched-key", "2030-01-01"]);
 }
 
 #[test]

@@ -81,7 +81,7 @@ async fn statuses() {
     check(
         Play::new(307, "location: http://127.0.0.1:1/", ""),
         expect![[r#"
-        not found (openai-compatible, model some-model): status 307: the server gave no reason
+        not found (openai-compatible, model some-model): status 307: redirects are not followed, since they would get the key
     "#]],
     )
     .await;
@@ -323,6 +323,9 @@ async fn nobody_is_there() {
     for (builder, expected) in [
         (OpenAi::at("localhost:8080", "m"), "invalid base URL"),
         (OpenAi::at("", "m"), "invalid base URL"),
+        (OpenAi::at("http://ada:two@127.0.0.1/v1", "m"), "must not contain a user or a password"),
+        (OpenAi::at("http://127.0.0.1/v1?version=1", "m"), "without `?` and `#`"),
+        (OpenAi::preset(&stepfold_providers::openai::Preset::AZURE, "m").key("k"), "missing base URL"),
         (super::builder(&server).key("two\nlines"), "cannot be sent"),
         (super::builder(&server).header("bad name", "x"), "invalid header name"),
         (OpenAi::preset(&stepfold_providers::openai::Preset::OPENAI, "m"), "OPENAI_API_KEY"),

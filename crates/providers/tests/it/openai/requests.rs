@@ -418,7 +418,7 @@ async fn what_cannot_be_said_is_an_error_and_breaks_nothing() {
     }
     let params = ModelParams { extras: [("stream", false)].into_iter().collect(), ..ModelParams::default() };
     let error = model.respond(request().with_params(params)).into_reply().await.unwrap_err();
-    expect!["invalid request (openai-compatible, model some-model): the parameter `stream` cannot be set as an extra"].assert_eq(&error.to_string());
+    expect!["invalid request (openai-compatible, model some-model): invalid extra parameter `stream`: the request sets this field itself"].assert_eq(&error.to_string());
     let schema = ResponseFormat::JsonSchema { name: "x".to_owned(), schema: json!({}), strict: false };
     let model = OpenAi::preset(&Preset::DEEPSEEK, "m").key("k").base_url(&server.url).build().unwrap();
     let error = model.respond(request().with_response_format(schema)).into_reply().await.unwrap_err();

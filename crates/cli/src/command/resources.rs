@@ -1,0 +1,106 @@
+//! `stepfold resources`: what the MCP servers of an agent have beside tools.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use stepfold::mcp::{McpError, Prompt, Resource, Server};
+use stepfold::state_core::chat::{Message, Role, Transcript};
+
+use crate::agent_file::AgentFile;
+use crate::error::{Ending, Misuse};
+use crate::model::Models;
+use crate::show;
+use crate::tool::mcp;
+
+pub(super) async fn resources(
+    path: &Path,
+    read: Option<&str>,
+    arguments: &[String],
+    json: bool,
+) -> anyhow::Result<Ending> {
+    AgentFile::read(path)??.build(&Models::None)??;
+    match read {
+        None => list(json).await?,
+        Some(named) => {
+            let said = messages(named, arguments).await?;
+            match json {
+                true => show::line(json!({"messages": said}).to_string()),
+                false => show::print(Transcript::from_iter(said).to_string()),
+            }
+        }
+    }
+    Ok(Ending::Done)
+}
+
+async fn list(json: bool) -> anyhow::Result<()> {
+    for server in mcp::known() {
+        let (resources, prompts) = (listed(server.resources().await)?, listed(server.prompts().await)?);
+        if json {
+            let told = json!({
+                "prompts": prompts.iter().map(prompt_json).collect::<Vec<_>>(),
+                "resources": resources.iter().map(resource_json).collect::<Vec<_>>(),
+                "server": server.name(),
+            });
+            show::line(told.to_string());
+            continue;
+        }
+        resources.iter().for_each(|resource| show::line(resource_line(&server, resource)));
+        prompts.iter().for_each(|prompt| show::line(prompt_line(&server, prompt)));
+    }
+    Ok(())
+}
+
+/// A server that has none of them refuses to list them.
+fn listed<T>(listed: Result<Vec<T>, McpError>) -> Result<Vec<T>, McpError> {
+    match listed {
+        Err(McpError::Request { .. }) => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+fn resource_line(server: &Server, resource: &Resource) -> String {
+    let about = resource.description.as_deref().map(|about| format!(": {about}")).unwrap_or_default();
+    let kind = resource.media_type.as_deref().map(|kind| format!(" ({kind})")).unwrap_or_default();
+    show::short(&format!("{}:{} {}{kind}{about}", server.name(), resource.uri, resource.name))
+}
+
+fn prompt_line(server: &Server, prompt: &Prompt) -> String {
+    let about = prompt.description.as_deref().map(|about| format!(": {about}")).unwrap_or_default();
+    let arguments =
+        prompt.arguments.iter().map(|(name, required)| format!("{name}{}", if *required { "" } else { "?" }));
+    let arguments = arguments.collect::<Vec<_>>().join(", ");
+    show::short(&format!("{}:{} prompt({arguments}){about}", server.name(), prompt.name))
+}
+
+fn resource_json(resource: &Resource) -> Value {
+    json!({
+        "description": resource.description,
+        "media_type": resource.media_type,
+        "name": resource.name,
+        "size": resource.size,
+        "uri": resource.uri,
+    })
+}
+
+fn prompt_json(prompt: &Prompt) -> Value {
+    let arguments =
+        prompt.arguments.iter().map(|(name, required)| json!({"name": name, "required": required}));
+    json!({"arguments": arguments.collect::<Vec<_>>(), "description": prompt.description, "name": prompt.name})
+}
+
+/// A prompt of this name, or else a resource at this address.
+async fn messages(named: &str, arguments: &[String]) -> anyhow::Result<Vec<Message>> {
+    let (server, name) = mcp::split(named)?;
+    let is_prompt = listed(server.prompts().await)?.iter().any(|prompt| prompt.name == name);
+    if !is_prompt {
+        return Ok(vec![Message::from_parts(Role::User, mcp::resource(named).await?)]);
+    }
+    let mut given = Map::new();
+    for pair in arguments {
+        let Some((argument, text)) = pair.split_once('=') else {
+            return Err(Misuse(format!("invalid argument `{pair}`: must be NAME=TEXT")).into());
+        };
+        given.insert(argument.to_owned(), json!(text));
+    }
+    Ok(server.prompt(name, given).await?)
+}

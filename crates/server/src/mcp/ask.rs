@@ -1,0 +1,113 @@
+//! Approvals, and questions of tools, as questions to the client: required input, or elicitation, by what the client can do.
+
+use rmcp::model as wire;
+use rmcp::service::{RequestContext, RoleServer};
+use serde_json::{Value, json};
+use stepfold_agent_loop::{ApprovalRequest, AskReason, Decision};
+use stepfold_runner::SessionHandle;
+
+/// Whether the client takes a result that asks for input, and sends the request again with it.
+pub(super) fn can_require_input(context: &RequestContext<RoleServer>) -> bool {
+    let is_modern = context.protocol_version().is_some_and(|version| !version.has_initialize());
+    is_modern && can_answer(context)
+}
+
+fn can_answer(context: &RequestContext<RoleServer>) -> bool {
+    context.client_capabilities().is_some_and(|client| client.elicitation.is_some())
+}
+
+/// What is asked, as text for a person.
+pub(super) fn question(request: &ApprovalRequest) -> String {
+    let (tool, arguments) = (&request.call.name, request.call.arguments.to_text());
+    match (&request.message, request.reason) {
+        (Some(message), _) => format!("{tool} asks: {message} {arguments}"),
+        (None, AskReason::MayHaveHappened) => {
+            format!("Run {tool} with {arguments} again? It had started before, and may have had its effect.")
+        }
+        (None, _) => format!("Run {tool} with {arguments}?"),
+    }
+}
+
+/// The form of a request. That of a tool's question is the tool's.
+fn form(request: &ApprovalRequest) -> Value {
+    let schema = match request.reason {
+        AskReason::Input => {
+            request.schema().cloned().unwrap_or_else(|| json!({"type": "object", "properties": {}}))
+        }
+        _ => json!({
+            "type": "object",
+            "properties": {
+                "decision": {"type": "string", "enum": ["approve", "reject"]},
+                "reason": {"type": "string", "description": "Why not, for the agent."},
+            },
+            "required": ["decision"],
+        }),
+    };
+    json!({"mode": "form", "message": question(request), "requestedSchema": schema})
+}
+
+/// The questions of a result that requires input, by the ids of the requests.
+pub(super) fn questions(pending: &[ApprovalRequest]) -> wire::InputRequests {
+    let asked = pending.iter().filter_map(|request| {
+        let params = serde_json::from_value(form(request));
+        let params = params
+            .inspect_err(|error| tracing::warn!(%error, "a question has a schema that clients cannot show"));
+        let question = wire::InputRequest::Elicitation(wire::ElicitRequest::new(params.ok()?));
+        Some((request.id.clone(), question))
+    });
+    asked.collect()
+}
+
+/// The result that asks for decisions. The answers come with the session, to whichever process serves then.
+pub(super) fn required(session: &SessionHandle, pending: &[ApprovalRequest]) -> wire::InputRequiredResult {
+    wire::InputRequiredResult::new(Some(questions(pending)), Some(session.key().id.as_str().to_owned()))
+}
+
+/// The decisions of a client that is asked while the call waits. Empty if it cannot be asked, or answers not at all.
+pub(super) async fn elicited(
+    pending: &[ApprovalRequest],
+    context: &RequestContext<RoleServer>,
+) -> Vec<(String, Decision)> {
+    let mut decisions = Vec::new();
+    if !can_answer(context) {
+        return decisions;
+    }
+    for request in pending {
+        let Ok(params) = serde_json::from_value(form(request)) else { continue };
+        let answer = tokio::select! {
+            answer = context.peer.create_elicitation(params) => answer,
+            () = context.ct.cancelled() => return Vec::new(),
+        };
+        let answer = answer.ok().and_then(|answer| serde_json::to_value(answer).ok());
+        let decision = answer.as_ref().and_then(|answer| decision(request, answer));
+        decisions.extend(decision.map(|decision| (request.id.clone(), decision)));
+    }
+    decisions
+}
+
+/// The decisions about what is pending. Answers to anything else are left out: they were given before.
+pub(super) fn decisions(
+    pending: &[ApprovalRequest],
+    answers: &wire::InputResponses,
+) -> Vec<(String, Decision)> {
+    let decided =
+        |request: &ApprovalRequest| Some((request.id.clone(), decision(request, answers.get(&request.id)?)?));
+    pending.iter().filter_map(decided).collect()
+}
+
+/// The decision in a client's answer. To decline is to reject; to cancel decides nothing.
+fn decision(request: &ApprovalRequest, answer: &Value) -> Option<Decision> {
+    let content = &answer["content"];
+    match (answer["action"].as_str()?, content["decision"].as_str()) {
+        ("decline", _) => Some(Decision::reject("declined")),
+        ("accept", _) if request.reason == AskReason::Input => {
+            Some(match request.can_modify() && content.is_object() {
+                true => Decision::modify(content.clone()),
+                false => Decision::Approve,
+            })
+        }
+        ("accept", Some("approve")) => Some(Decision::Approve),
+        ("accept", Some("reject")) => Some(Decision::reject(content["reason"].as_str().unwrap_or_default())),
+        _ => None,
+    }
+}

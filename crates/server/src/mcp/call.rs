@@ -1,0 +1,193 @@
+//! A call of the agent: a turn in a session, followed to its end, to what it waits for, or until it is a task.
+
+use std::borrow::Cow;
+
+use futures_util::StreamExt as _;
+use rmcp::model as wire;
+use rmcp::service::{RequestContext, RoleServer};
+use serde_json::{Value, json};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Ids as _, RandomIds, Run, RunEvent};
+use stepfold_runner::{Ended, Invocation, RunnerError, Seen, SessionHandle};
+
+use super::AgentServer;
+use super::ask;
+
+/// What became of an invocation that a client waits for.
+enum Followed {
+    Ended(Ended),
+    /// It takes longer than the client has to wait.
+    Long,
+}
+
+impl AgentServer {
+    /// Says something to the agent, or goes on with what a client has answered.
+    pub(super) async fn call(
+        &self,
+        request: wire::CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<wire::CallToolResponse, wire::ErrorData> {
+        let arguments = request.arguments.unwrap_or_default();
+        let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+        // The state of a request is a session: whose it is was said when the server started, and a decision names what it is
+        // about by a digest, so that a client can do nothing with another's.
+        let asked = request.request_state;
+        if asked.is_none() && text("message").is_none() {
+            return Err(wire::ErrorData::invalid_params("missing argument `message`", None));
+        }
+        let session =
+            asked.as_deref().or_else(|| text("session")).map_or_else(|| RandomIds.next(), str::to_owned);
+        let session = match self.runner.session(&*self.user, session).await {
+            Ok(session) => session,
+            Err(error) => return Ok(failed(&error.to_string())),
+        };
+        let answered = match (asked, text("message")) {
+            (None, Some(message)) => match session.send(message).await {
+                Ok(invocation) => self.until_answered(&session, invocation, context).await,
+                Err(RunnerError::Pending { .. }) => still_waits(&session, context).await,
+                Err(error) => Err(error),
+            },
+            _ => self.answered(&session, &request.input_responses.unwrap_or_default(), context).await,
+        };
+        answered.or_else(|error| Ok(failed(&error.to_string())))
+    }
+
+    /// Goes on with a client's answers. A client that sends them again, because it died before it heard of the end, hears
+    /// of it.
+    async fn answered(
+        &self,
+        session: &SessionHandle,
+        answers: &wire::InputResponses,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<wire::CallToolResponse, RunnerError> {
+        let decisions = ask::decisions(&session.pending().await?, answers);
+        if decisions.is_empty()
+            && let Some(run) = session.last_run().await?
+            && let Some(exit) = run.exit()
+        {
+            return Ok(result(session, &text_of(&run), exit).into());
+        }
+        let invocation = resume(session, decisions)?;
+        self.until_answered(session, invocation, context).await
+    }
+
+    async fn until_answered(
+        &self,
+        session: &SessionHandle,
+        mut invocation: Invocation,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<wire::CallToolResponse, RunnerError> {
+        loop {
+            let outcome = match self.follow(&invocation, context).await {
+                Followed::Ended(outcome) => outcome?,
+                Followed::Long => return self.begin_task(session, invocation).await.map(Into::into),
+            };
+            let pending = outcome.pending();
+            if pending.is_empty() {
+                return Ok(result(session, &outcome.text(), outcome.exit()).into());
+            }
+            if ask::can_require_input(context) {
+                return Ok(ask::required(session, &pending).into());
+            }
+            let decisions = ask::elicited(&pending, context).await;
+            if decisions.is_empty() {
+                return Ok(waits(session, &outcome.text(), &pending).into());
+            }
+            invocation = resume(session, decisions)?;
+        }
+    }
+
+    /// Waits for the outcome, and tells the client of progress. A cancelled request cancels the run.
+    async fn follow(&self, invocation: &Invocation, context: &RequestContext<RoleServer>) -> Followed {
+        let token = context.meta.get_progress_token();
+        let mut seen = invocation.subscribe(0);
+        let mut done = 0.0;
+        let takes_tasks = context.client_capabilities().is_some_and(|client| client.supports_tasks());
+        if takes_tasks && self.task_after.is_zero() {
+            return Followed::Long;
+        }
+        let mut long = std::pin::pin!(tokio::time::sleep(self.task_after));
+        loop {
+            tokio::select! {
+                biased;
+                () = context.ct.cancelled() => {
+                    invocation.cancel();
+                    return Followed::Ended(invocation.outcome().await);
+                }
+                event = seen.next() => {
+                    let Some(event) = event else { return Followed::Ended(invocation.outcome().await) };
+                    let (Some(token), Some(message)) = (&token, words(&event)) else { continue };
+                    done += 1.0;
+                    let progress = wire::ProgressNotificationParam::new(token.clone(), done).with_message(message);
+                    // A client that is gone ends the connection, and that the call.
+                    let _ = context.peer.notify_progress(progress).await;
+                }
+                () = &mut long, if takes_tasks => return Followed::Long,
+            }
+        }
+    }
+}
+
+/// The session waits for decisions from before, and takes no message meanwhile.
+async fn still_waits(
+    session: &SessionHandle,
+    context: &RequestContext<RoleServer>,
+) -> Result<wire::CallToolResponse, RunnerError> {
+    let pending = session.pending().await?;
+    if ask::can_require_input(context) {
+        return Ok(ask::required(session, &pending).into());
+    }
+    Ok(waits(session, "the session waits for decisions about earlier calls", &pending).into())
+}
+
+pub(super) fn resume(
+    session: &SessionHandle,
+    decisions: Vec<(String, Decision)>,
+) -> Result<Invocation, RunnerError> {
+    session.resume().decide_all(decisions).start()
+}
+
+/// What a client is told of an event.
+fn words(seen: &Seen) -> Option<String> {
+    let Seen::Event { event, .. } = seen else { return None };
+    match event {
+        RunEvent::Asking { step, .. } => Some(format!("step {step}")),
+        RunEvent::ToolStarted { tool, .. } => Some(format!("calls {tool}")),
+        RunEvent::ToolFinished { tool, status, .. } => Some(format!("{tool}: {status:?}")),
+        RunEvent::NodeStarted { node, .. } => Some(format!("node {node}")),
+        _ => None,
+    }
+}
+
+/// The last words of a run, as [`Outcome::text`] has them.
+pub(super) fn text_of(run: &Run) -> String {
+    run.reply().map(|reply| reply.text()).map_or_else(String::new, Cow::into_owned)
+}
+
+pub(super) fn result(session: &SessionHandle, text: &str, exit: &Exit) -> wire::CallToolResult {
+    let structured = json!({"session": session.key().id.as_str(), "text": text, "exit": exit});
+    let mut result = wire::CallToolResult::success(vec![wire::ContentBlock::text(text)]);
+    result.structured_content = Some(structured);
+    result
+}
+
+/// The run waits, and the client can answer only by other means.
+fn waits(session: &SessionHandle, text: &str, pending: &[ApprovalRequest]) -> wire::CallToolResult {
+    let waits: Vec<Value> = pending
+        .iter()
+        .map(|request| {
+            let arguments = request.call.arguments.to_text();
+            json!({"id": request.id, "tool": request.call.name, "arguments": arguments, "message": request.message})
+        })
+        .collect();
+    let lines: Vec<String> = pending.iter().map(ask::question).collect();
+    let session = session.key().id.as_str();
+    let said = format!("{text}\n[session {session} waits for decisions: {}]", lines.join("; "));
+    let mut result = wire::CallToolResult::success(vec![wire::ContentBlock::text(said.trim())]);
+    result.structured_content =
+        Some(json!({"session": session, "text": text, "exit": "waits", "waits": waits}));
+    result
+}
+
+fn failed(words: &str) -> wire::CallToolResponse {
+    wire::CallToolResult::error(vec![wire::ContentBlock::text(words)]).into()
+}

@@ -1,0 +1,239 @@
+//! An agent as a server of the Model Context Protocol.
+//!
+//! The server has one tool, with the name of the agent. Its arguments are a message and, to go on with an earlier
+//! conversation, a session. What the run does is progress of the call; a cancelled call is a cancelled run. Approvals are
+//! asked of the client: as required input in the revision 2026-07-28, where the answer may come to another process of the
+//! server, and as elicitation before it. A client that can do neither is told what waits. A call that takes long is a task,
+//! for clients that know these; it outlives the process, since it is a run of a stored session. The resources are the
+//! sessions of the user: their states and transcripts.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! # use stepfold_agent_loop::test_kit::Script;
+//! use stepfold_agent_loop::Agent;
+//! use stepfold_runner::Runner;
+//! use stepfold_server::mcp::AgentServer;
+//! use stepfold_session_scopes::MemoryStore;
+//!
+//! # let model = Script::parse("assistant: hello")?;
+//! let agent = Agent::builder(model).name("helper").build()?;
+//! let runner = Runner::builder(agent, MemoryStore::new()).build();
+//! let server = AgentServer::new(runner, "ada").describe("Helps with statistics.");
+//! # let (input, output) = (tokio::io::empty(), tokio::io::sink());
+//! // In a program, `tokio::io::stdin()` and `tokio::io::stdout()`. It ends with its input.
+//! let _ = server.serve(input, output).await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! # What is absent
+//!
+//! One process serves one user: who may ask is decided by who may start it. No notifications are sent of tasks, nor of
+//! resources that change. There are no prompts.
+
+mod ask;
+mod call;
+mod resources;
+mod task;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::ServiceExt;
+use rmcp::handler::server::ServerHandler;
+use rmcp::model as wire;
+use rmcp::service::{RequestContext, RoleServer};
+use serde_json::json;
+use stepfold_runner::Runner;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use self::task::Failures;
+
+/// An agent, and whose sessions it works in.
+pub struct AgentServer {
+    runner: Runner,
+    user: Arc<str>,
+    description: Option<String>,
+    task_after: Duration,
+    failures: Failures,
+}
+
+/// Why a server ended before its client did.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The client did not begin as the protocol says.
+    #[error("the MCP client cannot be served: {reason}")]
+    Start {
+        /// Why not.
+        reason: String,
+    },
+    /// The server failed while it served.
+    #[error("the MCP server ended: {reason}")]
+    Ended {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl AgentServer {
+    /// A server for one user.
+    pub fn new(runner: Runner, user: impl Into<Arc<str>>) -> Self {
+        AgentServer {
+            runner,
+            user: user.into(),
+            description: None,
+            task_after: Duration::from_secs(10),
+            failures: Failures::default(),
+        }
+    }
+
+    /// Sets what a client's model reads about the agent.
+    #[must_use]
+    pub fn describe(mut self, description: impl Into<String>) -> Self {
+        self.description = Some(description.into());
+        self
+    }
+
+    /// Sets how long a client waits for a call before it is told of a task instead, if it knows tasks; 10 seconds by
+    /// default. Zero makes each call a task.
+    #[must_use]
+    pub fn task_after(mut self, wait: Duration) -> Self {
+        self.task_after = wait;
+        self
+    }
+
+    /// Serves one client, until its input ends.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub async fn serve<R, W>(self, input: R, output: W) -> Result<(), ServeError>
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        let start = |error: &dyn std::error::Error| ServeError::Start { reason: error.to_string() };
+        let service =
+            ServiceExt::<RoleServer>::serve(self, (input, output)).await.map_err(|error| start(&error))?;
+        service.waiting().await.map_err(|error| ServeError::Ended { reason: error.to_string() })?;
+        Ok(())
+    }
+
+    /// The agent's name in the alphabet of tools.
+    fn tool_name(&self) -> String {
+        let accepted = |character: char| if character.is_ascii_alphanumeric() { character } else { '_' };
+        self.runner.agent().name().chars().map(accepted).take(64).collect()
+    }
+
+    fn tool(&self) -> wire::Tool {
+        let description = self.description.clone().unwrap_or_else(|| {
+            format!("Asks the agent {}. It remembers what was said in a session.", self.runner.agent().name())
+        });
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "message": {"type": "string", "description": "What to say to the agent."},
+                "session": {
+                    "type": "string",
+                    "description": "The session to go on with, as an earlier result names it. Without one, a new one begins.",
+                },
+            },
+            "required": ["message"],
+        });
+        let output = json!({
+            "type": "object",
+            "properties": {
+                "session": {"type": "string"},
+                "text": {"type": "string"},
+                "exit": {},
+                "waits": {"type": "array"},
+            },
+            "required": ["session", "text"],
+        });
+        let object = |schema: serde_json::Value| schema.as_object().cloned().unwrap_or_default();
+        wire::Tool::new(self.tool_name(), description, object(input))
+            .with_raw_output_schema(Arc::new(object(output)))
+    }
+}
+
+impl ServerHandler for AgentServer {
+    fn get_info(&self) -> wire::ServerConfig {
+        let capabilities = serde_json::from_value(json!({
+            "tools": {},
+            "resources": {},
+            "extensions": {wire::TASKS_EXTENSION_ID: {}},
+        }))
+        .unwrap_or_default();
+        let name = wire::Implementation::new(self.runner.agent().name(), env!("CARGO_PKG_VERSION"));
+        wire::ServerConfig::new(capabilities).with_server_info(name)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<wire::PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<wire::ListToolsResult, wire::ErrorData> {
+        Ok(wire::ListToolsResult::with_all_items(vec![self.tool()]))
+    }
+
+    async fn call_tool(
+        &self,
+        request: wire::CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<wire::CallToolResponse, wire::ErrorData> {
+        if request.name != self.tool_name() {
+            let words = format!("unknown tool `{}`; there is: {}", request.name, self.tool_name());
+            return Err(wire::ErrorData::invalid_params(words, None));
+        }
+        self.call(request, &context).await
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<wire::PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<wire::ListResourcesResult, wire::ErrorData> {
+        self.resources().await.map(wire::ListResourcesResult::with_all_items)
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<wire::PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<wire::ListResourceTemplatesResult, wire::ErrorData> {
+        Ok(wire::ListResourceTemplatesResult::with_all_items(AgentServer::resource_templates()))
+    }
+
+    async fn get_task(
+        &self,
+        request: wire::GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<wire::GetTaskResult, wire::ErrorData> {
+        self.task(&request.task_id).await
+    }
+
+    async fn update_task(
+        &self,
+        request: wire::UpdateTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), wire::ErrorData> {
+        self.update(&request.task_id, &request.input_responses).await
+    }
+
+    async fn cancel_task(
+        &self,
+        request: wire::CancelTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), wire::ErrorData> {
+        self.cancel(&request.task_id).await
+    }
+
+    async fn read_resource(
+        &self,
+        request: wire::ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<wire::ReadResourceResponse, wire::ErrorData> {
+        self.resource(&request.uri).await.map(Into::into)
+    }
+}

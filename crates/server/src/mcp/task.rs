@@ -1,0 +1,209 @@
+//! Calls that take long, as tasks (the extension `io.modelcontextprotocol/tasks`).
+//!
+//! A task is a run of a session, and its id says which. Nothing is kept here but why a run failed: another process of the
+//! server, over the same store, tells of the task as well, and goes on with a run whose process died.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::model as wire;
+use serde_json::json;
+use stepfold_agent_loop::{Exit, Run};
+use stepfold_runner::{Invocation, RunnerError, SessionHandle};
+use stepfold_session_scopes::{EventRange, Session};
+
+use super::AgentServer;
+use super::ask;
+use super::call::{result, resume, text_of};
+
+/// How often a client should ask, in milliseconds.
+const POLL: u64 = 1_000;
+
+/// How many events are looked at for the time when a task began.
+const LOOKED_AT: usize = 64;
+
+/// Bounds the failures that are remembered.
+const REMEMBERED: usize = 1_000;
+
+/// Why runs failed, by their tasks.
+#[derive(Clone, Default)]
+pub(super) struct Failures(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl Failures {
+    fn of(&self, task: &str) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(task).cloned()
+    }
+
+    /// Waits for the end of a run that nobody else waits for.
+    fn watch(&self, task: String, invocation: Invocation) {
+        let failures = self.clone();
+        tokio::spawn(async move {
+            let ended = invocation.outcome().await;
+            let mut failures = failures.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match ended {
+                Ok(_) => drop(failures.remove(&task)),
+                Err(error) => {
+                    failures.insert(task, error.to_string());
+                    if failures.len() > REMEMBERED {
+                        failures.pop_first();
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The run of a task: the invocation that began it, in a session.
+struct TaskId<'a> {
+    invocation: &'a str,
+    session: &'a str,
+}
+
+impl<'a> TaskId<'a> {
+    fn parse(task: &'a str) -> Option<Self> {
+        let (invocation, session) = task.split_once('@')?;
+        Some(TaskId { invocation, session })
+    }
+
+    fn of(run: &'a Run, session: &'a SessionHandle) -> Self {
+        let invocation = run.id().rsplit('/').next().unwrap_or_default();
+        TaskId { invocation, session: session.key().id.as_str() }
+    }
+}
+
+impl fmt::Display for TaskId<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.invocation, self.session)
+    }
+}
+
+impl AgentServer {
+    /// Turns a call into a task: from here on nobody waits for it.
+    pub(super) async fn begin_task(
+        &self,
+        session: &SessionHandle,
+        invocation: Invocation,
+    ) -> Result<wire::CreateTaskResult, RunnerError> {
+        let run = session.last_run().await?;
+        let id = match &run {
+            Some(run) => TaskId::of(run, session).to_string(),
+            // It has committed nothing yet.
+            None => TaskId { invocation: invocation.id().as_str(), session: session.key().id.as_str() }
+                .to_string(),
+        };
+        self.failures.watch(id.clone(), invocation);
+        let stored = session.read(EventRange::Last(LOOKED_AT)).await?;
+        Ok(wire::CreateTaskResult::new(task(&id, &stored, wire::TaskStatus::Working)))
+    }
+
+    /// How far a task is.
+    pub(super) async fn task(&self, id: &str) -> Result<wire::GetTaskResult, wire::ErrorData> {
+        let (invocation, session) = self.find(id).await?;
+        let stored = session.read(EventRange::Last(LOOKED_AT)).await.map_err(|error| internal(&error))?;
+        let payload = self.payload(id, invocation, &session, &stored).await?;
+        let task = task(id, &stored, payload.status());
+        Ok(wire::GetTaskResult::new(wire::DetailedTask::new(task, payload)))
+    }
+
+    async fn payload(
+        &self,
+        id: &str,
+        invocation: &str,
+        session: &SessionHandle,
+        stored: &Session,
+    ) -> Result<wire::TaskPayload, wire::ErrorData> {
+        if session.running().is_some() {
+            return Ok(wire::TaskPayload::Working);
+        }
+        let run = session.last_run().await.map_err(|error| internal(&error))?;
+        let is_its = |run: &Run| TaskId::of(run, session).invocation == invocation;
+        let Some(run) = run.filter(is_its) else {
+            let words =
+                format!("unknown task `{id}`: its session is not there or has gone on; read its transcript");
+            return Err(wire::ErrorData::invalid_params(words, None));
+        };
+        let pending = run.pending();
+        Ok(match run.exit() {
+            Some(Exit::Cancelled) => wire::TaskPayload::Cancelled,
+            Some(exit) => {
+                wire::TaskPayload::Completed { result: object(&result(session, &text_of(&run), exit)) }
+            }
+            None if !pending.is_empty() => {
+                wire::TaskPayload::InputRequired { input_requests: ask::questions(&pending) }
+            }
+            None => match self.failures.of(id) {
+                Some(words) => {
+                    let error = wire::ErrorData::internal_error(words, None);
+                    wire::TaskPayload::Failed { error: object(&error) }
+                }
+                None => {
+                    // Its process died. If another one is at it, it is theirs.
+                    if self.runner.other_worker(stored).is_none() {
+                        let going_on = resume(session, Vec::new()).map_err(|error| internal(&error))?;
+                        self.failures.watch(id.to_owned(), going_on);
+                    }
+                    wire::TaskPayload::Working
+                }
+            },
+        })
+    }
+
+    /// Goes on with a task after answers to what it asks. Others than those are left out.
+    pub(super) async fn update(
+        &self,
+        id: &str,
+        answers: &wire::InputResponses,
+    ) -> Result<(), wire::ErrorData> {
+        let (_, session) = self.find(id).await?;
+        let pending = session.pending().await.map_err(|error| internal(&error))?;
+        let decisions = ask::decisions(&pending, answers);
+        if decisions.is_empty() {
+            return Ok(());
+        }
+        let submitted = session.resume().decide_all(decisions).submit().await;
+        // An answer that does not fit is the client's to mend.
+        let (_, invocation) =
+            submitted.map_err(|error| wire::ErrorData::invalid_params(error.to_string(), None))?;
+        self.failures.watch(id.to_owned(), invocation);
+        Ok(())
+    }
+
+    /// Cancels a task: what is under way, or what waits.
+    pub(super) async fn cancel(&self, id: &str) -> Result<(), wire::ErrorData> {
+        let (_, session) = self.find(id).await?;
+        let is_under_way = session.cancel_everywhere().await.map_err(|error| internal(&error))?;
+        if !is_under_way {
+            match session.abandon().await {
+                Ok(_) | Err(RunnerError::NothingToResume { .. }) => {}
+                Err(error) => return Err(internal(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn find<'a>(&self, id: &'a str) -> Result<(&'a str, SessionHandle), wire::ErrorData> {
+        let unknown = || wire::ErrorData::invalid_params(format!("unknown task `{id}`"), None);
+        let TaskId { invocation, session } = TaskId::parse(id).ok_or_else(unknown)?;
+        let session = self.existing(session).await.ok_or_else(unknown)?;
+        Ok((invocation, session))
+    }
+}
+
+fn task(id: &str, stored: &Session, status: wire::TaskStatus) -> wire::Task {
+    let invocation = TaskId::parse(id).map(|id| id.invocation);
+    let is_its = |event: &&stepfold_session_scopes::CommittedEvent| {
+        Some(event.event.invocation.as_str()) == invocation
+    };
+    let began = stored.events.iter().find(is_its).or_else(|| stored.events.first());
+    let began = began.map_or(stored.created, |committed| committed.event.at);
+    wire::Task::new(id, status, began.to_string(), stored.updated.to_string()).with_poll_interval_ms(POLL)
+}
+
+fn object<T: serde::Serialize>(value: &T) -> wire::JsonObject {
+    serde_json::to_value(value).unwrap_or_else(|_| json!({})).as_object().cloned().unwrap_or_default()
+}
+
+fn internal(error: &RunnerError) -> wire::ErrorData {
+    wire::ErrorData::internal_error(error.to_string(), None)
+}

@@ -1,0 +1,106 @@
+//! Questions of a call to a person while it runs (human in the loop, elicitation), and the answers.
+
+use serde_json::{Value, json};
+
+/// A question of a call to the user: see [`ToolContext::ask`](crate::ToolContext::ask).
+///
+/// The run stores it, and the answer may arrive in another process. It is answered once.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_tools::InputRequest;
+///
+/// let seat = InputRequest::new("seat", "Window or aisle?")
+///     .details(json!({"flight": "LX 318"}))
+///     .schema(json!({"type": "object", "properties": {"seat": {"enum": ["window", "aisle"]}}, "required": ["seat"]}))
+///     .state(json!({"held": "12A"}));
+/// assert_eq!(seat.label, "seat");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct InputRequest {
+    /// The name of the question among those of the call.
+    pub label: String,
+    /// The question, for the user.
+    pub message: String,
+    /// What else the user is shown, a JSON object.
+    pub details: Value,
+    /// The JSON Schema of the answer. Without one the answer is any object; with the schema `false` the user only accepts or
+    /// declines.
+    pub schema: Option<Value>,
+    /// What the call has to know when it continues. Stored with the question and shown to nobody.
+    pub state: Option<Value>,
+}
+
+impl InputRequest {
+    /// Creates a question with a name among those of the call.
+    pub fn new(label: impl Into<String>, message: impl Into<String>) -> Self {
+        InputRequest {
+            label: label.into(),
+            message: message.into(),
+            details: json!({}),
+            schema: None,
+            state: None,
+        }
+    }
+
+    /// Sets what else the user is shown: a JSON object.
+    #[must_use]
+    pub fn details(mut self, details: impl Into<Value>) -> Self {
+        self.details = details.into();
+        self
+    }
+
+    /// Sets the JSON Schema of the answer. An answer that does not fit is refused, and the question stays open.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<Value>) -> Self {
+        self.schema = Some(schema.into());
+        self
+    }
+
+    /// Sets what the call has to know when it continues.
+    #[must_use]
+    pub fn state(mut self, state: impl Into<Value>) -> Self {
+        self.state = Some(state.into());
+        self
+    }
+
+    /// Whether the user is asked the same: an answer to one is an answer to the other.
+    pub(crate) fn is_same(&self, other: &InputRequest) -> bool {
+        let asked = |request: &InputRequest| {
+            (request.label.clone(), request.message.clone(), request.details.clone(), request.schema.clone())
+        };
+        asked(self) == asked(other)
+    }
+}
+
+/// The answer to an [`InputRequest`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum InputResponse {
+    /// The user agrees, with an object that fits the schema.
+    Accept(Value),
+    /// The user does not want to answer.
+    Decline {
+        /// The reason. May be empty.
+        reason: String,
+    },
+}
+
+/// A question of a call that was answered.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct AnsweredRequest {
+    /// The question, with its [state](InputRequest::state).
+    pub request: InputRequest,
+    /// The answer.
+    pub response: InputResponse,
+}
+
+impl AnsweredRequest {
+    /// A question and its answer.
+    pub const fn new(request: InputRequest, response: InputResponse) -> Self {
+        AnsweredRequest { request, response }
+    }
+}
