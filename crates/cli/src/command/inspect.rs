@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::graph::progress::Progress;

@@ -17,8 +17,6 @@ use crate::kit::{call, offered};
 /// What the suite calls the scenario, for the client.
 const SCENARIO: &str = "MCP_CONFORMANCE_SCENARIO";
 
-const NO_OAUTH: &str = "there is no OAuth: a token is the program's to get";
-
 /// The scenarios of a suite, each with why it is expected to fail, if it is.
 type Scenarios = &'static [(&'static str, Option<&'static str>)];
 
