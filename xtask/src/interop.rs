@@ -59,6 +59,22 @@ const MCP_PYTHON: Peer = Peer {
     variable: "STEPFOLD_INTEROP_MCP_PYTHON",
 };
 
+/// The other side of the page "Coming from LangGraph" (MIT).
+const LANGGRAPH: Peer = Peer {
+    name: "langgraph",
+    needs: &["python3"],
+    packages: &["langgraph==1.2.22", "langchain==1.4.7", "langgraph-checkpoint-sqlite==3.1.2"],
+    variable: "STEPFOLD_INTEROP_LANGGRAPH",
+};
+
+/// The other side of the page "Coming from pydantic-ai" (MIT).
+const PYDANTIC_AI: Peer = Peer {
+    name: "pydantic-ai",
+    needs: &["python3"],
+    packages: &["pydantic-ai-slim==2.68.0"],
+    variable: "STEPFOLD_INTEROP_PYDANTIC_AI",
+};
+
 /// Clients of the Model Context Protocol (MIT), of both generations of the SDK, and the newer node that the second and the
 /// conformance suites want.
 const MCP_CLIENTS: Peer = Peer {
@@ -96,8 +112,18 @@ const MCP_SQLITE: Peer = Peer {
     variable: "STEPFOLD_INTEROP_MCP_SQLITE",
 };
 
-const PEERS: [Peer; 8] =
-    [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON, MCP_SQLITE, MCP_CLIENTS, MCP_CONFORMANCE, MCP_CONFORMANCE_NEXT];
+const PEERS: [Peer; 10] = [
+    AIMOCK,
+    LLAMA,
+    MCP_SERVERS,
+    MCP_PYTHON,
+    MCP_SQLITE,
+    MCP_CLIENTS,
+    MCP_CONFORMANCE,
+    MCP_CONFORMANCE_NEXT,
+    LANGGRAPH,
+    PYDANTIC_AI,
+];
 
 /// Installs the peers and runs the tests.
 ///
@@ -239,6 +265,12 @@ mod tests {
             STEPFOLD_INTEROP_MCP_CONFORMANCE=/x/target/interop/mcp-conformance/node_modules/.bin/conformance
             npm install --no-audit --no-fund --ignore-scripts --prefix . @modelcontextprotocol/conformance@0.2.0-alpha.12
             STEPFOLD_INTEROP_MCP_CONFORMANCE_NEXT=/x/target/interop/mcp-conformance-next/node_modules/.bin/conformance
+            python3 -m venv venv
+            /x/target/interop/langgraph/venv/bin/python -m pip install --quiet --disable-pip-version-check langgraph==1.2.22 langchain==1.4.7 langgraph-checkpoint-sqlite==3.1.2
+            STEPFOLD_INTEROP_LANGGRAPH=/x/target/interop/langgraph/venv/bin/python
+            python3 -m venv venv
+            /x/target/interop/pydantic-ai/venv/bin/python -m pip install --quiet --disable-pip-version-check pydantic-ai-slim==2.68.0
+            STEPFOLD_INTEROP_PYDANTIC_AI=/x/target/interop/pydantic-ai/venv/bin/python
             cargo test --workspace --all-features --test it interop -- --nocapture
         "#]].assert_eq(&(lines.join("\n") + "\n"));
     }

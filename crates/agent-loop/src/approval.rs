@@ -20,6 +20,7 @@ use crate::state_input::{StateInput, canonical_inputs};
 /// A request for approval of a call.
 ///
 /// Stored with the run, so that a person is asked once, in whatever process the answer arrives.
+#[doc(alias("interrupt", "human_in_the_loop", "deferred"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApprovalRequest {
@@ -187,6 +188,7 @@ impl From<StoredQuestion> for Question {
 /// assert!(serde_json::from_value::<Decision>(json!("yes")).is_err());
 /// # Ok::<(), serde_json::Error>(())
 /// ```
+#[doc(alias("Command", "confirmation"))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]

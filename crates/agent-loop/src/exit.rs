@@ -115,6 +115,7 @@ impl Breakpoint {
     }
 
     /// Before this node of a graph runs for the first time. No branch of that superstep has run then.
+    #[doc(alias("interrupt_before"))]
     pub fn node(name: impl Into<String>) -> Self {
         Breakpoint { tool: None, node: Some(name.into()), visit: Some(1) }
     }

@@ -84,7 +84,7 @@ impl OAuth {
         self
     }
 
-    /// Keeps the credentials from one process to the next: `known` is what `keep` was given last, which is none when they are
+    /// Keeps the credentials from one process to the next: `known` is what `keep` was given last: `None` when they are
     /// to be forgotten. They are secrets.
     #[must_use]
     pub fn kept(

@@ -117,6 +117,16 @@ pub(crate) fn unsupported(message: impl Into<String>) -> ModelError {
     ModelError::new(ModelErrorKind::Unsupported, message)
 }
 
+/// The error of a choice of tools that this version of the API has no form for.
+pub(crate) fn unknown_choice(choice: &ToolChoice) -> ModelError {
+    unsupported(format!("unsupported tool choice {choice:?}: this API has no form for it"))
+}
+
+/// The error of a message whose role this API has no form for.
+pub(crate) fn unknown_role(role: Role) -> ModelError {
+    unsupported(format!("unsupported role `{role}`: this API has no form for it"))
+}
+
 /// The error of a part that cannot stand in a message.
 pub(crate) fn cannot_send(role: Role, content: &Content) -> ModelError {
     let kind = content.kind();

@@ -75,7 +75,7 @@ impl Turn {
         let Some(token) = self.slot.held.token() else { return Ok(()) };
         let duration = self.runner.claims.duration;
         let at = self.runner.clock.now();
-        let request = RenewClaim { key: self.slot.key.clone(), token, duration, at };
+        let request = RenewClaim::new(self.slot.key.clone(), token, duration, at);
         match self.runner.store.renew(request).await {
             Ok(renewed) => self.slot.mail.heard_of(renewed.inbox),
             // The last append of the run may be releasing it just now.

@@ -24,7 +24,7 @@ impl Runner {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use futures_util::{StreamExt, TryStreamExt};
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;

@@ -28,6 +28,7 @@ use crate::turn::{Order, Turn};
 use crate::work::is_said_by_users;
 
 /// A session of the runner's store. Cloning is cheap; all handles of a session in a process work together.
+#[doc(alias("thread", "conversation", "memory"))]
 #[derive(Clone)]
 pub struct SessionHandle {
     runner: Runner,
@@ -119,8 +120,8 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
     /// use std::time::Duration;
     /// use stepfold_agent_loop::{Agent, Decision};
     /// use stepfold_runner::{Remedy, RunStatus, Runner, SessionHandle};
@@ -238,8 +239,8 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Decision, Exit};
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -260,6 +261,7 @@ impl SessionHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
+    #[doc(alias("continue", "Command"))]
     pub fn resume(&self) -> Resume {
         Resume::new(self.clone())
     }
@@ -372,7 +374,7 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::{Runner, RunnerError};
     /// use stepfold_session_scopes::MemoryStore;
@@ -448,6 +450,7 @@ impl SessionHandle {
     ///
     /// # Errors
     /// When the id is in use, the version does not exist, or the store fails.
+    #[doc(alias("branch", "time_travel"))]
     pub async fn fork(&self, id: impl Into<Arc<str>>, version: Option<u64>) -> Result<Self, RunnerError> {
         let id = SessionId::new(id).map_err(|error| self.failed(error))?;
         let mut request = ForkSession::new(self.slot.key.clone(), self.runner.0.clock.now()).with_id(id);
@@ -462,6 +465,7 @@ impl SessionHandle {
     /// # Errors
     /// [`RunnerError::Busy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
     /// is; when the version does not exist, another worker was faster, or the store fails.
+    #[doc(alias("time_travel", "rollback", "undo"))]
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
         let Ok(mut known) = self.slot.gate.try_lock() else {
             return Err(self.busy("an invocation is running"));
@@ -470,17 +474,16 @@ impl SessionHandle {
         let (session, take_over) = self.until_free().await?;
         let name = self.runner.0.ids.next();
         let failed = |error| self.failed(error);
-        let request = RewindSession {
-            key: self.slot.key.clone(),
-            expected: session.version.into(),
+        let request = RewindSession::new(
+            self.slot.key.clone(),
+            session.version,
             to,
-            event: EventId::new(format!("{name}.0")).map_err(failed)?,
-            invocation: InvocationId::new(name).map_err(failed)?,
-            author: Author::new("user").map_err(failed)?,
-            at: self.runner.0.clock.now(),
-            claim: Some(AppendClaim::Once { take_over }),
-            taken: Vec::new(),
-        };
+            EventId::new(format!("{name}.0")).map_err(failed)?,
+            InvocationId::new(name).map_err(failed)?,
+            Author::new("user").map_err(failed)?,
+            self.runner.0.clock.now(),
+        )
+        .with_claim(AppendClaim::Once { take_over });
         Ok(self.runner.0.store.rewind(request).await.map_err(failed)?.version)
     }
 
@@ -495,7 +498,7 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -580,7 +583,7 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;

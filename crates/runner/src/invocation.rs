@@ -61,6 +61,7 @@ impl Invocation {
 
     /// The events from number `from` on, past ones first. Any number of subscribers is supported, each at its
     /// own pace; none slows the run down.
+    #[doc(alias("stream", "astream", "callback"))]
     pub fn subscribe(&self, from: u64) -> impl Stream<Item = Seen> + Send + Unpin + use<> {
         Box::pin(self.hub.subscribe(from))
     }

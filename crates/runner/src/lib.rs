@@ -1,5 +1,8 @@
 //! An agent in a session: load, run, commit each event, resume.
 //!
+//! In the facade: `stepfold::runner`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_runner`.
+//!
 //! # The tour
 //!
 //! A [`Runner`] combines one [`Agent`](agent_loop::Agent) with one [store](session_scopes::SessionStore), for
@@ -10,7 +13,7 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-//! # use stepfold_runner::agent_loop::test_kit::Script;
+//! use stepfold_runner::agent_loop::test_kit::Script;
 //! use serde_json::json;
 //! use stepfold_runner::Runner;
 //! use stepfold_runner::agent_loop::tools::{Approval, Tool, ToolError};

@@ -97,7 +97,7 @@ impl Runner {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::{RecoverOptions, Runner};
     /// use stepfold_session_scopes::{AnyStore, MemoryStore};
@@ -188,7 +188,8 @@ impl Recovery {
     async fn list(&mut self) -> Result<(), RunnerError> {
         let inner = &self.runner.0;
         let (now, enough) = (inner.clock.now(), self.options.parallel.saturating_mul(4));
-        let mut request = ListUnattended { app: inner.app.clone(), now, limit: PAGE, after: None };
+        let mut request = ListUnattended::new(inner.app.clone(), now);
+        request.limit = PAGE;
         self.due.clear();
         let mut listed = HashSet::new();
         loop {

@@ -10,7 +10,7 @@ use crate::error::RunnerError;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::Agent;
 /// use stepfold_runner::{Remedy, Runner};
 /// use stepfold_session_scopes::MemoryStore;

@@ -17,7 +17,7 @@ pub const REPORT_FORMAT: u32 = 1;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Exit};
 /// use stepfold_runner::{Report, RunStatus, Runner};
 /// use stepfold_session_scopes::MemoryStore;

@@ -49,7 +49,7 @@ pub enum Busy {
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::Agent;
 /// use stepfold_runner::Runner;
 /// use stepfold_session_scopes::MemoryStore;
@@ -197,7 +197,7 @@ impl Runner {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use std::time::Duration;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::{Runner, RunnerError};
@@ -223,7 +223,7 @@ impl Runner {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use futures_util::StreamExt;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::{Runner, SessionChange};
@@ -250,7 +250,8 @@ impl Runner {
     /// # Errors
     /// [`RunnerError::Store`] when the store fails, or does not list users.
     pub async fn users(&self, after: Option<UserId>, limit: usize) -> Result<Vec<UserId>, RunnerError> {
-        let request = ListUsers { app: self.0.app.clone(), after, limit };
+        let mut request = ListUsers::of(self.0.app.clone());
+        (request.after, request.limit) = (after, limit);
         self.0.store.users(request).await.map_err(|error| self.failed(error))
     }
 
@@ -284,11 +285,10 @@ impl Runner {
     /// The key of a session of the runner's application.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] for invalid ids.
+    /// [`RunnerError::InvalidId`].
     pub fn key(&self, user: impl Into<Arc<str>>, id: impl Into<Arc<str>>) -> Result<SessionKey, RunnerError> {
         let app = self.0.app.clone();
-        let unknown = || SessionKey { app: app.clone(), user: no_user(), id: no_session() };
-        let failed = |error: SessionError| RunnerError::store(&unknown(), error);
+        let failed = |error: SessionError| RunnerError::InvalidId { source: Arc::new(error) };
         let user = UserId::new(user).map_err(failed)?;
         let id = SessionId::new(id).map_err(failed)?;
         Ok(SessionKey { app, user, id })
@@ -357,7 +357,7 @@ impl RunnerBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -385,7 +385,7 @@ impl RunnerBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -464,7 +464,7 @@ impl RunnerBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Traces};
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;

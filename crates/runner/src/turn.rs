@@ -186,7 +186,7 @@ impl Turn {
         let failed = |error| RunnerError::store(&self.slot.key, error);
         let (key, at) = (self.slot.key.clone(), self.runner.clock.now());
         let idempotency_key = OperationId::new(id).map_err(failed)?;
-        let request = EnqueueInput { key, kind, idempotency_key, body, at };
+        let request = EnqueueInput::new(key, kind, idempotency_key, body, at);
         let enqueue = || self.runner.store.enqueue(request.clone());
         let enqueued = enqueue.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
         enqueued.map(|enqueued| enqueued.position).map_err(failed)

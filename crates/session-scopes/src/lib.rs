@@ -1,5 +1,8 @@
 //! State that outlives the process: scoped keys, sessions, events and the stores that keep them.
 //!
+//! In the facade: `stepfold::session_scopes`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_session_scopes`.
+//!
 //! # The tour
 //!
 //! A [`Scope`] is determined by the prefix of a key: `app:` for all users, `user:` for all sessions of one,
@@ -198,6 +201,8 @@ mod scope;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod seal;
 mod session;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod shared;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;

@@ -22,7 +22,7 @@ use stepfold_trim::Summary;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Input};
 ///
 /// let agent = Agent::builder(Script::parse("assistant: area 3\nassistant: area 7")?).build()?;
@@ -124,7 +124,7 @@ impl Input {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Input};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3\nassistant: area 7")?).build()?;

@@ -103,7 +103,7 @@ impl Watch {
         turns
     }
 
-    /// Turns the wheel, if something is waited for and somebody sits there.
+    /// Turns the wheel, if something is waited for and standard error is a terminal.
     pub(crate) fn turn(&mut self) {
         let Some(waiting) = self.waiting.as_mut().filter(|_| self.has_wheel) else { return };
         let wheel = WHEEL[waiting.turns % WHEEL.len()];

@@ -18,6 +18,7 @@ mod interop;
 mod interop_conformance;
 mod kit;
 mod lists;
+mod messages;
 mod peer;
 mod questions;
 mod remote;

@@ -240,13 +240,13 @@ async fn many_sessions(place: Place) {
     let sessions = session_count();
     for number in 0..sessions {
         let session = runner.session(format!("u{}", number % 7), format!("s{number}")).await.unwrap();
-        let message = EnqueueInput {
-            key: session.key().clone(),
-            kind: InboxKind::Message,
-            idempotency_key: OperationId::new("k1").unwrap(),
-            body: Input::from("pay").to_json().unwrap(),
-            at: Timestamp::from_micros(0),
-        };
+        let message = EnqueueInput::new(
+            session.key().clone(),
+            InboxKind::Message,
+            OperationId::new("k1").unwrap(),
+            Input::from("pay").to_json().unwrap(),
+            Timestamp::from_micros(0),
+        );
         runner.store().enqueue(message).await.unwrap();
     }
     let mut first = Worker::start("work", &place);

@@ -47,7 +47,7 @@ fn runner(world: &World, worker: &str, agent: AgentBuilder, clock: &Hand) -> Run
 async fn unattended(runner: &Runner) -> Vec<Unattended> {
     let app = runner.key("ada", "s1").unwrap().app;
     let far = Timestamp::from_micros(i64::MAX);
-    runner.store().unattended(ListUnattended { app, now: far, limit: 100, after: None }).await.unwrap()
+    runner.store().unattended(ListUnattended::new(app, far)).await.unwrap()
 }
 
 /// How the last run of a session has ended, if it has.

@@ -53,6 +53,7 @@ use crate::store::{
 
 /// The guarantee of a commit after its return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// It is on the disk: it survives a loss of power.
     #[default]

@@ -25,6 +25,7 @@ use crate::time::Timestamp;
 /// # }).unwrap().unwrap();
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ListUsers {
     /// The application.
     pub app: AppId,
@@ -40,13 +41,19 @@ impl ListUsers {
     /// # Errors
     /// [`SessionError::InvalidId`].
     pub fn new(app: impl Into<Arc<str>>) -> Result<Self, SessionError> {
-        Ok(ListUsers { app: AppId::new(app)?, after: None, limit: 1_000 })
+        Ok(ListUsers::of(AppId::new(app)?))
+    }
+
+    /// The first 1,000 users of an app.
+    pub const fn of(app: AppId) -> Self {
+        ListUsers { app, after: None, limit: 1_000 }
     }
 }
 
 /// Sessions of an app to be listed in which work is left and no worker is: the claim has expired, or entries wait in
 /// the inbox and there is no claim. The longest waiting comes first.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ListUnattended {
     /// The application.
     pub app: AppId,
@@ -60,6 +67,7 @@ pub struct ListUnattended {
 
 /// A session in which work is left and no worker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unattended {
     /// The session.
     pub key: SessionKey,
@@ -80,6 +88,11 @@ impl Unattended {
 }
 
 impl ListUnattended {
+    /// The first 100 sessions of an app, by this time.
+    pub const fn new(app: AppId, now: Timestamp) -> Self {
+        ListUnattended { app, now, limit: 100, after: None }
+    }
+
     /// The bounds of the page: the place after which it begins.
     pub(crate) fn begins_after(&self) -> Result<(Timestamp, i64), SessionError> {
         let first = || (Timestamp::from_micros(i64::MIN), i64::MIN);

@@ -48,6 +48,7 @@ use crate::session::{Session, Values};
 ///   others lose no update, however many writers there are.
 /// - A session is reached by its whole key only.
 /// - The future of an operation may be dropped: the operation is made whole or not at all also then.
+#[doc(alias("checkpointer", "saver", "memory", "persistence"))]
 pub trait SessionStore: Send + Sync + 'static {
     /// Creates a session and returns it with its merged values. The given values go to their scopes; those of
     /// `app:` and `user:` through their handlers.

@@ -554,7 +554,7 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
     let waits: Vec<_> =
         all.iter().filter(|session| !session.is_claimed).map(|it| it.key.id.as_str()).collect();
     ensure_eq!(waits, ["waits"]);
-    ensure!(all.is_sorted_by_key(|session| session.since), "whoever waits longest comes first: {all:?}");
+    ensure!(all.is_sorted_by_key(|session| session.since), "the longest waiting must come first: {all:?}");
     let mut paged = Vec::new();
     while let [session] = &room
         .store
