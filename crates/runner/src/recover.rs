@@ -257,9 +257,10 @@ impl Recovery {
         let (failures, waits) = match ended {
             // It waits for decisions, and messages wait behind it.
             Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => (0, Some(seen)),
-            Ok(_) => return,
             Err(RunnerError::NothingToResume { .. }) => return self.runner.clear(&session.key).await,
-            Err(
+            // It is done, or another worker does it.
+            Ok(_)
+            | Err(
                 RunnerError::Claimed { .. }
                 | RunnerError::ClaimLost { .. }
                 | RunnerError::Conflict { .. }

@@ -65,14 +65,12 @@ impl Turn {
     /// Validates decisions about a run that does not wait: they must be a repeat.
     pub(crate) async fn check_decided(&self, decisions: &Decisions) -> Result<(), RunnerError> {
         let Some((id, _)) = decisions.decisions.first() else { return Ok(()) };
-        match self.look_up(decisions).await? {
-            Some(met) => met.map(drop),
-            None => {
-                let not_pending =
-                    DecisionError::NotPending { id: id.clone(), pending: NameList::from_iter([""; 0]) };
-                Err(RunnerError::decision(&self.slot.key, not_pending))
-            }
+        if let Some(met) = self.look_up(decisions).await? {
+            return met.map(drop);
         }
+        let pending = NameList::default();
+        let not_pending = DecisionError::NotPending { id: id.clone(), pending };
+        Err(RunnerError::decision(&self.slot.key, not_pending))
     }
 
     async fn get_all(&self, version: Option<u64>) -> Result<Session, RunnerError> {
