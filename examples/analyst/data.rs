@@ -25,7 +25,7 @@ const TABLES: &str = "
 
 /// Makes the database at `path` unless it is there.
 ///
-/// It is made under another name and then moved: whoever is killed meanwhile leaves no half of one behind.
+/// It is made under another name and then moved: a process that is killed meanwhile leaves no half of one.
 pub(crate) fn make(path: &Path) -> Result<(), Box<dyn Error>> {
     if layout_of(path).is_some_and(|layout| layout == LAYOUT) {
         return Ok(());

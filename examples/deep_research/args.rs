@@ -12,7 +12,7 @@ pub(crate) const STORE: &str = "target/deep_research/sessions.sqlite";
 /// A deep-research agent over a folder of documents: it plans, researches in parallel, judges whether that is enough,
 /// and writes a report whose citations are checked.
 ///
-/// Without a model it plays a written conversation over the real documents. A research that was cut off, by a crash for
+/// Without a model it plays a written conversation over the real documents. A research that was interrupted, by a crash for
 /// instance, goes on where it stopped.
 #[derive(Debug, Parser)]
 #[command(name = "deep_research")]

@@ -10,14 +10,14 @@ use stepfold_examples::{ask, say};
 
 use crate::graph::Plan;
 
-/// Asks on standard output and reads from standard input. Remembers whoever agreed to everything.
+/// Asks on standard output and reads from standard input. Remembers an approval of everything.
 #[derive(Debug, Default)]
 pub(crate) struct Person {
     agrees_to_all: bool,
 }
 
 impl Person {
-    /// What somebody says to each request; nothing to those that were not answered.
+    /// The decision on each request; none for those that were not answered.
     pub(crate) fn decide(&mut self, requests: &[ApprovalRequest]) -> io::Result<Vec<(String, Decision)>> {
         let mut decisions = Vec::new();
         for request in requests {
@@ -54,7 +54,7 @@ impl Person {
             match answer(&line, plan.as_ref()) {
                 Some(Answer::All) => self.agrees_to_all = true,
                 Some(Answer::Decision(decision)) => return Ok(Some(decision)),
-                None => say("That is none of the answers."),
+                None => say("That is not one of the answers."),
             }
         }
     }

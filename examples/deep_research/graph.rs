@@ -21,7 +21,7 @@ use crate::tools::{SOURCES, tools};
 
 /// What the planner has planned.
 const PLAN: Key<Plan> = Key::new("plan");
-/// Why somebody did not agree to the plan.
+/// Why the plan was rejected.
 const FEEDBACK: Key<String> = Key::new("feedback");
 /// What the judge said last.
 const VERDICT: Key<Verdict> = Key::new("verdict");
@@ -129,7 +129,7 @@ where
     Ok(graph)
 }
 
-/// The state of spec/004, and what this graph adds.
+/// The state of a research agent, and what this graph adds.
 fn schema() -> Result<Schema, Box<dyn Error>> {
     let schema = Schema::builder()
         .fields::<ResearchState>()
@@ -219,7 +219,7 @@ fn plan_prompt(node: &NodeContext) -> Result<String, NodeError> {
         None => format!("Plan the research on: {query}\n"),
         Some(why) => {
             let plan = serde_json::to_string(&node.get(PLAN)?.unwrap_or_default())?;
-            format!("Plan again the research on: {query}\nSomebody rejected this plan: {plan}\nWhy: {why}\n")
+            format!("Plan again the research on: {query}\nThis plan was rejected: {plan}\nWhy: {why}\n")
         }
     };
     writeln!(
@@ -231,7 +231,7 @@ fn plan_prompt(node: &NodeContext) -> Result<String, NodeError> {
     Ok(prompt)
 }
 
-/// The plan becomes tasks, as far as the depth allows, and if somebody has to agree, when they did.
+/// The plan becomes tasks, as far as the depth allows, and after the approval, if one is required.
 async fn accept(node: NodeContext) -> Result<Update, NodeError> {
     let mut plan = node.get(PLAN)?.unwrap_or_default();
     plan.tasks.truncate(bounds(depth(&node)?).0);
@@ -256,7 +256,7 @@ fn tasks_of(questions: Vec<Question>, first: i64) -> Vec<Task> {
     (first..).zip(questions).map(task).collect()
 }
 
-/// A branch for each task that nobody has begun.
+/// A branch for each task that has not begun.
 fn open_tasks(state: &State) -> Vec<serde_json::Value> {
     let tasks = state.get(keys::TASKS).ok().flatten().unwrap_or_default();
     let open = tasks.into_iter().filter(|task| task.status == Some(TaskStatus::Pending));
@@ -314,7 +314,7 @@ fn again(what: &str, node: &NodeContext) -> Result<String, NodeError> {
     ))
 }
 
-/// Whatever is cited has to be a section that is there, and that somebody was shown.
+/// Whatever is cited has to be a section that exists and was shown to an agent.
 async fn check(node: NodeContext) -> Result<Update, NodeError> {
     let draft = node.get(DRAFT)?.unwrap_or_default();
     let (corpus, sources) = (corpus(&node)?, node.get(SOURCES)?.unwrap_or_default());

@@ -96,7 +96,7 @@ async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Re
     if is_cut_off {
         let id = &session.key().id;
         let waits = last.as_ref().is_some_and(|run| !run.pending().is_empty());
-        let why = if waits { "waits for you" } else { "was cut off; it goes on where it stopped" };
+        let why = if waits { "waits for you" } else { "was interrupted; it goes on where it stopped" };
         screen.line(&format!("The research {id} {why}."));
         let first = go_on(&session, &mut person).await?;
         follow(&session, first, &mut screen, &mut person).await?;
@@ -112,7 +112,7 @@ async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Re
     finish(&session, runner, arguments).await
 }
 
-/// Follows a research to its end, or until nobody answers what it asks.
+/// Follows a research to its end, or until its questions are left open.
 async fn follow(
     session: &SessionHandle,
     first: Option<Invocation>,
@@ -131,14 +131,14 @@ async fn follow(
     Ok(())
 }
 
-/// Goes on with what waits or was cut off; with nothing if somebody was asked and did not answer.
+/// Goes on with a run that waits or was interrupted; with none if its questions were left open.
 async fn go_on(session: &SessionHandle, person: &mut Person) -> Result<Option<Invocation>, Failure> {
     let pending = session.pending().await?;
     let decisions = person.decide(&pending)?;
     if decisions.is_empty() && !pending.is_empty() {
         return Ok(None);
     }
-    // Whoever changed the program meanwhile wants the research to go on with the changed one.
+    // A research goes on with the program as it is now.
     Ok(Some(session.resume().decide_all(decisions).with_changed_agent().start()?))
 }
 
@@ -152,7 +152,7 @@ fn question(arguments: &Arguments) -> Result<String, Failure> {
     Ok(first.ok_or("the written conversation plans nothing")?.to_owned())
 }
 
-/// The state that a research begins with: the fields of spec/004 that are the user's.
+/// The state that a research begins with: the fields of the template that are the user's.
 fn values(arguments: &Arguments, session: &SessionHandle, question: &str) -> Result<Value, Failure> {
     let depth = ResearchDepth::from(arguments.depth);
     let state = ResearchState {

@@ -42,7 +42,7 @@ fn code_in(text: &str) -> Vec<Range<usize>> {
     Parser::new(text).into_offset_iter().filter(|(event, _)| is_code(event)).map(|(_, range)| range).collect()
 }
 
-/// What is wrong with the citations of a draft, for whoever wrote it; nothing if they hold.
+/// What is wrong with the citations of a draft, for its author; empty if they hold.
 pub(crate) fn faults(draft: &str, corpus: &Corpus, sources: &[String]) -> Vec<String> {
     let cited = citations(draft);
     if cited.is_empty() {
@@ -55,7 +55,7 @@ pub(crate) fn faults(draft: &str, corpus: &Corpus, sources: &[String]) -> Vec<St
 fn fault(id: &str, corpus: &Corpus, sources: &[String]) -> Option<String> {
     if corpus.section(id).is_some() {
         let was_shown = sources.iter().any(|source| source == id);
-        return (!was_shown).then(|| format!("[[{id}]] is a section that nobody has read"));
+        return (!was_shown).then(|| format!("[[{id}]] is a section that was not read"));
     }
     let document = id.split('#').next().unwrap_or_default();
     let anchors: Vec<&str> =
@@ -156,7 +156,7 @@ fn harmless(event: Event<'_>) -> Event<'_> {
         Event::Start(Tag::Link { link_type, dest_url, title, id }) => {
             Event::Start(Tag::Link { link_type, dest_url: harmless_url(dest_url), title, id })
         }
-        // A picture would be fetched by whoever opens the report.
+        // A picture would be fetched when the report is opened.
         Event::Start(Tag::Image { .. }) => Event::Start(Tag::Emphasis),
         Event::End(TagEnd::Image) => Event::End(TagEnd::Emphasis),
         event => event,
@@ -229,7 +229,7 @@ mod tests {
             "So [[a.md#three]], [[c.md#x]], [[b.txt#top]] and [[a.md#one]].",
             &expect![[r#"
             [[a.md#three]] is no section; a.md has: one, two-parts
-            [[b.txt#top]] is a section that nobody has read
+            [[b.txt#top]] is a section that was not read
             [[c.md#x]] is in no document"#]],
             &expect![[r##"
             # What?

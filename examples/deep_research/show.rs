@@ -27,7 +27,7 @@ pub(crate) struct Screen {
     /// Which task each branch of the superstep works at.
     at_work: BTreeMap<usize, i64>,
     bars: Option<Bars>,
-    /// Whether somebody speaks word by word; only one does at a time.
+    /// Whether a reply is printed word by word; only one is at a time.
     is_speaking: bool,
 }
 
@@ -43,7 +43,7 @@ impl Screen {
         screen
     }
 
-    /// Of a superstep that was cut off, some branches may have ended already.
+    /// Of a superstep that was interrupted, some branches may have ended already.
     fn go_on(&mut self, run: &Run) {
         self.tasks = run.state().get(keys::TASKS).ok().flatten().unwrap_or_default();
         for branch in run.open_branches() {

@@ -7,7 +7,7 @@ use stepfold::tools::ToolBuilder;
 
 use crate::corpus::{Corpus, Section};
 
-/// The ids of the sections that somebody was shown. Only these may be cited.
+/// The ids of the sections that an agent was shown. Only these may be cited.
 pub(crate) const SOURCES: Key<Vec<String>> = Key::new("sources");
 
 /// Sections that a search finds at most.
@@ -30,7 +30,7 @@ struct Found {
 fn search(
     /// A few words that stand in what you look for.
     query: String,
-    /// How many sections; 4 unless said, 10 at most.
+    /// How many sections: 4 by default, at most 10.
     limit: Option<usize>,
     Resource(corpus): Resource<Corpus>,
     state: StateWriter,

@@ -1,4 +1,4 @@
-//! A payment that waits for somebody, while the process that asked is long gone.
+//! A payment that waits for an approver, while the process that asked is long gone.
 //!
 //! The program starts itself twice: the first process ends at the question, the second one decides.
 //!
@@ -49,7 +49,7 @@ async fn ask(file: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The second process: somebody looks at what waits, and corrects it.
+/// The second process: an approver looks at what waits, and corrects it.
 async fn decide(file: &Path) -> Result<(), Box<dyn Error>> {
     let session = runner(file, "assistant: The bill is paid.")?.session("ada", "bills").await?;
     let pending = session.pending().await?;

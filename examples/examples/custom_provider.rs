@@ -37,8 +37,8 @@ impl ChatModel for Rules {
             (None, Some(tool)) => (called(&tool.name, &numbers), FinishReason::ToolCalls),
             (None, None) => (said("I have no tool for this."), FinishReason::Stop),
         };
-        let usage = Usage { input_tokens: 7, output_tokens: 3, ..Usage::default() };
-        // A reply is complete only if it says so; without the last chunk it counts as cut off.
+        let usage = Usage::new(7, 3);
+        // A reply is complete only if it says so; without the last chunk it counts as truncated.
         ReplyStream::from_chunks(chunks.into_iter().chain([Chunk::Usage(usage), Chunk::Finished(reason)]))
     }
 }
@@ -49,9 +49,8 @@ fn said(text: &str) -> Vec<Chunk> {
 }
 
 fn called(tool: &str, numbers: &[u64]) -> Vec<Chunk> {
-    let (id, name) = (Some("call-1".to_owned()), Some(tool.to_owned()));
     let arguments = json!({"numbers": numbers}).to_string();
-    vec![Chunk::ToolCall(ToolCallChunk { index: 0, id, name, arguments })]
+    vec![Chunk::ToolCall(ToolCallChunk::new(0, arguments).with_id("call-1").with_name(tool))]
 }
 
 /// Adds numbers.

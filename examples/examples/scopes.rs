@@ -1,4 +1,4 @@
-//! Keys of an app, a user, a session and one invocation: the programs of adk-rust's documentation (spec/002).
+//! Keys of an app, a user, a session and one invocation: the programs of adk-rust's documentation (2.3).
 //!
 //! `cargo run -p stepfold-examples --example scopes`
 

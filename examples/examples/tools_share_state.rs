@@ -1,4 +1,4 @@
-//! Tools that share state, without a model seeing it: the programs of Haystack's documentation (spec/000).
+//! Tools that share state, without a model seeing it: the programs of Haystack's documentation (2.31).
 //!
 //! `cargo run -p stepfold-examples --example tools_share_state`
 #![allow(clippy::unwrap_used, reason = "an example fails where it is wrong")]

@@ -112,7 +112,7 @@ impl Options {
         self.picture.is_some() || (io::stdin().is_terminal() && io::stdout().is_terminal())
     }
 
-    /// The pause after each word of the written conversation, if somebody reads it as it comes.
+    /// The pause after each word of the written conversation, if a person reads it as it comes.
     pub fn delay(&self, is_read: bool) -> Duration {
         let usual = if is_read && io::stdout().is_terminal() { 15 } else { 0 };
         Duration::from_millis(self.delay.unwrap_or(usual))
@@ -195,7 +195,7 @@ pub async fn inspect(runner: &Runner, session: &SessionHandle) -> Result<(), Fai
 /// The session of a user that was written last.
 ///
 /// # Errors
-/// When there is none, or the store fails.
+/// When there is no session, or the store fails.
 pub async fn newest(runner: &Runner, user: &str) -> Result<SessionHandle, Failure> {
     let app = runner.key(user, "-")?.app;
     let page = runner.store().list(ListSessions::new(app.as_str(), user)?).await?;

@@ -31,13 +31,13 @@ pub fn say(text: impl Display) {
 /// Shows more of a line, at once.
 pub fn write(text: &str) {
     let mut out = io::stdout().lock();
-    // When nobody reads it, there is nobody to tell.
+    // Output that cannot be written is dropped.
     let _ = out.write_all(escape_invisible(text).as_bytes()).and_then(|()| out.flush());
 }
 
 /// Shows a line on standard error.
 pub fn tell(text: impl Display) {
-    // When nobody reads it, there is nobody to tell.
+    // Output that cannot be written is dropped.
     let _ = writeln!(io::stderr().lock(), "{}", escape_invisible(&text.to_string()));
 }
 

@@ -35,7 +35,7 @@ pub enum Command {
     },
     /// Record the first program of the README, and make its pictures in `docs`.
     Picture(PictureOptions),
-    /// Simulate runs that are cut off anywhere: many, and each from a seed.
+    /// Simulate runs that are interrupted anywhere: many, and each from a seed.
     Sim(SimOptions),
     /// Package every crate that is published, in an order in which they can be. Nothing is uploaded.
     Release(ReleaseOptions),
@@ -66,7 +66,7 @@ pub struct SimOptions {
     /// How many runs to simulate in each test.
     #[arg(default_value_t = 10_000)]
     pub runs: u32,
-    /// Where luck begins; by chance unless said. A failure also prints its own case.
+    /// The seed; random by default. A failure also prints its own case.
     #[arg(long)]
     pub seed: Option<u64>,
 }

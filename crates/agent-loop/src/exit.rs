@@ -76,6 +76,8 @@ pub enum Pause {
     Approval,
     /// A breakpoint was reached.
     Breakpoint(Breakpoint),
+    /// The host asked for a pause between two steps: [`suspend_with`](crate::RunBuilder::suspend_with).
+    Suspended,
 }
 
 /// A point where a run pauses (interrupt before).
@@ -113,6 +115,7 @@ impl Breakpoint {
     }
 
     /// Before this node of a graph runs for the first time. No branch of that superstep has run then.
+    #[doc(alias("interrupt_before"))]
     pub fn node(name: impl Into<String>) -> Self {
         Breakpoint { tool: None, node: Some(name.into()), visit: Some(1) }
     }
@@ -199,6 +202,7 @@ impl fmt::Display for Exit {
             Exit::Cancelled => "the run was cancelled",
             Exit::Paused(Pause::Approval) => "the run waits for decisions",
             Exit::Paused(Pause::Breakpoint(breakpoint)) => return write!(f, "the run stopped {breakpoint}"),
+            Exit::Paused(Pause::Suspended) => "the run was suspended between two steps",
             Exit::Failed => "the run failed",
         })
     }

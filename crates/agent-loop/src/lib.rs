@@ -1,5 +1,8 @@
 //! The run of an agent as a machine that can be stopped, stored, resumed and replayed.
 //!
+//! In the facade: `stepfold::agent_loop`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_agent_loop`.
+//!
 //! # The tour
 //!
 //! An [`Agent`] is the fixed part of runs: a model, tools, instructions, the schema of the state, and exit
@@ -7,7 +10,7 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-//! # use stepfold_agent_loop::test_kit::Script;
+//! use stepfold_agent_loop::test_kit::Script;
 //! use serde_json::json;
 //! use stepfold_agent_loop::{Agent, Exit, Input};
 //! use stepfold_state_core::state::Schema;
@@ -61,8 +64,8 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-//! # use stepfold_agent_loop::test_kit::Script;
-//! # use stepfold_tools::{Tool, ToolError};
+//! use stepfold_agent_loop::test_kit::Script;
+//! use stepfold_tools::{Tool, ToolError};
 //! use stepfold_agent_loop::{Agent, Decision, Exit, Pause, Run};
 //! use stepfold_tools::Approval;
 //!
@@ -149,14 +152,15 @@ pub use crate::decisions::{DecisionError, Decisions};
 pub use crate::driver::{RunBuilder, RunStream};
 pub use crate::error::{AgentError, FeedError, StartError};
 pub use crate::exit::{Breakpoint, Exit, Pause};
-pub use crate::observe::{Observer, ObserverError, RunEvent, Traces};
+pub use crate::observe::{DynObserver, Observer, ObserverError, RunEvent, Traces};
 pub use crate::outcome::{Outcome, OutputError};
 pub use crate::planned::{Arrived, NodeOutcome, NodeStatus, OpenBranch, Planned, Routed};
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
-    Answer, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Input, LoadError, Need, OutputFate,
-    PendingHook, Run, SharedValue, StepEnd, UnknownCall, WorkOutcome,
+    Answer, AnsweredItem, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Input, ItemOutcome, LoadError,
+    Need, OutputFate, PendingHook, RecordedCall, RecordedOutcome, Run, SharedValue, StepEnd, UnknownCall,
+    WorkOutcome,
 };
 pub use crate::run_error::{RunError, RunFault};
 pub use crate::state_input::{StateInput, StateValue};

@@ -19,7 +19,7 @@ use stepfold_trim::Summary;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Exit};
 ///
 /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -103,12 +103,12 @@ impl Outcome {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_state_core::chat::Price;
     ///
-    /// # use stepfold_state_core::chat::{FinishReason, Message, Usage};
-    /// # let usage = Usage { input_tokens: 1_000, output_tokens: 500, ..Usage::default() };
+    /// use stepfold_state_core::chat::{FinishReason, Message, Usage};
+    /// # let usage = Usage::new(1_000, 500);
     /// # let model = Script::new([]).then(Message::assistant("area 3"), FinishReason::Stop, usage);
     /// let outcome = Agent::builder(model).build()?.run("which area?").await?;
     /// // In dollars for a million tokens of input and of output.
@@ -143,8 +143,8 @@ impl Outcome {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Run, RunEvent};
     ///
     /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }

@@ -251,6 +251,7 @@ pub struct Position<'a> {
 
 /// The next superstep, or the end.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Next {
     /// The branches, in the order in which their outcomes are merged. Branches of one node stand together.
     pub branches: Vec<Planned>,
@@ -276,11 +277,19 @@ pub type PlanError = Box<dyn Error + Send + Sync>;
 
 /// How often, and how long, a branch is attempted.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Attempts {
     /// The timeout of one attempt.
     pub timeout: Option<Duration>,
     /// Further attempts after a failure.
     pub retry: Option<Retry>,
+}
+
+impl Attempts {
+    /// Attempts with this timeout each, and this rule for further ones.
+    pub const fn new(timeout: Option<Duration>, retry: Option<Retry>) -> Self {
+        Attempts { timeout, retry }
+    }
 }
 
 impl Attempts {

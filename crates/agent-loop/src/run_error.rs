@@ -21,7 +21,7 @@ use crate::run::Run;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Exit};
 ///
 /// // The script has no reply, so the request fails.
@@ -155,8 +155,8 @@ impl RunError {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Observer, ObserverError, RunEvent};
     ///
     /// /// A store whose disk is full when the payment has been made.
@@ -205,11 +205,7 @@ impl RunError {
     }
 }
 
-impl fmt::Debug for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunError").field("fault", &self.0.fault).field("run", self.outcome().run()).finish()
-    }
-}
+stepfold_state_core::debug_as_text!(RunError);
 
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -122,6 +122,19 @@ pub(crate) enum Command {
         #[arg(long, value_name = "KEY", conflicts_with = "abandon")]
         key: Option<String>,
     },
+    /// Bring runs to their end that no process has any more, of all users of the agent: a worker, until it is stopped.
+    Work {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        asked: Asked,
+        /// In how many sessions at once.
+        #[arg(long, default_value = "8")]
+        parallel: NonZeroUsize,
+        /// End when nothing is left to do.
+        #[arg(long)]
+        once: bool,
+    },
     /// List the messages that wait in the inbox of a session, or withdraw some.
     Inbox {
         #[command(flatten)]
@@ -292,6 +305,7 @@ impl Command {
             | Command::Sessions { place, .. }
             | Command::Inspect { place, .. }
             | Command::Resume { place, .. }
+            | Command::Work { place, .. }
             | Command::Inbox { place, .. }
             | Command::Replay { place }
             | Command::Fork { place, .. }

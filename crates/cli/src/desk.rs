@@ -63,6 +63,12 @@ impl Desk {
         })
     }
 
+    /// The same, for a worker that goes on in all sessions, with the messages of any process.
+    pub(crate) fn to_work(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
+        let (models, failures) = Models::asked(asked);
+        Desk::open(place, Some(asked), asked.when_claimed, &models, failures, |path| open_or_create(path))
+    }
+
     /// Without one, for a command that ends a run.
     pub(crate) fn to_give_up(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let open = |path: &Path| open_existing(place, path);

@@ -31,8 +31,9 @@ impl Head {
         key: &SessionKey,
         version: Option<u64>,
     ) -> Result<Option<(Self, u64)>, SessionError> {
-        let get = GetSession::new(key.clone()).events(EventRange::None).without_state();
-        let session = desk.runner.store().get(GetSession { version, ..get }).await?;
+        let mut get = GetSession::new(key.clone()).events(EventRange::None).without_state();
+        get.version = version;
+        let session = desk.runner.store().get(get).await?;
         Ok(Head::of(&session).map(|head| (head, session.newest - session.version)))
     }
 

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Err(error) => return tell(&args, &Misuse(error::chain(&error)).into()).into(),
     };
     let ending = run(&args).unwrap_or_else(|error| tell(&args, &error));
-    // What was done is done, whether or not somebody could be told of it.
+    // What was done is done, whether or not it could be printed.
     if let Some(Err(error)) = spans.map(Guard::shutdown) {
         show::bad("warning", &error::chain(&error));
     }
@@ -64,7 +64,7 @@ fn run(args: &Args) -> anyhow::Result<Ending> {
         tool::mcp::end().await;
         ended
     });
-    // Whoever still waits for a line of standard input would hold the process up.
+    // A thread that still waits for a line of standard input would block the exit.
     runtime.shutdown_background();
     ended
 }
@@ -75,7 +75,7 @@ fn refuse(error: &clap::Error) -> Ending {
     if is_json && error.use_stderr() {
         show::line(serde_json::json!({"error": error.to_string().trim_end()}).to_string());
     } else {
-        // When nobody can be told, there is nobody to tell.
+        // An error that cannot be printed is dropped.
         let _ = error.print();
     }
     if error.use_stderr() { Ending::Usage } else { Ending::Done }

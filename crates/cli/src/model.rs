@@ -167,7 +167,7 @@ fn by_name(
     let model = model.map_err(|error| Misuse(advice(&error)))?;
     let failures = failures.clone();
     let retry = Retry::default().on_retry(move |failed| {
-        // Whoever does not listen does not want to know.
+        // Without a listener there is nothing to report.
         let _ = failures.send(failed.into());
     });
     Ok(model.layer(retry))

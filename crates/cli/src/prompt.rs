@@ -43,7 +43,7 @@ impl Prompt {
         line
     }
 
-    /// The same prompt, for somebody else; this one has nothing more to say until it is put back.
+    /// Takes the prompt out; this one is empty until it is put back.
     pub(crate) fn lend(&mut self) -> Self {
         Prompt(self.0.take())
     }

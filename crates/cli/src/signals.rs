@@ -30,7 +30,7 @@ mod unix {
     impl Signals {
         pub(crate) fn listen() -> io::Result<Self> {
             let ignored = ignored();
-            // Where nobody can tell whether it is ignored, the terminal that goes ends the process as it always did.
+            // Where it is unknown whether it is ignored, the terminal that goes ends the process as it always did.
             let is_heard = ignored.is_some_and(|ignored| ignored & mask(HANG_UP) == 0);
             let hang_up = is_heard.then(|| signal(SignalKind::hangup())).transpose()?;
             let is_heard = ignored.is_none_or(|ignored| ignored & mask(TERMINATE) == 0);

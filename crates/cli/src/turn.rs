@@ -56,7 +56,7 @@ impl Turns<'_> {
         if let Some(run) = self.left(session, other.as_ref()).await.filter(|run| run.pending().is_empty()) {
             self.tell_restart(&run);
         }
-        // One that is stored is waited for by its key, whoever takes it, and is not stored again.
+        // One that is stored is waited for by its key, whichever process takes it, and is not stored again.
         let (mut key, mut is_stored) = (key.map(str::to_owned), false);
         loop {
             let refused =
@@ -122,7 +122,7 @@ impl Turns<'_> {
         self.take_stored(session, ending, &stored).await
     }
 
-    /// Goes on with these messages of the inbox, for as long as each run comes to its end. Gives the first ending that is
+    /// Goes on with these messages of the inbox, for as long as each run completes. Returns the first ending that is
     /// not good, unless a run has not ended.
     async fn take_stored(
         &mut self,
@@ -167,12 +167,12 @@ impl Turns<'_> {
             return Ok(Ending::Done);
         }
         let steps = counted(outcome.steps(), "step");
-        show::line(format!("the run is given up after {steps}; the session can be used"));
+        show::line(format!("run abandoned after {steps}; the session is ready for the next message"));
         self.tell_unknown(&outcome);
         Ok(Ending::Done)
     }
 
-    /// Asks for the decisions that are waited for, for as long as there are any and somebody answers; tells the result.
+    /// Asks for the pending decisions, for as long as there are any and the approver answers; prints the result.
     /// If the run is not the one that was asked for, and is decided about elsewhere meanwhile, that is told too.
     async fn decide(
         &mut self,
@@ -328,7 +328,7 @@ impl Turns<'_> {
 
     /// What shows a run of the session, made before it starts, so that nothing it changes is there already.
     async fn watcher(&self, session: &SessionHandle, about: About) -> Watch {
-        // Values that do not fit the schema are said by whoever needs them.
+        // Values that do not fit the schema are reported where they are needed.
         let state = session.state().await.ok();
         // Of an agent, nothing of the run before is shown.
         let run = match self.desk.speakers {
@@ -368,7 +368,7 @@ impl Turns<'_> {
         Ok(self.watcher_of(left.state(self.desk.runner.schema()).ok(), run.as_ref(), about))
     }
 
-    /// What whoever sits there decides; nothing, if nobody does or they leave it open.
+    /// The decisions of the person at the terminal; empty if there is none, or if they leave it open.
     async fn ask(&mut self, pending: &[ApprovalRequest]) -> anyhow::Result<Vec<(String, Decision)>> {
         let mut decisions = Vec::new();
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
@@ -456,7 +456,7 @@ impl Turns<'_> {
         self.desk.resume_words(session.key().id.as_str())
     }
 
-    /// What came of it, for whoever waits for it.
+    /// The result, for the caller that waits for it.
     async fn tell(&self, session: &SessionHandle, last: Followed, about: About) -> anyhow::Result<Ending> {
         let outcome = match last.ended {
             Ok(outcome) => outcome,
@@ -581,7 +581,7 @@ impl Turns<'_> {
 
     async fn how_to_decide(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
         let Some(first) = pending.first() else { return };
-        // Whoever was asked has seen what is asked.
+        // The approver has seen the request.
         if self.prompt.is_none() {
             for request in pending {
                 show_request(request).await;
@@ -660,7 +660,7 @@ async fn show_request(request: &ApprovalRequest) {
     }
 }
 
-/// A failure in words. What to do about it is said by whoever knows the command.
+/// A failure in words. What to do about it is added by the command.
 fn failure(error: &RunnerError) -> String {
     match error {
         RunnerError::Run { source, .. } => {

@@ -62,6 +62,7 @@ impl GraphBuilder {
     }
 
     /// Adds a node. Nodes are merged in the order in which they are added.
+    #[doc(alias("add_node"))]
     pub fn node<Kind>(mut self, name: impl Into<String>, node: impl IntoNode<Kind>) -> Self {
         self.nodes.push((name.into(), node.into_node()));
         self
@@ -69,6 +70,7 @@ impl GraphBuilder {
 
     /// Goes from one node to another, or from [`START`], or to [`END`]. Several edges from one node lead to branches
     /// side by side.
+    #[doc(alias("add_edge"))]
     pub fn edge(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
         self.edges.push((from.into(), Wanted::To(to.into())));
         self
@@ -85,6 +87,7 @@ impl GraphBuilder {
 
     /// Goes from a node to the one of `targets` that a function of the state chooses. The function must give the same
     /// for the same state.
+    #[doc(alias("conditional_edge", "add_conditional_edges"))]
     pub fn route<N, C>(
         self,
         from: impl Into<String>,
@@ -121,18 +124,20 @@ impl GraphBuilder {
     }
 
     /// Goes from a node to `to`, in one branch for each item of the list under `key`, concurrently. When all
-    /// have finished, the graph continues after `to`, once; with an empty list, immediately.
+    /// have finished, the graph continues after `to`, once; with an empty list, immediately. A key whose type is not a list
+    /// is refused by [`build`](GraphBuilder::build); a value that is not a list is an error of the run.
+    #[doc(alias("Send", "map_reduce"))]
     pub fn fan_out(mut self, from: impl Into<String>, to: impl Into<String>, key: impl Into<String>) -> Self {
         let key: String = key.into();
         let of = key.clone();
         let listed = key.clone();
         let items = move |state: &stepfold_state_core::state::State| match state.get(listed.as_str()) {
             Some(value) => match value.to_json() {
-                Value::Array(items) => items,
-                Value::Null => Vec::new(),
-                value => vec![value],
+                Value::Array(items) => Ok(items),
+                Value::Null => Ok(Vec::new()),
+                value => Err(format!("its fan-out over \"{listed}\": expected a list, found {value}")),
             },
-            None => Vec::new(),
+            None => Ok(Vec::new()),
         };
         let wanted = Wanted::Each { node: to.into(), items: Arc::new(items), of, key: Some(key) };
         self.edges.push((from.into(), wanted));
@@ -147,6 +152,7 @@ impl GraphBuilder {
         to: impl Into<String>,
         items: impl Fn(&stepfold_state_core::state::State) -> Vec<Value> + Send + Sync + 'static,
     ) -> Self {
+        let items = move |state: &stepfold_state_core::state::State| Ok(items(state));
         let wanted =
             Wanted::Each { node: to.into(), items: Arc::new(items), of: "items".to_owned(), key: None };
         self.edges.push((from.into(), wanted));
@@ -226,7 +232,8 @@ impl GraphBuilder {
     ///
     /// # Errors
     /// [`AgentError`] with all faults: two nodes of one name, an edge to or from a node that is not there, a node that
-    /// cannot be reached, a join that cannot complete, limits of zero, a key that the schema does not have, an agent that cannot be built on the graph's keys.
+    /// cannot be reached, a join that cannot complete, limits of zero, a key that the schema does not have or whose type
+    /// does not fit, an agent that cannot be built on the graph's keys.
     pub fn build(self) -> Result<Graph, AgentError> {
         let GraphBuilder { agent, name, schema, mut nodes, edges, joins, max_branches, max_parallel } = self;
         let mut faults = check::names(&nodes);

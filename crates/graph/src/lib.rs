@@ -1,5 +1,8 @@
 //! Workflows of nodes over one state: functions, agents and graphs, in sequence, by choice, and side by side.
 //!
+//! In the facade: `stepfold::graph`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_graph`.
+//!
 //! # The tour
 //!
 //! A [`Graph`] has nodes and edges. It runs in **supersteps**: the scheduled nodes run concurrently, each on
@@ -95,6 +98,7 @@ mod per_run;
 mod planner;
 pub mod progress;
 mod shape;
+mod types;
 mod update;
 
 use std::fmt;
@@ -119,6 +123,7 @@ use self::shape::Shape;
 
 /// Nodes over one state, and the ways between them. Immutable, cheap to clone, and an [`Agent`] wherever one is
 /// taken. The [crate] has the tour.
+#[doc(alias("workflow", "StateGraph", "pipeline"))]
 #[derive(Clone)]
 pub struct Graph {
     agent: Agent,

@@ -36,6 +36,7 @@ use super::update::Update;
 ///     .max_executions(10)
 ///     .on_error("give_up");
 /// ```
+#[doc(alias("component", "step"))]
 #[must_use = "a node does nothing until it is in a graph"]
 #[derive(Clone)]
 pub struct Node {
@@ -113,7 +114,7 @@ impl Node {
     }
 
     pub(super) const fn attempts(&self) -> Attempts {
-        Attempts { timeout: self.timeout, retry: self.retry }
+        Attempts::new(self.timeout, self.retry)
     }
 
     fn of(work: NodeWork, effect: Effect) -> Self {

@@ -21,7 +21,7 @@ use super::progress::keys;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use std::sync::Arc;
 /// use serde_json::json;
 /// use stepfold_graph::{AgentNode, Graph, START, per_run, progress::ResearchState};

@@ -111,6 +111,7 @@ impl Update {
 
     /// Continues at this node, instead of along the node's edges. It must be one of the node's
     /// [targets](super::Node::goes_to). May be called several times.
+    #[doc(alias("Command"))]
     pub fn goto(mut self, node: impl Into<String>) -> Self {
         self.goto.push((node.into(), None));
         self

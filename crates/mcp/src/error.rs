@@ -17,7 +17,7 @@ pub enum McpError {
         reason: String,
     },
     /// The server could not be started or reached.
-    #[error("MCP server `{server}` cannot be started: {reason}")]
+    #[error("MCP server `{server}` could not be started: {reason}")]
     Start {
         /// The server.
         server: String,
@@ -26,7 +26,7 @@ pub enum McpError {
     },
     /// The server did not answer in time.
     #[error(
-        "MCP server `{server}` did not answer `{method}` within {timeout:?}; raise the timeout, or look why it is slow"
+        "MCP server `{server}` did not answer `{method}` within {timeout:?}; raise the timeout, or check what delays the server"
     )]
     Timeout {
         /// The server.

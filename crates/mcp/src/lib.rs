@@ -1,5 +1,8 @@
 //! Tools of servers that speak the Model Context Protocol, as a toolset.
 //!
+//! In the facade: `stepfold::mcp` (feature `mcp`). A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_mcp`.
+//!
 //! # The tour
 //!
 //! A [`Server`] is described once: a program, or a URL. Its [`toolset`](Server::toolset) goes to an agent like any other.

@@ -1,5 +1,8 @@
 //! Chat models that implement the `ChatModel` port: HTTP servers, scripted replies, recorded cassettes.
 //!
+//! In the facade: `stepfold::providers`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_providers`.
+//!
 //! # The tour
 //!
 //! [`Scripted`] is a model with scripted replies that checks its requests: for tests and examples, without a

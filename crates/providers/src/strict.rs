@@ -112,7 +112,7 @@ pub(crate) fn parameters(taste: &'static Taste, spec: &ToolSpec) -> Option<Value
     match strict(taste, &spec.parameters) {
         Ok(strict) => Some(strict),
         Err(faults) => {
-            tracing::warn!(tool = spec.name, %faults, "the schema has no strict form and is sent as it is");
+            tracing::warn!(tool = spec.name, %faults, "no strict form: the schema is sent unchanged");
             None
         }
     }

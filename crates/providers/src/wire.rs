@@ -117,6 +117,16 @@ pub(crate) fn unsupported(message: impl Into<String>) -> ModelError {
     ModelError::new(ModelErrorKind::Unsupported, message)
 }
 
+/// The error of a choice of tools that this version of the API has no form for.
+pub(crate) fn unknown_choice(choice: &ToolChoice) -> ModelError {
+    unsupported(format!("unsupported tool choice {choice:?}: this API has no form for it"))
+}
+
+/// The error of a message whose role this API has no form for.
+pub(crate) fn unknown_role(role: Role) -> ModelError {
+    unsupported(format!("unsupported role `{role}`: this API has no form for it"))
+}
+
 /// The error of a part that cannot stand in a message.
 pub(crate) fn cannot_send(role: Role, content: &Content) -> ModelError {
     let kind = content.kind();
@@ -164,6 +174,7 @@ pub(crate) fn base64(media: &Media) -> Option<Cow<'_, str>> {
 }
 
 /// The content as text, if it is here and is text.
+#[cfg(feature = "anthropic")]
 pub(crate) fn text(media: &Media) -> Option<Cow<'_, str>> {
     match &media.source {
         MediaSource::Text(text) => Some(Cow::Borrowed(text)),

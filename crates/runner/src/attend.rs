@@ -75,7 +75,7 @@ impl Turn {
         let Some(token) = self.slot.held.token() else { return Ok(()) };
         let duration = self.runner.claims.duration;
         let at = self.runner.clock.now();
-        let request = RenewClaim { key: self.slot.key.clone(), token, duration, at };
+        let request = RenewClaim::new(self.slot.key.clone(), token, duration, at);
         match self.runner.store.renew(request).await {
             Ok(renewed) => self.slot.mail.heard_of(renewed.inbox),
             // The last append of the run may be releasing it just now.
@@ -125,10 +125,11 @@ impl Turn {
         Ok(())
     }
 
-    /// Releases the claim, if it is held.
-    pub(crate) async fn release(&self) {
+    /// Releases the claim, if it is held. If work is left, any worker may take it up.
+    pub(crate) async fn release(&self, is_unfinished: bool) {
         if let Some(token) = self.slot.held.take() {
-            let request = ReleaseClaim { key: self.slot.key.clone(), token };
+            let mut request = ReleaseClaim::new(self.slot.key.clone(), token);
+            request.unfinished = is_unfinished.then(|| self.runner.clock.now());
             let release = || self.runner.store.release(request.clone());
             // One that could not be released expires.
             let _ = release.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;

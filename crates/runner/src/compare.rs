@@ -68,7 +68,7 @@ impl fmt::Display for FirstDifference {
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::Agent;
 /// use stepfold_runner::{Runner, compare};
 /// use stepfold_session_scopes::{EventRange, MemoryStore};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stepfold_agent_loop::{Agent, ApprovalRequest, Input, Run};
 use stepfold_session_scopes::{
@@ -20,12 +21,14 @@ use crate::history::History;
 use crate::inbox::{Kind, WaitingMessage};
 use crate::invocation::{Ended, Invocation};
 use crate::resume::Resume;
+use crate::run_as::{RunAs, RunOptions};
 use crate::runner::{Busy, Runner};
 use crate::slot::{Current, Job, Slot, Ticket, Waiting};
 use crate::turn::{Order, Turn};
 use crate::work::is_said_by_users;
 
 /// A session of the runner's store. Cloning is cheap; all handles of a session in a process work together.
+#[doc(alias("thread", "conversation", "memory"))]
 #[derive(Clone)]
 pub struct SessionHandle {
     runner: Runner,
@@ -97,6 +100,87 @@ impl SessionHandle {
         Ok(invocation)
     }
 
+    /// Runs a turn under an idempotency key, and reports what came of it. Any worker may call it any number of times
+    /// with the same key, also concurrently and after crashes: it begins the run, goes on with it, or reports the result.
+    /// The run begins once.
+    ///
+    /// The key belongs to the history of the session. It is found there for as long as the events of its run are kept:
+    /// in a fork that has them too, and after a rewind that hid them or the run's end: the report is that of the end, and
+    /// if there was none, the message is [`Withdrawn`](RunnerError::Withdrawn). As long as the store remembers the key (the
+    /// last 1,000 messages), another input with it is refused.
+    ///
+    /// Earlier messages and an interrupted run come first. [`RunnerError::remedy`] says whether repeating helps
+    /// after an error. Dropping the future stops nothing.
+    ///
+    /// # Errors
+    /// [`RunnerError`]: [`Pending`](RunnerError::Pending) while an earlier run waits for decisions;
+    /// [`Decision`](RunnerError::Decision) for decisions that do not fit;
+    /// [`Store`](RunnerError::Store) with [`Unsupported`](SessionError::Unsupported) by a store without inboxes.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
+    /// use std::time::Duration;
+    /// use stepfold_agent_loop::{Agent, Decision};
+    /// use stepfold_runner::{Remedy, RunStatus, Runner, SessionHandle};
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let pay = Tool::new("pay", "Pays a bill.", pay).approval(Approval::Always).build()?;
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
+    /// let agent = Agent::builder(model).tools([pay]).build()?;
+    /// let session = Runner::builder(agent, MemoryStore::new()).build().session("ada", "s1").await?;
+    ///
+    /// // A handler of an engine: called again and again, in whatever process.
+    /// let slice = |session: &SessionHandle| {
+    ///     session.run_as("request-7", "pay the bill").stop_after(Duration::from_secs(60))
+    /// };
+    /// let RunStatus::Waiting(requests) = slice(&session).await?.status else { panic!("pay is asked about") };
+    ///
+    /// let decisions = [(requests[0].id.clone(), Decision::Approve)];
+    /// let report = slice(&session).decide_all(decisions.clone()).await?;
+    /// assert!(report.status.is_finished());
+    /// assert_eq!(report.text, "done");
+    /// // The answer was lost: the same again.
+    /// assert_eq!(slice(&session).decide_all(decisions).await?, report);
+    ///
+    /// let error = session.run_as("request-7", "pay it").decide("c9", Decision::Approve).await.unwrap_err();
+    /// assert_eq!(error.remedy(), Remedy::Never);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn run_as(&self, idempotency_key: impl Into<Arc<str>>, input: impl Into<Input>) -> RunAs {
+        RunAs::new(self.clone(), idempotency_key.into(), input.into())
+    }
+
+    /// Starts a run under a key, with its message if it was not taken before.
+    pub(crate) async fn start_as(
+        &self,
+        id: &InvocationId,
+        input: Option<Input>,
+        options: RunOptions,
+    ) -> Result<Invocation, RunnerError> {
+        let waiting = self.place_to_wait()?;
+        let _door = self.slot.door.enter().await;
+        if let Some(input) = input {
+            self.turn().enqueue_stored(Kind::Message, id.clone(), input).await?;
+        }
+        let ticket = Ticket::new(&self.slot.key, id.clone(), Some(waiting));
+        let invocation = ticket.current.invocation.clone();
+        self.start(Job { order: Order::RunAs(options), ticket }, IfWorked::Wait);
+        Ok(invocation)
+    }
+
+    pub(crate) fn withdrawn(&self) -> RunnerError {
+        RunnerError::Withdrawn { key: Box::new(self.slot.key.clone()) }
+    }
+
+    pub(crate) async fn sleep(&self, time: Duration) {
+        self.runner.0.clock.sleep(time).await;
+    }
+
     async fn send_as(&self, id: InvocationId, input: Input) -> Result<Invocation, RunnerError> {
         self.check_open()?;
         let waiting = self.slot.is_busy().then(|| self.may_wait()).transpose()?;
@@ -155,8 +239,8 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Decision, Exit};
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -177,6 +261,7 @@ impl SessionHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
+    #[doc(alias("continue", "Command"))]
     pub fn resume(&self) -> Resume {
         Resume::new(self.clone())
     }
@@ -289,7 +374,7 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::{Runner, RunnerError};
     /// use stepfold_session_scopes::MemoryStore;
@@ -351,12 +436,12 @@ impl SessionHandle {
         history.last_run(&self.runner.0.agent, state, &self.slot.key)
     }
 
-    /// The stored session, with this range of its events.
+    /// The stored session, with this range of its events, and with the claim of a worker if it has not expired.
     ///
     /// # Errors
     /// When the store fails.
     pub async fn read(&self, events: EventRange) -> Result<Session, RunnerError> {
-        let get = GetSession::new(self.slot.key.clone()).events(events);
+        let get = GetSession::new(self.slot.key.clone()).events(events).now(self.runner.0.clock.now());
         self.runner.0.store.get(get).await.map_err(|error| self.failed(error))
     }
 
@@ -365,6 +450,7 @@ impl SessionHandle {
     ///
     /// # Errors
     /// When the id is in use, the version does not exist, or the store fails.
+    #[doc(alias("branch", "time_travel"))]
     pub async fn fork(&self, id: impl Into<Arc<str>>, version: Option<u64>) -> Result<Self, RunnerError> {
         let id = SessionId::new(id).map_err(|error| self.failed(error))?;
         let mut request = ForkSession::new(self.slot.key.clone(), self.runner.0.clock.now()).with_id(id);
@@ -379,6 +465,7 @@ impl SessionHandle {
     /// # Errors
     /// [`RunnerError::Busy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
     /// is; when the version does not exist, another worker was faster, or the store fails.
+    #[doc(alias("time_travel", "rollback", "undo"))]
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
         let Ok(mut known) = self.slot.gate.try_lock() else {
             return Err(self.busy("an invocation is running"));
@@ -387,17 +474,16 @@ impl SessionHandle {
         let (session, take_over) = self.until_free().await?;
         let name = self.runner.0.ids.next();
         let failed = |error| self.failed(error);
-        let request = RewindSession {
-            key: self.slot.key.clone(),
-            expected: session.version.into(),
+        let request = RewindSession::new(
+            self.slot.key.clone(),
+            session.version,
             to,
-            event: EventId::new(format!("{name}.0")).map_err(failed)?,
-            invocation: InvocationId::new(name).map_err(failed)?,
-            author: Author::new("user").map_err(failed)?,
-            at: self.runner.0.clock.now(),
-            claim: Some(AppendClaim::Once { take_over }),
-            taken: Vec::new(),
-        };
+            EventId::new(format!("{name}.0")).map_err(failed)?,
+            InvocationId::new(name).map_err(failed)?,
+            Author::new("user").map_err(failed)?,
+            self.runner.0.clock.now(),
+        )
+        .with_claim(AppendClaim::Once { take_over });
         Ok(self.runner.0.store.rewind(request).await.map_err(failed)?.version)
     }
 
@@ -412,7 +498,7 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -497,7 +583,7 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -525,16 +611,16 @@ impl SessionHandle {
         self.slot.desk().current.clone()
     }
 
-    fn turn(&self) -> Turn {
+    pub(crate) fn turn(&self) -> Turn {
         Turn { runner: Arc::clone(&self.runner.0), slot: Arc::clone(&self.slot) }
     }
 
-    fn failed(&self, error: SessionError) -> RunnerError {
+    pub(crate) fn failed(&self, error: SessionError) -> RunnerError {
         RunnerError::store(&self.slot.key, error)
     }
 
     /// Rejects requests after a shutdown.
-    fn check_open(&self) -> Result<(), RunnerError> {
+    pub(crate) fn check_open(&self) -> Result<(), RunnerError> {
         let key = || Box::new(self.slot.key.clone());
         match self.runner.0.closing.is_closed() {
             true => Err(RunnerError::ShutDown { key: key(), is_accepted: false }),

@@ -1,8 +1,9 @@
 //! The folded events of a session: the conversation, and the interrupted run, if there is one.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Agent, Input, Run};
+use stepfold_agent_loop::{Agent, Exit, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
@@ -11,7 +12,8 @@ use stepfold_trim::Summary;
 use crate::error::RunnerError;
 use crate::kept::Kept;
 use crate::record::{
-    Opening, agent_of, begins, ends, failure, is_of_run, loop_event, rewrite, summary, takes,
+    Opening, agent_of, begins, ends, exit_of, failure, is_of_run, loop_event, rewrite, summary, taken_by,
+    takes,
 };
 
 /// The events of a session, folded as far as they were read.
@@ -27,6 +29,8 @@ pub(crate) struct History {
     pub(crate) summary: Option<Summary>,
     /// All events of the last invocation, which may not have ended.
     pub(crate) last: Option<Invoked>,
+    /// The invocations that took messages, by the ids of these.
+    takers: Arc<HashMap<InvocationId, InvocationId>>,
     /// The values of the session; `None` if they are in the session that was read.
     pub(crate) kept: Option<Kept>,
 }
@@ -101,6 +105,19 @@ impl History {
         last.is_some_and(|last| last.events.iter().any(|committed| takes(&committed.event, id)))
     }
 
+    /// The invocation that took a message, and whether its run is over: it has ended, or is not the last one.
+    pub(crate) fn taker(&self, id: &InvocationId) -> Option<(InvocationId, bool)> {
+        let taker = self.takers.get(id)?;
+        let is_last = self.last.as_ref().is_some_and(|last| last.invocation == *taker);
+        Some((taker.clone(), !is_last || self.has_ended()))
+    }
+
+    /// The exit of the last run and its version, if it has ended.
+    pub(crate) fn end(&self) -> Option<(Exit, u64)> {
+        let last = self.last.as_ref()?.events.last()?;
+        Some((exit_of(&last.event)?, last.version))
+    }
+
     /// Whether the last run has ended.
     pub(crate) fn has_ended(&self) -> bool {
         let last = self.last.as_ref().and_then(|last| last.events.last());
@@ -115,6 +132,9 @@ impl History {
         skipped: usize,
     ) -> Result<(), RunnerError> {
         let event = &committed.event;
+        for taken in taken_by(event) {
+            Arc::make_mut(&mut self.takers).insert(taken, event.invocation.clone());
+        }
         if begins(event) {
             self.last = Some(Invoked {
                 invocation: event.invocation.clone(),
@@ -136,7 +156,7 @@ impl History {
             last => *last = None,
         }
         if let Some(transcript) = rewrite(event) {
-            let read = serde_json::from_value(transcript.clone());
+            let read = serde_json::from_str(transcript.get());
             self.summary = None;
             self.transcript = read.map_err(|source| RunnerError::Record {
                 key: Box::new(key.clone()),
@@ -201,6 +221,14 @@ impl History {
 pub(crate) fn run_prefix(key: &SessionKey, life: Option<&LifeId>, invocation: &InvocationId) -> String {
     let life = life.map(LifeId::as_str).unwrap_or_default();
     let session = format!("{}@{life}", key.id);
-    let parts = [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()];
-    parts.map(|part| part.replace('%', "%25").replace('/', "%2F")).join("/")
+    [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()].map(encoded).join("/")
+}
+
+/// Whether a run is that of this invocation, in whatever session it began.
+pub(crate) fn is_run_of(run: &Run, invocation: &InvocationId) -> bool {
+    run.id().rsplit('/').next() == Some(&encoded(invocation.as_str()))
+}
+
+fn encoded(part: &str) -> String {
+    part.replace('%', "%25").replace('/', "%2F")
 }

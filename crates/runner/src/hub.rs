@@ -1,6 +1,7 @@
 //! Broadcasts an invocation's events to subscribers, each at its own pace and from its own position.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::Stream;
@@ -18,6 +19,8 @@ pub enum Seen {
     Event {
         /// The number.
         number: u64,
+        /// The version of the session: after the event, if that is a commit.
+        version: u64,
         /// The event.
         event: RunEvent,
         /// Whether it belongs to a run before the one of this invocation: a recovered interrupted run, or the
@@ -42,9 +45,15 @@ pub(crate) struct Hub {
 struct Kept {
     /// The number of the first kept event.
     first: u64,
-    /// Each with whether it belongs to an earlier run.
-    events: VecDeque<(RunEvent, bool)>,
+    events: VecDeque<Told>,
     has_ended: bool,
+}
+
+#[derive(Clone)]
+struct Told {
+    event: RunEvent,
+    version: u64,
+    is_earlier: bool,
 }
 
 impl Hub {
@@ -56,13 +65,13 @@ impl Hub {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, event: RunEvent, is_earlier: bool) {
+    fn push(&self, told: Told) {
         let mut kept = self.kept();
         if kept.events.len() == KEPT {
             kept.events.pop_front();
             kept.first += 1;
         }
-        kept.events.push_back((event, is_earlier));
+        kept.events.push_back(told);
         let next = kept.first + kept.events.len() as u64;
         drop(kept);
         self.next.send_replace(next);
@@ -82,8 +91,8 @@ impl Hub {
             loop {
                 changes.mark_unchanged();
                 match hub.at(at) {
-                    At::Event(event, is_earlier) => {
-                        let seen = Seen::Event { number: at, event, is_earlier };
+                    At::Event(Told { event, version, is_earlier }) => {
+                        let seen = Seen::Event { number: at, version, event, is_earlier };
                         return Some((seen, (hub, changes, at + 1)));
                     }
                     At::Missed(first) => {
@@ -103,7 +112,7 @@ impl Hub {
         }
         let place = usize::try_from(number - kept.first).unwrap_or(usize::MAX);
         match kept.events.get(place) {
-            Some((event, is_earlier)) => At::Event(event.clone(), *is_earlier),
+            Some(told) => At::Event(told.clone()),
             None if kept.has_ended => At::End,
             None => At::NotYet,
         }
@@ -111,7 +120,7 @@ impl Hub {
 }
 
 enum At {
-    Event(RunEvent, bool),
+    Event(Told),
     Missed(u64),
     NotYet,
     End,
@@ -121,11 +130,14 @@ enum At {
 pub(crate) struct Publish {
     pub(crate) hub: Arc<Hub>,
     pub(crate) is_earlier: bool,
+    /// The version after the newest commit.
+    pub(crate) version: Arc<AtomicU64>,
 }
 
 impl Observer for Publish {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-        self.hub.push(event.clone(), self.is_earlier);
+        let version = self.version.load(Ordering::SeqCst);
+        self.hub.push(Told { event: event.clone(), version, is_earlier: self.is_earlier });
         Ok(())
     }
 }
@@ -135,6 +147,10 @@ mod tests {
     use futures_util::StreamExt;
 
     use super::*;
+
+    fn told(text: impl Into<String>) -> Told {
+        Told { event: RunEvent::Text(text.into()), version: 7, is_earlier: false }
+    }
 
     fn number(seen: &Seen) -> u64 {
         match seen {
@@ -147,7 +163,7 @@ mod tests {
     async fn whoever_comes_late_gets_what_is_kept() {
         let hub = Hub::new();
         for place in 0..KEPT + 10 {
-            hub.push(RunEvent::Text(place.to_string()), false);
+            hub.push(told(place.to_string()));
         }
         let mut late = Box::pin(hub.subscribe(0));
         assert_eq!(late.next().await, Some(Seen::Missed { events: 10 }));
@@ -162,7 +178,7 @@ mod tests {
         let mut events = Box::pin(hub.subscribe(0));
         let (seen, ()) = tokio::join!(events.next(), async {
             tokio::task::yield_now().await;
-            hub.push(RunEvent::Text("a".to_owned()), false);
+            hub.push(told("a"));
         });
         assert_eq!(number(&seen.unwrap()), 0);
         let (end, ()) = tokio::join!(events.next(), async {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::IntoFuture;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::Stream;
@@ -30,6 +31,8 @@ pub struct Invocation {
     cancellation: CancellationToken,
     recovered: Arc<Mutex<Vec<Arc<Outcome>>>>,
     receipts: Receipts,
+    /// The version of the session after the run.
+    version: Arc<AtomicU64>,
 }
 
 impl Invocation {
@@ -40,8 +43,8 @@ impl Invocation {
         ended: watch::Receiver<Option<Ended>>,
         cancellation: CancellationToken,
     ) -> Self {
-        let (recovered, receipts) = (Arc::default(), Receipts::default());
-        Invocation { id, key, hub, ended, cancellation, recovered, receipts }
+        let (recovered, receipts, version) = (Arc::default(), Receipts::default(), Arc::default());
+        Invocation { id, key, hub, ended, cancellation, recovered, receipts, version }
     }
 
     /// The id of the invocation.
@@ -58,6 +61,7 @@ impl Invocation {
 
     /// The events from number `from` on, past ones first. Any number of subscribers is supported, each at its
     /// own pace; none slows the run down.
+    #[doc(alias("stream", "astream", "callback"))]
     pub fn subscribe(&self, from: u64) -> impl Stream<Item = Seen> + Send + Unpin + use<> {
         Box::pin(self.hub.subscribe(from))
     }
@@ -88,6 +92,15 @@ impl Invocation {
 
     pub(crate) fn give_receipts(&mut self, receipts: Receipts) {
         self.receipts = receipts;
+    }
+
+    /// The version of the session after the last event of the run whose outcome this is.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_at(&self, version: u64) {
+        self.version.store(version, Ordering::SeqCst);
     }
 
     pub(crate) fn has_recovered(&self, outcome: Arc<Outcome>) {

@@ -1,6 +1,7 @@
 //! The observer that stores every commit of the loop in the session before anything else happens.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -18,6 +19,7 @@ use crate::kept::{Writes, followed};
 use crate::ports::WallClock;
 use crate::record::{Stamp, session_event, with_agent, with_exit, with_taken, with_worker};
 use crate::slot::Slot;
+use crate::watch::Changes;
 
 /// The number of retries of an append when the store is busy or unreachable, and their total time.
 const REPEATS: usize = 6;
@@ -32,6 +34,9 @@ pub(crate) struct Journal {
     pub(crate) invocation: InvocationId,
     /// The version of the session after the last append.
     pub(crate) version: u64,
+    /// The same, for those who publish the events.
+    pub(crate) shared_version: Arc<AtomicU64>,
+    pub(crate) changes: Changes,
     /// The versions of the run's values; `None` if unknown, or after a write of another worker.
     pub(crate) seen: Option<Seen>,
     /// The number of stored events of the invocation.
@@ -93,6 +98,8 @@ impl Journal {
             given_up.confirm();
         }
         self.version = receipt.version;
+        self.shared_version.store(receipt.version, Ordering::SeqCst);
+        self.changes.tell(&self.slot.key, receipt.version, true);
         self.seen = self.seen.and_then(|seen| followed(seen, writes, &receipt));
         self.place += 1;
         self.slot.held.set(receipt.claim.as_ref());

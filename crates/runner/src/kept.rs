@@ -72,7 +72,7 @@ pub(crate) fn followed(before: Seen, writes: Writes, receipt: &Receipt) -> Optio
     after.version += 1;
     after.scopes.app += u64::from(writes.app);
     after.scopes.user += u64::from(writes.user);
-    let stored = Seen { version: receipt.version, scopes: receipt.scopes };
+    let stored = Seen::new(receipt.version, receipt.scopes);
     (after == stored).then_some(stored)
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use stepfold_session_scopes::{EventId, ScopeVersions};
 
-    const BEFORE: Seen = Seen { version: 4, scopes: ScopeVersions { app: 2, user: 7 } };
+    const BEFORE: Seen = Seen::new(4, ScopeVersions { app: 2, user: 7 });
 
     fn receipt(version: u64, app: u64, user: u64) -> Receipt {
         let event = EventId::new("e1").unwrap();
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn versions_follow_while_nobody_else_writes() {
         let user = Writes { app: false, user: true };
-        let after = Seen { version: 5, scopes: ScopeVersions { app: 2, user: 8 } };
+        let after = Seen::new(5, ScopeVersions { app: 2, user: 8 });
         assert_eq!(followed(BEFORE, user, &receipt(5, 2, 8)), Some(after));
         // Another session has written to the scope, or to the other one.
         assert_eq!(followed(BEFORE, user, &receipt(5, 2, 9)), None);

@@ -1,5 +1,8 @@
 //! An agent in a session: load, run, commit each event, resume.
 //!
+//! In the facade: `stepfold::runner`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_runner`.
+//!
 //! # The tour
 //!
 //! A [`Runner`] combines one [`Agent`](agent_loop::Agent) with one [store](session_scopes::SessionStore), for
@@ -10,7 +13,7 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-//! # use stepfold_runner::agent_loop::test_kit::Script;
+//! use stepfold_runner::agent_loop::test_kit::Script;
 //! use serde_json::json;
 //! use stepfold_runner::Runner;
 //! use stepfold_runner::agent_loop::tools::{Approval, Tool, ToolError};
@@ -61,6 +64,9 @@
 //! # }).unwrap();
 //! ```
 //!
+//! A host of many machines uses [`SessionHandle::run_as`]: a function that any worker may repeat, with a
+//! [`Report`] that can be stored, and [`RunnerError::remedy`] for what to do after an error.
+//!
 //! Further topics: [`Busy`] decides about a message for a busy session; [`SessionHandle::resume`] continues a
 //! run that waits, was interrupted or failed, and [`abandon`](SessionHandle::abandon) cancels it;
 //! [`fork`](SessionHandle::fork) and [`rewind`](SessionHandle::rewind) try alternatives;
@@ -81,7 +87,8 @@
 //! # What is absent
 //!
 //! The loop decides and the store stores; this crate does neither. Nothing is resumed automatically when a
-//! process starts: the application lists the sessions and resumes them. `temp:` values are never stored.
+//! process starts: the application spawns [`Runner::recover`], or resumes sessions by itself. `temp:` values are never
+//! stored.
 //!
 //! # Prior art
 //!
@@ -95,6 +102,7 @@ mod closing;
 mod compare;
 mod decided;
 mod error;
+mod follow;
 mod handle;
 mod history;
 mod hub;
@@ -107,12 +115,18 @@ mod observers;
 mod ports;
 mod process;
 mod record;
+mod recover;
+mod remedy;
 mod replay;
+mod report;
 mod resume;
+mod run_as;
 mod runner;
 mod slot;
 mod slots;
+mod taken;
 mod turn;
+mod watch;
 mod work;
 
 #[doc = include_str!("../docs/guarantees.md")]
@@ -131,5 +145,10 @@ pub use crate::inbox::WaitingMessage;
 pub use crate::invocation::{Ended, Invocation};
 pub use crate::ports::{ShortIds, SystemClock, WallClock};
 pub use crate::record::{RECORD_FORMAT, failure, is_unfinished};
+pub use crate::recover::RecoverOptions;
+pub use crate::remedy::Remedy;
+pub use crate::report::{REPORT_FORMAT, Report, RunStatus};
 pub use crate::resume::Resume;
+pub use crate::run_as::RunAs;
 pub use crate::runner::{Busy, Runner, RunnerBuilder};
+pub use crate::watch::SessionChange;

@@ -32,7 +32,7 @@ impl Wants {
 /// The status of the last run of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
-    /// There is none, or it has ended.
+    /// No run, or one that has ended.
     Ended,
     /// It has not ended, and does not wait for decisions.
     Interrupted,

@@ -79,8 +79,8 @@ impl Resume {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Decision};
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::Stream;
 use serde_json::Value;
 use stepfold_agent_loop::{Agent, Ids, Observer};
 use stepfold_session_scopes::{
-    AnyStore, AppId, Claim, CreateSession, ErrorKind, EventRange, GetSession, Session, SessionError,
-    SessionId, SessionKey, SessionSchema, SessionStore, UserId, WorkerId,
+    AnyStore, AppId, Claim, CreateSession, ErrorKind, EventRange, GetSession, ListUsers, Session,
+    SessionError, SessionId, SessionKey, SessionSchema, SessionStore, UserId, WorkerId,
 };
 
 use crate::claim::{Claims, IsDead, WhenClaimed};
@@ -19,6 +20,7 @@ use crate::observers::Observers;
 use crate::ports::{ShortIds, SystemClock, WallClock};
 use crate::process;
 use crate::slots::Slots;
+use crate::watch::{Changes, SessionChange};
 
 /// The handling of a message for a busy session.
 ///
@@ -47,7 +49,7 @@ pub enum Busy {
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::Agent;
 /// use stepfold_runner::Runner;
 /// use stepfold_session_scopes::MemoryStore;
@@ -86,6 +88,7 @@ pub(crate) struct Inner {
     /// The number of equal failures after which a run is abandoned; never if `None`.
     pub(crate) abandon_after: Option<u32>,
     pub(crate) closing: Closing,
+    pub(crate) changes: Changes,
     /// The sessions in use, so that each has one running invocation at a time.
     slots: Mutex<Slots>,
 }
@@ -194,7 +197,7 @@ impl Runner {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use std::time::Duration;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::{Runner, RunnerError};
@@ -212,6 +215,50 @@ impl Runner {
     /// ```
     pub async fn shutdown(&self, grace: Duration) -> bool {
         self.0.closing.close(grace).await
+    }
+
+    /// Watches the sessions that this runner and its clones work in: each stored event, and each end of an invocation.
+    /// Any number of watchers is supported; none slows a run down.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use futures_util::StreamExt;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::{Runner, SessionChange};
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// let mut changes = runner.watch();
+    /// session.run("which area has most stalls?").await?;
+    /// let Some(SessionChange::Changed { key, version: 1, is_running: true, .. }) = changes.next().await else {
+    ///     panic!("the message is stored first")
+    /// };
+    /// assert_eq!(&key, session.key());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn watch(&self) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
+        self.0.changes.watch()
+    }
+
+    /// Lists users of the application that have sessions, in the order of their ids: at most `limit`, after one if given.
+    ///
+    /// # Errors
+    /// [`RunnerError::Store`] when the store fails, or does not list users.
+    pub async fn users(&self, after: Option<UserId>, limit: usize) -> Result<Vec<UserId>, RunnerError> {
+        let mut request = ListUsers::of(self.0.app.clone());
+        (request.after, request.limit) = (after, limit);
+        self.0.store.users(request).await.map_err(|error| self.failed(error))
+    }
+
+    /// An error of the store that is about no session.
+    pub(crate) fn failed(&self, error: SessionError) -> RunnerError {
+        let key = SessionKey { app: self.0.app.clone(), user: no_user(), id: no_session() };
+        RunnerError::store(&key, error)
     }
 
     /// The store: for operations that the runner does not have, such as listing sessions.
@@ -238,15 +285,10 @@ impl Runner {
     /// The key of a session of the runner's application.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] for invalid ids.
+    /// [`RunnerError::InvalidId`].
     pub fn key(&self, user: impl Into<Arc<str>>, id: impl Into<Arc<str>>) -> Result<SessionKey, RunnerError> {
         let app = self.0.app.clone();
-        let unknown = |app: &AppId| SessionKey {
-            app: app.clone(),
-            user: UserId::new("-").unwrap_or_else(|_| unreachable!("a dash is a valid id")),
-            id: SessionId::new("-").unwrap_or_else(|_| unreachable!("a dash is a valid id")),
-        };
-        let failed = |error: SessionError| RunnerError::store(&unknown(&app), error);
+        let failed = |error: SessionError| RunnerError::InvalidId { source: Arc::new(error) };
         let user = UserId::new(user).map_err(failed)?;
         let id = SessionId::new(id).map_err(failed)?;
         Ok(SessionKey { app, user, id })
@@ -256,6 +298,15 @@ impl Runner {
         let slot = self.0.slots().get(key);
         SessionHandle::new(self.clone(), slot)
     }
+}
+
+/// Stands for a user in an error that is about none.
+fn no_user() -> UserId {
+    UserId::new("-").unwrap_or_else(|_| unreachable!("a dash is a valid id"))
+}
+
+fn no_session() -> SessionId {
+    SessionId::new("-").unwrap_or_else(|_| unreachable!("a dash is a valid id"))
 }
 
 impl Inner {
@@ -306,7 +357,7 @@ impl RunnerBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -334,7 +385,7 @@ impl RunnerBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -413,7 +464,7 @@ impl RunnerBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Traces};
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
@@ -448,6 +499,7 @@ impl RunnerBuilder {
             claims,
             abandon_after,
             closing: Closing::default(),
+            changes: Changes::default(),
             slots,
         }))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use backon::Retryable;
 use futures_util::FutureExt;
-use stepfold_agent_loop::{Decisions, Input};
+use stepfold_agent_loop::{Decisions, Exit, Input, Pause};
 use stepfold_session_scopes::{
     DequeueInput, EnqueueInput, ErrorKind, EventRange, GetSession, InboxKind, InvocationId, OperationId,
     Session, SessionError, SessionStore,
@@ -21,6 +21,7 @@ use crate::invocation::Ended;
 use crate::journal::pauses;
 use crate::kept::Kept;
 use crate::record::begins;
+use crate::run_as::RunOptions;
 use crate::runner::Inner;
 use crate::slot::{Job, Slot, Ticket};
 use crate::work::Work;
@@ -33,6 +34,10 @@ pub(crate) enum Order {
     TakeInbox,
     /// A new turn, with a message left in the inbox: no caller here waits for it.
     TakeLeft,
+    /// As [`TakeInbox`](Order::TakeInbox), under an idempotency key; or, if it was taken before, what is left of its run.
+    RunAs(RunOptions),
+    /// Resume the last run, or take the inbox, unless another worker does.
+    Recover,
     /// Resume the last run.
     Resume { decisions: Decisions, with_changed_agent: bool, receipts: Receipts },
     /// Cancel the last run.
@@ -66,7 +71,7 @@ impl Turn {
             let ended = taken.ok();
             // A panic skipped the release of the claim.
             if ended.is_none() && !self.slot.desk().has_next() {
-                self.release().await;
+                self.release(true).await;
             }
             job = self.next_job(ended.as_ref());
             worker.is_at_work = job.is_some();
@@ -99,7 +104,7 @@ impl Turn {
         }
         // The last event of a run released the claim, unless the run stopped before, or messages waited.
         if !turn.goes_on(&ended) {
-            turn.release().await;
+            turn.release(leaves_work(&ended)).await;
         }
         ended
     }
@@ -181,7 +186,7 @@ impl Turn {
         let failed = |error| RunnerError::store(&self.slot.key, error);
         let (key, at) = (self.slot.key.clone(), self.runner.clock.now());
         let idempotency_key = OperationId::new(id).map_err(failed)?;
-        let request = EnqueueInput { key, kind, idempotency_key, body, at };
+        let request = EnqueueInput::new(key, kind, idempotency_key, body, at);
         let enqueue = || self.runner.store.enqueue(request.clone());
         let enqueued = enqueue.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
         enqueued.map(|enqueued| enqueued.position).map_err(failed)
@@ -262,6 +267,17 @@ impl Turn {
             }
             events *= 4;
         }
+    }
+}
+
+/// Whether a run that ended so can go on without anybody deciding about it.
+fn leaves_work(ended: &Ended) -> bool {
+    match ended {
+        Ok(outcome) => outcome.exit().is_resumable() && *outcome.exit() != Exit::Paused(Pause::Approval),
+        Err(
+            RunnerError::Pending { .. } | RunnerError::NothingToResume { .. } | RunnerError::Decision { .. },
+        ) => false,
+        Err(_) => true,
     }
 }
 

@@ -3,18 +3,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
+use stepfold_agent_loop::{DecisionError, Decisions, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
 use stepfold_session_scopes::{
     AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
     SessionKey, SessionStore, TakeOver,
 };
 use stepfold_state_core::chat::{Message, Role};
+use stepfold_tools::CancellationToken;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::accept::Acceptance;
 use crate::attend::Attending;
-use crate::claim::{Holder, Waited};
+use crate::claim::{Holder, Waited, WhenClaimed};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
 use crate::history::{Failed, History, run_prefix};
@@ -25,7 +27,7 @@ use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
 use crate::observers::OnceStored;
-use crate::record::{ends, failed_event, takes, temp_keys_of};
+use crate::record::{failed_event, temp_keys_of};
 use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
@@ -44,6 +46,11 @@ pub(crate) struct Work<'a> {
     decisions: Decisions,
     pub(crate) receipts: Receipts,
     with_changed_agent: bool,
+    /// Asks for a pause between two steps.
+    suspension: CancellationToken,
+    when_claimed: WhenClaimed,
+    /// The version after the last event of the run whose outcome it returns.
+    is_at: u64,
     /// The time waited for another worker.
     waited: Waited,
     /// The invocation of another worker that took the message, and whether it has ended.
@@ -84,6 +91,7 @@ struct Stopped {
 
 impl<'a> Work<'a> {
     pub(crate) fn new(turn: Turn, known: OwnedMutexGuard<Known>, ticket: &'a Ticket, order: Order) -> Self {
+        let turn_claims = turn.runner.claims.when_claimed;
         let mut work = Work {
             turn,
             known,
@@ -95,7 +103,10 @@ impl<'a> Work<'a> {
             receipts: Receipts::default(),
             with_changed_agent: false,
             waited: Waited::default(),
-            has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox),
+            has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox | Order::RunAs(_)),
+            suspension: CancellationToken::new(),
+            when_claimed: turn_claims,
+            is_at: 0,
             taker: None,
             own_seen: OwnSeen::Never,
             has_stored: false,
@@ -108,9 +119,18 @@ impl<'a> Work<'a> {
             }
             Order::TakeInbox => Wants::TakeInbox,
             Order::TakeLeft => Wants::TakeLeft,
+            Order::RunAs(options) => {
+                (work.decisions, work.with_changed_agent) = (options.decisions, options.with_changed_agent);
+                work.suspension = options.suspension;
+                Wants::TakeInbox
+            }
             Order::Resume { decisions, with_changed_agent, receipts } => {
                 (work.decisions, work.with_changed_agent) = (decisions, with_changed_agent);
                 work.receipts = receipts;
+                Wants::Resume
+            }
+            Order::Recover => {
+                work.when_claimed = WhenClaimed::Refuse;
                 Wants::Resume
             }
             Order::Abandon => Wants::Abandon,
@@ -122,6 +142,8 @@ impl<'a> Work<'a> {
     pub(crate) async fn run_to_end(&mut self) -> Ended {
         // On the heap: it holds all the state of a run.
         let ended = Box::pin(self.run_all()).await;
+        self.ticket.current.invocation.is_at(self.is_at);
+        self.turn.runner.changes.tell(&self.turn.slot.key, self.is_at, false);
         let recovered = self.ticket.current.invocation.recovered();
         match ended {
             Ok(outcome) if !recovered.is_empty() => {
@@ -138,7 +160,8 @@ impl<'a> Work<'a> {
             let (found, seen) = self.look(outcome.as_ref()).await?;
             let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
             let holder = seen.holder;
-            let next = next(wants, seen, self.turn.runner.claims.when_claimed);
+            let is_about = self.wants_about(wants, &seen, found.as_ref());
+            let next = next(is_about, seen, self.when_claimed);
             outcome = match (next, found) {
                 (Next::Begin, Some(found)) => self.begin(found.read).await?,
                 (Next::Store, _) => {
@@ -216,6 +239,21 @@ impl<'a> Work<'a> {
                 }
                 (next, None | Some(_)) => unreachable!("{next:?} needs the session"),
             };
+            if let Some(suspended) = outcome.take_if(|outcome| is_suspended(outcome)) {
+                return Ok(suspended);
+            }
+        }
+    }
+
+    /// What is wanted of the last run: to continue it with decisions, if it waits and took the message.
+    fn wants_about(&self, wants: Wants, seen: &Seen, found: Option<&Found>) -> Wants {
+        let id = self.ticket.current.invocation.id();
+        let is_own = || found.is_some_and(|found| found.read.0.last_takes(id));
+        match seen.last {
+            Last::Waits(_) if wants == Wants::TakeInbox && !self.decisions.is_empty() && is_own() => {
+                Wants::Resume
+            }
+            _ => wants,
         }
     }
 
@@ -291,6 +329,7 @@ impl<'a> Work<'a> {
             biased;
             () = runner.closing.closed() => Err(self.shut_down()),
             () = cancellation.cancelled() => Err(self.end_of_wait(session).await),
+            () = self.suspension.cancelled() => Err(self.claimed(session, self.wants)),
             // While it waits, only a withdrawal removes a known message.
             () = self.turn.slot.bell.notified() => {
                 let was_there = self.own_seen == OwnSeen::There && self.taker.is_none();
@@ -497,12 +536,25 @@ impl<'a> Work<'a> {
     /// checked again.
     async fn recover(&mut self, stopped: Stopped) -> Result<Option<Arc<Outcome>>, RunnerError> {
         let invocation = stopped.invocation.clone();
+        let is_own = invocation == *self.ticket.current.invocation.id();
         let gives_up = self.has_failed_enough(&invocation);
-        match self.drive(stopped, Vec::new(), gives_up).await {
+        let others = match is_own {
+            true => self.settle(&stopped.run).await.map(|()| None)?,
+            // Those of this invocation are not about an earlier run.
+            false => Some(std::mem::take(&mut self.decisions)),
+        };
+        let ended = self.drive(stopped, Vec::new(), gives_up).await;
+        if let Some(others) = others {
+            self.decisions = others;
+        }
+        match ended {
             Err(RunnerError::Run { .. }) if !gives_up && self.has_failed_enough(&invocation) => Ok(None),
-            Err(RunnerError::Run { key, source }) => Err(self.earlier_failed(key, source)),
+            Err(RunnerError::Run { key, source }) if !is_own => Err(self.earlier_failed(key, source)),
             ended => {
                 let outcome = ended?;
+                if is_suspended(&outcome) {
+                    return Ok(Some(outcome));
+                }
                 self.ticket.current.invocation.has_recovered(Arc::clone(&outcome));
                 Ok(Some(outcome))
             }
@@ -555,7 +607,7 @@ impl<'a> Work<'a> {
     }
 
     /// The outcome of the last run for decisions that are already stored, if no others are left.
-    async fn outcome_of_decisions(&self, read: &Read) -> Ended {
+    async fn outcome_of_decisions(&mut self, read: &Read) -> Ended {
         let met = self.turn.look_up(&self.decisions).await?.ok_or_else(|| self.nothing_to_resume())?;
         self.receipts.tell(Ok(met?));
         self.outcome_of_last_run(read).await
@@ -602,31 +654,16 @@ impl<'a> Work<'a> {
                 }
             }
         }
-        self.look_for_taker(&session);
+        self.taker = history.taker(self.ticket.current.invocation.id()).or(self.taker.take());
         // Another worker continued it, or created it anew.
         self.known.stopped.take_if(|left| !left.is_last_of(&history));
         self.known.history = Some(Arc::clone(&history));
         Ok((history, session))
     }
 
-    /// Records which run of another worker took the message of this invocation, and whether it has ended.
-    fn look_for_taker(&mut self, session: &Session) {
-        let id = self.ticket.current.invocation.id();
-        for committed in session.visible_events() {
-            let event = &committed.event;
-            if self.taker.is_none() && takes(event, id) {
-                self.taker = Some((event.invocation.clone(), false));
-            }
-            if let Some((taker, has_ended)) = &mut self.taker
-                && event.invocation == *taker
-            {
-                *has_ended |= ends(event);
-            }
-        }
-    }
-
     /// The outcome of the run that took the message.
-    async fn outcome_of_taker(&self, read: &Read) -> Ended {
+    async fn outcome_of_taker(&mut self, read: &Read) -> Ended {
+        self.turn.check_decided(&self.decisions).await?;
         let id = self.ticket.current.invocation.id();
         if read.0.last_takes(id) {
             return self.outcome_of_last_run(read).await;
@@ -638,7 +675,9 @@ impl<'a> Work<'a> {
     }
 
     /// The current outcome of the last run: nothing is run.
-    async fn outcome_of_last_run(&self, (history, session): &Read) -> Ended {
+    async fn outcome_of_last_run(&mut self, (history, session): &Read) -> Ended {
+        let last = history.last.as_ref().and_then(|last| last.events.last());
+        self.is_at = last.map_or(history.version, |last| last.version);
         let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
         let state = history.state(session, &self.turn.runner.schema)?;
         let run = history.last_run(agent, state, key)?.ok_or_else(|| self.nothing_to_resume())?;
@@ -689,7 +728,10 @@ impl<'a> Work<'a> {
         // Several workers may resume one invocation. If they created equal events, the store would treat the
         // second as a retry of the first, and both would start the call.
         let attempt = (place > 0).then(|| inner.ids.next());
+        let shared_version = Arc::new(AtomicU64::new(version));
         let mut journal = Journal {
+            shared_version: Arc::clone(&shared_version),
+            changes: inner.changes.clone(),
             store: inner.store.clone(),
             slot: Arc::clone(slot),
             schema: inner.schema.clone(),
@@ -708,7 +750,8 @@ impl<'a> Work<'a> {
         };
         let mut attending = Attending::begin(self.turn.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
-        let publish = Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier() };
+        let hub = Arc::clone(&self.ticket.hub);
+        let publish = Publish { hub, is_earlier: self.is_earlier(), version: shared_version };
         let is_stored = place > 0;
         let run = run
             .resume()
@@ -716,6 +759,7 @@ impl<'a> Work<'a> {
             .observe(OnceStored { observer: publish, is_stored })
             .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
+            .suspend_with(self.suspension.clone())
             .inbox_with(|| next_message(&mut said, || slot.mail.read()))
             .decide_all(std::mem::take(&mut self.decisions));
         let ended = tokio::select! {
@@ -725,6 +769,7 @@ impl<'a> Work<'a> {
         };
         self.has_stored = journal.place > place;
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
+        self.is_at = version;
         match ended {
             Ok(outcome) => {
                 self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
@@ -818,6 +863,11 @@ impl<'a> Work<'a> {
             }
         }
     }
+}
+
+/// Whether a run was suspended between two steps.
+fn is_suspended(outcome: &Arc<Outcome>) -> bool {
+    *outcome.exit() == Exit::Paused(Pause::Suspended)
 }
 
 /// The next message that was read, or that is read then.

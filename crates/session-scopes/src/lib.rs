@@ -1,5 +1,8 @@
 //! State that outlives the process: scoped keys, sessions, events and the stores that keep them.
 //!
+//! In the facade: `stepfold::session_scopes`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_session_scopes`.
+//!
 //! # The tour
 //!
 //! A [`Scope`] is determined by the prefix of a key: `app:` for all users, `user:` for all sessions of one,
@@ -198,6 +201,8 @@ mod scope;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod seal;
 mod session;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod shared;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
@@ -227,9 +232,9 @@ pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
     Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, Fault, FaultKind, FaultPlace,
     ForkInfo, ForkSession, GetSession, InboxEntry, InboxKind, LabelVersion, ListForks, ListSessions,
-    MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, PruneSession, Pruned, REMEMBERED_INPUTS,
-    REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim,
-    Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, TakeOver, Verified, VerifySessions,
-    WriteScope,
+    ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, PruneSession, Pruned,
+    REMEMBERED_INPUTS, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, TakeOver,
+    Unattended, Verified, VerifySessions, WriteScope,
 };
 pub use crate::time::Timestamp;

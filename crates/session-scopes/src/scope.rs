@@ -21,6 +21,7 @@ pub const KEY_PREFIX_TEMP: &str = "temp:";
 /// assert_eq!(Scope::of(&key), Scope::User);
 /// assert_eq!(Scope::of("topic"), Scope::Session);
 /// ```
+#[doc(alias("namespace"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// `app:`, shared by all users.

@@ -24,6 +24,7 @@ use crate::time::Timestamp;
 /// A session at one version, as returned by a store. State and events are present if they were requested, and
 /// belong to the same version.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Session {
     /// Its address.
     pub key: SessionKey,
@@ -63,6 +64,7 @@ pub struct Session {
 
 /// The origin of a fork.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Parent {
     /// The session, of the same app and user. It may have been deleted since.
     pub id: SessionId,
@@ -70,7 +72,35 @@ pub struct Parent {
     pub version: u64,
 }
 
+impl Parent {
+    /// The origin of a fork that begins with this version.
+    pub const fn new(id: SessionId, version: u64) -> Self {
+        Parent { id, version }
+    }
+}
+
 impl Session {
+    /// A session without events, as it is after its creation. A store sets the fields of what it has read.
+    pub fn new(key: SessionKey, life: LifeId, created: Timestamp) -> Self {
+        Session {
+            key,
+            life,
+            version: 0,
+            newest: 0,
+            created,
+            updated: created,
+            claim: None,
+            inbox: 0,
+            parent: None,
+            oldest: 0,
+            visible: Visible::at(0, &[]),
+            head: None,
+            scopes: ScopeVersions::default(),
+            values: None,
+            events: Vec::new(),
+        }
+    }
+
     /// The state under a schema: app, user and session values as one view, and the conversation.
     ///
     /// The conversation consists of the messages in the visible events that were read; request all events for
@@ -168,6 +198,7 @@ pub struct Values {
 
 /// The new items of a list that was only appended to: see [`Values::appended`].
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Appended {
     /// The length of the list. It may be shorter than before with the new items, if a merge handler (reducer) keeps the last
     /// ones only.
@@ -177,6 +208,11 @@ pub struct Appended {
 }
 
 impl Appended {
+    /// The new items of a list that has this length now.
+    pub const fn new(length: usize, items: Vec<Arc<Value>>) -> Self {
+        Appended { length, items }
+    }
+
     /// Extends the earlier list; `None` if its length does not match.
     fn to(&self, before: &List<Arc<Value>>) -> Option<List<Arc<Value>>> {
         let kept = self.length.checked_sub(self.items.len()).filter(|kept| *kept <= before.len())?;
@@ -189,11 +225,19 @@ impl Appended {
 
 /// A value, and the schema that it was written under (its JSON).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Held {
     /// The value.
     pub cell: StoredValue,
     /// The [`SessionSchema::text`] when it was written.
     pub schema: Arc<str>,
+}
+
+impl Held {
+    /// A value, and the [`SessionSchema::text`] under which it was written.
+    pub const fn new(cell: StoredValue, schema: Arc<str>) -> Self {
+        Held { cell, schema }
+    }
 }
 
 impl Values {
@@ -344,6 +388,7 @@ pub struct Visible(Vec<RangeInclusive<u64>>);
 
 /// That a session went back: the version of the rewind itself, and the one it went back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rewound {
     /// The version that the rewind made.
     pub version: u64,

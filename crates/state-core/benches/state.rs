@@ -233,7 +233,9 @@ fn template_with_20_keys(bencher: Bencher<'_, '_>) {
 fn streamed_calls(bencher: Bencher<'_, '_>, calls: usize) {
     let piece = |index: usize, name: Option<&str>, arguments: &str| {
         let (id, name) = (name.map(|_| format!("c{index}")), name.map(str::to_owned));
-        Chunk::ToolCall(ToolCallChunk { index, id, name, arguments: arguments.to_owned() })
+        let mut chunk = ToolCallChunk::new(index, arguments);
+        (chunk.id, chunk.name) = (id, name);
+        Chunk::ToolCall(chunk)
     };
     let chunks = || -> Vec<Chunk> {
         let calls = 0..calls;

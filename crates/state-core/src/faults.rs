@@ -4,6 +4,7 @@ use std::fmt;
 
 /// A fault at one location.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Issue {
     /// The location: a JSON path such as `$[2].title` in a value, a key in a schema.
     pub path: String,

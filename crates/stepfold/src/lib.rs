@@ -38,8 +38,26 @@
 //! # }).unwrap();
 //! ```
 //!
-//! The [`prelude`] has the names that most programs use, the [`guide`] says how things are done, and each layer is
-//! re-exported under its own name:
+//! # Ten types
+//!
+//! In the order in which one meets them; all are in the [`prelude`].
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Agent`](prelude::Agent) | a model, tools, instructions, limits and the schema of a state |
+//! | [`Tool`](prelude::Tool) | what a model may call; `#[tool]` makes one of a function |
+//! | [`Schema`](prelude::Schema) | the keys of the state, with their types and [merge handlers](prelude::Handler) (reducers) |
+//! | [`StateWriter`](prelude::StateWriter) | the writes of a tool |
+//! | [`Runner`](prelude::Runner) | an agent on a store of sessions (a checkpointer) |
+//! | [`SessionHandle`](prelude::SessionHandle) | one session (a thread): `run`, `send`, `resume`, `pending`, `fork`, `rewind` |
+//! | [`Outcome`](prelude::Outcome) | the result of a run: the answer, the state, the transcript |
+//! | [`Exit`](prelude::Exit) | why a run ended or paused |
+//! | [`Decision`](prelude::Decision) | the answer to an [approval request](prelude::ApprovalRequest) (an interrupt) |
+//! | [`Graph`](prelude::Graph) | a workflow of functions, agents and graphs |
+//!
+//! # Layers
+//!
+//! The [`guide`] says how things are done. Each layer is re-exported under its own name:
 //!
 //! | layer | what it is |
 //! |---|---|
@@ -117,8 +135,8 @@ pub use stepfold_trim as trim;
 /// The names that most programs use.
 pub mod prelude {
     pub use stepfold_agent_loop::{
-        Agent, Decision, Decisions, Exit, HookAction, HookContext, Input, Outcome, Output, Pause, Run,
-        RunEvent, RunLimits,
+        Agent, ApprovalRequest, Decision, Decisions, Exit, HookAction, HookContext, Input, Outcome, Output,
+        Pause, Run, RunEvent, RunLimits,
     };
     pub use stepfold_graph::Graph;
     pub use stepfold_runner::{Busy, Runner, SessionHandle};
@@ -167,6 +185,8 @@ pub mod guide {
     pub mod claims {}
     #[doc = include_str!("../guide/deploying.md")]
     pub mod deploying {}
+    #[doc = include_str!("../guide/many_machines.md")]
+    pub mod many_machines {}
     #[cfg(feature = "mcp")]
     #[doc = include_str!("../guide/mcp.md")]
     pub mod mcp {}

@@ -35,7 +35,7 @@ pub fn changes(now: &State, before: &State, width: usize) -> Vec<Text> {
 }
 
 /// One change in a line of at most `width` columns.
-pub fn change_line(KeyChange { key, change }: &KeyChange, width: usize) -> Text {
+pub fn change_line(KeyChange { key, change, .. }: &KeyChange, width: usize) -> Text {
     let line = Text::new(Look::DIM, "  ~ ").with(Look::KEY, key);
     let room = width.saturating_sub(line.width() + 1);
     let pair =

@@ -1,5 +1,8 @@
 //! Shows runs of agents at a terminal: answers, calls, state changes, approvals.
 //!
+//! In the facade: `stepfold::terminal` (feature `terminal`). A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_terminal`.
+//!
 //! A [`Printer`] shows an invocation on standard output to its end:
 //!
 //! ```
@@ -32,8 +35,10 @@ mod approval;
 mod brief;
 mod calls;
 mod changes;
+mod fields;
 mod markdown;
 mod print;
+mod steps;
 mod text;
 mod view;
 

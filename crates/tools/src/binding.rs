@@ -51,6 +51,7 @@ pub(crate) struct OutputBinding {
 /// assert_eq!(Source::Whole.of(&result), Some(&result));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Source {
     /// A field of the result, if the result is an object that has it.
     Field(String),

@@ -251,6 +251,7 @@ impl Extract for StateWriter {
 }
 
 /// A resource of the application, by type; see [`Resources`](crate::Resources).
+#[doc(alias("deps", "dependency", "RunContext"))]
 #[derive(Clone, Debug)]
 pub struct Resource<T>(pub Arc<T>);
 

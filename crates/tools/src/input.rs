@@ -29,7 +29,7 @@ pub struct InputRequest {
     /// The JSON Schema of the answer. Without one the answer is any object; with the schema `false` the user only accepts or
     /// declines.
     pub schema: Option<Value>,
-    /// What the call has to know when it continues. Stored with the question and shown to nobody.
+    /// What the call has to know when it continues. Stored with the question and never shown.
     pub state: Option<Value>,
 }
 

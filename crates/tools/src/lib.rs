@@ -1,5 +1,8 @@
 //! Typed tools for models, bound to shared state, run safely in parallel.
 //!
+//! In the facade: `stepfold::tools`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_tools`.
+//!
 //! # The tour
 //!
 //! A [`Tool`] is a typed function with a name and a description. Its parameters are [extractors](Extract):

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The effect of a call outside the process, which determines how an interrupted call is resumed.
+#[doc(alias("idempotent", "at_most_once", "durable"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
@@ -70,6 +71,7 @@ impl Retry {
 }
 
 /// The approval rule of a call. The loop requests the approval; this crate only defines the rule.
+#[doc(alias("interrupt", "human_in_the_loop", "confirmation"))]
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Approval {

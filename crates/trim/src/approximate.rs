@@ -172,11 +172,9 @@ impl Scanner {
                 }
             }
             Content::ToolResult(result) => match result.content() {
-                ToolContent::Value(serde_json::Value::String(text)) | ToolContent::Error(text) => {
-                    self.text(text);
-                }
-                ToolContent::Value(value) => self.json(value),
+                ToolContent::Value(value) if !value.is_string() => self.json(value),
                 ToolContent::Parts(parts) => self.parts(parts),
+                _ => self.text(&result.text()),
             },
             Content::Unknown(part) => self.json(part.fields()),
             // Images, files and other content without text.

@@ -1,5 +1,8 @@
 //! Trims the view that a model has of a long conversation.
 //!
+//! In the facade: `stepfold::trim`. A program that depends on `stepfold` writes this path where the examples here have
+//! `stepfold_trim`.
+//!
 //! Trimming is a *view*: the log keeps every message, the model is shown some of them. Compacting the log
 //! itself is out of scope. Everything here is a pure function of a
 //! [`Transcript`](stepfold_state_core::chat::Transcript); nothing waits, stores or calls a model.

@@ -37,6 +37,7 @@ use crate::{ApproximateTokens, Reason, TokenCounter, View};
 ///     "keep_last(20, up to 80 pins: user, generate_sql, run_sql) then cap_tokens(30000)",
 /// );
 /// ```
+#[doc(alias("trim_messages", "context_window", "compaction", "history_processor"))]
 #[derive(Clone, Default)]
 pub struct Trim(pub(crate) Arc<[Policy]>);
 

@@ -75,6 +75,7 @@ pub struct Summarize {
 /// The role of the summary message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum SummaryRole {
     /// The user. A summary is made from messages of users, models and tools, and has no more authority than
     /// they have.

@@ -63,7 +63,7 @@ fn killed_again_and_again_it_goes_on_where_it_stopped() {
     let printed = run(folder.path(), &["--session", "s"]).unwrap();
     assert!(printed.contains("another process may go on with it"), "{printed}");
     assert_eq!(transcript(folder.path(), "s"), CONVERSATION);
-    // Each query is counted once, however often it was cut off.
+    // Each query is counted once, however often it was interrupted.
     let inspected = run(folder.path(), &["--session", "s", "--inspect"]).unwrap();
     assert!(inspected.contains("\n  app:queries = 3\n"), "{inspected}");
     assert!(run(folder.path(), &["--list"]).unwrap().lines().eq(["s (version 33)"]));
@@ -121,7 +121,7 @@ fn what_cannot_be_is_said() {
 fn what_one_model_did_not_answer_another_one_does() {
     let folder = tempfile::tempdir().unwrap();
     let question = "Which country has the most time zones?";
-    // Nobody listens there.
+    // No server listens there.
     let nobody = ["--model", "http://127.0.0.1:1/v1#x", "--session", "s", question];
     let error = run(folder.path(), &nobody).unwrap_err();
     assert!(error.contains("127.0.0.1:1"), "{error}");

@@ -24,7 +24,7 @@ fn run(folder: &Path, arguments: &[&str]) -> Result<String, String> {
     printed(program(folder, arguments))
 }
 
-/// The same, with somebody who answers.
+/// The same, with an approver who answers.
 fn run_with(folder: &Path, arguments: &[&str], answers: &str) -> String {
     let mut command = program(folder, arguments);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -136,7 +136,7 @@ fn killed_again_and_again_it_comes_to_the_same_report() {
     let printed = run(folder.path(), &["--session", "s"]).unwrap();
     assert_prints(&printed, &["The report is in"]);
     assert_eq!(report(folder.path(), "s.md"), REPORT);
-    // Each output is there once, however often its node was cut off.
+    // Each output is there once, however often its node was interrupted.
     let undisturbed = tempfile::tempdir().unwrap();
     run(undisturbed.path(), &["--session", "s"]).unwrap();
     for key in ["outputs", "tasks", "sources", "execution_counts", "overall_progress", "errors"] {
@@ -152,15 +152,15 @@ fn a_fork_from_the_middle_comes_to_the_same_report() {
     let printed = run(folder.path(), &["--session", "s", "--fork", "30"]).unwrap();
     assert_prints(&printed, &["The session s-from-30 shares the past of s up to version 30."]);
     let printed = run(folder.path(), &["--session", "s-from-30"]).unwrap();
-    assert_prints(&printed, &["The research s-from-30 was cut off; it goes on where it stopped."]);
+    assert_prints(&printed, &["The research s-from-30 was interrupted; it goes on where it stopped."]);
     assert!(!printed.contains("- plan"), "{printed}");
     assert_eq!(report(folder.path(), "s-from-30.md"), REPORT);
 }
 
 #[test]
-fn a_plan_waits_for_somebody_and_so_does_each_call() {
+fn a_plan_waits_for_an_approver_and_so_does_each_call() {
     let folder = tempfile::tempdir().unwrap();
-    // Nobody answers: it waits, and says what for.
+    // Without an answer it waits, and says what for.
     let printed = run(folder.path(), &["--session", "s", "--interactive"]).unwrap();
     assert_prints(
         &printed,
@@ -173,7 +173,7 @@ fn a_plan_waits_for_somebody_and_so_does_each_call() {
     let printed = run_with(folder.path(), &["--session", "s"], "perhaps\nno too broad\n");
     assert_prints(
         &printed,
-        &["That is none of the answers.", "  * plan of plan: What is committed; Calls that"],
+        &["That is not one of the answers.", "  * plan of plan: What is committed; Calls that"],
     );
     // The first plan had three tasks, the second has two.
     assert_eq!(printed.matches("3. What Rust gives").count(), 1, "{printed}");
@@ -183,7 +183,7 @@ fn a_plan_waits_for_somebody_and_so_does_each_call() {
     assert!(!printed.contains("What is committed; "), "{printed}");
     assert!(value(folder.path(), "s", "feedback").contains("too broad"));
     let report = report(folder.path(), "s.md");
-    // What nobody has read now cannot be cited any more.
+    // Sections that were not read now cannot be cited any more.
     assert_prints(&report, &["> Citations that do not hold were taken out: ", "rust/ownership.md\\#drop"]);
 }
 

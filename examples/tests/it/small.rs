@@ -11,7 +11,7 @@ fn programs() -> Vec<PathBuf> {
     sources.map(|source| built.join(source.file_stem().unwrap())).collect()
 }
 
-/// As in `scopes | head -1`: what was to be done is done all the same.
+/// As in `scopes | head -1`: the work is done anyway.
 #[test]
 fn a_reader_that_is_gone_is_no_failure() {
     let programs = programs();

@@ -4,6 +4,7 @@
 //! a violation. A check that is wrong about your code is a bug of the check: mend it here.
 
 mod documents;
+mod growth;
 mod rust;
 mod text;
 mod words;
@@ -68,6 +69,9 @@ pub fn check(file: &File, facts: &Facts) -> Vec<Problem> {
     if file.has_extension("md") {
         problems.extend(documents::check(file, facts));
     }
+    if file.path.ends_with("/api.txt") {
+        problems.extend(growth::check(file));
+    }
     problems
 }
 
@@ -92,7 +96,7 @@ pub fn run() -> Result<(), Error> {
     };
     let mut problems = documents::missing_pages(&facts);
     for path in &facts.files {
-        // What is not text is nobody's prose.
+        // Files that are not text have no prose.
         let Some(text) = workspace::read_text(root.join(path))? else {
             continue;
         };

@@ -213,7 +213,7 @@ fn worldly(file: &File, place: &Place<'_>, word: &str) -> Option<Problem> {
         || WORLDLY.iter().any(|folder| file.path.starts_with(folder));
     (word == "disallowed_methods" && !is_permitted).then(|| {
         let message =
-            "below the runner nobody asks clocks, luck or the environment: take the value as an argument";
+            "below the runner no code reads clocks, luck or the environment: take the value as an argument";
         Problem::new(file, place.line(), message)
     })
 }
@@ -309,7 +309,7 @@ mod tests {
             "crates/state-core/src/a.rs",
             body,
             &[
-                "2: below the runner nobody asks clocks, luck or the environment: take the value as an argument",
+                "2: below the runner no code reads clocks, luck or the environment: take the value as an argument",
             ],
         );
         expect_at("crates/runner/src/clock.rs", body, &[]);

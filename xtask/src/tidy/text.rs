@@ -6,7 +6,7 @@ use super::{File, Problem};
 const WRITTEN_BY_HAND: &[&str] = &["rs", "md", "toml", "yml", "yaml", "sh"];
 const WITHOUT_TABS: &[&str] = &["rs", "md", "toml"];
 
-/// Folders that exist on a developer's machine. Put together from halves, so that this file passes.
+/// Folders that exist on a developer's machine. In halves, so that this file passes.
 const MACHINE_FOLDERS: &[&str] =
     &[concat!("/", "home/"), concat!("/", "work/"), concat!("/", "root/"), concat!("/", "Users/")];
 
@@ -18,6 +18,7 @@ pub(super) fn check(file: &File) -> Vec<Problem> {
     }
     if WITHOUT_TABS.iter().any(|extension| file.has_extension(extension)) {
         problems.extend(tabs(file));
+        problems.extend(hidden_imports(file));
     }
     problems
 }
@@ -39,6 +40,15 @@ fn tabs(file: &File) -> Vec<Problem> {
     each_line(file, "a tab; indent with spaces", |line| line.contains('\t'))
 }
 
+/// A reader who copies an example needs what it imports.
+fn hidden_imports(file: &File) -> Vec<Problem> {
+    each_line(file, "an import that rustdoc hides; remove the `# ` before it", |line| {
+        let line = line.trim_start();
+        let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).unwrap_or(line);
+        text.trim_start().starts_with(concat!("# ", "use ")) && text.ends_with(';')
+    })
+}
+
 fn final_newline(file: &File) -> Option<Problem> {
     let text = &file.text;
     let is_right = text.is_empty() || (text.ends_with('\n') && !text.ends_with("\n\n") && text != "\n");
@@ -49,7 +59,7 @@ fn final_newline(file: &File) -> Option<Problem> {
 }
 
 fn machine_paths(file: &File) -> Vec<Problem> {
-    each_line(file, "a path of somebody's machine", |line| {
+    each_line(file, "a path of a developer's machine", |line| {
         MACHINE_FOLDERS.iter().any(|folder| has_absolute(line, folder))
     })
 }
@@ -94,6 +104,16 @@ mod tests {
     }
 
     #[test]
+    fn a_hidden_import_is_found() {
+        let expected = "2: an import that rustdoc hides; remove the `# ` before it";
+        let import = concat!("# ", "use std::fmt;");
+        for text in [format!("//! ```\n//! {import}\n"), format!("```\n{import}\n")] {
+            assert_eq!(lines(&check(&file("a.md", &text))), [expected]);
+        }
+        assert!(check(&file("a.md", "# use it well\n")).is_empty());
+    }
+
+    #[test]
     fn a_file_ends_in_exactly_one_newline() {
         for (text, line) in [("a", 1), ("a\n\n", 2), ("\n", 1)] {
             let problems = check(&file("a.toml", text));
@@ -110,7 +130,7 @@ mod tests {
         for path in ["a.rs", "a.json", ".ci/run"] {
             for folder in super::MACHINE_FOLDERS {
                 let problems = check(&file(path, &format!("first\nsee {folder}x\n")));
-                assert_eq!(lines(&problems), ["2: a path of somebody's machine"]);
+                assert_eq!(lines(&problems), ["2: a path of a developer's machine"]);
             }
         }
     }

@@ -22,7 +22,7 @@ use super::{Agent, EndedAgent};
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::Agent;
 ///
 /// let counter = Agent::builder(Script::parse("assistant: 12 stalls")?).build()?;
@@ -51,6 +51,7 @@ pub struct AgentTool {
 
 impl Agent {
     /// The agent as a tool of another one, which the model calls by `name`.
+    #[doc(alias("handoff", "delegation", "subagent", "supervisor"))]
     pub fn as_tool(&self, name: impl Into<String>, description: impl Into<String>) -> AgentTool {
         AgentTool {
             agent: self.clone(),

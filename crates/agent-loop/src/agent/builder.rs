@@ -77,8 +77,8 @@ impl AgentBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
     /// use stepfold_agent_loop::Agent;
     ///
     /// # async fn submit() -> Result<(), ToolError> { Ok(()) }
@@ -137,7 +137,7 @@ impl AgentBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_state_core::state::Schema;
     ///
@@ -156,7 +156,7 @@ impl AgentBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_tools::{Tool, ToolError};
     ///
@@ -184,6 +184,7 @@ impl AgentBuilder {
     }
 
     /// Sets the application's resources for its tools.
+    #[doc(alias("deps", "dependencies", "runtime_context"))]
     pub fn resources(mut self, resources: Resources) -> Self {
         self.config.resources = resources;
         self
@@ -291,6 +292,7 @@ impl AgentBuilder {
 
     /// Ends each run with a `T`, by its JSON Schema; see [`Output`] for the handling of an invalid one, and
     /// [`output_with`](AgentBuilder::output_with) for other options.
+    #[doc(alias("response_format", "output_type", "output_schema"))]
     pub fn output<T: JsonSchema + DeserializeOwned>(self) -> Self {
         self.output_with(Output::of::<T>())
     }
@@ -299,7 +301,7 @@ impl AgentBuilder {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Output, OutputMode};
     ///
     /// # let model = Script::parse("assistant: 12")?;
@@ -314,6 +316,7 @@ impl AgentBuilder {
 
     /// Adds a hook. Hooks of one point run in the order in which they were added; one that stops the run is
     /// the last.
+    #[doc(alias("middleware", "callback", "guardrail"))]
     pub fn hook<F, Fut>(mut self, point: HookPoint, hook: F) -> Self
     where
         F: Fn(HookContext) -> Fut + Send + Sync + 'static,

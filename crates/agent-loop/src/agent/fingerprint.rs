@@ -15,7 +15,7 @@ use crate::digest;
 ///
 /// # Examples
 /// ```
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::Agent;
 ///
 /// let agent = Agent::builder(Script::parse("")?).instructions("Be brief.").build()?;
@@ -131,7 +131,7 @@ struct LimitsIn {
 
 impl LimitsIn {
     fn of(limits: &RunLimits) -> Self {
-        // Field by field: whoever adds a limit comes by here.
+        // Field by field, so that a new limit does not compile until it is added here.
         let RunLimits { steps, calls_per_reply, tool_calls, tokens, time, reply_bytes } = *limits;
         let reply_bytes = (reply_bytes != MAX_REPLY_BYTES).then_some(reply_bytes);
         LimitsIn { steps, calls_per_reply, tool_calls, tokens, time, reply_bytes }
@@ -191,10 +191,10 @@ mod tests {
 
     use super::*;
 
-    /// What is digested, for limits that are as they are unless said: a limit that is added later must not show
+    /// What is digested of the default limits: a limit that is added later must not show
     /// here, or else every run that is stored looks as if its agent had changed.
     #[test]
-    fn limits_are_digested_without_those_that_nobody_set() {
+    fn limits_are_digested_without_the_default_ones() {
         let words = |limits: RunLimits| serde_json::to_string(&LimitsIn::of(&limits)).unwrap();
         expect![[r#"{"steps":100,"calls_per_reply":64}"#]].assert_eq(&words(RunLimits::default()));
         let limits = RunLimits::default().with_tokens(5).with_time(Duration::from_millis(1500));

@@ -43,6 +43,7 @@ pub enum HookPoint {
 }
 
 /// The input of a hook.
+#[doc(alias("middleware", "callback"))]
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookContext {
@@ -67,7 +68,7 @@ pub struct HookContext {
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Exit, HookAction, HookContext};
 /// use stepfold_state_core::state::Schema;
 ///
@@ -88,6 +89,7 @@ pub struct HookContext {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
+#[doc(alias("middleware", "guardrail"))]
 #[derive(Clone, Debug, Default)]
 #[must_use = "an action does nothing until the hook returns it"]
 pub struct HookAction {

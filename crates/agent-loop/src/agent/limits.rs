@@ -16,6 +16,7 @@ use stepfold_state_core::state::Issue;
 /// let limits = RunLimits::default().with_steps(20).with_tokens(50_000).with_time(Duration::from_secs(120));
 /// assert_eq!((limits.steps, limits.calls_per_reply), (20, 64));
 /// ```
+#[doc(alias("recursion_limit", "max_turns", "max_steps"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunLimits {

@@ -19,7 +19,7 @@ pub const OUTPUT_TOOL: &str = "submit_output";
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use schemars::JsonSchema;
 /// use serde::Deserialize;
 /// use stepfold_agent_loop::{Agent, Exit, Output};

@@ -137,6 +137,7 @@ pub trait NodeFunctions: Send + Sync {
 
 /// How the function of a branch ended.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum BranchEnd {
     /// With an outcome.
     Outcome(NodeOutcome),
@@ -205,6 +206,7 @@ pub trait BranchAgent: Send + Sync {
 
 /// Why the run inside of a branch cannot begin.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum NotBegun {
     /// It failed, for this reason.
     Failed(String),

@@ -24,7 +24,7 @@ use crate::agent::HookPoint;
 use crate::approval::DynApprover;
 use crate::decisions::Decisions;
 use crate::exit::{Breakpoint, Exit, Pause};
-use crate::observe::{DynObserver, ObserverError, RunEvent};
+use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
 use crate::run::{Answer, Event, Need, Run};
 use crate::run_error::RunFault;
@@ -41,6 +41,9 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
             let breakpoint = breakpoint.clone();
             run.stop_here();
             return Ok(Exit::Paused(Pause::Breakpoint(breakpoint)));
+        }
+        if host.is_suspended(run) {
+            return Ok(Exit::Paused(Pause::Suspended));
         }
         match run.decide() {
             Need::Nothing(exit) => return Ok(exit),
@@ -68,7 +71,7 @@ type Inbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
 struct Host<'a> {
     /// Asked about commits, before the observer. If there is one, the observer cannot refuse them.
     recorder: Option<Box<dyn DynObserver + 'a>>,
-    observer: Option<Box<dyn DynObserver + 'a>>,
+    observers: Vec<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
     /// Decisions that were given with the run, until they are used.
     decisions: Decisions,
@@ -76,6 +79,10 @@ struct Host<'a> {
     /// The step of the last reply that came here: its calls are asked about by the tools as they are.
     replied: Option<u64>,
     cancellation: CancellationToken,
+    /// Asks for a pause at the next boundary of steps.
+    suspension: CancellationToken,
+    /// The steps that the run had made when the driver took over.
+    first_step: u64,
     inbox: Option<Inbox<'a>>,
     clock: Arc<dyn Clock + 'a>,
     /// What the clock said when the driver took over.
@@ -102,13 +109,25 @@ impl Host<'_> {
         self.cancellation.is_cancelled()
     }
 
+    /// Whether the run pauses here: a pause was asked for, and the next step would begin. One step is made in any case,
+    /// so that a run that is suspended again and again ends.
+    fn is_suspended(&self, run: &Run) -> bool {
+        let is_boundary = |need| {
+            matches!(
+                need,
+                Need::Hook(HookPoint::BeforeModel) | Need::Summary(_) | Need::Model | Need::Superstep
+            )
+        };
+        self.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
+    }
+
     /// Does a step's work outside of inner agents and graphs. Returns the reason if the run waits.
     async fn step(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
         let answer = match need {
             Need::Begin => Answer::Begin,
             Need::Interrupted => Answer::Interrupted,
             Need::Superstep => Answer::Plan,
-            // What somebody decides is checked against the tools of the step.
+            // Decisions are checked against the tools of the step.
             Need::Approval if run.lacks_tools() => return self.offer_all_tools(run).await.map(|()| None),
             Need::Approval => match self.decisions(run).await {
                 Some(decisions) => Answer::Decisions(decisions),
@@ -154,11 +173,7 @@ impl Host<'_> {
         if let Some(recorder) = &mut self.recorder {
             recorder.observe_boxed(event).await?;
         }
-        let observed = match &mut self.observer {
-            None => Ok(()),
-            Some(observer) => observer.observe_boxed(event).await,
-        };
-        match observed {
+        match self.observers.observe(event).await {
             Err(source) if self.recorder.is_none() => Err(source),
             told => Ok(told.map_err(RunFault::Observer)),
         }
@@ -180,9 +195,9 @@ impl Host<'_> {
 
     /// Tells the observer something that is not committed.
     async fn tell(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
-        match &mut self.observer {
-            None => Ok(()),
-            Some(observer) => observer.observe_boxed(&event()).await.map_err(RunFault::Observer),
+        match self.observers.is_empty() {
+            true => Ok(()),
+            false => self.observers.observe(&event()).await.map_err(RunFault::Observer),
         }
     }
 
@@ -206,7 +221,7 @@ impl Host<'_> {
             () = self.cancellation.cancelled() => Vec::new(),
             decided = approver.decide_boxed(run.pending()) => decided,
         };
-        // To wait for somebody is a pause, whether the process stays or not.
+        // To wait for an approver is a pause, whether the process stays or not.
         self.since += self.clock.now().saturating_sub(asked);
         (!decided.is_empty()).then(|| decided.into())
     }

@@ -14,7 +14,7 @@ use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision, DynApprover};
 use crate::decisions::Decisions;
 use crate::exit::Breakpoint;
-use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
+use crate::observe::{DynObserver, Observer, RunEvent};
 use crate::outcome::Outcome;
 use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 use crate::run::{Input, Run};
@@ -28,7 +28,7 @@ use crate::run_error::{RunError, RunFault};
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Exit, RunEvent};
 ///
 /// # let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -53,11 +53,12 @@ pub struct RunBuilder<'a> {
     ids: Box<dyn Ids + 'a>,
     clock: Option<Arc<dyn Clock + 'a>>,
     recorder: Option<Box<dyn DynObserver + 'a>>,
-    observer: Option<Box<dyn DynObserver + 'a>>,
+    observers: Vec<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
     decisions: Decisions,
     breakpoints: Vec<Breakpoint>,
     cancellation: CancellationToken,
+    suspension: CancellationToken,
     inbox: Option<Inbox<'a>>,
 }
 
@@ -80,7 +81,7 @@ impl Run {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Breakpoint, Exit, Run};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -112,11 +113,12 @@ impl<'a> RunBuilder<'a> {
             ids: Box::new(RandomIds),
             clock: None,
             recorder: None,
-            observer: None,
+            observers: Vec::new(),
             approver: None,
             decisions: Decisions::new(),
             breakpoints: Vec::new(),
             cancellation: CancellationToken::new(),
+            suspension: CancellationToken::new(),
             inbox: None,
         }
     }
@@ -159,10 +161,7 @@ impl<'a> RunBuilder<'a> {
 
     /// Watched by this observer, after those that were added before.
     pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
-        self.observer = Some(match self.observer.take() {
-            None => Box::new(observer),
-            Some(first) => Box::new(Both(first, Box::new(observer))),
-        });
+        self.observers.push(Box::new(observer));
         self
     }
 
@@ -173,7 +172,7 @@ impl<'a> RunBuilder<'a> {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, RunEvent};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -224,6 +223,35 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
+    /// Pauses at the next boundary of steps when this token is cancelled: [`Pause::Suspended`](crate::Pause::Suspended).
+    /// A step is finished first, with all its calls, and at least one is made; of a graph, a superstep.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{CancellationToken, Tool, ToolError};
+    /// use stepfold_agent_loop::{Agent, Exit, Pause};
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let pay = Tool::new("pay", "Pays a bill.", pay).build()?;
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
+    /// let agent = Agent::builder(model).tools([pay]).build()?;
+    /// let token = CancellationToken::new();
+    /// token.cancel();
+    /// let suspended = agent.run("pay the bill").suspend_with(token).await?;
+    /// assert_eq!((suspended.exit(), suspended.steps()), (&Exit::Paused(Pause::Suspended), 1));
+    ///
+    /// let outcome = suspended.into_run().resume().await?;
+    /// assert_eq!((outcome.exit(), outcome.text()), (&Exit::Text, "done".into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn suspend_with(mut self, token: CancellationToken) -> Self {
+        self.suspension = token;
+        self
+    }
+
     /// Takes what the user says meanwhile: it joins the run before the next request to the model. What is left
     /// when the run ends stays in the channel.
     pub fn inbox(self, mut messages: mpsc::Receiver<Message>) -> Self {
@@ -250,11 +278,12 @@ impl<'a> RunBuilder<'a> {
             ids,
             clock,
             recorder,
-            observer,
+            observers,
             approver,
             decisions,
             breakpoints,
             cancellation,
+            suspension,
             inbox,
         } = self;
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
@@ -271,12 +300,14 @@ impl<'a> RunBuilder<'a> {
         let (since, before) = (clock.now(), run.elapsed());
         let mut host = Host {
             recorder,
-            observer,
+            observers,
             approver,
             decisions,
             breakpoints,
             replied: None,
             cancellation,
+            suspension,
+            first_step: run.steps(),
             inbox,
             clock,
             since,
@@ -333,15 +364,5 @@ impl<'a> IntoFuture for RunBuilder<'a> {
 impl std::fmt::Debug for RunBuilder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RunBuilder").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-/// Two observers, one after the other.
-struct Both<'a>(Box<dyn DynObserver + 'a>, Box<dyn DynObserver + 'a>);
-
-impl Observer for Both<'_> {
-    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-        self.0.observe_boxed(event).await?;
-        self.1.observe_boxed(event).await
     }
 }

@@ -21,7 +21,7 @@ const QUEUE: usize = 64;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use futures_util::StreamExt;
 /// use stepfold_agent_loop::{Agent, RunEvent};
 ///

@@ -19,7 +19,7 @@ use crate::run::{Event, EventKind};
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Traces};
 ///
 /// let agent = Agent::builder(Script::parse("assistant: area 3")?).name("analyst").build()?;

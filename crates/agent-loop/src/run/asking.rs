@@ -96,8 +96,8 @@ impl Run {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
     /// use std::time::Duration;
     /// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Need, Run};
     ///

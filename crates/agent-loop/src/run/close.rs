@@ -18,11 +18,11 @@ pub(crate) fn not_run(call: &ToolCall, why: &str) -> CallOutcome {
 pub(crate) fn with_note(result: &ToolResult, note: &str) -> ToolResult {
     let content = match result.content() {
         ToolContent::Error(text) => ToolContent::Error(format!("{text}\n{note}")),
-        ToolContent::Value(_) => {
-            ToolContent::Parts(vec![Part::text(result.text().into_owned()), Part::text(format!("\n{note}"))])
-        }
         ToolContent::Parts(parts) => {
             ToolContent::Parts(parts.iter().cloned().chain([Part::text(format!("\n{note}"))]).collect())
+        }
+        _ => {
+            ToolContent::Parts(vec![Part::text(result.text().into_owned()), Part::text(format!("\n{note}"))])
         }
     };
     ToolResult::new(result.call_id(), result.name(), content)
@@ -34,6 +34,8 @@ pub(crate) struct Closing {
     pub(crate) messages: Vec<Arc<Message>>,
     pub(crate) delta: Delta,
     pub(crate) step_end: StepEnd,
+    /// The writes of each call among those: the index of the first, and their number.
+    pub(crate) merged: Vec<(usize, usize)>,
 }
 
 /// What the model reads when it repeats itself.
@@ -63,6 +65,7 @@ pub(crate) fn close(
         ..Closing::default()
     };
     for outcome in outcomes {
+        closing.merged.push((closing.delta.len(), outcome.delta.len()));
         closing.delta.extend(outcome.delta);
         closing.messages.push(Message::tool(outcome.result).into());
     }

@@ -22,7 +22,7 @@ use stepfold_trim::Summary;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Input};
 ///
 /// let agent = Agent::builder(Script::parse("assistant: area 3\nassistant: area 7")?).build()?;
@@ -52,15 +52,39 @@ pub struct Input {
     pub(crate) is_recorded: bool,
 }
 
+/// The newest format of a stored input. The first one does not say its number.
+const INPUT_FORMAT: u32 = 1;
+
 /// An input that waits in storage.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredInput {
+    #[serde(default = "first_format", skip_serializing_if = "is_first_format")]
+    format: u32,
     messages: Vec<Arc<Message>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     values: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     summary: Option<Summary>,
+}
+
+pub(crate) const fn first_format() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+pub(crate) const fn is_first_format(format: &u32) -> bool {
+    *format == first_format()
+}
+
+/// Refuses what a newer version has written.
+pub(crate) fn check_format<E: serde::de::Error>(what: &str, found: u32, newest: u32) -> Result<(), E> {
+    match found <= newest {
+        true => Ok(()),
+        false => Err(E::custom(format_args!(
+            "unsupported format {found} of {what}: written by a newer stepfold; update"
+        ))),
+    }
 }
 
 /// What need not be found out again about a conversation.
@@ -100,7 +124,7 @@ impl Input {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Input};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3\nassistant: area 7")?).build()?;
@@ -189,16 +213,16 @@ impl Input {
     /// # Ok::<(), serde_json::Error>(())
     /// ```
     pub fn to_json(&self) -> Option<Value> {
+        serde_json::to_value(self).ok()
+    }
+
+    /// The form that is stored; none if it has a state of its own.
+    fn stored(&self) -> Option<StoredInput> {
         if self.state.is_some() || self.delta.is_some() {
             return None;
         }
-        let Input { messages, values, summary, .. } = self;
-        serde_json::to_value(StoredInput {
-            messages: messages.clone(),
-            values: values.clone(),
-            summary: summary.clone(),
-        })
-        .ok()
+        let Input { messages, values, summary, .. } = self.clone();
+        Some(StoredInput { format: INPUT_FORMAT, messages, values, summary })
     }
 
     /// The input that [`to_json`](Input::to_json) gave.
@@ -206,8 +230,7 @@ impl Input {
     /// # Errors
     /// When the JSON is not of that form.
     pub fn from_json(stored: Value) -> Result<Self, serde_json::Error> {
-        let StoredInput { messages, values, summary } = serde_json::from_value(stored)?;
-        Ok(Input { messages, values, summary, ..Input::default() })
+        serde_json::from_value(stored)
     }
 
     /// The input that a recorded run began with, given the state before it and its first event.
@@ -225,6 +248,23 @@ impl Input {
         };
         let delta = Some(began.delta.clone());
         Input { state: Some(state), messages, delta, is_recorded: true, ..Input::default() }
+    }
+}
+
+/// As [`Input::to_json`] says: an error for an input with a state of its own.
+impl Serialize for Input {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let own_state = "an input with a state of its own is not stored: send messages and values";
+        self.stored().ok_or_else(|| serde::ser::Error::custom(own_state))?.serialize(serializer)
+    }
+}
+
+/// Refuses a newer format.
+impl<'de> Deserialize<'de> for Input {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let StoredInput { format, messages, values, summary } = StoredInput::deserialize(deserializer)?;
+        check_format("an input", format, INPUT_FORMAT)?;
+        Ok(Input { messages, values, summary, ..Input::default() })
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{
-    Arguments, ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
+    ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
 };
 use stepfold_state_core::state::State;
 use stepfold_tools::{AnsweredRequest, CallOutcome, Effect, Tool, Tools};
@@ -15,7 +15,7 @@ use super::call_ids::CallIds;
 use super::event::{Event, EventKind};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
-use super::task::Task;
+use super::task::{Task, shown_in};
 use super::unknown::UnknownCall;
 use super::work::{Item, ItemState, Plan, Walk, Work};
 use crate::agent::{Agent, HookPoint, Offer, Planner, RunLimits};
@@ -40,7 +40,7 @@ use stepfold_trim::{Summary, SummaryPlan, View};
 /// use stepfold_agent_loop::{Agent, Answer, Need, Run};
 /// use stepfold_state_core::chat::{Chunk, FinishReason, Message, Reply, ReplyBuilder};
 ///
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// # let model = Script::parse("")?;
 /// let agent = Agent::builder(model).build()?;
 /// let mut run = Run::new(&agent, "which area has most stalls?", "run-1")?;
@@ -48,7 +48,7 @@ use stepfold_trim::{Summary, SummaryPlan, View};
 ///     let answer = match run.decide() {
 ///         Need::Begin => Answer::Begin,
 ///         Need::Model => {
-///             // Ask a model with `run.request()`; here somebody just answers.
+///             // Ask a model with `run.request()`; here the answer is written down.
 ///             let mut reply = ReplyBuilder::new();
 ///             reply.push(Chunk::Text("area 3".to_owned()));
 ///             reply.push(Chunk::Finished(FinishReason::Stop));
@@ -203,7 +203,7 @@ pub enum Need {
     /// To be told to begin: [`Answer::Begin`](crate::Answer::Begin).
     Begin,
     /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked). After a tool, those that failed before:
-    /// [`Answer::Outcome`](crate::Answer::Outcome) for each of [`Run::pending_hooks`].
+    /// [`Answer::Outcomes`](crate::Answer::Outcomes) for each of [`Run::pending_hooks`].
     Hook(HookPoint),
     /// A summary of the beginning of the conversation: [`Answer::Summary`](crate::Answer::Summary).
     Summary(Box<SummaryPlan>),
@@ -215,11 +215,11 @@ pub enum Need {
     Interrupted,
     /// Decisions about [`Run::pending`]: [`Answer::Decisions`](crate::Answer::Decisions).
     Approval,
-    /// The outcomes of [`Run::open_calls`]: [`Answer::Outcome`](crate::Answer::Outcome) for each.
+    /// The outcomes of [`Run::open_calls`]: [`Answer::Outcomes`](crate::Answer::Outcomes) for each.
     Calls,
     /// The next superstep of a graph: [`Answer::Plan`](crate::Answer::Plan).
     Superstep,
-    /// The outcomes of [`Run::open_branches`]: [`Answer::Outcome`](crate::Answer::Outcome) for each, and what the agents
+    /// The outcomes of [`Run::open_branches`]: [`Answer::Outcomes`](crate::Answer::Outcomes) for each, and what the agents
     /// among them commit as [`Answer::Inner`](crate::Answer::Inner).
     Nodes,
     /// Nothing more: the run has ended.
@@ -298,7 +298,7 @@ impl Run {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Run};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
@@ -326,8 +326,8 @@ impl Run {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Need, Run, RunEvent};
     ///
     /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
@@ -435,7 +435,7 @@ impl Run {
     /// step](stepfold_tools::Toolset::is_static).
     pub fn offer_tools(&mut self, tools: Tools) {
         self.offer = Some(Offer::new(tools, self.agent.output_spec()));
-        // What has changed of tools that are asked for anew is for nobody to decide.
+        // Changes of tools that are listed anew need no decision.
         let _ = self.revive();
     }
 
@@ -584,9 +584,10 @@ impl Run {
     }
 
     /// The item at a place as a call: as it runs, or, of a branch, what a request about it shows.
-    pub(super) fn shown(&self, place: usize) -> ToolCall {
-        let none = || ToolCall::new("", "", Arguments::default());
-        self.task(place).map_or_else(none, |task| task.call())
+    pub(crate) fn shown(&self, place: usize) -> ToolCall {
+        let reply = self.state.messages().last().map(|reply| &**reply);
+        let calls = self.work().map_or(0, |work| work.items.len());
+        shown_in(reply, calls, place, self.item(place))
     }
 
     /// The tool of a name: of this step, or one that the agent has at every step.

@@ -187,8 +187,8 @@ impl Run {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, Decision, DecisionError, Decisions};
     ///
     /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
@@ -319,7 +319,7 @@ impl Run {
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
         self.check_decisions(&decisions)?;
-        // For a commit, a repeat is none.
+        // A repeat does not count as a commit.
         self.check_new(&decisions.decisions)?;
         let Decisions { decisions, by, idempotency_key } = decisions;
         let given = decisions.clone();

@@ -37,7 +37,7 @@ impl SharedValue {
         let is_small = match value {
             ValueRef::Json(value) => fits(value, &mut left),
             ValueRef::List(items) => items.iter().all(|item| fits(item, &mut left)),
-            ValueRef::Messages(_) => false,
+            _ => false,
         };
         match is_small {
             true => SharedValue::Is(value.to_json()),
@@ -77,7 +77,7 @@ impl Event {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use serde_json::json;
     /// use stepfold_agent_loop::{Agent, Event, Input, RunEvent};
     /// use stepfold_state_core::state::{Schema, State};

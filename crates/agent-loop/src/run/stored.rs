@@ -193,7 +193,7 @@ impl Run {
     ///
     /// # Examples
     /// ```
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Run};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;

@@ -221,15 +221,15 @@ fn tool_limits(form: &Form) -> CallLimits {
 }
 
 fn params(form: &Form) -> ModelParams {
-    ModelParams {
-        temperature: form.params.temperature,
-        top_p: form.params.top_p,
-        max_output_tokens: form.params.max_output_tokens,
-        seed: form.params.seed,
-        stop: form.params.stop.clone(),
-        server_tools: form.params.server_tools.iter().map(server_tool).collect(),
-        ..ModelParams::default()
-    }
+    let form = &form.params;
+    let mut params = ModelParams::default()
+        .with_stop(&form.stop)
+        .with_server_tools(form.server_tools.iter().map(server_tool));
+    params.temperature = form.temperature;
+    params.top_p = form.top_p;
+    params.max_output_tokens = form.max_output_tokens;
+    params.seed = form.seed;
+    params
 }
 
 fn server_tool(form: &ServerTools) -> ServerTool {

@@ -27,7 +27,8 @@ pub(super) async fn forks(place: &Place, json: bool) -> anyhow::Result<Ending> {
     let width = forks.iter().map(|fork| fork.id.as_str().chars().count()).max().unwrap_or(0);
     for fork in &forks {
         let (id, created) = (fork.id.as_str(), show::moment(fork.created));
-        show::line(format!("{id:width$}  {created}  from version {}", fork.version));
+        let row = show::styled(show::NAME, format!("{id:width$}")).with(show::DIM, format!("  {created}"));
+        show::line(row.and(format!("  from version {}", fork.version)));
     }
     if forks.is_empty() {
         show::note(format!("session {} has no forks", session.key().id));
@@ -87,7 +88,8 @@ pub(super) async fn labels(place: &Place, json: bool) -> anyhow::Result<Ending> 
     }
     let width = labels.iter().map(|(label, _)| label.as_str().chars().count()).max().unwrap_or(0);
     for (label, version) in &labels {
-        show::line(format!("{:width$}  version {version}", label.as_str()));
+        let name = show::styled(show::NAME, format!("{:width$}", label.as_str()));
+        show::line(name.and(format!("  version {version}")));
     }
     if labels.is_empty() {
         show::note(format!("session {} has no labels", session.key().id));

@@ -59,7 +59,7 @@ async fn talk(desk: &Desk, asked: &Asked, json: bool) -> anyhow::Result<Ending> 
                 }
                 last = match turn {
                     Ok(ending) => ending,
-                    // Somebody sits there and can say something else.
+                    // A person sits there and can say something else.
                     Err(error) if is_terminal && !error.is::<Stop>() => {
                         tell_error(&told(&error), json);
                         Ending::Failed

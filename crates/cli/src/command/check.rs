@@ -14,7 +14,7 @@ pub(super) fn check(paths: &[PathBuf], json: bool) -> Ending {
         let name = path.display().to_string();
         let faults = match AgentFile::read(path) {
             Ok(read) => read.and_then(AgentFile::check).err(),
-            // The other files are looked at all the same.
+            // The other files are checked anyway.
             Err(error) => {
                 let words = chain(error.as_ref());
                 let unread = json!({"error": words, "file": name}).to_string();

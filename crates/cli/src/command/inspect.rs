@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::graph::progress::Progress;
@@ -149,13 +150,17 @@ impl View<'_> {
         let mut at_work = Stage::default();
         for (committed, counts) in self.events() {
             for line in event_lines(committed, counts, &mut at_work) {
-                show::line(self.cutter.cut(&line));
+                show::row(&show::event(&self.cutter.cut(&line)), show::CONTENT);
             }
             if counts {
                 let before = state.clone();
                 if state.apply(&committed.event.actions.delta).is_ok() {
                     for change in self.changes(&state, &before) {
-                        show::line(self.cutter.cut(&format!("{:>17}~ {change}", "")));
+                        let before = format!("{:>width$}~ ", "", width = show::CONTENT);
+                        show::row(
+                            &show::key_and_value(&before, &self.cutter.cut(&change)),
+                            show::CONTENT + 4,
+                        );
                     }
                 }
             }
@@ -179,7 +184,8 @@ impl View<'_> {
                 fit => format!("; {fit}"),
             };
             let value = self.cutter.cut(&format!("{key} = {value}"));
-            show::line(show::Text::from(format!("{value}  ")).with(show::DIM, format!("({by}{fit})")));
+            let row = show::key_and_value("", &value).and("  ").with(show::DIM, format!("({by}{fit})"));
+            show::row(&row, 4);
         }
     }
 
@@ -280,8 +286,8 @@ pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut 
 /// The commit of a run that an event stores.
 pub(super) fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
     let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
-    let (messages, delta) = (event.messages.clone(), event.actions.delta.clone());
-    stepfold::agent_loop::Event::from_rest(event.kind.as_str(), record.data.clone(), messages, delta).ok()
+    let commit: stepfold::agent_loop::Event = record.read().ok()?;
+    Some(commit.with_content(event.messages.clone(), event.actions.delta.clone()))
 }
 
 /// The values that a session began with, or that retention has left of what it deleted: what its log builds on. Values
@@ -301,7 +307,8 @@ pub(super) async fn at(desk: &Desk, key: &SessionKey, version: Option<&At>) -> a
         Some(version) => Some(desk.version(key, version).await?),
         None => None,
     };
-    let get = GetSession { version, ..GetSession::new(key.clone()) };
+    let mut get = GetSession::new(key.clone());
+    get.version = version;
     Ok(desk.runner.store().get(get).await?)
 }
 

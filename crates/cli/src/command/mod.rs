@@ -15,6 +15,7 @@ mod run;
 mod sessions;
 mod state;
 mod verify;
+mod work;
 
 use crate::agent_file::form::Form;
 use crate::agent_file::graph_form::GraphForm;
@@ -42,6 +43,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Resume { place, asked, approve, reject, modify, with_changed_agent, key, .. } => {
             let decided = resume::Decided { approve, reject, modify, key: key.as_deref() };
             resume::resume(place, asked, &decided, *with_changed_agent, json).await
+        }
+        Command::Work { place, asked, parallel, once } => {
+            work::work(place, asked, parallel.get(), *once, json).await
         }
         Command::Inbox { place, remove } => inbox::inbox(place, remove, json).await,
         Command::Replay { place } => history::replay(place, json).await,

@@ -4,6 +4,7 @@ use serde_json::json;
 use stepfold::prelude::*;
 use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
 use stepfold::session_scopes::{EventRange, GetSession, Session, SessionStore as _, WorkerId};
+use stepfold::terminal::Look;
 
 use crate::args::{Place, WhenBusy};
 use crate::desk::Desk;
@@ -40,12 +41,9 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
         let parent = session.parent.as_ref();
         let parent = parent.map(|parent| format!(", forked from {} at {}", parent.id, parent.version));
         let id = session.key.id.as_str();
-        show::line(format!(
-            "{id:width$}  {updated}  version {}{}{}",
-            session.version,
-            parent.unwrap_or_default(),
-            status.words(),
-        ));
+        let version = format!("version {}{}", session.version, parent.unwrap_or_default());
+        let row = show::styled(show::NAME, format!("{id:width$}")).with(show::DIM, format!("  {updated}  "));
+        show::row(&row.and(version).with(status.look(), status.words()), width + 2);
     }
     if sessions.is_empty() {
         show::note(desk.no_session());
@@ -72,6 +70,15 @@ enum Activity {
 }
 
 impl Status {
+    fn look(&self) -> Look {
+        match (&self.activity, self.messages) {
+            (Activity::Interrupted, _) => Look::BAD,
+            (Activity::Running(_), _) => Look::GOOD,
+            (Activity::Idle, 0) => Look::PLAIN,
+            _ => Look::ASK,
+        }
+    }
+
     /// What a session is at, by its claim and its newest event, and what is in its inbox.
     async fn of(desk: &Desk, session: &Session) -> anyhow::Result<Self> {
         let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();

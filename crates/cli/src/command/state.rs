@@ -29,13 +29,13 @@ pub(super) async fn get(place: &Place, key: Option<&str>, json: bool) -> anyhow:
         if json {
             show::line(Value::Object(seen.collect()).to_string());
         } else {
-            seen.for_each(|(key, value)| show::line(format!("{key} = {value}")));
+            seen.for_each(|(key, value)| show::row(&show::key_and_value("", &format!("{key} = {value}")), 4));
         }
         return Ok(Ending::Done);
     };
     if let Some(value) = state.get(key) {
         let value = match fit(&session, desk.runner.schema(), key) {
-            // Whoever names it wants to see it.
+            // A key that is named is shown.
             Fit::Undeclared => Some(value.to_json()),
             fit => seen(&desk, key, value.to_json(), fit),
         };

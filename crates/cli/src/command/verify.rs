@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use stepfold::session_scopes::{FaultKind, SessionStore as _, Verified, VerifySessions};
+use stepfold::terminal::Look;
 
 use crate::args::Place;
 use crate::desk::Desk;
@@ -45,12 +46,12 @@ impl Report {
     }
 
     fn show(&self) {
-        self.verified.faults.iter().for_each(|fault| show::line(fault.to_string()));
+        self.verified.faults.iter().for_each(|fault| show::line(show::styled(Look::BAD, fault.to_string())));
         if let Some((head, found)) = &self.expected {
             show::line(found.words(*head));
         }
         if let Some(head) = self.head {
-            show::line(format!("head {head}"));
+            show::line(show::styled(show::DIM, format!("head {head}")));
         }
         show::note(summary(&self.verified));
     }

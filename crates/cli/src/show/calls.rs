@@ -1,4 +1,4 @@
-//! Calls that somebody has to know about: those that wait for a decision, and those that may have had their effect.
+//! Calls that a person must know about: those that wait for a decision, and those that may have had their effect.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ impl UnknownCall {
     /// For a person, who has to look whether it happened.
     pub(crate) fn words(&self) -> String {
         let call = call(&self.call);
-        // A node is named once: it is called by nobody.
+        // A node is named once: no model calls it.
         let call = if self.id == self.tool { escape_all_invisible(&self.id).into() } else { call };
         let call = call.trim_start_matches("> ");
         format!(

@@ -4,6 +4,7 @@ mod calls;
 mod cutter;
 mod nodes;
 mod restart;
+mod rows;
 mod stage;
 pub(crate) mod story;
 mod text;
@@ -19,6 +20,7 @@ pub(crate) use self::cutter::Cutter;
 use self::nodes::route;
 pub(crate) use self::nodes::{is_own, progress_lines};
 pub(crate) use self::restart::Restart;
+pub(crate) use self::rows::{CONTENT, event, key_and_value, row};
 pub(crate) use self::stage::Stage;
 pub(crate) use self::text::{
     DIM, NAME, Text, Traces, aside, bad, choose_verbose, end_of_output, is_at_terminal, is_verbose, line,

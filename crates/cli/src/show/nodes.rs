@@ -2,7 +2,7 @@
 //! side stay readable; routes, and how far the tasks are.
 //!
 //! What is said in the conversation of the graph is its reply, and goes to standard output, as that of an agent does. It
-//! is shown as it comes if nobody else speaks meanwhile, else when the step has ended.
+//! is shown as it comes if no other branch prints meanwhile, else when the step has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,7 +87,7 @@ impl Nodes {
             RunEvent::NodeFinished { branch, .. } => drop(self.at_work.remove(branch)),
             RunEvent::Ended(_) => {
                 self.at_work.clear();
-                // Whoever was stopped in the middle of a line.
+                // A branch that was stopped in the middle of a line.
                 let stopped: Vec<Vec<usize>> = self.texts.keys().cloned().collect();
                 return stopped.iter().flat_map(|path| self.rest_of_text(path)).collect();
             }

@@ -1,4 +1,4 @@
-//! What was going on in a run that goes on in another process: the first thing that somebody wants to know then.
+//! What was going on in a run that goes on in another process: the first question after a restart.
 
 use std::fmt;
 

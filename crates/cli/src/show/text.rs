@@ -18,7 +18,7 @@ const INDENT: usize = 4;
 /// Whether calls are shown in full.
 static IS_VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// How standard output failed, if it did. Nothing more is written to it then; what is done is done all the same.
+/// How standard output failed, if it did. Nothing more is written to it then; the work itself goes on.
 static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Makes it the choice of the process whether calls are shown in full.
@@ -31,7 +31,7 @@ pub(crate) fn is_verbose() -> bool {
     IS_VERBOSE.load(Ordering::Relaxed)
 }
 
-/// Whether somebody sits at a terminal and reads what is told beside the reply.
+/// Whether standard error is a terminal, where a person reads what is told beside the reply.
 pub(crate) fn is_at_terminal() -> bool {
     stderr_form().is_terminal()
 }
@@ -86,7 +86,7 @@ pub(crate) fn end_of_output() -> Option<&'static io::Error> {
 
 /// A line on standard error.
 pub(crate) fn note(text: impl Into<Text>) {
-    // When nobody can be told, there is nobody to tell.
+    // An error that cannot be printed is dropped.
     let text = text.into();
     let text = match stderr_form() {
         Form::Terminal { width } => text.wrapped(width, 0, INDENT),

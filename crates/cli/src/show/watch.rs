@@ -103,7 +103,7 @@ impl Watch {
         turns
     }
 
-    /// Turns the wheel, if something is waited for and somebody sits there.
+    /// Turns the wheel, if something is waited for and standard error is a terminal.
     pub(crate) fn turn(&mut self) {
         let Some(waiting) = self.waiting.as_mut().filter(|_| self.has_wheel) else { return };
         let wheel = WHEEL[waiting.turns % WHEEL.len()];
@@ -117,7 +117,7 @@ impl Watch {
     pub(crate) fn see(&mut self, seen: &Seen) {
         self.has_seen_run |= is_of_run(seen);
         match seen {
-            Seen::Event { number, event, is_earlier } if self.json => {
+            Seen::Event { number, event, is_earlier, .. } if self.json => {
                 let mut told = json!({"event": event, "number": number});
                 let is_earlier = *is_earlier || self.is_aside;
                 if is_earlier {

@@ -1,4 +1,4 @@
-//! What a decision approves: what was shown, whoever sends it, however often, and by whatever name.
+//! What a decision approves: what was shown, by any approver, however often, and by whatever name.
 
 use std::fs;
 use std::process::{Command, Stdio};

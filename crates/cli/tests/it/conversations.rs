@@ -215,7 +215,7 @@ fn an_approval_pauses_and_another_process_decides() {
         "resume a.toml",
         expect![[r#"
         | session s1
-        | error: nothing to resume in session a/local/s1: its last run has ended
+        | error: nothing to resume in session a/local/s1: no run of it is interrupted or paused
         exit 2
     "#]],
     );
@@ -242,7 +242,7 @@ fn an_approval_pauses_and_another_process_decides() {
 }
 
 #[test]
-fn whoever_is_asked_can_decide_change_or_wait() {
+fn an_approver_can_decide_modify_or_wait() {
     let room = Room::new(PAYER, PAYING);
     room.check_with(
         "chat a.toml -s s1 --interactive",
@@ -278,7 +278,7 @@ fn whoever_is_asked_can_decide_change_or_wait() {
     room.check(
         "resume a.toml --abandon",
         expect![[r#"
-            the run is given up after 1 step; the session can be used
+            run abandoned after 1 step; the session is ready for the next message
             | session s1
         "#]],
     );
@@ -339,7 +339,7 @@ fn a_message_that_is_not_taken_is_no_secret() {
     assert!(!said.contains("hello") && said.contains("user:      and the other"), "{said}");
 }
 
-/// Nobody listens there: that it is asked again is said while it is, and why once.
+/// No server listens there: that it is asked again is said while it is, and why once.
 #[test]
 fn a_model_that_cannot_be_reached_is_no_secret() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

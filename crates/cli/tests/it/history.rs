@@ -181,7 +181,7 @@ fn a_head_that_was_noted_shows_any_later_change() {
     let json = room.json(&format!("verify a.toml -s s1 --json --head {noted}"));
     assert_eq!((&json["whole"], &json["expected"]["contained"]), (&true.into(), &false.into()));
 
-    // One that was cut off has no such version.
+    // One that was interrupted has no such version.
     let said = verify(&noted.replacen('5', "9", 1));
     assert!(said.starts_with("missing: the head of version 9 cannot be read: "), "{said}");
     assert!(said.contains("version 9 of session ") && said.ends_with("exit 1\n"), "{said}");

@@ -30,3 +30,4 @@ mod spans;
 mod terminal;
 mod tools;
 mod usage;
+mod work;

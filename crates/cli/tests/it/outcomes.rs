@@ -26,7 +26,10 @@ fn to_give_a_run_up_tells_what_is_unknown_and_asks_no_model() {
     let said = room.say("resume a.toml", "");
     assert!(said.contains("missing model") && said.ends_with("exit 2\n"), "{said}");
     let said = room.say("resume a.toml --abandon", "");
-    assert!(said.starts_with("the run is given up after 1 step; the session can be used\n"), "{said}");
+    assert!(
+        said.starts_with("run abandoned after 1 step; the session is ready for the next message\n"),
+        "{said}"
+    );
     assert!(said.contains("| outcome unknown: c1 slow()") && !said.contains("exit"), "{said}");
 
     let said = lines(&without_model().say("resume a.toml --abandon --json", ""));

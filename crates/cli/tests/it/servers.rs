@@ -54,7 +54,7 @@ impl Server {
                     _ => ("200 OK", String::new(), said.clone()),
                 };
                 let length = body.len();
-                // Whoever has read enough goes.
+                // A reader that has enough leaves.
                 let _ = write!(
                     stream,
                     "HTTP/1.1 {status}\r\n{more}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
@@ -137,7 +137,7 @@ fn only_hosts_that_are_named_are_asked() {
     );
     let text = room.say("run a.toml -s s1 go", "");
     assert!(text.contains(&format!("redirect rejected: host `127.0.0.1:{port}` not allowed")), "{text}");
-    assert!(elsewhere.asked.lock().unwrap().is_empty(), "nobody asked the other host");
+    assert!(elsewhere.asked.lock().unwrap().is_empty(), "the other host got no request");
 }
 
 #[test]

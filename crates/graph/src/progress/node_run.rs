@@ -36,6 +36,7 @@ const TRACKING: &str = "tracking a node";
 /// # Ok::<(), stepfold_graph::progress::ProgressError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct NodeRun {
     /// The node.
     pub node: String,

@@ -1,4 +1,4 @@
-//! The typed state of a deep-research agent: the template of spec/004, field by field.
+//! The typed state of a deep-research agent: the template that such agents use on LangGraph, field by field.
 //!
 //! A field that is `None` is left out when the struct is written as JSON, since a null would be a value.
 //!
@@ -255,9 +255,9 @@ impl fmt::Display for TaskStatus {
 /// use serde_json::json;
 /// use stepfold_graph::progress::NodeOutput;
 ///
-/// let output: NodeOutput = serde_json::from_value(json!({"text": "of nobody"}))?;
-/// assert_eq!((output.node.as_str(), &output.extras["text"]), ("", &json!("of nobody")));
-/// assert_eq!(serde_json::to_value(&output)?, json!({"text": "of nobody"}));
+/// let output: NodeOutput = serde_json::from_value(json!({"text": "without a node"}))?;
+/// assert_eq!((output.node.as_str(), &output.extras["text"]), ("", &json!("without a node")));
+/// assert_eq!(serde_json::to_value(&output)?, json!({"text": "without a node"}));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

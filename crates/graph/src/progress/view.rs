@@ -26,6 +26,7 @@ use super::{keys, progress, writes};
 /// # Ok::<(), stepfold_graph::progress::ProgressError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Progress {
     /// How much of all tasks is completed, from 0 to 100.
     pub percentage: u8,
@@ -41,6 +42,7 @@ pub struct Progress {
 
 /// One task as people see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TaskProgress {
     /// Its id.
     pub id: i64,

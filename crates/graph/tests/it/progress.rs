@@ -51,7 +51,7 @@ fn two_tasks() -> State {
 
 // ========== The typed state ==========
 
-/// The fields of the template of spec/004, in its order.
+/// The fields of the template, in its order.
 const TEMPLATE: [&str; 24] = [
     "graph_type",
     "query",
@@ -217,7 +217,7 @@ fn objects_of_any_form_are_kept_as_the_template_says() {
         ("router_decision", json!({"node": 7, "reason": null, "targets": []})),
         ("errors", json!([{"error": "it is down"}])),
         ("errors", json!([{"message": "", "node": null, "task_id": "one"}])),
-        ("outputs", json!([{"text": "of nobody"}])),
+        ("outputs", json!([{"text": "without a node"}])),
         ("outputs", json!([{"content": null, "kind": 1, "node": ""}, {}])),
         ("tasks", json!([{"error": {"code": 7}, "id": 1, "status": "blocked", "title": null}])),
         ("tasks", json!(null)),
@@ -232,10 +232,10 @@ fn objects_of_any_form_are_kept_as_the_template_says() {
     }
     // A bare object is an item, and what is there stays.
     let mut state = two_tasks();
-    state.set("outputs", json!({"text": "of nobody"})).unwrap();
+    state.set("outputs", json!({"text": "without a node"})).unwrap();
     state.set(keys::OUTPUTS, vec![NodeOutput::new("planner", "two")]).unwrap();
     let outputs = state.get(keys::OUTPUTS).unwrap().unwrap();
-    assert_eq!((outputs[0].node.as_str(), &outputs[0].extras["text"]), ("", &json!("of nobody")));
+    assert_eq!((outputs[0].node.as_str(), &outputs[0].extras["text"]), ("", &json!("without a node")));
     assert_eq!(outputs[1], NodeOutput::new("planner", "two"));
     // No tasks any more; the next ones begin anew.
     state.set("tasks", json!(null)).unwrap();
@@ -320,7 +320,7 @@ fn outputs_of_ones_own() {
         (json!({}), false),
         (json!({"outputs": null}), false),
         (json!({"outputs": []}), false),
-        (json!({"outputs": ["planner", {"text": "of nobody"}, {"node": 7}]}), false),
+        (json!({"outputs": ["planner", {"text": "without a node"}, {"node": 7}]}), false),
         (json!({"outputs": [{"node": "planner"}, null, 3]}), true),
     ] {
         let state = State::with_values(&schema, outputs.clone()).unwrap();
@@ -668,7 +668,7 @@ fn counts_that_are_none() {
         }
         assert_eq!(state, before);
     }
-    // A null beside a count is none, and a list was never a map.
+    // A null beside a count is no entry, and a list was never a map.
     let state = State::with_values(&schema, json!({"execution_counts": {"planner": null}})).unwrap();
     assert_eq!(executions(&state, "planner").unwrap(), 0);
     let list = State::with_values(&schema, json!({"execution_counts": [1]})).unwrap();
@@ -1151,7 +1151,7 @@ proptest! {
     /// what each alone would have made of its own task.
     #[test]
     fn workers_in_any_order_lose_nothing(
-        tasks in tasks().prop_filter("somebody works", |tasks| !tasks.is_empty()),
+        tasks in tasks().prop_filter("there are tasks", |tasks| !tasks.is_empty()),
         ends in prop::collection::vec(end(), 12),
         order in Just((0..12_usize).collect::<Vec<_>>()).prop_shuffle(),
     ) {

@@ -17,6 +17,7 @@ mod calls;
 mod interop;
 mod kit;
 mod lists;
+mod messages;
 mod peer;
 mod questions;
 mod remote;

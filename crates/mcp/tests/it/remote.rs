@@ -138,7 +138,7 @@ async fn a_wrong_token_is_an_error_that_does_not_show_it() {
         .await
         .unwrap_err()
         .to_string();
-    assert!(error.starts_with("MCP server `remote` cannot be started: "), "{error}");
+    assert!(error.starts_with("MCP server `remote` could not be started: "), "{error}");
     assert!(error.contains("uth") && !error.contains("wr0ng"), "{error}");
 }
 

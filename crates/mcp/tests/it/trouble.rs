@@ -14,7 +14,7 @@ use crate::peer::FILE;
 #[tokio::test]
 async fn a_server_that_dies_at_start_says_why() {
     let error = peer("dies").build().unwrap().start().await.unwrap_err();
-    let expected = "MCP server `peer` cannot be started: the process ended (exit status: 7); \
+    let expected = "MCP server `peer` could not be started: the process ended (exit status: 7); \
                     its standard error ends: no config file: /etc/peer.toml";
     assert_eq!(error.to_string(), expected);
 }
@@ -22,7 +22,7 @@ async fn a_server_that_dies_at_start_says_why() {
 #[tokio::test]
 async fn a_program_that_is_not_there_is_an_error() {
     let error = Server::command("gone", ["/no/such/program"]).build().unwrap().start().await.unwrap_err();
-    let expected = "MCP server `gone` cannot be started: No such file or directory (os error 2)";
+    let expected = "MCP server `gone` could not be started: No such file or directory (os error 2)";
     assert_eq!(error.to_string(), expected);
 }
 
@@ -138,7 +138,7 @@ async fn a_server_that_is_gone_for_good_is_a_failed_call_that_was_not_made() {
     assert_eq!(call(&server, "die", json!({})).await.status, CallStatus::Unknown);
     std::fs::remove_file(&program).unwrap();
     let line = line_of(&crate::kit::call_with(&tools, "other", json!({})).await);
-    let expected = "Failed(Error): tool 'other' was not called: MCP server `peer` cannot be started: \
+    let expected = "Failed(Error): tool 'other' was not called: MCP server `peer` could not be started: \
                     No such file or directory (os error 2)";
     assert_eq!(line, expected);
 }

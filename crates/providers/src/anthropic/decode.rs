@@ -100,7 +100,7 @@ impl Decoder {
     /// Reads an event of a stream.
     fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if !value.is_object() {
-            return Err(Bad::malformed("expected a JSON object as the event"));
+            return Err(Bad::Unreadable("expected a JSON object as the event".to_owned()));
         }
         let index = value["index"].as_u64().unwrap_or(0);
         // The kind is in two places; some servers send only one.
@@ -146,6 +146,9 @@ impl Decoder {
             self.stop_block(0, out);
         }
         self.stop_reason(&value["stop_reason"]);
+        // A whole JSON body is a complete reply, with or without a reason.
+        let by_calls = if self.calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls };
+        self.end.reason.get_or_insert(by_calls);
         self.end.is_over = true;
         Ok(())
     }
@@ -179,12 +182,7 @@ impl Decoder {
                 let (id, name) = (self.ids.unique(block["id"].as_str()), text("name"));
                 self.calls.push(name.clone());
                 let arguments = String::new();
-                out.push(Chunk::ToolCall(ToolCallChunk {
-                    index: number,
-                    id: Some(id),
-                    name: Some(name),
-                    arguments,
-                }));
+                out.push(Chunk::ToolCall(ToolCallChunk::new(number, arguments).with_id(id).with_name(name)));
                 // Code that the server runs calls tools as well: what called goes back with the call.
                 if let Some(caller) = block.get(message::CALLER).filter(|caller| !caller.is_null()) {
                     out.push(Chunk::PartExtras(Extras::from_iter([(message::CALLER, caller.clone())])));
@@ -209,7 +207,7 @@ impl Decoder {
             ("input_json_delta", Some(Block::Call { number, has_more, .. })) => {
                 let arguments = text("partial_json");
                 *has_more |= !arguments.is_empty();
-                out.push(Chunk::ToolCall(ToolCallChunk { index: *number, id: None, name: None, arguments }));
+                out.push(Chunk::ToolCall(ToolCallChunk::new(*number, arguments)));
             }
             ("input_json_delta", Some(Block::Unknown { input, .. })) => input.push_str(&text("partial_json")),
             ("input_json_delta", _) => {
@@ -252,15 +250,13 @@ impl Decoder {
         let (cached, written) = (number("cache_read_input_tokens"), number("cache_creation_input_tokens"));
         let details = self.usage.get("output_tokens_details");
         let thought = details.and_then(|details| details["thinking_tokens"].as_u64());
-        out.push(Chunk::Usage(Usage {
-            // Tokens read from and written to the cache are counted separately.
-            input_tokens: number("input_tokens").saturating_add(cached).saturating_add(written),
-            output_tokens: number("output_tokens"),
-            cached_input_tokens: cached,
-            reasoning_tokens: thought.unwrap_or(0),
-            cache_write_tokens: written,
-            ..Usage::default()
-        }));
+        // Tokens read from and written to the cache are counted separately.
+        let input = number("input_tokens").saturating_add(cached).saturating_add(written);
+        let usage = Usage::new(input, number("output_tokens"))
+            .with_cached_input_tokens(cached)
+            .with_cache_write_tokens(written)
+            .with_reasoning_tokens(thought.unwrap_or(0));
+        out.push(Chunk::Usage(usage));
     }
 }
 
@@ -300,7 +296,7 @@ fn stop(block: Block, out: &mut Vec<Chunk>) {
             if input.as_object().is_some_and(|input| !input.is_empty()) =>
         {
             let arguments = input.to_string();
-            out.push(Chunk::ToolCall(ToolCallChunk { index: number, id: None, name: None, arguments }));
+            out.push(Chunk::ToolCall(ToolCallChunk::new(number, arguments)));
         }
         Block::Unknown { mut block, input } => {
             if let Ok(input) = serde_json::from_str::<Value>(&input) {

@@ -114,7 +114,7 @@ impl Dialect for Messages {
             ("top_p", params.top_p.map(Value::from)),
             ("stop_sequences", (!params.stop.is_empty()).then(|| json!(params.stop))),
             ("output_config", format),
-            ("tool_choice", tool_choice(wire::tool_choice(request))),
+            ("tool_choice", tool_choice(wire::tool_choice(request))?),
             ("container", message::container(&request.messages)),
             ("system", (!system.is_empty()).then(|| system.into())),
         ]))
@@ -154,13 +154,14 @@ fn tool(spec: &ToolSpec) -> Value {
     tool
 }
 
-fn tool_choice(choice: &ToolChoice) -> Option<Value> {
-    match choice {
+fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
+    Ok(match choice {
         ToolChoice::Auto => None,
         ToolChoice::None => Some(json!({"type": "none"})),
         ToolChoice::Required => Some(json!({"type": "any"})),
         ToolChoice::Named(name) => Some(json!({"type": "tool", "name": name})),
-    }
+        other => return Err(wire::unknown_choice(other)),
+    })
 }
 
 fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {

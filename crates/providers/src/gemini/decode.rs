@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use stepfold_state_core::chat::{
-    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, ToolCallChunk, ToolChoice, Usage,
+    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice,
+    Usage,
 };
 
 use super::content::{self, CALL_ID};
@@ -71,7 +72,7 @@ impl Decoder {
 
     fn response(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if !value.is_object() {
-            return Err(Bad::malformed("expected a JSON object as the event"));
+            return Err(Bad::Unreadable("expected a JSON object as the event".to_owned()));
         }
         if value.get("error").is_some_and(|error| !error.is_null()) {
             return Err(Bad::Said(value.to_string()));
@@ -88,7 +89,15 @@ impl Decoder {
         }
         let first = |candidate: &&Value| candidate["index"].as_u64().unwrap_or(0) == 0;
         let candidate = value["candidates"].as_array().into_iter().flatten().find(first);
-        candidate.map_or(Ok(()), |candidate| self.candidate(candidate, out))
+        let Some(candidate) = candidate else {
+            return Ok(());
+        };
+        self.candidate(candidate, out)?;
+        if self.end.is_over {
+            // A whole JSON body is a complete reply, with or without a reason.
+            self.end.reason.get_or_insert(FinishReason::Stop);
+        }
+        Ok(())
     }
 
     fn candidate(&mut self, candidate: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
@@ -131,6 +140,12 @@ impl Decoder {
         let signature = content::signature(part);
         if let Some(text) = part["text"].as_str() {
             let text = text.to_owned();
+            if text.is_empty() && signature.is_some() {
+                // A signature belongs to its part, also where that says nothing.
+                let part = if part["thought"] == true { Part::reasoning(text) } else { Part::text(text) };
+                out.push(Chunk::Part(Part { extras: signature.unwrap_or_default(), ..part }));
+                return;
+            }
             out.push(if part["thought"] == true { Chunk::Reasoning(text) } else { Chunk::Text(text) });
         } else if part["functionCall"].is_object() {
             self.call(&part["functionCall"], out);
@@ -150,7 +165,7 @@ impl Decoder {
         let is_given = given == Some(id.as_str());
         let arguments = if call["args"].is_null() { "{}".to_owned() } else { call["args"].to_string() };
         self.calls.push(name.clone());
-        let call = ToolCallChunk { index, id: Some(id.clone()), name: Some(name), arguments };
+        let call = ToolCallChunk::new(index, arguments).with_id(id.clone()).with_name(name);
         out.push(Chunk::ToolCall(call));
         if is_given {
             out.push(Chunk::PartExtras(Extras::from_iter([(CALL_ID, id)])));
@@ -175,11 +190,10 @@ fn logprobs(result: &Value) -> impl Iterator<Item = Value> {
 fn usage(value: &Value) -> Option<Usage> {
     let number = |name: &str| value[name].as_u64().unwrap_or(0);
     let reasoning_tokens = number("thoughtsTokenCount");
-    value.is_object().then(|| Usage {
-        input_tokens: number("promptTokenCount").saturating_add(number("toolUsePromptTokenCount")),
-        output_tokens: number("candidatesTokenCount").saturating_add(reasoning_tokens),
-        cached_input_tokens: number("cachedContentTokenCount"),
-        reasoning_tokens,
-        ..Usage::default()
-    })
+    let input = number("promptTokenCount").saturating_add(number("toolUsePromptTokenCount"));
+    let output = number("candidatesTokenCount").saturating_add(reasoning_tokens);
+    let usage = Usage::new(input, output)
+        .with_cached_input_tokens(number("cachedContentTokenCount"))
+        .with_reasoning_tokens(reasoning_tokens);
+    value.is_object().then_some(usage)
 }

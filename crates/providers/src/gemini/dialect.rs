@@ -95,7 +95,7 @@ impl Dialect for GenerateContent {
         Ok(wire::fields([
             ("systemInstruction", (!system.is_empty()).then(|| json!({"parts": system}))),
             ("generationConfig", (!config.is_empty()).then(|| config.into())),
-            ("toolConfig", tool_choice(wire::tool_choice(request))),
+            ("toolConfig", tool_choice(wire::tool_choice(request))?),
         ]))
     }
 
@@ -135,12 +135,13 @@ impl Dialect for GenerateContent {
 /// The environment variables that usually hold the key.
 pub(crate) const KEYS: &[&str] = &["GEMINI_API_KEY", "GOOGLE_API_KEY"];
 
-fn tool_choice(choice: &ToolChoice) -> Option<Value> {
+fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
     let config = match choice {
-        ToolChoice::Auto => return None,
+        ToolChoice::Auto => return Ok(None),
         ToolChoice::None => json!({"mode": "NONE"}),
         ToolChoice::Required => json!({"mode": "ANY"}),
         ToolChoice::Named(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+        other => return Err(wire::unknown_choice(other)),
     };
-    Some(json!({"functionCallingConfig": config}))
+    Ok(Some(json!({"functionCallingConfig": config})))
 }

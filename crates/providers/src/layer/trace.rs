@@ -16,6 +16,7 @@ use super::ModelLayer;
 
 /// Whether traces hold the text of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TraceContent {
     /// They do not.
     #[default]

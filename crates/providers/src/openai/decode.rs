@@ -161,7 +161,10 @@ impl Decoder {
     }
 
     fn choice(&mut self, choice: RawChoice, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        if let Some(said) = choice.delta.or(choice.message) {
+        // Beside a delta stands the text so far, beside a whole message a delta without content.
+        let said =
+            if self.end.is_over { choice.message.or(choice.delta) } else { choice.delta.or(choice.message) };
+        if let Some(said) = said {
             self.delta(said, out);
         }
         // A refusal is text of the reply as well.
@@ -263,8 +266,10 @@ impl Decoder {
         let arguments = fragment(&arguments).into_owned();
         call.arguments.push(&arguments);
         let our_id = is_new.then(|| call.our_id.clone());
-        if is_new || name.is_some() || !arguments.is_empty() {
-            out.push(Chunk::ToolCall(ToolCallChunk { index: position, id: our_id, name, arguments }));
+        if is_new || name.is_some() || !arguments.is_empty() || !extra_content.is_null() {
+            let mut chunk = ToolCallChunk::new(position, arguments);
+            (chunk.id, chunk.name) = (our_id, name);
+            out.push(Chunk::ToolCall(chunk));
         }
         if !extra_content.is_null() {
             out.push(Chunk::PartExtras(Extras::from_iter([("extra_content", extra_content)])));
@@ -370,36 +375,36 @@ pub(crate) fn usage(value: &Value) -> Option<Usage> {
     if input_tokens.is_none() && output_tokens.is_none() {
         return None;
     }
-    Some(Usage {
-        input_tokens: input_tokens.unwrap_or(0),
-        output_tokens: output_tokens.unwrap_or(0),
-        cached_input_tokens: number(&[
-            "/prompt_tokens_details/cached_tokens",
-            "/input_tokens_details/cached_tokens",
-            "/prompt_token_details/cached_tokens",
-            "/prompt_cache_hit_tokens",
-            "/num_cached_tokens",
-            "/cached_tokens",
-        ])
-        .unwrap_or(0),
-        reasoning_tokens: number(&[
-            "/completion_tokens_details/reasoning_tokens",
-            "/output_tokens_details/reasoning_tokens",
-            "/reasoning_tokens",
-        ])
-        .unwrap_or(0),
-        cache_write_tokens: number(&[
-            "/prompt_tokens_details/cache_write_tokens",
-            "/prompt_tokens_details/cache_creation_tokens",
-            "/input_tokens_details/cache_write_tokens",
-            "/cache_creation_input_tokens",
-        ])
-        .unwrap_or(0),
-        cost: ["/cost/total_cost", "/cost", "/estimated_cost"]
-            .iter()
-            .find_map(|name| value.pointer(name)?.as_f64())
-            .map_or(Cost::default(), Cost::from_dollars),
-    })
+    let number = |names: &[&str]| number(names).unwrap_or(0);
+    let cached = number(&[
+        "/prompt_tokens_details/cached_tokens",
+        "/input_tokens_details/cached_tokens",
+        "/prompt_token_details/cached_tokens",
+        "/prompt_cache_hit_tokens",
+        "/num_cached_tokens",
+        "/cached_tokens",
+    ]);
+    let written = number(&[
+        "/prompt_tokens_details/cache_write_tokens",
+        "/prompt_tokens_details/cache_creation_tokens",
+        "/input_tokens_details/cache_write_tokens",
+        "/cache_creation_input_tokens",
+    ]);
+    let reasoning = number(&[
+        "/completion_tokens_details/reasoning_tokens",
+        "/output_tokens_details/reasoning_tokens",
+        "/reasoning_tokens",
+    ]);
+    let cost = ["/cost/total_cost", "/cost", "/estimated_cost"]
+        .iter()
+        .find_map(|name| value.pointer(name)?.as_f64())
+        .map_or(Cost::default(), Cost::from_dollars);
+    let usage = Usage::new(input_tokens.unwrap_or(0), output_tokens.unwrap_or(0))
+        .with_cached_input_tokens(cached)
+        .with_cache_write_tokens(written)
+        .with_reasoning_tokens(reasoning)
+        .with_cost(cost);
+    Some(usage)
 }
 
 #[cfg(test)]

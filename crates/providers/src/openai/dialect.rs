@@ -129,7 +129,7 @@ impl Dialect for ChatCompletions {
     fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let (preset, params) = (&self.preset, &request.params);
         let asks = ChatCompletionStreamOptions { include_usage: Some(true), include_obfuscation: None };
-        let choice = tool_choice(preset, wire::tool_choice(request));
+        let choice = tool_choice(preset, wire::tool_choice(request))?;
         let format = request.response_format.as_ref().map(|format| response_format(preset, format));
         Ok(wire::fields([
             ("model", Some(model.into())),
@@ -169,17 +169,18 @@ impl Dialect for ChatCompletions {
     }
 }
 
-fn tool_choice(preset: &Preset, choice: &ToolChoice) -> Option<Value> {
-    Some(match choice {
+fn tool_choice(preset: &Preset, choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
+    Ok(Some(match choice {
         // It is the default everywhere.
-        ToolChoice::Auto => return None,
+        ToolChoice::Auto => return Ok(None),
         ToolChoice::None => json!(ChatCompletionToolChoiceOption::Mode(ToolChoiceOptions::None)),
         ToolChoice::Required => preset.required.into(),
         ToolChoice::Named(name) => {
             let function = FunctionName { name: name.clone() };
             json!(ChatCompletionToolChoiceOption::Function(ChatCompletionNamedToolChoice { function }))
         }
-    })
+        other => return Err(wire::unknown_choice(other)),
+    }))
 }
 
 fn response_format(preset: &Preset, format: &ResponseFormat) -> Result<Value, ModelError> {

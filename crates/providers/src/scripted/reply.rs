@@ -23,7 +23,7 @@ use stepfold_state_core::chat::{
 /// let calls = ScriptedReply::from(r#"I look it up. > c1 search(q="stalls") > c2 fetch(id=7)"#);
 /// let cut = ScriptedReply::from("so far, so").finished(FinishReason::Length);
 /// let paid = ScriptedReply::from(Message::assistant("area 3"))
-///     .with_usage(Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() });
+///     .with_usage(Usage::new(12, 3));
 /// let busy = ScriptedReply::from(ModelErrorKind::Overloaded);
 /// # let _ = (calls, cut, paid, busy);
 /// ```

@@ -53,6 +53,7 @@ fn options(request: &ChatRequest) -> String {
         ToolChoice::None => lines.push("# tool choice: none".to_owned()),
         ToolChoice::Required => lines.push("# tool choice: required".to_owned()),
         ToolChoice::Named(name) => lines.push(format!("# tool choice: {name}")),
+        other => lines.push(format!("# tool choice: {other:?}")),
     }
     if let Some(model) = &request.model {
         lines.push(format!("# model: {model}"));

@@ -45,7 +45,7 @@ fn ask(model: &impl ChatModel, request: ChatRequest) -> Result<Reply, ModelError
 }
 
 fn script() -> Scripted {
-    let usage = Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() };
+    let usage = Usage::new(12, 3);
     let limited = ModelError::new(ModelErrorKind::RateLimited, "too many")
         .with_retry_after(Duration::from_millis(1500))
         .with_provider("p")
@@ -64,7 +64,7 @@ fn script() -> Scripted {
 fn requests() -> Vec<ChatRequest> {
     let search = ToolSpec::new("search", "Finds.", json!({"type": "object"}));
     let second = "user: which area?\nassistant: ~\"hm\" \"I look.\" > c1 search(q=\"stalls\\n== request {}\")\ntool c1: [3, 4]";
-    let params = ModelParams { temperature: Some(0.5), ..ModelParams::default() };
+    let params = ModelParams::default().with_temperature(0.5);
     vec![
         request("user: which area?").with_tools([search.clone()]),
         request(second).with_tools([search.clone()]),

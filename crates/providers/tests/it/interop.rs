@@ -154,12 +154,8 @@ async fn llama_cpp_with_a_real_model() {
         .base_url(format!("http://127.0.0.1:{port}/v1"))
         .build()
         .unwrap();
-    let params = |tokens| ModelParams {
-        max_output_tokens: Some(tokens),
-        seed: Some(7),
-        temperature: Some(0.0),
-        ..ModelParams::default()
-    };
+    let params =
+        |tokens| ModelParams::default().with_max_output_tokens(tokens).with_seed(7).with_temperature(0.0);
 
     // First nobody is there, then it loads, then it answers; each has its kind.
     let mut kinds = Vec::new();

@@ -138,7 +138,7 @@ async fn nothing_that_was_handed_on_is_sent_again() {
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_notices_is_no_beginning() {
-    let usage = Usage { input_tokens: 1, ..Usage::default() };
+    let usage = Usage::new(1, 0);
     let silent = ScriptedReply::from("").with_id("r1").with_usage(usage).truncated();
     let script = Scripted::new([silent, ScriptedReply::from("ok").with_id("r2")]);
     let reply = script.layer(policy()).respond(request()).into_reply().await.unwrap();
@@ -169,7 +169,7 @@ async fn fallback_leaves_out_what_is_addressed_to_another_provider() {
     let [first, second, third, fourth] = models.clone();
     let model = first.layer(Fallback::to(second).or(third).or(fourth));
     let extras = Extras::from_iter([("thinking", true)]);
-    let params = ModelParams { temperature: Some(0.5), extras: extras.clone(), ..ModelParams::default() };
+    let params = ModelParams::default().with_temperature(0.5).with_extra("thinking", true);
     model.respond(request().with_params(params)).into_reply().await.unwrap_err();
     let asked = models.map(|model| model.last_request().unwrap().params);
     assert!(asked.iter().all(|params| params.temperature == Some(0.5)));
@@ -335,7 +335,7 @@ async fn a_finished_reply_is_not_lost_to_a_timeout() {
 
 #[test]
 fn traces_have_the_names_of_the_conventions_and_no_content() {
-    let usage = Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() };
+    let usage = Usage::new(12, 3);
     let reply =
         || ScriptedReply::from("area 3").with_usage(usage).with_id("r1").finished(FinishReason::Length);
     let told = spans(|| {
@@ -494,4 +494,30 @@ async fn a_stack_is_applied_to_several_models_with_limits_of_their_own() {
         let text = ask(&model).await;
         assert_eq!(text, "ok after 60s\n");
     }
+}
+
+/// Also the whole time is that of the model, not of whoever reads.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_the_reader_does_not_count() {
+    let limits = Timeout::NONE.first_token(seconds(5)).idle(seconds(5)).total(seconds(5));
+    let mut reply = Scripted::new(["one two three four"]).layer(limits).respond(request());
+    while let Some(chunk) = reply.next().await {
+        chunk.unwrap();
+        crate::pass(seconds(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_of_nothing_is_no_wish_for_haste() {
+    let script = Scripted::new([limited(Some(0)), limited(Some(0)), "ok".into()]);
+    let start = Instant::now();
+    script.layer(policy()).respond(request()).into_reply().await.unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(1_500), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_estimate_of_tokens_does_not_overflow() {
+    let model = Scripted::new(["ok"]).layer(RateLimit::per_minute(10).tokens_per_minute(600));
+    let params = ModelParams { max_output_tokens: Some(u64::MAX), ..ModelParams::default() };
+    model.respond(request().with_params(params)).into_reply().await.unwrap();
 }

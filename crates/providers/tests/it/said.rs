@@ -14,8 +14,8 @@ use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
 use stepfold_providers::probe::{self, Response};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Content, Extras, ImageDetail, Media, Message, ModelError, ModelErrorKind,
-    ModelParams, Part, Reply, Role, ToolCall, ToolResult, ToolSpec, Transcript,
+    ChatModel, ChatRequest, Content, ImageDetail, Media, Message, ModelError, ModelErrorKind, ModelParams,
+    Part, Reply, Role, ToolCall, ToolResult, ToolSpec, Transcript,
 };
 
 use crate::server::{Asked, Check, Play, Server, check_any, check_gemini, pretty};
@@ -194,9 +194,7 @@ async fn names_logprobs_and_fields_of_tools() {
     "#]],
     )
     .await;
-    let asks = |count| {
-        of([Message::user("hi")]).with_params(ModelParams { logprobs: Some(count), ..ModelParams::default() })
-    };
+    let asks = |count| of([Message::user("hi")]).with_params(ModelParams::default().with_logprobs(count));
     let logprobs = |body: &Value| {
         let names = ["logprobs", "top_logprobs", "include", "generationConfig"];
         names.iter().filter_map(|name| Some((*name, body.get(*name)?.clone()))).collect()
@@ -336,8 +334,7 @@ async fn a_call_by_code_goes_back_with_its_caller_and_its_container() {
     assert_eq!(sent["messages"][1]["content"][0]["input"], json!({"code": "await search('stalls')"}));
     assert_eq!(body(next)["container"], Value::Null);
     // The caller's own choice is what counts.
-    let extras = Extras::from_iter([("container", "container_9")]);
-    let params = ModelParams { extras, ..ModelParams::default() };
+    let params = ModelParams::default().with_extra("container", "container_9");
     let own = write(&ChatRequest::new(turn).with_params(params)).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&own).unwrap()["container"], "container_9");
 }
@@ -455,8 +452,9 @@ fn a_stored_response_is_gone_on_from_where_that_is_asked_for() {
     let body = |request: &ChatRequest| serde_json::from_slice::<Value>(&write(request).unwrap()).unwrap();
     let plain = of([Message::user("and now?")]);
     assert_eq!((&body(&plain)["store"], body(&plain).get("previous_response_id")), (&json!(false), None));
-    let extras = Extras::from_iter([("store", json!(true)), ("previous_response_id", json!("resp_1"))]);
-    let sent = body(&plain.with_params(ModelParams { extras, ..ModelParams::default() }));
+    let params =
+        ModelParams::default().with_extra("store", true).with_extra("previous_response_id", "resp_1");
+    let sent = body(&plain.with_params(params));
     assert_eq!((&sent["store"], &sent["previous_response_id"]), (&json!(true), &json!("resp_1")));
     assert_eq!(sent["input"].as_array().unwrap().len(), 1);
 }

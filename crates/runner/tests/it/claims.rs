@@ -498,13 +498,13 @@ fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
             threads(async {
                 let gate = Arc::new(Semaphore::new(if is_at_work { 0 } else { 9 }));
                 let (one, two) = two_workers(world, || gated_echo(&gate)).await;
-                let stored = EnqueueInput {
-                    key: one.key().clone(),
+                let stored = EnqueueInput::new(
+                    one.key().clone(),
                     kind,
-                    idempotency_key: OperationId::new("m1").unwrap(),
-                    body: Input::new().say("hello").to_json().unwrap(),
-                    at: Seconds::default().now(),
-                };
+                    OperationId::new("m1").unwrap(),
+                    Input::new().say("hello").to_json().unwrap(),
+                    Seconds::default().now(),
+                );
                 world.store().enqueue(stored).await.unwrap();
                 let faster = one.clone();
                 world.wire.before(0, async move {

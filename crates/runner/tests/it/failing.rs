@@ -369,13 +369,13 @@ fn that_cannot_begin() -> [Input; 2] {
 
 /// A message that was stored by a process which died before its run began.
 async fn left_by_a_dead_process(world: &World, session: &SessionHandle, input: &Input) {
-    let stored = EnqueueInput {
-        key: session.key().clone(),
-        kind: InboxKind::Message,
-        idempotency_key: OperationId::new("m1").unwrap(),
-        body: input.to_json().unwrap(),
-        at: Still.now(),
-    };
+    let stored = EnqueueInput::new(
+        session.key().clone(),
+        InboxKind::Message,
+        OperationId::new("m1").unwrap(),
+        input.to_json().unwrap(),
+        Still.now(),
+    );
     world.store().enqueue(stored).await.unwrap();
 }
 

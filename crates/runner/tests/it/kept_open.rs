@@ -209,7 +209,7 @@ fn a_session_that_was_pruned_past_what_is_known_of_it_is_read_anew() {
             two.run("two").await.unwrap();
             let before = two.read(EventRange::None).await.unwrap().version;
             two.run("three").await.unwrap();
-            let prune = PruneSession { key: two.key().clone(), before: Before::Version(before) };
+            let prune = PruneSession::new(two.key().clone(), Before::Version(before));
             world.store().prune(prune).await.unwrap();
             let kept_open = one.run("four").await.unwrap().transcript().to_string();
             let anew = world.session(agent()).await.last_run().await.unwrap().unwrap();

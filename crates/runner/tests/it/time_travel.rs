@@ -349,8 +349,7 @@ async fn go_through(world: &World, story: &Story, keys: &Keys) -> (SessionHandle
                 session.rewind(at(*percent)).await.unwrap();
             }
             Next::Prune(percent) => {
-                let prune =
-                    PruneSession { key: session.key().clone(), before: Before::Version(at(*percent)) };
+                let prune = PruneSession::new(session.key().clone(), Before::Version(at(*percent)));
                 world.store().prune(prune).await.unwrap();
             }
         }
@@ -559,7 +558,7 @@ fn a_pruned_session_replays_from_where_its_record_begins() {
             say(&session, "look").await;
             say(&session, "see").await;
             for (keep_after, runs) in [(first - 1, 2), (first + 2, 1)] {
-                let prune = PruneSession { key: session.key().clone(), before: Before::Version(keep_after) };
+                let prune = PruneSession::new(session.key().clone(), Before::Version(keep_after));
                 world.store().prune(prune).await.unwrap();
                 assert_eq!(session.replay(&agent().build().unwrap()).await.unwrap(), runs);
             }
@@ -579,7 +578,7 @@ fn pruned_at_each_version(agent: impl Fn(&Keys) -> AgentBuilder) {
             }
             for at in 1..=version(&session).await {
                 let fork = session.fork(format!("fork-{at}"), None).await.unwrap();
-                let prune = PruneSession { key: fork.key().clone(), before: Before::Version(at) };
+                let prune = PruneSession::new(fork.key().clone(), Before::Version(at));
                 world.store().prune(prune).await.unwrap();
                 let runner = world.runner(agent().build().unwrap()).build();
                 let fork = runner.session("ada", format!("fork-{at}")).await.unwrap();
@@ -634,7 +633,7 @@ fn a_run_that_waits_goes_on_after_the_turns_before_it_were_pruned() {
                 say(&session, "look look").await;
                 let before = version(&session).await;
                 session.run("pay").await.unwrap();
-                let prune = PruneSession { key: session.key().clone(), before: Before::Version(before) };
+                let prune = PruneSession::new(session.key().clone(), Before::Version(before));
                 world.store().prune(prune).await.unwrap();
             });
             process(async {
@@ -667,7 +666,7 @@ fn a_run_that_waits_goes_on_after_a_turn_before_it_was_pruned_in_part() {
                 say(&session, "look look").await;
                 let before = version(&session).await;
                 session.run("pay").await.unwrap();
-                let prune = PruneSession { key: session.key().clone(), before: Before::Version(at) };
+                let prune = PruneSession::new(session.key().clone(), Before::Version(at));
                 world.store().prune(prune).await.unwrap();
                 at == before
             });
@@ -703,7 +702,7 @@ fn processes_agree_on_the_conversation_of_a_session_that_was_pruned() {
                 if at > version(&early).await {
                     break;
                 }
-                let prune = PruneSession { key: early.key().clone(), before: Before::Version(at) };
+                let prune = PruneSession::new(early.key().clone(), Before::Version(at));
                 world.store().prune(prune).await.unwrap();
                 let late = open(&id).await;
                 for session in [&late, &early, &late] {
@@ -734,7 +733,7 @@ fn a_session_that_is_pruned_up_to_a_version_that_a_rewind_hid_replays() {
             session.rewind(first).await.unwrap();
             say(&session, "see").await;
             for oldest in first + 1..=second {
-                let prune = PruneSession { key: session.key().clone(), before: Before::Version(oldest) };
+                let prune = PruneSession::new(session.key().clone(), Before::Version(oldest));
                 world.store().prune(prune).await.unwrap();
                 let runs = session.replay(&agent().build().unwrap()).await.unwrap();
                 assert_eq!(runs, 1, "pruned at {oldest}");

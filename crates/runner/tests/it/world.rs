@@ -13,9 +13,10 @@ use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, Ids};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, MemoryStore,
-    PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey,
-    Session, SessionError, SessionPage, SessionStore, SqliteStore, Timestamp, Values, WriteScope,
+    EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, ListUnattended,
+    ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed,
+    RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore, SqliteStore, Timestamp,
+    Unattended, UserId, Values, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerBuilder, SessionHandle, WallClock};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream, Role};
@@ -171,7 +172,8 @@ impl World {
             .tools(tools.map(|tool| tool.build().unwrap()).to_vec())
     }
 
-    /// A tool that leaves its idempotency key in the trace, and its name in the state.
+    /// A tool that leaves its idempotency key in the trace, and its name in the state. The calls of a reply end one after
+    /// the other, in the order of the digits in their ids, so that each outcome is a commit.
     pub(crate) fn tool(&self, name: &str, effect: Effect) -> ToolBuilder {
         let (trace, word) = (self.trace.clone(), name.to_owned());
         let function = move |RawArgs(arguments): RawArgs, context: ToolContext| {
@@ -186,6 +188,10 @@ impl World {
                     context.writer().set(key, value)?;
                 }
                 context.writer().set("user:n", json!(1))?;
+                let turn: u32 = context.call_id().trim_start_matches('c').parse().unwrap_or_default();
+                for _ in 0..turn {
+                    tokio::task::yield_now().await;
+                }
                 Ok::<_, ToolError>(json!(format!("{word} is done")))
             }
         };
@@ -532,6 +538,8 @@ impl SessionStore for Watched {
         write_scope: WriteScope => Values;
         prune: PruneSession => Pruned;
         inbox: ReadInbox => Vec<InboxEntry>;
+        users: ListUsers => Vec<UserId>;
+        unattended: ListUnattended => Vec<Unattended>;
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-//! # use stepfold_agent_loop::test_kit::Script;
+//! use stepfold_agent_loop::test_kit::Script;
 //! use stepfold_agent_loop::Agent;
 //! use stepfold_runner::Runner;
 //! use stepfold_server::mcp::AgentServer;

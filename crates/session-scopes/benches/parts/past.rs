@@ -83,17 +83,8 @@ fn with_rewinds<B: Bench>(rewinds: u64) -> B {
 
 fn rewind<B: Bench>(bench: &B, to: u64) {
     let event = event();
-    let request = RewindSession {
-        key: key("s"),
-        expected: Expected::Any,
-        to,
-        event: event.id,
-        invocation: event.invocation,
-        author: event.author,
-        at: event.at,
-        claim: None,
-        taken: Vec::new(),
-    };
+    let request =
+        RewindSession::new(key("s"), Expected::Any, to, event.id, event.invocation, event.author, event.at);
     bench.wait(bench.store().rewind(request)).expect("the version is there");
 }
 

@@ -99,6 +99,7 @@ impl<F> Exam<F> {
 
 /// How an exam went.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Report {
     /// The cases that passed.
     pub passed: Vec<&'static str>,

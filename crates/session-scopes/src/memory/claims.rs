@@ -79,7 +79,7 @@ impl Inner {
 
     pub(super) fn release(&mut self, request: &ReleaseClaim) {
         if let Ok(entry) = self.at_work(&request.key)
-            && let Ok(fence) = entry.work.fence.released(&request.key, request.token)
+            && let Ok(fence) = entry.work.fence.given_up(request, None)
         {
             entry.work.fence = fence;
         }

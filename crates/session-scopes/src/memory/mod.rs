@@ -8,6 +8,7 @@ mod branches;
 mod changed;
 mod claims;
 mod inbox;
+mod lists;
 mod tenant;
 mod versions;
 
@@ -23,8 +24,9 @@ use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EventRange, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
-    ListForks, ListSessions, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim,
-    Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
+    ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Unattended,
+    Verified, VerifySessions, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -130,6 +132,14 @@ impl SessionStore for MemoryStore {
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
         self.lock().forks(&request)
+    }
+
+    async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
+        Ok(self.lock().users(&request))
+    }
+
+    async fn unattended(&self, request: ListUnattended) -> Result<Vec<Unattended>, SessionError> {
+        self.lock().unattended(&request)
     }
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
@@ -347,7 +357,7 @@ impl Inner {
     fn entry(&self, key: &SessionKey) -> Result<(&App, &Tenant, &Entry), SessionError> {
         let found = self.apps.get(&key.app).and_then(|app| {
             let tenant = app.users.get(&key.user)?;
-            Some((app, tenant, tenant.sessions.get(&key.id)?))
+            Some((app, tenant, &**tenant.sessions.get(&key.id)?))
         });
         found.ok_or_else(|| SessionError::not_found(key))
     }

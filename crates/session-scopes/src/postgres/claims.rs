@@ -141,11 +141,11 @@ pub(super) async fn renew(connection: Object, request: &RenewClaim) -> Result<Re
 }
 
 pub(super) async fn release(connection: Object, request: &ReleaseClaim) -> Result<(), SessionError> {
-    let ReleaseClaim { key, token } = request;
+    let key = &request.key;
     in_transaction!(connection, |inside| {
         let found = lock(inside, key).await?;
         if let Some(row) = found.first().map(|row| SessionRow::read(row, key)).transpose()?
-            && let Ok(fence) = row.work.fence.released(key, *token)
+            && let Ok(fence) = row.work.fence.given_up(request, Some(row.now))
         {
             put_fence(inside, &row, &fence).await?;
         }

@@ -9,6 +9,7 @@ mod branches;
 mod claims;
 mod error;
 mod inbox;
+mod lists;
 mod plan;
 mod read;
 mod rows;
@@ -36,14 +37,15 @@ use self::rows::Cache;
 use self::transaction::within;
 use crate::apply::initial;
 use crate::error::SessionError;
-use crate::ids::Label;
+use crate::ids::{Label, UserId};
 use crate::rows::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, EventRange, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
-    ListSessions, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed,
-    RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
+    ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Unattended,
+    Verified, VerifySessions, WriteScope,
 };
 
 /// A connection that was idle for longer than this is tested before use.
@@ -349,6 +351,16 @@ impl SessionStore for PostgresStore {
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
         let connection = self.connection().await?;
         self.within(Box::pin(read::forks(connection, &request.key))).await
+    }
+
+    async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
+        let connection = self.connection().await?;
+        self.within(Box::pin(lists::users(connection, &request))).await
+    }
+
+    async fn unattended(&self, request: ListUnattended) -> Result<Vec<Unattended>, SessionError> {
+        let connection = self.connection().await?;
+        self.within(Box::pin(lists::unattended(connection, &request))).await
     }
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {

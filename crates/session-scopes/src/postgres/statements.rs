@@ -162,6 +162,18 @@ statements! {
         session!(), " WHERE app = $1 AND owner = $2 AND (updated, number) < ($3, $4) ",
         "ORDER BY updated DESC, number DESC LIMIT $5"
     );
+    // Each user costs one look-up in the index, however many sessions it has.
+    LIST_USERS = "WITH RECURSIVE u (owner) AS ( \
+        SELECT MIN(owner) FROM stepfold_sessions WHERE app = $1 AND owner > $2 UNION ALL \
+        SELECT (SELECT MIN(s.owner) FROM stepfold_sessions s WHERE s.app = $1 AND s.owner > u.owner) \
+        FROM u WHERE u.owner IS NOT NULL) \
+        SELECT owner FROM u WHERE owner IS NOT NULL LIMIT $3";
+    LIST_UNATTENDED = concat!(
+        "SELECT owner, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL ",
+        "FROM stepfold_sessions WHERE app = $1 AND (claim_owner IS NOT NULL OR inbox > 0) ",
+        "AND (claim_expires IS NULL OR claim_expires <= ", now!(), ") ",
+        "AND (COALESCE(claim_expires, updated), number) > ($2::bigint, $3::bigint) ORDER BY since, number LIMIT $4"
+    );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
     ADD_SESSION = "INSERT INTO stepfold_sessions \
         (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life, work, seal) \

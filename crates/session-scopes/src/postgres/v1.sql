@@ -25,6 +25,8 @@ CREATE TABLE stepfold_sessions (
     UNIQUE (app, owner, id)
 );
 CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, owner, updated, number);
+-- Those in which work may be left: few, whatever the number of idle ones.
+CREATE INDEX stepfold_sessions_at_work ON stepfold_sessions (app, claim_expires) WHERE claim_owner IS NOT NULL OR inbox > 0;
 
 -- What waits in the inboxes of sessions, and what was taken from them last.
 CREATE TABLE stepfold_inbox (

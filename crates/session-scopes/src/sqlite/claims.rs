@@ -96,9 +96,8 @@ pub(super) fn renew(desk: &mut Desk, request: &RenewClaim) -> Result<Renewed, Se
 }
 
 pub(super) fn release(desk: &mut Desk, request: &ReleaseClaim) -> Result<(), SessionError> {
-    let ReleaseClaim { key, token } = request;
-    match SessionRow::find(&desk.connection, key)? {
-        Some(row) => row.work.fence.released(key, *token).map_or(Ok(()), |fence| put(desk, &row, &fence)),
+    match SessionRow::find(&desk.connection, &request.key)? {
+        Some(row) => row.work.fence.given_up(request, None).map_or(Ok(()), |fence| put(desk, &row, &fence)),
         None => Ok(()),
     }
 }

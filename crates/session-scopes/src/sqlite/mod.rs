@@ -12,6 +12,7 @@ mod error;
 mod file;
 mod history;
 mod inbox;
+mod lists;
 mod past;
 mod read;
 mod schemas;
@@ -39,18 +40,20 @@ use self::threads::{Desk, Readers, Threads, Writer, start_readers, start_writer}
 use self::write::Prepared;
 use crate::apply::initial;
 use crate::error::SessionError;
-use crate::ids::Label;
+use crate::ids::{Label, UserId};
 use crate::rows::check_size;
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
-    PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession,
-    ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
+    ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
+    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Unattended, Verified,
+    VerifySessions, WriteScope,
 };
 
 /// The guarantee of a commit after its return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// It is on the disk: it survives a loss of power.
     #[default]
@@ -381,6 +384,14 @@ impl SessionStore for SqliteStore {
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
         self.0.readers.run(move |desk| branches::forks(desk, &request)).await
+    }
+
+    async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
+        self.0.readers.run(move |desk| lists::users(desk, &request)).await
+    }
+
+    async fn unattended(&self, request: ListUnattended) -> Result<Vec<Unattended>, SessionError> {
+        self.0.readers.run(move |desk| lists::unattended(desk, &request)).await
     }
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {

@@ -31,6 +31,8 @@ CREATE TABLE stepfold_sessions (
     waiting INTEGER NOT NULL DEFAULT 0, work INTEGER NOT NULL, seal BLOB NOT NULL,
     UNIQUE (app, user, id)
 );
+-- Those in which work may be left: few, whatever the number of idle ones.
+CREATE INDEX stepfold_sessions_at_work ON stepfold_sessions (app, claim_expires) WHERE claim_owner IS NOT NULL OR inbox > 0;
 
 -- What waits in the inboxes of sessions, and what was taken from them last.
 CREATE TABLE stepfold_inbox (

@@ -6,6 +6,7 @@ use crate::time::Timestamp;
 
 /// The forks of a session to be listed.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ListForks {
     /// Of which session.
     pub key: SessionKey,
@@ -20,6 +21,7 @@ impl ListForks {
 
 /// A session that was made from another one's history: of the same app and user.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ForkInfo {
     /// The fork.
     pub id: SessionId,
@@ -29,8 +31,16 @@ pub struct ForkInfo {
     pub created: Timestamp,
 }
 
+impl ForkInfo {
+    /// A fork that begins with this version.
+    pub const fn new(id: SessionId, version: u64, created: Timestamp) -> Self {
+        ForkInfo { id, version, created }
+    }
+}
+
 /// The labels of a session to be read.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReadLabels {
     /// Of which session.
     pub key: SessionKey,
@@ -45,6 +55,7 @@ impl ReadLabels {
 
 /// A label to be given to a version, or taken away.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LabelVersion {
     /// Of which session.
     pub key: SessionKey,

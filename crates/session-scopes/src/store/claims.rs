@@ -15,6 +15,7 @@ use crate::time::Timestamp;
 
 /// A worker's claim on a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Claim {
     /// The owner.
     pub owner: WorkerId,
@@ -24,8 +25,16 @@ pub struct Claim {
     pub expires: Timestamp,
 }
 
+impl Claim {
+    /// A claim of this worker.
+    pub const fn new(owner: WorkerId, token: u64, expires: Timestamp) -> Self {
+        Claim { owner, token, expires }
+    }
+}
+
 /// Whether an unexpired claim is taken from its holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TakeOver {
     /// Never: the request is rejected with [`SessionError::Claimed`].
     #[default]
@@ -49,6 +58,7 @@ impl TakeOver {
 
 /// A session to be claimed.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ClaimSession {
     /// Which.
     pub key: SessionKey,
@@ -78,6 +88,7 @@ impl ClaimSession {
 
 /// A claim to be kept for longer: the heartbeat of a worker.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RenewClaim {
     /// On which session.
     pub key: SessionKey,
@@ -89,8 +100,16 @@ pub struct RenewClaim {
     pub at: Timestamp,
 }
 
+impl RenewClaim {
+    /// Renews the claim with this token.
+    pub const fn new(key: SessionKey, token: u64, duration: Duration, at: Timestamp) -> Self {
+        RenewClaim { key, token, duration, at }
+    }
+}
+
 /// That a claim was renewed, and whether there is something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Renewed {
     /// The current claim.
     pub claim: Claim,
@@ -98,19 +117,45 @@ pub struct Renewed {
     pub inbox: u64,
 }
 
+impl Renewed {
+    /// The answer of a store: the claim, and the position of the newest waiting entry in the inbox.
+    pub const fn new(claim: Claim, inbox: u64) -> Self {
+        Renewed { claim, inbox }
+    }
+}
+
 /// A claim to be given up.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReleaseClaim {
     /// On which session.
     pub key: SessionKey,
     /// The token of the claim.
     pub token: u64,
+    /// If work is left, the time of the request: the claim is not removed but expires now, so that any worker may take
+    /// it, and [`unattended`](crate::SessionStore::unattended) lists the session. Stores with their own clock use that one.
+    pub unfinished: Option<Timestamp>,
+}
+
+impl ReleaseClaim {
+    /// Releases the claim with this token: its work is done.
+    pub fn new(key: SessionKey, token: u64) -> Self {
+        ReleaseClaim { key, token, unfinished: None }
+    }
+
+    /// Releases it although work is left, at this time.
+    #[must_use]
+    pub fn unfinished(mut self, at: Timestamp) -> Self {
+        self.unfinished = Some(at);
+        self
+    }
 }
 
 /// An append's action on the session's claim, in its own transaction.
 ///
 /// Time is the event's, or the database's where it has a clock that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AppendClaim {
     /// Claims the session, as [`ClaimSession`] does.
     Take {
@@ -320,6 +365,18 @@ impl Fence {
     pub(crate) fn released(&self, key: &SessionKey, token: u64) -> Result<Self, SessionError> {
         self.holder_of(key, token)?;
         Ok(Fence { token, holder: None })
+    }
+
+    /// The stored data after a release on request; `now` by the clock that counts.
+    pub(crate) fn given_up(
+        &self,
+        request: &ReleaseClaim,
+        now: Option<Timestamp>,
+    ) -> Result<Self, SessionError> {
+        let (key, token) = (&request.key, request.token);
+        let Some(at) = request.unfinished else { return self.released(key, token) };
+        let (owner, expires) = self.holder_of(key, token)?;
+        Ok(Fence { token, holder: Some((owner.clone(), (*expires).min(now.unwrap_or(at)))) })
     }
 
     /// Refuses a token that is not the current one.

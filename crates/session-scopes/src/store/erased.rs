@@ -11,11 +11,12 @@ use std::sync::Arc;
 use super::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
-    PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession,
-    ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
+    ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
+    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Unattended, Verified,
+    VerifySessions, WriteScope,
 };
 use crate::error::SessionError;
-use crate::ids::Label;
+use crate::ids::{Label, UserId};
 use crate::session::{Session, Values};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
@@ -61,6 +62,8 @@ erase! {
     forks: ListForks => Vec<ForkInfo>;
     set_label: LabelVersion => Option<u64>;
     labels: ReadLabels => Vec<(Label, u64)>;
+    users: ListUsers => Vec<UserId>;
+    unattended: ListUnattended => Vec<Unattended>;
     claim: ClaimSession => Claim;
     renew: RenewClaim => Renewed;
     release: ReleaseClaim => ();

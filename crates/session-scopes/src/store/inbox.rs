@@ -69,6 +69,7 @@ impl FromStr for InboxKind {
 
 /// An entry for the inbox of a session.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EnqueueInput {
     /// Of which session.
     pub key: SessionKey,
@@ -80,6 +81,19 @@ pub struct EnqueueInput {
     pub body: Value,
     /// When.
     pub at: Timestamp,
+}
+
+impl EnqueueInput {
+    /// Enqueues an entry of this kind. A repeated request with the same idempotency key gets the position of the first.
+    pub fn new(
+        key: SessionKey,
+        kind: InboxKind,
+        idempotency_key: OperationId,
+        body: impl Into<Value>,
+        at: Timestamp,
+    ) -> Self {
+        EnqueueInput { key, kind, idempotency_key, body: body.into(), at }
+    }
 }
 
 /// The digest of an entry's content, independent of key order; compared for equal idempotency keys.
@@ -130,6 +144,7 @@ impl EnqueueInput {
 
 /// That an entry was accepted: it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Enqueued {
     /// Its position: entries are taken in the order of their positions, which is that of acceptance.
     pub position: u64,
@@ -143,8 +158,16 @@ pub struct Enqueued {
     pub version: u64,
 }
 
+impl Enqueued {
+    /// The answer of a store to an entry that it accepts for the first time.
+    pub const fn new(position: u64, claim: Option<Claim>, version: u64) -> Self {
+        Enqueued { position, claim, version, is_repeat: false }
+    }
+}
+
 /// An inbox to be read.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReadInbox {
     /// Of which session.
     pub key: SessionKey,
@@ -168,6 +191,7 @@ impl ReadInbox {
 
 /// An entry that waits in an inbox.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct InboxEntry {
     /// Its position. Positions grow over the life of the session.
     pub position: u64,
@@ -181,8 +205,22 @@ pub struct InboxEntry {
     pub at: Timestamp,
 }
 
+impl InboxEntry {
+    /// An entry at this position.
+    pub const fn new(
+        position: u64,
+        kind: InboxKind,
+        idempotency_key: OperationId,
+        body: Value,
+        at: Timestamp,
+    ) -> Self {
+        InboxEntry { position, kind, idempotency_key, body, at }
+    }
+}
+
 /// Entries to be dropped from an inbox without an event: withdrawn, or obeyed.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DequeueInput {
     /// Of which session.
     pub key: SessionKey,

@@ -4,6 +4,7 @@ mod branches;
 mod claims;
 mod erased;
 mod inbox;
+mod lists;
 mod past;
 mod requests;
 mod verify;
@@ -21,6 +22,8 @@ pub use self::inbox::{
     REMEMBERED_INPUTS, ReadInbox,
 };
 pub(crate) use self::inbox::{InputDigest, PreparedInput};
+pub use self::lists::{ListUnattended, ListUsers, Unattended};
+pub(crate) use self::requests::page_of;
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, ForkSession,
     GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, Receipt,
@@ -28,7 +31,7 @@ pub use self::requests::{
 };
 pub use self::verify::{Fault, FaultKind, FaultPlace, MAX_FAULTS, Verified, VerifySessions};
 use crate::error::SessionError;
-use crate::ids::Label;
+use crate::ids::{Label, UserId};
 use crate::session::{Session, Values};
 
 /// Stores sessions.
@@ -45,6 +48,7 @@ use crate::session::{Session, Values};
 ///   others lose no update, however many writers there are.
 /// - A session is reached by its whole key only.
 /// - The future of an operation may be dropped: the operation is made whole or not at all also then.
+#[doc(alias("checkpointer", "saver", "memory", "persistence"))]
 pub trait SessionStore: Send + Sync + 'static {
     /// Creates a session and returns it with its merged values. The given values go to their scopes; those of
     /// `app:` and `user:` through their handlers.
@@ -166,6 +170,28 @@ pub trait SessionStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<(Label, u64)>, SessionError>> + Send {
         let _ = request;
         async { Err(unsupported(LABELS)) }
+    }
+
+    /// Lists the users of an app that have sessions, in the order of their ids.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`] by a store that does not list them.
+    fn users(&self, request: ListUsers) -> impl Future<Output = Result<Vec<UserId>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported("lists of users")) }
+    }
+
+    /// Lists the sessions of an app in which work is left and no worker is, the longest waiting first. The cost does
+    /// not depend on the other sessions.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidCursor`]; [`SessionError::Unsupported`] by a store without claims.
+    fn unattended(
+        &self,
+        request: ListUnattended,
+    ) -> impl Future<Output = Result<Vec<Unattended>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(CLAIMS)) }
     }
 
     /// Claims a session for a worker. A worker that already holds the claim gets a new one, with another

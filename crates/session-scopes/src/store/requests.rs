@@ -22,6 +22,7 @@ use crate::time::Timestamp;
 
 /// A session to be made.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CreateSession {
     /// The application.
     pub app: AppId,
@@ -84,6 +85,7 @@ impl CreateSession {
 
 /// A session to be read.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GetSession {
     /// Which.
     pub key: SessionKey,
@@ -256,6 +258,7 @@ pub const REMEMBERED_REMOVALS: usize = 1_000;
 
 /// The events of a session that are read. Other events cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EventRange {
     /// None.
     None,
@@ -265,12 +268,35 @@ pub enum EventRange {
     Last(usize),
     /// Those after a version.
     AfterVersion(u64),
+    /// The oldest ones after a version, up to a number: a page. The next one begins after the last of these.
+    Page {
+        /// The version before the first.
+        after: u64,
+        /// The maximum number.
+        limit: usize,
+    },
     /// Those after the newest event that is older than this.
     Since(Timestamp),
 }
 
+/// The first versions after one in some ranges, up to a number, as ranges.
+pub(crate) fn page_of(ranges: &[(u64, u64)], after: u64, limit: usize) -> Vec<(u64, u64)> {
+    let mut left = limit as u64;
+    let mut page = Vec::new();
+    for (first, last) in ranges {
+        let first = (*first).max(after.saturating_add(1));
+        let last = (*last).min(first.saturating_add(left).saturating_sub(1));
+        if left > 0 && first <= last {
+            left -= last - first + 1;
+            page.push((first, last));
+        }
+    }
+    page
+}
+
 /// Sessions to be listed.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ListSessions {
     /// The application.
     pub app: AppId,
@@ -376,6 +402,7 @@ impl Cursor {
 
 /// Some sessions, the one that was written last first.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SessionPage {
     /// The sessions.
     pub sessions: Vec<Session>,
@@ -383,8 +410,16 @@ pub struct SessionPage {
     pub next: Option<Cursor>,
 }
 
+impl SessionPage {
+    /// A page, with the cursor of the next one.
+    pub const fn new(sessions: Vec<Session>, next: Option<Cursor>) -> Self {
+        SessionPage { sessions, next }
+    }
+}
+
 /// A session to be deleted.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DeleteSession {
     /// Which.
     pub key: SessionKey,
@@ -427,6 +462,7 @@ impl DeleteSession {
 
 /// The result of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Deleted {
     /// The number of events that the session showed.
     pub events: u64,
@@ -434,6 +470,13 @@ pub struct Deleted {
     pub session_keys: Vec<String>,
     /// The user's keys, if they went as well.
     pub user_keys: Vec<String>,
+}
+
+impl Deleted {
+    /// The answer of a store: how many events the session showed, and its own keys.
+    pub const fn new(events: u64, session_keys: Vec<String>) -> Self {
+        Deleted { events, session_keys, user_keys: Vec::new() }
+    }
 }
 
 /// The version that a writer counts on.
@@ -464,6 +507,7 @@ impl From<u64> for Expected {
 
 /// An event to be committed.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct AppendEvent {
     /// To which session.
     pub key: SessionKey,
@@ -558,6 +602,7 @@ impl AppendEvent {
 
 /// That an event was committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Receipt {
     /// The event.
     pub event: EventId,
@@ -589,6 +634,7 @@ impl Receipt {
 
 /// A session to be made from another one's history.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ForkSession {
     /// From which.
     pub from: SessionKey,
@@ -632,6 +678,7 @@ impl ForkSession {
 
 /// A session to be taken back.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RewindSession {
     /// Which.
     pub key: SessionKey,
@@ -654,6 +701,27 @@ pub struct RewindSession {
 }
 
 impl RewindSession {
+    /// Rewinds a session to an earlier version. The rest describes the event that records it.
+    pub fn new(
+        key: SessionKey,
+        expected: impl Into<Expected>,
+        to: u64,
+        event: EventId,
+        invocation: InvocationId,
+        author: Author,
+        at: Timestamp,
+    ) -> Self {
+        let expected = expected.into();
+        RewindSession { key, expected, to, event, invocation, author, at, claim: None, taken: Vec::new() }
+    }
+
+    /// Sets its action on the session's claim.
+    #[must_use]
+    pub fn with_claim(mut self, claim: AppendClaim) -> Self {
+        self.claim = Some(claim);
+        self
+    }
+
     /// The event that records the rewind.
     pub fn to_event(&self) -> Event {
         let (id, invocation, author) = (self.event.clone(), self.invocation.clone(), self.author.clone());
@@ -717,6 +785,7 @@ impl fmt::Display for ScopeKey {
 
 /// Writes to a scope, outside of any session.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct WriteScope {
     /// To which.
     pub scope: ScopeKey,
@@ -762,6 +831,7 @@ impl WriteScope {
 
 /// Deletes old events. Claims are not checked: a run needs no old events, and its next append succeeds.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PruneSession {
     /// Of which session.
     pub key: SessionKey,
@@ -769,8 +839,16 @@ pub struct PruneSession {
     pub before: Before,
 }
 
+impl PruneSession {
+    /// Deletes what is old of this session.
+    pub fn new(key: SessionKey, before: Before) -> Self {
+        PruneSession { key, before }
+    }
+}
+
 /// Which events are old. The state is kept in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Before {
     /// Those up to this version, itself included. The session can still go back to it.
     Version(u64),
@@ -780,9 +858,17 @@ pub enum Before {
 
 /// The result of retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pruned {
     /// How many events the session shows less.
     pub events: u64,
     /// The oldest version that the session can go back to now.
     pub oldest: u64,
+}
+
+impl Pruned {
+    /// The answer of a store: how many events the session shows less, and the oldest version that is left.
+    pub const fn new(events: u64, oldest: u64) -> Self {
+        Pruned { events, oldest }
+    }
 }

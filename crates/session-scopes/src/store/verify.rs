@@ -47,6 +47,7 @@ impl VerifySessions {
 
 /// The result of a verification: the counts, and each fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Verified {
     /// How many sessions were checked.
     pub sessions: u64,
@@ -81,6 +82,7 @@ impl Verified {
 
 /// One thing that is damaged or missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fault {
     /// Its location.
     pub place: FaultPlace,

@@ -13,7 +13,7 @@ use stepfold_session_scopes::{
     FaultKind, FaultPlace, ForkSession, GetSession, InboxEntry, InboxKind, InvocationId, Label, LabelVersion,
     ListForks, ListSessions, OperationId, PostgresOptions, PostgresStore, PruneSession, ReadInbox,
     ReadLabels, RewindSession, ScopeKey, ScopeVersions, Seen, Session, SessionError, SessionId, SessionKey,
-    SessionStore, SqliteOptions, SqliteStore, TakeOver, Verified, VerifySessions, WorkerId,
+    SessionStore, SqliteOptions, SqliteStore, Verified, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::Message;
 
@@ -54,7 +54,7 @@ async fn fill(store: &impl SessionStore) -> Vec<SessionKey> {
     }
     rewind(store, &keys[9], 27, 13).await;
     append(store, &keys[9], 28, writing("after", &[("list", json!(["more"]))])).await.unwrap();
-    let prune = PruneSession { key: keys[10].clone(), before: Before::Version(12) };
+    let prune = PruneSession::new(keys[10].clone(), Before::Version(12));
     store.prune(prune).await.unwrap();
     for key in &keys[2..5] {
         work(store, key).await;
@@ -72,36 +72,28 @@ async fn label(store: &impl SessionStore, key: &SessionKey, name: &str, version:
 
 /// Leaves a claim on a session, entries that wait in its inbox, and some that were taken.
 async fn work(store: &impl SessionStore, key: &SessionKey) {
-    let claim = ClaimSession {
-        key: key.clone(),
-        owner: WorkerId::new("worker-1").unwrap(),
-        duration: Duration::from_secs(60),
-        at: at(9),
-        take_over: TakeOver::Never,
-    };
+    let claim =
+        ClaimSession::new(key.clone(), WorkerId::new("worker-1").unwrap(), Duration::from_secs(60), at(9));
     store.claim(claim).await.unwrap();
     for number in 0..4 {
         let idempotency_key = OperationId::new(format!("key-{number}")).unwrap();
         let body = json!(format!("please do {number}"));
-        let input =
-            EnqueueInput { key: key.clone(), kind: InboxKind::Steer, idempotency_key, body, at: at(9) };
+        let input = EnqueueInput::new(key.clone(), InboxKind::Steer, idempotency_key, body, at(9));
         store.enqueue(input).await.unwrap();
     }
     assert_eq!(store.dequeue(DequeueInput::new(key.clone(), [2])).await.unwrap(), [2]);
 }
 
 fn rewinding(key: &SessionKey, version: u64, to: u64) -> RewindSession {
-    RewindSession {
-        key: key.clone(),
-        expected: version.into(),
+    RewindSession::new(
+        key.clone(),
+        version,
         to,
-        event: EventId::new("rewind").unwrap(),
-        invocation: InvocationId::new("i").unwrap(),
-        author: stepfold_session_scopes::Author::new("user").unwrap(),
-        at: at(8),
-        claim: None,
-        taken: Vec::new(),
-    }
+        EventId::new("rewind").unwrap(),
+        InvocationId::new("i").unwrap(),
+        stepfold_session_scopes::Author::new("user").unwrap(),
+        at(8),
+    )
 }
 
 async fn rewind(store: &impl SessionStore, key: &SessionKey, version: u64, to: u64) {
@@ -127,7 +119,7 @@ async fn asked(
     key: &SessionKey,
 ) -> Vec<(&'static str, Result<String, SessionError>)> {
     let get = || GetSession::new(key.clone());
-    let seen = Seen { version: 2, scopes: ScopeVersions { app: 5, user: 1 } };
+    let seen = Seen::new(2, ScopeVersions { app: 5, user: 1 });
     let of_user = ScopeKey::User(key.app.clone(), key.user.clone());
     let session = |read: Result<Session, SessionError>| read.map(|read| format!("{:?}", shown(&read)));
     vec![
@@ -429,13 +421,9 @@ const WORK_DAMAGES: [(&str, bool); 7] = [
 async fn check_work_told(store: &impl SessionStore, key: &SessionKey, sql: &str, is_claim: bool) {
     let read = store.inbox(ReadInbox::new(key.clone())).await;
     assert_eq!(read.unwrap_err().kind(), ErrorKind::Broken, "{sql}");
-    let claim = ClaimSession {
-        key: key.clone(),
-        owner: WorkerId::new("worker-2").unwrap(),
-        duration: Duration::from_secs(60),
-        at: at(9),
-        take_over: TakeOver::Always,
-    };
+    let claim =
+        ClaimSession::new(key.clone(), WorkerId::new("worker-2").unwrap(), Duration::from_secs(60), at(9))
+            .take_over();
     let claimed = store.claim(claim).await;
     assert_eq!(claimed.is_err(), is_claim, "{sql}: {claimed:?}");
 }
@@ -532,7 +520,7 @@ async fn heads(store: &impl SessionStore, fourth: &str) -> Vec<Digest> {
     // A rewind adds an event; retention takes events and leaves the chain of the others.
     rewind(store, &key, 6, 2).await;
     chain.push(get(store, &key).await.head.unwrap());
-    store.prune(PruneSession { key: key.clone(), before: Before::Version(5) }).await.unwrap();
+    store.prune(PruneSession::new(key.clone(), Before::Version(5))).await.unwrap();
     assert_eq!(get(store, &key).await.head, chain.last().copied());
     assert!(store.verify(VerifySessions::all()).await.unwrap().is_whole());
     chain
@@ -678,7 +666,7 @@ async fn branches_are_whole(store: impl SessionStore) {
     check(&[("label-1", 1), ("label-2", 4)], &["fork-2"]).await;
     let again = ForkSession::new(key.clone(), at(6)).with_id(fork("fork-1").id);
     store.fork(again).await.unwrap();
-    store.prune(PruneSession { key: key.clone(), before: Before::Version(2) }).await.unwrap();
+    store.prune(PruneSession::new(key.clone(), Before::Version(2))).await.unwrap();
     check(&[("label-2", 4)], &["fork-2", "fork-1"]).await;
     append(&store, &key, 5, writing("pruned", &[])).await.unwrap();
     let label = Label::new("label-2").unwrap();
@@ -900,7 +888,9 @@ async fn hidden_rewinds_are_not_read<S: SessionStore>(store: S, damage: impl Asy
             version += 1;
         }
         let event = EventId::new(format!("back-{version}")).unwrap();
-        store.rewind(RewindSession { event, ..rewinding(&key, version, to) }).await.unwrap();
+        let mut rewind = rewinding(&key, version, to);
+        rewind.event = event;
+        store.rewind(rewind).await.unwrap();
         version += 1;
     }
     let before = get(&store, &key).await;

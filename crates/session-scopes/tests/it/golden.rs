@@ -45,11 +45,7 @@ fn events() -> Vec<Event> {
         .with_started(["c2", "c3"])
         .with_metadata("trace", json!({"id": 7}));
     full.kind = stepfold_session_scopes::EventKind::new("step");
-    full.record = Some(stepfold_session_scopes::Record {
-        format: "run".to_owned(),
-        version: 1,
-        data: json!({"phase": "tools"}),
-    });
+    full.record = Some(stepfold_session_scopes::Record::new("run", 1, &json!({"phase": "tools"})).unwrap());
     let started = event("e3").with_kind(stepfold_session_scopes::EventKind::STARTED).with_started(["c2"]);
     vec![full, event("e2"), started]
 }
@@ -87,7 +83,7 @@ fn newer_events() {
 
 fn input(name: &str, text: &str) -> EnqueueInput {
     let (key, idempotency_key) = (key("golden"), OperationId::new(name).unwrap());
-    EnqueueInput { key, kind: InboxKind::Message, idempotency_key, body: json!({ "text": text }), at: at(3) }
+    EnqueueInput::new(key, InboxKind::Message, idempotency_key, json!({ "text": text }), at(3))
 }
 
 /// Writes the file of tables anew, if `STEPFOLD_RECORD` is set: for as long as version 1 is not released.
@@ -112,17 +108,15 @@ async fn record() {
     store.set_label(LabelVersion::new(key("golden"), label, 1)).await.unwrap();
     let second = [("list", json!([9])), ("n", json!(5)), ("app:n", json!(2))];
     append(&store, &key("golden"), 1, writing("e2", &second)).await.unwrap();
-    let rewind = RewindSession {
-        key: key("golden"),
-        expected: 2.into(),
-        to: 1,
-        event: EventId::new("e4").unwrap(),
-        invocation: InvocationId::new("i").unwrap(),
-        author: Author::new("user").unwrap(),
-        at: at(1),
-        claim: None,
-        taken: Vec::new(),
-    };
+    let rewind = RewindSession::new(
+        key("golden"),
+        2,
+        1,
+        EventId::new("e4").unwrap(),
+        InvocationId::new("i").unwrap(),
+        Author::new("user").unwrap(),
+        at(1),
+    );
     store.rewind(rewind).await.unwrap();
     append(&store, &key("golden"), 3, writing("e5", &[("list", json!([3]))])).await.unwrap();
     let (owner, minute) = (WorkerId::new("worker-1").unwrap(), Duration::from_secs(60));

@@ -108,29 +108,31 @@ impl<S: SessionStore> Pair<S> {
             2 | 3 => {
                 let key = self.any();
                 let to = self.some_version(&key).await;
-                let request = RewindSession {
+                let request = RewindSession::new(
                     key,
-                    expected: Expected::Any,
+                    Expected::Any,
                     to,
-                    event: EventId::new(format!("r{}", self.now)).unwrap(),
-                    invocation: InvocationId::new("i").unwrap(),
-                    author: Author::new("user").unwrap(),
-                    at: at(self.now),
-                    claim: None,
-                    taken: Vec::new(),
-                };
+                    EventId::new(format!("r{}", self.now)).unwrap(),
+                    InvocationId::new("i").unwrap(),
+                    Author::new("user").unwrap(),
+                    at(self.now),
+                );
                 let _ = both!(self, rewind, request);
             }
             6 => {
                 let key = self.any();
                 let version = Some(self.some_version(&key).await).filter(|version| version % 5 > 0);
                 let label = Label::new(format!("label {}", self.luck.u8(..3))).unwrap();
-                let _ = both!(self, set_label, LabelVersion { key, label, version });
+                let request = match version {
+                    Some(version) => LabelVersion::new(key, label, version),
+                    None => LabelVersion::removal(key, label),
+                };
+                let _ = both!(self, set_label, request);
             }
             4 => {
                 let key = self.any();
                 let before = Before::Version(self.some_version(&key).await);
-                let _ = both!(self, prune, PruneSession { key, before });
+                let _ = both!(self, prune, PruneSession::new(key, before));
             }
             5 if self.sessions.len() > 1 => {
                 let place = self.luck.usize(..self.sessions.len());
@@ -150,7 +152,7 @@ impl<S: SessionStore> Pair<S> {
         }
         let list = ListSessions::new("app", "alice").unwrap().limit(3);
         let page = both!(self, list, list.clone()).unwrap();
-        both!(self, list, ListSessions { after: page.next, ..list }).unwrap();
+        both!(self, list, list.after(page.next)).unwrap();
     }
 }
 

@@ -64,17 +64,15 @@ impl Random {
     }
 
     pub(crate) async fn rewind(&self, store: &impl SessionStore, key: SessionKey, to: u64) {
-        let request = RewindSession {
+        let request = RewindSession::new(
             key,
-            expected: Expected::Any,
+            Expected::Any,
             to,
-            event: EventId::new(format!("r{}", self.now)).unwrap(),
-            invocation: InvocationId::new("i").unwrap(),
-            author: Author::new("user").unwrap(),
-            at: at(self.now),
-            claim: None,
-            taken: Vec::new(),
-        };
+            EventId::new(format!("r{}", self.now)).unwrap(),
+            InvocationId::new("i").unwrap(),
+            Author::new("user").unwrap(),
+            at(self.now),
+        );
         store.rewind(request).await.unwrap();
     }
 
@@ -86,5 +84,5 @@ impl Random {
 }
 
 pub(crate) async fn prune(store: &impl SessionStore, key: SessionKey, before: u64) {
-    store.prune(PruneSession { key, before: Before::Version(before) }).await.unwrap();
+    store.prune(PruneSession::new(key, Before::Version(before))).await.unwrap();
 }

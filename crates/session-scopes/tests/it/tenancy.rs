@@ -94,22 +94,20 @@ impl Call {
                 store.get(GetSession::new(key)).await?.to_json().to_string()
             }
             8 => {
-                let rewind = RewindSession {
+                let rewind = RewindSession::new(
                     key,
-                    expected: Expected::Any,
-                    to: self.number,
-                    event: EventId::new(id)?,
-                    invocation: InvocationId::new("i")?,
-                    author: Author::new("user")?,
-                    at: at(0),
-                    claim: None,
-                    taken: Vec::new(),
-                };
+                    Expected::Any,
+                    self.number,
+                    EventId::new(id)?,
+                    InvocationId::new("i")?,
+                    Author::new("user")?,
+                    at(0),
+                );
                 format!("{:?}", store.rewind(rewind).await?)
             }
             _ if self.other == 0 => {
                 let before = Before::Version(self.number);
-                format!("{:?}", store.prune(PruneSession { key, before }).await?)
+                format!("{:?}", store.prune(PruneSession::new(key, before)).await?)
             }
             _ if self.other == 1 => {
                 let delta = [schema.schema().write("user:list", json!([self.number])).unwrap()];

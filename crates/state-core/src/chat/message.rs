@@ -11,6 +11,7 @@ use super::{Content, Extras, Part, ToolCall, ToolResult};
 /// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Role {
     /// The instructions.
     System,
@@ -158,7 +159,8 @@ impl Message {
         &self.extras
     }
 
-    /// All text parts, joined without a separator. Borrowed unless there are several.
+    /// All text parts, joined without a separator. Borrowed unless there are several. Empty for a tool message: its text
+    /// is that of its [`tool_result`](Message::tool_result).
     pub fn text(&self) -> Cow<'_, str> {
         join_text(&self.parts)
     }

@@ -144,8 +144,8 @@ impl ReplyStream {
     ///
     /// # Examples
     /// ```
-    /// # use std::pin::pin;
-    /// # use std::task::{Context, Poll, Waker};
+    /// use std::pin::pin;
+    /// use std::task::{Context, Poll, Waker};
     /// use stepfold_state_core::chat::{Chunk, ModelErrorKind, ReplyStream};
     ///
     /// let endless = ReplyStream::from_chunks(std::iter::repeat_with(|| Chunk::Text("area 3 ".to_owned())));

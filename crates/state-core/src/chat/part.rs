@@ -9,6 +9,7 @@ use crate::{MAX_DEPTH, depth};
 
 /// A part of a message, with its provider's extra data.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Part {
     /// The content.
     pub content: Content,
@@ -31,6 +32,13 @@ impl Part {
     #[must_use]
     pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extras.insert(name, value);
+        self
+    }
+
+    /// Sets all extras.
+    #[must_use]
+    pub fn with_extras(mut self, extras: Extras) -> Self {
+        self.extras = extras;
         self
     }
 }

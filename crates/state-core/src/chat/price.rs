@@ -13,10 +13,11 @@ use super::{Cost, Usage};
 /// use stepfold_state_core::chat::{Price, Usage};
 ///
 /// let price = Price { cached_input: Some(0.5), ..Price::new(2.0, 8.0) };
-/// let usage = Usage { input_tokens: 1_000, cached_input_tokens: 600, output_tokens: 50, ..Usage::default() };
+/// let usage = Usage::new(1_000, 50).with_cached_input_tokens(600);
 /// assert_eq!(price.cost(&usage).to_string(), "$0.001500");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Price {
     /// The price of input.
     pub input: f64,
@@ -34,6 +35,20 @@ impl Price {
     /// The prices of input and output.
     pub const fn new(input: f64, output: f64) -> Self {
         Price { input, output, cached_input: None, cache_write: None }
+    }
+
+    /// Sets the price of input read from the provider's cache.
+    #[must_use]
+    pub const fn with_cached_input(mut self, price: f64) -> Self {
+        self.cached_input = Some(price);
+        self
+    }
+
+    /// Sets the price of input written to the provider's cache.
+    #[must_use]
+    pub const fn with_cache_write(mut self, price: f64) -> Self {
+        self.cache_write = Some(price);
+        self
     }
 
     /// The cost of this usage.
@@ -56,7 +71,7 @@ impl Price {
 /// use stepfold_state_core::chat::{Price, Prices, Usage};
 ///
 /// let prices = Prices::new().with("openai/gpt-4.1", Price::new(2.0, 8.0)).with("qwen3", Price::new(0.0, 0.0));
-/// let usage = Usage { input_tokens: 1_000, output_tokens: 500, ..Usage::default() };
+/// let usage = Usage::new(1_000, 500);
 /// assert_eq!(prices.cost("openai/gpt-4.1", &usage).unwrap().to_string(), "$0.006000");
 /// assert_eq!(prices.cost("ollama/qwen3", &usage).unwrap().to_string(), "$0.000000");
 /// assert_eq!(prices.cost("openai/gpt-9", &usage), None);

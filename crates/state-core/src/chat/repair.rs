@@ -17,11 +17,19 @@ pub const INTERRUPTED: &str =
 
 /// A repaired conversation, and its repairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Repaired {
     /// The conversation; it passes [`check`](Transcript::check).
     pub transcript: Transcript,
     /// The repairs, in the order of their messages. Empty if the conversation was well-formed.
     pub repairs: Vec<Repair>,
+}
+
+impl Repaired {
+    /// A well-formed conversation, which needs no repairs.
+    pub const fn unchanged(transcript: Transcript) -> Self {
+        Repaired { transcript, repairs: Vec::new() }
+    }
 }
 
 /// A repair of a conversation.

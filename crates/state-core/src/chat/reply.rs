@@ -127,6 +127,7 @@ fn json_bytes(value: &impl Serialize) -> usize {
 
 /// A tool call, or a fragment of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ToolCallChunk {
     /// The index of the call in the reply. Another id at the same index begins another call.
     pub index: usize,
@@ -136,6 +137,36 @@ pub struct ToolCallChunk {
     pub name: Option<String>,
     /// A fragment of the arguments' text.
     pub arguments: String,
+}
+
+impl ToolCallChunk {
+    /// A fragment of the arguments of the call at this index.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::{Chunk, ToolCallChunk};
+    ///
+    /// let begin = ToolCallChunk::new(0, "{\"city\":").with_id("c1").with_name("weather");
+    /// let chunks = [begin, ToolCallChunk::new(0, "\"Rome\"}")].map(Chunk::ToolCall);
+    /// assert_eq!(chunks.len(), 2);
+    /// ```
+    pub fn new(index: usize, arguments: impl Into<String>) -> Self {
+        ToolCallChunk { index, id: None, name: None, arguments: arguments.into() }
+    }
+
+    /// Sets the id of the call.
+    #[must_use]
+    pub fn with_id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// Sets the name of the tool.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
 }
 
 /// The reason why a reply ended.
@@ -202,8 +233,17 @@ impl<'de> Deserialize<'de> for FinishReason {
 }
 
 /// Token usage. Sums saturate.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::Usage;
+///
+/// let usage = Usage::new(1_000, 500).with_cached_input_tokens(800);
+/// assert_eq!((usage.total_tokens(), usage.reasoning_tokens), (1_500, 0));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Usage {
     /// Input tokens.
     pub input_tokens: u64,
@@ -275,6 +315,46 @@ const fn is_zero(count: &u64) -> bool {
 }
 
 impl Usage {
+    /// The usage of a request with this many input and output tokens.
+    pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
+        Usage {
+            input_tokens,
+            output_tokens,
+            cached_input_tokens: 0,
+            reasoning_tokens: 0,
+            cache_write_tokens: 0,
+            cost: Cost(0),
+        }
+    }
+
+    /// Sets how many of the input tokens were read from the provider's cache.
+    #[must_use]
+    pub const fn with_cached_input_tokens(mut self, tokens: u64) -> Self {
+        self.cached_input_tokens = tokens;
+        self
+    }
+
+    /// Sets how many of the output tokens were spent on reasoning.
+    #[must_use]
+    pub const fn with_reasoning_tokens(mut self, tokens: u64) -> Self {
+        self.reasoning_tokens = tokens;
+        self
+    }
+
+    /// Sets how many of the input tokens were written to the provider's cache.
+    #[must_use]
+    pub const fn with_cache_write_tokens(mut self, tokens: u64) -> Self {
+        self.cache_write_tokens = tokens;
+        self
+    }
+
+    /// Sets the cost that the provider reports.
+    #[must_use]
+    pub const fn with_cost(mut self, cost: Cost) -> Self {
+        self.cost = cost;
+        self
+    }
+
     /// Input and output tokens.
     pub const fn total_tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
@@ -492,8 +572,10 @@ impl ReplyBuilder {
         match self.parts.last_mut() {
             // No part yet; but extras that follow belong to a part of this kind.
             last if more.is_empty() => {
-                let goes_on = last
-                    .is_some_and(|last| matches!(last.content, DraftContent::Prose(last, _) if last == kind));
+                let goes_on = last.is_some_and(|last| {
+                    last.extras.is_empty()
+                        && matches!(last.content, DraftContent::Prose(last, _) if last == kind)
+                });
                 self.announced = (!goes_on).then_some(kind);
             }
             Some(Draft { content: DraftContent::Prose(last_kind, text), extras })

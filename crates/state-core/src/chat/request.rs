@@ -152,6 +152,7 @@ impl ToolSpec {
 /// Whether the model must call a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ToolChoice {
     /// The model decides.
     #[default]
@@ -184,8 +185,17 @@ pub enum ResponseFormat {
 }
 
 /// Sampling parameters. The provider's defaults apply to unset ones.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::ModelParams;
+///
+/// let params = ModelParams::default().with_temperature(0.2).with_max_output_tokens(500).with_stop(["END"]);
+/// assert_eq!((params.temperature, params.seed), (Some(0.2), None));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct ModelParams {
     /// The sampling temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -224,9 +234,11 @@ pub struct ModelParams {
 /// use stepfold_state_core::chat::{ModelParams, ServerTool};
 ///
 /// let search = ServerTool::new("anthropic", json!({"type": "web_search_20250305", "name": "web_search"}));
-/// let params = ModelParams { server_tools: vec![search], ..ModelParams::default() };
+/// let params = ModelParams::default().with_server_tools([search]);
+/// assert_eq!(params.server_tools.len(), 1);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ServerTool {
     /// The API it belongs to: `openai` (Responses), `openai-chat`, `anthropic`, `gemini`.
     pub dialect: String,
@@ -242,14 +254,70 @@ impl ServerTool {
 }
 
 impl ModelParams {
+    /// Sets the sampling temperature.
+    #[must_use]
+    pub const fn with_temperature(mut self, temperature: f64) -> Self {
+        self.temperature = Some(temperature);
+        self
+    }
+
+    /// Sets the probability mass to sample from.
+    #[must_use]
+    pub const fn with_top_p(mut self, top_p: f64) -> Self {
+        self.top_p = Some(top_p);
+        self
+    }
+
+    /// Limits the output tokens of a reply.
+    #[must_use]
+    pub const fn with_max_output_tokens(mut self, tokens: u64) -> Self {
+        self.max_output_tokens = Some(tokens);
+        self
+    }
+
+    /// Sets the seed.
+    #[must_use]
+    pub const fn with_seed(mut self, seed: i64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Sets the stop sequences.
+    #[must_use]
+    pub fn with_stop<S: Into<String>>(mut self, stop: impl IntoIterator<Item = S>) -> Self {
+        self.stop = stop.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Requests the log probability of each token, and those of this many other likely tokens at its place.
+    #[must_use]
+    pub const fn with_logprobs(mut self, others: u32) -> Self {
+        self.logprobs = Some(others);
+        self
+    }
+
+    /// Sets a provider-specific parameter, which is passed through unchanged.
+    #[must_use]
+    pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.extras.insert(name, value);
+        self
+    }
+
+    /// Sets the tools that the provider runs itself.
+    #[must_use]
+    pub fn with_server_tools(mut self, tools: impl IntoIterator<Item = ServerTool>) -> Self {
+        self.server_tools = tools.into_iter().collect();
+        self
+    }
+
     /// Fills unset parameters from `defaults`.
     ///
     /// # Examples
     /// ```
     /// use stepfold_state_core::chat::ModelParams;
     ///
-    /// let agent = ModelParams { temperature: Some(0.2), seed: Some(7), ..ModelParams::default() };
-    /// let run = ModelParams { temperature: Some(1.0), ..ModelParams::default() };
+    /// let agent = ModelParams::default().with_temperature(0.2).with_seed(7);
+    /// let run = ModelParams::default().with_temperature(1.0);
     /// let params = run.or(&agent);
     /// assert_eq!((params.temperature, params.seed), (Some(1.0), Some(7)));
     /// ```

@@ -13,6 +13,7 @@ use crate::{MAX_DEPTH, depth};
 
 /// A tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ToolCall {
     /// The id that its result refers to; unique among the calls of one message.
     pub id: String,
@@ -156,6 +157,7 @@ pub struct ToolResult {
 
 /// The result of a tool call: a value, an error, or parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ToolContent {
     /// The tool's return value.
     Value(Value),

@@ -32,6 +32,7 @@ use crate::{List, list};
 /// assert_eq!(transcript.turns().count(), 1);
 /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
 /// ```
+#[doc(alias("history", "messages", "conversation"))]
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Transcript(List<Arc<Message>>);

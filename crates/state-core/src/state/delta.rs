@@ -88,6 +88,7 @@ impl Write {
 /// assert_eq!(state.get("name").unwrap(), json!("Ada"));
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
+#[doc(alias("state_update", "state_delta", "channel"))]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Delta(Vec<Write>);

@@ -29,6 +29,7 @@ pub struct Diff(Vec<KeyChange>);
 
 /// The change of one key.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct KeyChange {
     /// The key.
     pub key: String,

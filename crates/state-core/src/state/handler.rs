@@ -55,6 +55,7 @@ use crate::json_schema::{Kinds, ValueType};
 /// assert_eq!(state.get("tasks").unwrap(), json!([{"id": 1, "status": "completed"}, {"id": 2, "status": "new"}]));
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
+#[doc(alias("reducer", "merge"))]
 #[derive(Clone)]
 pub struct Handler(pub(crate) Rule);
 

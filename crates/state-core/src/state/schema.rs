@@ -80,6 +80,7 @@ const HANDLER_EXTENSION: &str = "x-handler";
 /// assert_eq!(schema.key("tasks").unwrap().handler(), &Handler::upsert_by("id"));
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
+#[doc(alias("state_schema", "channels"))]
 #[derive(Clone)]
 pub struct Schema(Arc<Inner>);
 
@@ -156,6 +157,7 @@ impl Default for Schema {
 
 /// The items that a write appends to a list; see [`Schema::growth`].
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ListAppend {
     /// The new items.
     pub items: Vec<Value>,

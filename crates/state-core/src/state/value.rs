@@ -94,6 +94,7 @@ impl From<Value> for StoredValue {
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum ValueRef<'a> {
     /// Any value except an array (or an array borrowed from a caller).
     Json(&'a Value),

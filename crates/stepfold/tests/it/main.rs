@@ -4,8 +4,10 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a helper of a test fails the test, and takes what reads best"
+    clippy::print_stderr,
+    reason = "a helper of a test fails the test, and takes what reads best; a test that is skipped says so"
 )]
 
+mod coming_from;
 mod mcp;
 mod otel;

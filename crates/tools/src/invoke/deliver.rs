@@ -57,8 +57,8 @@ pub(super) fn bounded(content: ToolContent, limit: usize, overflow: &Overflow, c
         ToolContent::Error(text) if text.len() > limit => {
             ToolContent::Error(shortened(&text, limit, &Overflow::Cut, call_id))
         }
-        ToolContent::Error(text) => ToolContent::Error(text),
         ToolContent::Parts(parts) => ToolContent::Parts(bounded_parts(parts, limit, overflow, call_id)),
+        other => other,
     }
 }
 
@@ -98,7 +98,7 @@ fn readable(part: Part) -> Part {
         Content::ToolCall(_) | Content::ToolResult(_) => {
             Part::text(serde_json::to_string(&part).unwrap_or_default())
         }
-        Content::Reasoning(text) => Part { content: Content::Text(text), extras: part.extras },
+        Content::Reasoning(text) => Part::text(text).with_extras(part.extras),
         _ => part,
     }
 }

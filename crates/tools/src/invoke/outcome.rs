@@ -11,6 +11,7 @@ use stepfold_state_core::state::Delta;
 
 /// The outcome of one call: its result for the model, and its writes to the state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct CallOutcome {
     /// How the call ended.
     pub status: CallStatus,
@@ -70,6 +71,11 @@ pub enum CallFailure {
 }
 
 impl CallOutcome {
+    /// Creates the outcome of a call that ended at the first attempt, without writes.
+    pub fn new(status: CallStatus, result: ToolResult) -> Self {
+        CallOutcome { status, result, delta: Delta::new(), tries: 1 }
+    }
+
     /// Creates the outcome of a call without a result: for hosts that answer calls without running them.
     ///
     /// # Examples
@@ -120,6 +126,7 @@ impl CallOutcome {
 /// The outcomes of all calls of a reply, in call order, and the error that ends the run, if any. CallOutcomes of
 /// other calls are always kept.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct CallOutcomes {
     /// One for each call, in call order, except calls that are [held](super::Invocation::hold) or wait for
     /// those.
@@ -133,6 +140,7 @@ pub struct CallOutcomes {
 ///
 /// Its text is that of the [cause](FatalError::cause) without values of the state, for logs and for models;
 /// so is its debug output. The cause itself is unchanged.
+#[non_exhaustive]
 pub struct FatalError {
     /// The id of the call.
     pub call_id: String,

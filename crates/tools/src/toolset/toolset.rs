@@ -47,6 +47,7 @@ use crate::tool::{IntoTool, Tool};
 /// assert_eq!(tools.names().collect::<Vec<_>>(), ["web_search", "search"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
+#[doc(alias("ToolNode"))]
 #[derive(Clone)]
 pub struct Toolset(Arc<Inner>);
 

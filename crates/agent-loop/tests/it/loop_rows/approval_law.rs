@@ -17,7 +17,7 @@ use stepfold_agent_loop::{
 
 use super::kit::path_of;
 
-/// What somebody does. Each time another process goes on with the recorded events.
+/// The steps of an approver. Each time another process goes on with the recorded events.
 #[derive(Clone, Debug)]
 enum Act {
     Resume(End),

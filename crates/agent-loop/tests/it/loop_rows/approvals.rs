@@ -157,7 +157,7 @@ async fn approval_for_the_whole_agent() {
     assert_eq!(pending(paying(&notes, script, Approval::Always).approval(Approval::Never)).await, ["c2"]);
 }
 
-/// What cannot run needs no agreement: nobody is asked about calls that the model got wrong.
+/// What cannot run needs no approval: there are no requests for calls that the model got wrong.
 #[tokio::test]
 async fn approval_of_what_cannot_run() {
     let notes = Notes::default();
@@ -181,7 +181,7 @@ assistant: sorry"#;
     .await;
 }
 
-/// Some are answered now and the rest later, each in another process; nobody is asked twice.
+/// Some are answered now and the rest later, each in another process; no approver is asked twice.
 #[tokio::test]
 async fn approval_partial_and_late() {
     let notes = Notes::default();
@@ -211,7 +211,7 @@ async fn approval_partial_and_late() {
     .assert_eq(&shown(&Ok(outcome)));
 }
 
-/// Those whom nobody decides about wait; the approver is asked again as long as it says something new.
+/// Those without a decision wait; the approver is asked again as long as it says something new.
 #[tokio::test]
 async fn approval_by_an_approver() {
     let notes = Notes::default();
@@ -366,7 +366,7 @@ fn nothing_to_decide(ended: Ended) -> String {
     chain(&error)
 }
 
-/// A decision about a call that was not made, or not yet, is none: it does not wait for a call of that id.
+/// A decision about a call that was not made, or not yet, does not count: it does not wait for a call of that id.
 #[tokio::test]
 async fn approval_of_an_unknown_id() {
     let notes = Notes::default();
@@ -547,7 +547,7 @@ impl stepfold_agent_loop::Observer for Dies {
     }
 }
 
-/// A call that nobody was asked about when the reply came is asked about, if the source offers its tool otherwise by
+/// A call without a request when the reply came is asked about, if the source offers its tool otherwise by
 /// the time it is to run.
 #[tokio::test]
 async fn approval_that_a_dynamic_source_wants_after_a_restart() {
@@ -610,7 +610,7 @@ async fn approval_that_an_agent_wants_after_a_restart() {
     assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
 }
 
-/// A hook is shown the arguments that a call runs with, also if somebody changes them after it has seen the call. It is
+/// A hook is shown the arguments that a call runs with, also if they are modified after it has seen the call. It is
 /// shown no other call again, and what it wrote for the call as it was is not written.
 #[tokio::test]
 async fn approval_that_modifies_a_call_which_hooks_have_seen() {
@@ -647,7 +647,7 @@ async fn approval_that_modifies_a_call_which_hooks_have_seen() {
     assert_eq!(values(ended.state())["paid"], json!(7));
 }
 
-/// A stored run in which a call is decided with one that nobody decides about is damaged.
+/// A stored run in which a call is decided with one that needs no decision is damaged.
 #[tokio::test]
 async fn approval_of_equal_calls_in_a_damaged_run() {
     let notes = Notes::default();
@@ -668,7 +668,7 @@ async fn approval_of_equal_calls_in_a_damaged_run() {
     assert_eq!(Run::load(&agent, &stored).unwrap().pending().len(), 1);
 }
 
-/// Only calls that may run, and that nobody was asked about, are asked about anew.
+/// Only calls that may run, and that had no request, are asked about anew.
 #[tokio::test]
 async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
     let notes = Notes::default();
@@ -701,7 +701,7 @@ async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
     assert_eq!(run.pending().iter().map(|request| request.times).collect::<Vec<_>>(), [2]);
 }
 
-/// Whoever goes on with a record under other idempotency keys asks anew: what was decided for the one does not count for
+/// A process that goes on with a record under other idempotency keys asks anew: what was decided for the one does not count for
 /// the other. What is in the record was decided.
 #[tokio::test]
 async fn approval_under_another_key_prefix() {
@@ -745,7 +745,7 @@ impl stepfold_agent_loop::Observer for Lost {
     }
 }
 
-/// After a crash somebody is asked about what would run again: the arguments of the decision, not the model's.
+/// After a crash an approver is asked about what would run again: the arguments of the decision, not the model's.
 #[tokio::test]
 async fn approval_of_what_may_have_happened_shows_what_runs() {
     let notes = Notes::default();

@@ -1,4 +1,4 @@
-//! What the state adds to a call that somebody has to agree to: it is shown, and nothing else is approved.
+//! What the state adds to a call that needs approval: it is shown, and nothing else is approved.
 
 use expect_test::expect;
 use serde_json::{Value, json};
@@ -147,7 +147,7 @@ async fn approval_after_a_sibling_wrote() {
     assert_eq!((second.exit(), notes.text().as_str()), (&PAUSED, "choose\nchoose\n"));
     assert_eq!(inputs(&second, "c2"), r#"[{"key":"account","parameter":"account","value":"A-2"}]"#);
     assert_ne!(id_at(first.run(), "c2"), id_at(second.run(), "c2"));
-    // What was decided about the first question is none for the second.
+    // A decision on the first request does not count for the second.
     let late = go_on(reloaded(&second), |run| run.decide(id_at(first.run(), "c2"), Decision::Approve)).await;
     assert!(chain(&late.unwrap_err()).contains("already decided"));
     let ended = decide(reloaded(&second), [("c2", Decision::Approve)]).await.unwrap();
@@ -155,7 +155,7 @@ async fn approval_after_a_sibling_wrote() {
     assert_eq!(notes.text().lines().count(), 3);
 }
 
-/// What runs comes to its end before somebody is asked: a run that waits for a decision does nothing.
+/// Running calls complete before an approver is asked: a run that waits for a decision does nothing.
 #[tokio::test]
 async fn approval_after_a_sibling_wrote_waits_for_the_others() {
     let notes = Notes::default();

@@ -1,5 +1,5 @@
 //! When a decision comes changes nothing: calls that read what another call writes wait for it, also while it waits
-//! for somebody.
+//! for an approver.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ enum Called {
     Writes(usize),
     /// Writes a key from what another holds.
     Copies(usize, usize),
-    /// An agent that shares a key and writes it, after somebody agreed.
+    /// An agent that shares a key and writes it, after an approval.
     Agent(usize),
 }
 
@@ -136,7 +136,7 @@ async fn a_reader_waits_for_a_suspended_writer() {
     the_same_whenever_decided(&reply).await;
 }
 
-/// Not only readers of it directly: whoever waits for somebody that waits.
+/// Not only readers of it directly: a call that waits for one that waits.
 #[tokio::test]
 async fn a_reader_waits_for_a_suspended_writer_through_others() {
     the_same_whenever_decided(&[Called::Reads(0), Called::Copies(2, 0), Called::Agent(2)]).await;

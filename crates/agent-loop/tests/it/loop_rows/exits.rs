@@ -307,7 +307,7 @@ async fn final_answer() {
     .assert_debug_eq(&choices);
 }
 
-/// The model calls a tool all the same: it does not run, and there is no other try.
+/// The model calls a tool anyway: it does not run, and there is no other attempt.
 #[tokio::test]
 async fn final_answer_that_is_none() {
     let script = "assistant: > c1 fetch(id=1)\nassistant: but   > c2 fetch(id=2)\nassistant: never asked for";

@@ -158,7 +158,7 @@ async fn hook_stops_the_run() {
     }
 }
 
-/// One that stops the run is the last of its point; the run is closed all the same.
+/// One that stops the run is the last of its point; the run is closed anyway.
 #[tokio::test]
 async fn hook_that_stops_is_the_last() {
     for point in POINTS {

@@ -1,4 +1,4 @@
-//! Runs that are cut off: by a crash, by whoever wanted them, by an error.
+//! Runs that are interrupted: by a crash, by the caller, by an error.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Observer for DiesAt {
 
 /// `pay` must not run twice, `look` may.
 fn paying(notes: &Notes) -> AgentBuilder {
-    let tools = [notes.tool("pay"), notes.tool("look").effect(Effect::Pure)];
+    let tools = [notes.tool("pay"), notes.later("look").effect(Effect::Pure)];
     Agent::builder(script("assistant: > c1 pay()   > c2 look()\nassistant: done"))
         .tools(tools.map(|tool| tool.build().unwrap()))
 }
@@ -101,7 +101,7 @@ async fn interrupted_calls_are_listed_in_the_outcome() {
     let asking = paying(&notes).ask_when_uncertain().build().unwrap();
     let run = died(&asking, DiesAt::first("answered")).await;
     let paused = go_on(run, |run| run).await.unwrap();
-    assert_eq!(listed(&paused), [""; 0], "somebody may know");
+    assert_eq!(listed(&paused), [""; 0], "an approver may know");
     let rejected = decide(reloaded(&paused), [("c1", Decision::reject("no idea"))]).await.unwrap();
     assert_eq!(listed(&rejected), ["c1 pay({})"]);
     let approved = decide(reloaded(&paused), [("c1", Decision::Approve)]).await.unwrap();
@@ -125,6 +125,35 @@ async fn interrupted_call_that_was_not_started() {
     assert_eq!((notes.count("pay"), notes.count("look")), (1, 1));
 }
 
+/// What ended at the same moment is one commit: lost together if that is refused, and never run again if it is not.
+#[tokio::test]
+async fn calls_that_end_at_the_same_moment() {
+    let notes = Notes::default();
+    let tools = [notes.tool("pay"), notes.tool("look").effect(Effect::Pure)];
+    let agent = Agent::builder(script("assistant: > c1 pay()   > c2 look()\nassistant: done"))
+        .tools(tools.map(|tool| tool.build().unwrap()));
+    let plain = agent.build().unwrap();
+    let refused = play(&plain, "go", |run| run.observe(DiesAt::first("answered"))).await.unwrap_err();
+    assert_eq!(refused.unrecorded(), ["c1", "c2"]);
+    let run = Run::load(&plain, &refused.into_run().to_json()).unwrap();
+    assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
+    assert_eq!((notes.count("pay"), notes.count("look")), (1, 2));
+
+    notes.clear();
+    let run = died(&plain, DiesAt { event: "replied", after: 1 }).await;
+    assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
+    assert_eq!((notes.count("pay"), notes.count("look")), (1, 1));
+
+    // A hook may take its time: nothing that has ended waits for it.
+    let hooked = plain.to_builder().after_tool(|_| async { Ok(stepfold_agent_loop::HookAction::proceed()) });
+    for (agent, commits) in [(plain, 1), (hooked.build().unwrap(), 2)] {
+        let mut seen = Vec::new();
+        play(&agent, "go", |run| run.observe(&mut seen)).await.unwrap();
+        let answered = committed(&seen).into_iter().filter(|name| *name == "answered");
+        assert_eq!(answered.count(), commits);
+    }
+}
+
 /// What has its outcome is not run again.
 #[tokio::test]
 async fn interrupted_call_beside_a_finished_one() {
@@ -135,7 +164,7 @@ async fn interrupted_call_beside_a_finished_one() {
     assert_eq!(notes.text().lines().count(), 3, "{}", notes.text());
 }
 
-/// Somebody is asked, who may run it again or not.
+/// An approver is asked, who may run it again or not.
 #[tokio::test]
 async fn interrupted_call_is_asked_about() {
     for (decision, paid, expected) in [
@@ -333,7 +362,7 @@ async fn cancelled_while<'a>(agent: &Agent, say: impl FnOnce(RunBuilder<'a>) -> 
     let token = CancellationToken::new();
     let run = play(agent, "where?", |run| say(run.cancel_with(token.clone())));
     let cancel = async {
-        // Everything else comes to rest first: time is paused.
+        // Everything else completes first: time is paused.
         // tidy: allow sleep, because the clock is paused and moves on by itself.
         tokio::time::sleep(Duration::from_secs(1)).await;
         token.cancel();
@@ -424,7 +453,7 @@ async fn cancellation_during_the_tools_when_failures_are_raised() {
     assert_eq!(cancelled_while(&agent, |run| run).await.unwrap().exit(), &Exit::Cancelled);
 }
 
-/// The run ends; it does not wait for an answer that nobody wants any more.
+/// The run ends; it does not wait for an answer that is no longer wanted.
 #[tokio::test(start_paused = true)]
 async fn cancellation_while_an_approver_thinks() {
     let agent = agent("assistant: > c1 fetch(id=1)   > c2 search(q=\"x\")\nassistant: never")

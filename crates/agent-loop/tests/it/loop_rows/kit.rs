@@ -33,12 +33,7 @@ pub(crate) fn script(text: &str) -> Script {
 
 /// A reply in the notation that costs tokens and ends for a reason.
 pub(crate) fn costing(script: Script, reply: &str, input: u64, output: u64) -> Script {
-    ending(
-        script,
-        reply,
-        FinishReason::Stop,
-        Usage { input_tokens: input, output_tokens: output, ..Usage::default() },
-    )
+    ending(script, reply, FinishReason::Stop, Usage::new(input, output))
 }
 
 pub(crate) fn ending(script: Script, reply: &str, reason: FinishReason, usage: Usage) -> Script {
@@ -98,7 +93,7 @@ pub(crate) fn endless(name: &str) -> ToolBuilder {
     })
 }
 
-/// Keeps a line for each thing that happens, in order, whoever writes it.
+/// Keeps a line for each thing that happens, in order, from any writer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Notes(Arc<Mutex<Vec<String>>>);
 
@@ -127,6 +122,20 @@ impl Notes {
             notes.add(name);
             Ok(arguments.clone())
         })
+    }
+
+    /// The same, which runs after those that are ready at once have ended.
+    pub(crate) fn later(&self, name: &'static str) -> ToolBuilder {
+        let notes = self.clone();
+        Tool::new(name, "Does it.", move |RawArgs(arguments): RawArgs| {
+            let notes = notes.clone();
+            async move {
+                tokio::task::yield_now().await;
+                notes.add(name);
+                Ok::<_, ToolError>(arguments)
+            }
+        })
+        .parameters(json!({"additionalProperties": true, "properties": {}, "type": "object"}))
     }
 }
 

@@ -97,7 +97,7 @@ async fn nested_agent_that_shares_an_unknown_key() {
         .assert_eq(&chain(&error));
     let inner = Agent::builder(script("")).schema(schema()).build().unwrap();
     let ask = inner.as_tool("ask", "Asks.").share(["found"]).build().unwrap();
-    expect![[r#"invalid agent 'agent': tool ask: state key "found": not declared by the schema; tool ask: state key "found": unknown key "found"; known keys: messages"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'agent': tool ask: state key "found": not declared: add it to the agent's schema, or to that of the graph around it"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn nested_approval_passes_through() {
     assert_eq!((notes.count("pay"), notes.count("look")), (2, 1));
 }
 
-/// Arguments that the inner tool does not take are refused to whoever decides, wherever the inner tools come from, and
+/// Arguments that the inner tool does not take are refused to the approver, wherever the inner tools come from, and
 /// however deep they are.
 #[tokio::test]
 async fn nested_approval_of_arguments_that_do_not_fit() {
@@ -416,7 +416,7 @@ async fn nested_errors() {
     .await;
 }
 
-/// An agent that calls itself through others comes to an end.
+/// An agent that calls itself through others ends.
 #[tokio::test]
 async fn nested_too_deep() {
     let mut agent = Agent::builder(script("assistant: the bottom")).build().unwrap();
@@ -529,7 +529,7 @@ async fn nested_calls_count_outside() {
 }
 
 /// An agent among tools that are asked for at each step, beside one whose tools never change: the run waits, is stored,
-/// folded from its events, and goes on all the same.
+/// folded from its events, and goes on anyway.
 #[tokio::test]
 async fn nested_agent_of_a_dynamic_toolset() {
     let notes = Notes::default();

@@ -22,7 +22,10 @@ const SCRIPT: &str =
 fn looking() -> Agent {
     let look = Tool::new("look", "Looks.", |context: ToolContext| async move {
         context.report(json!("halfway"));
-        tokio::task::yield_now().await;
+        // Long after the other call, however slowly the events are read.
+        for _ in 0..32 {
+            tokio::task::yield_now().await;
+        }
         Ok::<_, ToolError>("found")
     });
     let look = look.parameters(json!({"additionalProperties": true, "type": "object"})).build().unwrap();
@@ -69,7 +72,7 @@ async fn observer_vector() {
     .assert_eq(&(lines.join("\n") + "\n"));
 }
 
-/// The run waits while the channel is full, and goes on when nobody listens any more.
+/// The run waits while the channel is full, and goes on when there is no listener any more.
 #[tokio::test(start_paused = true)]
 async fn observer_channel() {
     let agent = looking();
@@ -315,7 +318,7 @@ async fn traced(agent: &Agent, traces: Traces) -> String {
 /// Named as the OpenTelemetry conventions name them; nothing of what was said.
 #[tokio::test]
 async fn observer_traces() {
-    let params = ModelParams { temperature: Some(0.5), ..ModelParams::default() };
+    let params = ModelParams::default().with_temperature(0.5);
     let agent = looking().to_builder().params(params).build().unwrap();
     let text = traced(&agent, Traces::new("analyst")).await;
     expect![[r#"

@@ -237,7 +237,7 @@ async fn leaked_calls_stay_text() {
     .await;
 }
 
-/// A recovered call is a call like any other: somebody has to agree to it.
+/// A recovered call is a call like any other: it needs approval.
 #[tokio::test]
 async fn leaked_calls_need_approval() {
     use stepfold_agent_loop::tools::Approval;

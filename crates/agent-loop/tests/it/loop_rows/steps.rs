@@ -196,7 +196,7 @@ async fn runtime_overrides() {
                 .instructions("Be brief.")
                 .only_tools(["search"])
                 .limits(RunLimits::default().with_steps(1))
-                .params(ModelParams { temperature: Some(0.5), ..ModelParams::default() })
+                .params(ModelParams::default().with_temperature(0.5))
                 .model_name("small")
         })
     })
@@ -298,7 +298,7 @@ async fn raise_on_failure() {
     .assert_eq(&shown(&go_on(ended.unwrap_err().into_run(), |run| run).await));
 }
 
-/// Nothing is wrong with a call that somebody did not want.
+/// A rejected call is not an error.
 #[tokio::test]
 async fn raise_on_failure_of_a_rejected_call() {
     use stepfold_agent_loop::Decision;
@@ -363,7 +363,7 @@ async fn raise_on_failure_by_the_tool() {
     "#]]).await;
 }
 
-/// A write that cannot be merged is that call's failure, and nobody else's.
+/// A write that cannot be merged is that call's failure alone.
 #[tokio::test]
 async fn raise_on_failure_of_a_merge() {
     let schema = Schema::builder().key::<u64>("visits").handler(Handler::sum()).build().unwrap();

@@ -283,7 +283,7 @@ fn declared_key(schema: SchemaBuilder, key: &str, declared: &Value) -> SchemaBui
     };
     let schema = schema.key_schema(key, json_type);
     match declared.get("handler") {
-        // The original replaces optional lists unless told otherwise; ours are merged as all lists are.
+        // The original replaces optional lists by default; ours are merged as all lists are.
         None if text(&declared["type"]) == "Optional[list]" => schema.handler(Handler::replace_values()),
         None => schema,
         Some(name) => schema.handler(handler(text(name))),

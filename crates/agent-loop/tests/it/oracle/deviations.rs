@@ -32,7 +32,7 @@ pub(super) const ROWS: &[Row] = &[
     ("no tools: calls in the reply are answered", calls_are_answered),
     ("order: an unknown tool's error comes in its own place", in_call_order),
     ("approval: modified arguments are validated", modified_arguments_refused),
-    ("argument validation: nobody is asked about a call that cannot run", nobody_is_asked),
+    ("argument validation: no request for a call that cannot run", no_request),
     ("merge fails after a tool ran: a tool message, and the run goes on", merge_goes_on),
     ("precedence: only the state sets what the model cannot see", only_state_sets),
     ("outputs_to_state: the whole result, whatever its type", whole_result),
@@ -148,7 +148,7 @@ fn one_reply(case: &mut Case<'_>) {
     messages[2] = json!({"result": {"id": "1", "name": "t", "said": {"value": ["", 1, ""]}}, "role": "tool"});
 }
 
-/// The original splits the reply, so that each call that somebody was asked about comes with its result.
+/// The original splits the reply, so that each call that needed approval comes with its result.
 fn one_message(case: &mut Case<'_>) {
     let calls = case.calls();
     let reply_of = |id: &Value| calls.iter().find(|(_, call)| call["id"] == *id).map(|(reply, _)| *reply);
@@ -245,7 +245,7 @@ fn modified_arguments_refused(case: &mut Case<'_>) {
     }
 }
 
-fn nobody_is_asked(case: &mut Case<'_>) {
+fn no_request(case: &mut Case<'_>) {
     let tools = case.tools();
     let asked = case.theirs["asked"].as_array_mut().unwrap();
     asked.retain(|asked| {

@@ -371,7 +371,7 @@ impl ChatModel for Planned {
             }
         };
         let mut chunks = Chunk::of(&message);
-        chunks.push(Chunk::Usage(Usage { input_tokens: 3, output_tokens: 2, ..Usage::default() }));
+        chunks.push(Chunk::Usage(Usage::new(3, 2)));
         chunks.push(Chunk::Finished(reason));
         ReplyStream::from_chunks(chunks)
     }

@@ -22,7 +22,7 @@ fn pay(executions: &Executions, effect: Effect) -> Tool {
     Tool::new("pay", "Pays.", function).effect(effect).approval(Approval::Always).build().unwrap()
 }
 
-/// An agent that is a tool, and whose own call waits for somebody.
+/// An agent that is a tool, and whose own call waits for an approver.
 #[test]
 fn an_agent_inside_an_agent() {
     for (effect, is_interrupted) in [(Effect::Pure, false), (Effect::AtMostOnce, true)] {
@@ -40,7 +40,7 @@ fn an_agent_inside_an_agent() {
     }
 }
 
-/// Somebody has a call run again that may have happened; nobody else does.
+/// An approver has a call run again that may have happened; nothing else does.
 #[test]
 fn a_call_that_may_have_happened() {
     let executions = Executions::new();

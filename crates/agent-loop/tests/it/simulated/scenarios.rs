@@ -18,7 +18,7 @@ pub(super) struct Scenario {
     pub(super) replies: Vec<Reply>,
     pub(super) options: Options,
     pub(super) hooks: BTreeMap<Hook, u8>,
-    /// Earlier turns, and whether the last one was cut off.
+    /// Earlier turns, and whether the last one was interrupted.
     pub(super) history: (usize, bool),
 }
 
@@ -75,7 +75,7 @@ pub(super) enum Reply {
         has_text: bool,
         calls: Vec<Call>,
     },
-    /// Cut off at the limit of tokens, or by a filter.
+    /// Truncated at the limit of tokens, or by a filter.
     Cut {
         by_filter: bool,
         calls: Vec<Call>,

@@ -425,7 +425,7 @@ async fn per_run_of_the_state() {
         {"temperature":0.5,"extras":{"reasoning_effort":"low"}}"#]].assert_eq(&text);
 }
 
-/// `auto: false`, and then somebody agrees, in another process: the same model is asked on.
+/// `auto: false`, and then an approval, in another process: the same model gets the next request.
 #[tokio::test]
 async fn interactive() {
     let agent = agent("assistant: > c1 search(q=\"x\")\nassistant: area 3").build().unwrap();

@@ -1,4 +1,4 @@
-//! What waits for somebody: nodes that ask, agents whose calls are approved, breakpoints.
+//! What waits for an approver: nodes that ask, agents whose calls are approved, breakpoints.
 
 use expect_test::expect;
 use serde_json::json;
@@ -15,7 +15,7 @@ async fn publish(node: NodeContext) -> Result<Update, NodeError> {
     Ok(noted(&node).set(LOG, vec![serde_json::to_string(&decision)?]))
 }
 
-/// The process dies while somebody thinks; another one goes on with what was decided.
+/// The process dies while the approver thinks; another one goes on with the decision.
 async fn decided(walked: &Walked, decisions: &[(&str, Decision)]) -> Walked {
     let decisions: Vec<_> =
         decisions.iter().map(|(id, decision)| ((*id).to_owned(), decision.clone())).collect();
@@ -190,9 +190,9 @@ async fn several_branches_ask() {
     "#]].assert_eq(&walked.text());
 }
 
-/// Somebody who is there decides while the run waits.
+/// An approver decides while the run waits.
 #[tokio::test]
-async fn somebody_is_there() {
+async fn an_approver_decides_while_the_run_waits() {
     let run = Run::new(publishing().agent(), "go", "run").unwrap();
     let walked = walk_on(run, |run| {
         run.approve_with(|requests: Vec<stepfold_agent_loop::ApprovalRequest>| {
@@ -626,7 +626,7 @@ async fn breakpoints_elsewhere() {
     .assert_eq(&stepped(&looping(), &others).await);
 }
 
-/// A superstep that was stopped before and then waits for somebody is not stopped again.
+/// A superstep that was stopped before and then waits for an approver is not stopped again.
 #[tokio::test]
 async fn a_breakpoint_and_a_question() {
     let graph = graph().node("a", publish).edge(START, "a").build().unwrap();

@@ -133,7 +133,7 @@ async fn an_observer_that_fails_once_when_it_is_told_loses_nothing() {
     }
 }
 
-/// The hook of an agent that is a node fails: the payment stays made, the sibling comes to its end, and the agent goes on
+/// The hook of an agent that is a node fails: the payment stays made, the sibling completes, and the agent goes on
 /// with the hook.
 #[tokio::test]
 async fn a_hook_of_an_agent_that_fails_once_loses_nothing() {
@@ -166,7 +166,7 @@ async fn a_refused_commit_names_what_is_lost_inside() {
             let json = serde_json::to_value(told).unwrap();
             let kind = &json["committed"]["kind"];
             let inner = &kind["inner"]["event"]["kind"];
-            kind["answered"].get(outcome).is_some() || inner["answered"].get(outcome).is_some()
+            kind["answered"][0].get(outcome).is_some() || inner["answered"][0].get(outcome).is_some()
         };
         let observer = FailsOnce { is_it, has_failed: false, go: Arc::default() };
         let run = Run::new(graph.agent(), items(json!([])), "run").unwrap();

@@ -139,7 +139,7 @@ async fn as_a_tool() {
     .assert_eq(&shown(&play(&agent, "how many?", |run| run).await));
 }
 
-/// A graph that is a tool asks somebody: the outer run waits.
+/// A graph that is a tool asks an approver: the outer run waits.
 #[tokio::test]
 async fn a_tool_that_asks() {
     let graph = graph()

@@ -120,7 +120,7 @@ async fn loaded_after_a_change() {
     ] {
         let error = Run::load(changed.agent(), &stored).unwrap_err();
         text.push_str(&format!("{}\n", chain(&error)));
-        // All the same it goes on as far as it can.
+        // It goes on as far as it can.
         let (run, _) = Run::load_changed(changed.agent(), &stored).unwrap();
         text.push_str(&shown(&run.resume().await));
     }

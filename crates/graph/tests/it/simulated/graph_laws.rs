@@ -287,7 +287,7 @@ proptest! {
             prop_assert!(caught.is_ok(), "{} {caught:?}", event.name());
         }
         prop_assert_eq!(caught_up.digest(), live.digest());
-        // What has started is under way for nobody who finds the record.
+        // A reader of the record finds nothing under way.
         live.take_over();
         prop_assert_eq!(format!("{:?}", caught_up.decide()), format!("{:?}", live.decide()));
         prop_assert_eq!(caught_up.pending().len(), live.pending().len());

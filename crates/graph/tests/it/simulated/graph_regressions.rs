@@ -24,7 +24,7 @@ fn clerk() -> Graph {
         "pay",
         json!({"n": 1}),
     ));
-    let usage = Usage { input_tokens: 5, output_tokens: 2, ..Usage::default() };
+    let usage = Usage::new(5, 2);
     let model = Script::new([]).then(reply, FinishReason::ToolCalls, usage).then(
         Message::assistant("paid"),
         FinishReason::Stop,

@@ -99,7 +99,7 @@ impl Dialect for Responses {
             ("stream", Some(true.into())),
             ("store", Some(false.into())),
             ("include", (!include.is_empty()).then(|| json!(include))),
-            ("tool_choice", tool_choice(wire::tool_choice(request))),
+            ("tool_choice", tool_choice(wire::tool_choice(request))?),
             ("text", request.response_format.as_ref().map(text_format).transpose()?),
             ("temperature", params.temperature.map(Value::from)),
             ("top_p", params.top_p.map(Value::from)),
@@ -143,13 +143,14 @@ fn tool(spec: &ToolSpec) -> Value {
     tool
 }
 
-fn tool_choice(choice: &ToolChoice) -> Option<Value> {
-    match choice {
+fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
+    Ok(match choice {
         ToolChoice::Auto => None,
         ToolChoice::None => Some("none".into()),
         ToolChoice::Required => Some("required".into()),
         ToolChoice::Named(name) => Some(json!({"type": "function", "name": name})),
-    }
+        other => return Err(wire::unknown_choice(other)),
+    })
 }
 
 fn text_format(format: &ResponseFormat) -> Result<Value, ModelError> {

@@ -197,13 +197,11 @@ async fn everything_else() {
         json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false}),
     )
     .with_strict(true);
-    let params = ModelParams {
-        temperature: Some(0.5),
-        max_output_tokens: Some(100),
-        stop: vec!["END".to_owned()],
-        extras: [("thinking", json!({"type": "enabled", "budget_tokens": 1024}))].into_iter().collect(),
-        ..ModelParams::default()
-    };
+    let params = ModelParams::default()
+        .with_temperature(0.5)
+        .with_max_output_tokens(100)
+        .with_stop(["END"])
+        .with_extra("thinking", json!({"type": "enabled", "budget_tokens": 1024}));
     let format = ResponseFormat::JsonSchema {
         name: "area".to_owned(),
         schema: json!({"type": "object"}),

@@ -146,14 +146,12 @@ async fn everything_else() {
         json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false}),
     )
     .with_strict(true);
-    let params = ModelParams {
-        temperature: Some(0.5),
-        max_output_tokens: Some(100),
-        seed: Some(7),
-        stop: vec!["END".to_owned()],
-        extras: [("parallel_tool_calls", false)].into_iter().collect(),
-        ..ModelParams::default()
-    };
+    let params = ModelParams::default()
+        .with_temperature(0.5)
+        .with_max_output_tokens(100)
+        .with_seed(7)
+        .with_stop(["END"])
+        .with_extra("parallel_tool_calls", false);
     let format = ResponseFormat::JsonSchema {
         name: "area".to_owned(),
         schema: json!({"type": "object"}),
@@ -167,7 +165,7 @@ async fn everything_else() {
             .with_model("other")
     };
     check(
-        &Preset { needs_key: true, ..Preset::OPENAI },
+        &Preset::OPENAI,
         full(),
         expect![[r#"
             {
@@ -416,7 +414,7 @@ async fn what_cannot_be_said_is_an_error_and_breaks_nothing() {
         expect!["unsupported (openai-compatible, model some-model): message 1: unsupported part of kind image in a message of the assistant: this API has no form for it"].assert_eq(&error.to_string());
         model.respond(ChatRequest::new(good.clone())).into_reply().await.unwrap();
     }
-    let params = ModelParams { extras: [("stream", false)].into_iter().collect(), ..ModelParams::default() };
+    let params = ModelParams::default().with_extra("stream", false);
     let error = model.respond(request().with_params(params)).into_reply().await.unwrap_err();
     expect!["invalid request (openai-compatible, model some-model): invalid extra parameter `stream`: the request sets this field itself"].assert_eq(&error.to_string());
     let schema = ResponseFormat::JsonSchema { name: "x".to_owned(), schema: json!({}), strict: false };

@@ -15,4 +15,4 @@ mod race;
 #[path = "../../../../session-scopes/tests/it/server.rs"]
 pub(crate) mod server;
 mod sqlite;
-mod store;
+pub(crate) mod store;

@@ -2,9 +2,9 @@
 
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned,
-    ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError,
-    SessionPage, SessionStore, Values, WriteScope,
+    EnqueueInput, Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, ListUnattended, ListUsers,
+    PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey,
+    Session, SessionError, SessionPage, SessionStore, Unattended, UserId, Values, WriteScope,
 };
 use stepfold_session_scopes::{PostgresStore, SqliteStore};
 
@@ -70,6 +70,8 @@ impl<W: Watch> SessionStore for Watched<W> {
         enqueue: EnqueueInput => Enqueued;
         inbox: ReadInbox => Vec<InboxEntry>;
         dequeue: DequeueInput => Vec<u64>;
+        users: ListUsers => Vec<UserId>;
+        unattended: ListUnattended => Vec<Unattended>;
     }
 }
 

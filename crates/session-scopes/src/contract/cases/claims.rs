@@ -1,5 +1,6 @@
 //! Claims: one worker at a time, and one that lost its claim changes nothing.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -9,11 +10,11 @@ use crate::contract::room::{
     Case, Checked, Fault, Room, at, cases, delta, ensure, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
-use crate::ids::{LifeId, SessionKey, WorkerId};
+use crate::ids::{AppId, LifeId, OperationId, SessionKey, WorkerId};
 use crate::store::{
-    AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, DequeueInput, Expected,
-    ForkSession, GetSession, ListSessions, ReadInbox, Receipt, ReleaseClaim, RenewClaim, SessionStore,
-    TakeOver,
+    AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, DequeueInput,
+    EnqueueInput, Expected, ForkSession, GetSession, InboxKind, ListSessions, ListUnattended, ReadInbox,
+    Receipt, ReleaseClaim, RenewClaim, SessionStore, TakeOver, Unattended,
 };
 
 cases! {
@@ -37,6 +38,7 @@ cases! {
     a_fork_has_a_life_of_its_own_and_no_claim,
     reading_and_listing_give_the_claim,
     there_is_nothing_to_claim_where_there_is_no_session,
+    sessions_without_a_worker_in_which_work_is_left_are_listed,
 }
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
@@ -80,7 +82,7 @@ impl Room {
     }
 
     pub(super) async fn release(&self, key: &SessionKey, token: u64) -> Result<(), SessionError> {
-        self.store.release(ReleaseClaim { key: key.clone(), token }).await
+        self.store.release(ReleaseClaim::new(key.clone(), token)).await
     }
 
     /// Commits an event that counts in all scopes, about a claim.
@@ -518,4 +520,59 @@ async fn there_is_nothing_to_claim_where_there_is_no_session(room: Room) -> Chec
     // It has nothing to give up: the session was deleted while the worker was busy.
     room.release(&key, 1).await?;
     Ok(())
+}
+
+async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) -> Checked {
+    let schema = schema()?;
+    for id in ["done", "held", "expired", "left", "waits"] {
+        room.create(&schema, id, json!({})).await?;
+    }
+    let key = |id: &str| room.key(id);
+    let claim = |id: &str, duration| -> Result<ClaimSession, SessionError> {
+        Ok(ClaimSession::new(key(id)?, worker("a")?, duration, at(1)))
+    };
+    room.store.claim(claim("held", MINUTE * 60)?).await?;
+    // It has expired once the time of any clock has gone on.
+    room.store.claim(claim("expired", Duration::ZERO)?).await?;
+    let left = room.store.claim(claim("left", MINUTE * 60)?).await?;
+    room.store.release(ReleaseClaim::new(key("left")?, left.token).unfinished(at(2))).await?;
+    let done = room.store.claim(claim("done", MINUTE)?).await?;
+    room.store.release(ReleaseClaim::new(key("done")?, done.token)).await?;
+    let waits = EnqueueInput {
+        key: key("waits")?,
+        kind: InboxKind::Message,
+        idempotency_key: OperationId::new("m1")?,
+        body: json!("hello"),
+        at: at(2),
+    };
+    room.store.enqueue(waits).await?;
+
+    let list = ListUnattended { app: AppId::new(room.app.as_str())?, now: at(3), limit: 10, after: None };
+    let all = room.store.unattended(list.clone()).await?;
+    let ids: BTreeSet<&str> = all.iter().map(|session| session.key.id.as_str()).collect();
+    ensure_eq!(ids, BTreeSet::from(["expired", "left", "waits"]));
+    let waits: Vec<_> =
+        all.iter().filter(|session| !session.is_claimed).map(|it| it.key.id.as_str()).collect();
+    ensure_eq!(waits, ["waits"]);
+    ensure!(all.is_sorted_by_key(|session| session.since), "the longest waiting must come first: {all:?}");
+    let mut paged = Vec::new();
+    while let [session] = &room
+        .store
+        .unattended(ListUnattended { limit: 1, after: paged.last().map(cursor_of), ..list.clone() })
+        .await?[..]
+    {
+        paged.push(session.clone());
+    }
+    ensure_eq!(paged, all);
+
+    // Any worker may claim what was left, and its token is a newer one.
+    let taken = ClaimSession::new(key("left")?, worker("b")?, MINUTE, at(3));
+    ensure!(room.store.claim(taken).await?.token > left.token, "the token grows");
+    let other = ListUnattended { app: AppId::new("another-app")?, ..list };
+    ensure_eq!(room.store.unattended(other).await?, []);
+    Ok(())
+}
+
+fn cursor_of(session: &Unattended) -> Cursor {
+    session.cursor.clone()
 }

@@ -6,12 +6,16 @@ use crate::contract::room::{
     Case, Checked, Fault, Room, at, cases, ensure, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
-use crate::store::{CreateSession, Cursor, EventRange, Expected, ListSessions, SessionStore};
+use crate::ids::UserId;
+use crate::store::{
+    CreateSession, Cursor, DeleteSession, EventRange, Expected, ListSessions, ListUsers, SessionStore,
+};
 
 cases! {
     lists_are_paged_newest_first,
     lists_give_metadata_unless_asked_for_more,
     a_strange_cursor_is_an_error,
+    users_are_listed_in_order,
 }
 
 async fn lists_are_paged_newest_first(room: Room) -> Checked {
@@ -62,5 +66,25 @@ async fn a_strange_cursor_is_an_error(room: Room) -> Checked {
         let list = ListSessions::new(room.app.as_str(), "alice")?.after(Some(Cursor::new(text)));
         ensure_error!(room.store.list(list).await, SessionError::InvalidCursor);
     }
+    Ok(())
+}
+
+async fn users_are_listed_in_order(room: Room) -> Checked {
+    let schema = schema()?;
+    for (user, id) in [("eve", "s1"), ("ada", "s1"), ("ada", "s2"), ("bob", "s1"), ("Zoe", "s1")] {
+        let mut request = CreateSession::with_key(room.key(id)?, &schema, at(0));
+        request.user = UserId::new(user)?;
+        room.store.create(request).await?;
+    }
+    let list = ListUsers::new(room.app.as_str())?;
+    let names = |users: Vec<UserId>| users.iter().map(ToString::to_string).collect::<Vec<_>>();
+    ensure_eq!(names(room.store.users(list.clone()).await?), ["Zoe", "ada", "bob", "eve"]);
+    let page = ListUsers { after: Some(UserId::new("ada")?), limit: 1, ..list.clone() };
+    ensure_eq!(names(room.store.users(page).await?), ["bob"]);
+    let mut key = room.key("s1")?;
+    key.user = UserId::new("bob")?;
+    room.store.delete(DeleteSession::new(key)).await?;
+    ensure_eq!(names(room.store.users(list).await?), ["Zoe", "ada", "eve"]);
+    ensure_eq!(names(room.store.users(ListUsers::new("another-app")?).await?), [""; 0]);
     Ok(())
 }

@@ -184,6 +184,7 @@ async fn hidden_events_are_read_only_if_they_are_wanted(room: Room) -> Checked {
             EventRange::All,
             EventRange::Last(3),
             EventRange::AfterVersion(4),
+            EventRange::Page { after: 2, limit: 3 },
             EventRange::Since(at(1)),
             EventRange::Since(at(2)),
         ];
@@ -197,6 +198,10 @@ async fn hidden_events_are_read_only_if_they_are_wanted(room: Room) -> Checked {
                     EventRange::Last(count) => visible[visible.len().saturating_sub(count)..].to_vec(),
                     EventRange::AfterVersion(after) => {
                         visible.iter().filter(|event| event.version > after).cloned().collect()
+                    }
+                    EventRange::Page { after, limit } => {
+                        let later = visible.iter().filter(|event| event.version > after);
+                        later.take(limit).cloned().collect()
                     }
                     EventRange::Since(time) => {
                         let older = visible.iter().rposition(|event| event.event.at < time);

@@ -44,6 +44,12 @@ async fn get_gives_the_events_that_are_asked_for(room: Room) -> Checked {
         (EventRange::AfterVersion(3), vec![4, 5]),
         (EventRange::AfterVersion(0), vec![1, 2, 3, 4, 5]),
         (EventRange::AfterVersion(9), vec![]),
+        (EventRange::Page { after: 1, limit: 2 }, vec![2, 3]),
+        (EventRange::Page { after: 0, limit: 9 }, vec![1, 2, 3, 4, 5]),
+        (EventRange::Page { after: 4, limit: 3 }, vec![5]),
+        (EventRange::Page { after: 5, limit: 1 }, vec![]),
+        (EventRange::Page { after: 0, limit: 0 }, vec![]),
+        (EventRange::Page { after: u64::MAX, limit: usize::MAX }, vec![]),
         (EventRange::Since(at(30)), vec![4, 5]),
         (EventRange::Since(at(6)), vec![4, 5]),
         (EventRange::Since(at(0)), vec![1, 2, 3, 4, 5]),
@@ -109,7 +115,7 @@ async fn everything_on_an_event_survives(room: Room) -> Checked {
     let schema = schema()?;
     let key = room.create(&schema, "s1", json!({})).await?.key;
     let data = json!({"float": 1.0, "int": 1, "large": u64::MAX, "nested": [[], {}, null, "\u{0}"], "small": i64::MIN});
-    let record = Record { format: "run".to_owned(), version: 3, data };
+    let record = Record::new("run", 3, &data)?;
     let full = event("e1")?
         .with_kind(EventKind::new("approval"))
         .with_message(Message::user("first").with_extra("signature", "abc"))

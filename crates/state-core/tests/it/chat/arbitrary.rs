@@ -132,7 +132,7 @@ fn simple_part() -> impl Strategy<Value = Part> {
         1 => media().prop_map(Content::File),
         1 => map().prop_filter_map("a known kind", |map| UnknownPart::new(map).map(Content::Unknown)),
     ];
-    (content, extras()).prop_map(|(content, extras)| Part { content, extras })
+    (content, extras()).prop_map(|(content, extras)| Part::from(content).with_extras(extras))
 }
 
 fn result() -> impl Strategy<Value = ToolResult> {
@@ -149,7 +149,7 @@ fn part_of_result() -> impl Strategy<Value = Part> {
 }
 
 fn part() -> impl Strategy<Value = Part> {
-    let with_extras = |content: Content, extras| Part { content, extras };
+    let with_extras = |content: Content, extras| Part::from(content).with_extras(extras);
     prop_oneof![
         4 => simple_part(),
         3 => (call().prop_map(Content::ToolCall), extras()).prop_map(move |(c, e)| with_extras(c, e)),

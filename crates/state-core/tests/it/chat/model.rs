@@ -42,12 +42,9 @@ fn text(text: &str) -> Chunk {
 
 fn call(index: usize, id: &str, name: &str, arguments: &str) -> Chunk {
     let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    Chunk::ToolCall(ToolCallChunk {
-        index,
-        id: known(id),
-        name: known(name),
-        arguments: arguments.to_owned(),
-    })
+    let mut chunk = ToolCallChunk::new(index, arguments);
+    (chunk.id, chunk.name) = (known(id), known(name));
+    Chunk::ToolCall(chunk)
 }
 
 fn signed() -> Chunk {
@@ -204,7 +201,7 @@ fn a_stream_that_just_ends_is_interrupted() {
 
 #[test]
 fn usage_and_identity_are_carried() {
-    let usage = |output_tokens| Usage { input_tokens: 5, output_tokens, ..Usage::default() };
+    let usage = |output_tokens| Usage::new(5, output_tokens);
     let identity = |id: Option<&str>, model: Option<&str>| Chunk::Identity {
         id: id.map(str::to_owned),
         model: model.map(str::to_owned),
@@ -219,8 +216,8 @@ fn usage_and_identity_are_carried() {
     let reply = reply(ReplyStream::from_chunks(chunks)).unwrap();
     assert_eq!((reply.id.as_deref(), reply.model.as_deref()), (Some("r1"), Some("m")));
     assert_eq!(reply.usage, usage(3));
-    let all = Usage { output_tokens: u64::MAX, ..usage(0) } + usage(3);
-    assert_eq!(all, Usage { input_tokens: 10, output_tokens: u64::MAX, ..Usage::default() });
+    let all = usage(u64::MAX) + usage(3);
+    assert_eq!(all, Usage::new(10, u64::MAX));
     assert_eq!([usage(1), usage(2)].into_iter().sum::<Usage>().total_tokens(), 13);
 }
 
@@ -352,11 +349,7 @@ fn stored_forms() {
     check_stored(&ToolChoice::Auto, expect![[r#""auto""#]]);
     check_stored(&ToolChoice::Named("f".into()), expect![[r#"{"named":"f"}"#]]);
     check_stored(
-        &ModelParams {
-            temperature: Some(0.2),
-            extras: Extras::from_iter([("top_k", 5)]),
-            ..ModelParams::default()
-        },
+        &ModelParams::default().with_temperature(0.2).with_extra("top_k", 5),
         expect![[r#"{"temperature":0.2,"extras":{"top_k":5}}"#]],
     );
     let format = ResponseFormat::JsonSchema { name: "area".into(), schema: json!({}), strict: true };

@@ -1,0 +1,82 @@
+//! Rows of the commands that list what is stored. A row has the same text at a terminal and in a pipe; at a terminal it
+//! has looks, and is wrapped between words.
+
+use stepfold::terminal::{Form, Look, Text, stdout_form};
+
+use super::text::line;
+
+/// The column at which the content of an event begins.
+pub(crate) const CONTENT: usize = 17;
+
+/// Prints a row. Lines after a wrap begin at this column.
+pub(crate) fn row(text: &Text, column: usize) {
+    match stdout_form() {
+        // On a narrow terminal the content needs the room.
+        Form::Terminal { width } => line(text.wrapped(width, 0, column.min(width / 3))),
+        Form::Log => line(text.clone()),
+    }
+}
+
+/// A line of an event in looks: its version, its kind, and its content. One that does not count is in the background.
+pub(crate) fn event(line: &str) -> Text {
+    if line.starts_with('-') {
+        return Text::new(Look::DIM, line);
+    }
+    if line.chars().take(CONTENT).all(|character| character == ' ') {
+        return line.into();
+    }
+    let from_kind = line.trim_start_matches(|character: char| character == ' ' || character.is_ascii_digit());
+    let (version, rest) = line.split_at(line.len() - from_kind.len());
+    let (kind, content) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+    Text::new(Look::DIM, version).with(of_kind(kind), kind).and(content)
+}
+
+/// The look of a kind of event.
+fn of_kind(kind: &str) -> Look {
+    match kind {
+        "failed" | "interrupted" | "cancelled" | "timed_out" => Look::BAD,
+        "asked" | "asks" | "decided" => Look::ASK,
+        _ => Look::STRONG,
+    }
+}
+
+/// A change of a key or a value that is set, such as `count 3 -> 4`, after what stands before it.
+pub(crate) fn key_and_value(before: &str, text: &str) -> Text {
+    let (key, value) = text.split_at(text.find(' ').unwrap_or(text.len()));
+    Text::new(Look::DIM, before).with(Look::KEY, key).and(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{event, key_and_value};
+
+    /// The text is the same without looks: what reads a pipe sees no difference.
+    #[test]
+    fn looks_change_no_text() {
+        for line in [
+            "    1  began     user: what is new?",
+            "   12  failed    the model's server is overloaded",
+            "                 tool c1: 12",
+            "-   3  replied   a reply that was taken back",
+            " 12345  replied   a long history",
+            "    4  ended",
+            "    5  interrupted the process ended",
+            "    6  kind-of-a-program ünïcode",
+        ] {
+            assert_eq!(event(line).to_plain(), line);
+        }
+        assert_eq!(
+            key_and_value("                 ~ ", "n 3 -> 4").to_plain(),
+            "                 ~ n 3 -> 4"
+        );
+        assert_eq!(key_and_value("", "n").to_plain(), "n");
+    }
+
+    #[test]
+    fn kinds_are_told_apart() {
+        let failed = event("   12  failed    too long").to_ansi();
+        assert!(failed.contains("\u{1b}[31m") || failed.contains("\u{1b}[1m\u{1b}[31m"), "{failed:?}");
+        assert!(event("-   3  replied   gone").to_ansi().starts_with("\u{1b}[2m-"));
+        assert!(!event("                 tool c1: 12").to_ansi().contains("\u{1b}[1m"));
+    }
+}

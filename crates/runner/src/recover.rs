@@ -1,0 +1,309 @@
+//! Recovery: completes runs that no worker has, whichever worker began them.
+//!
+//! There is no queue. The claim on a session is the lease, and an expired one is the sign that work is left.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use stepfold_agent_loop::{Exit, Pause};
+use stepfold_session_scopes::{
+    ErrorKind, ListUnattended, SessionKey, SessionStore, TakeOver, Timestamp, Unattended,
+};
+
+use crate::error::RunnerError;
+use crate::invocation::Ended;
+use crate::remedy::Remedy;
+use crate::runner::Runner;
+use crate::turn::{Order, Turn};
+
+/// The number of sessions that are listed at once.
+const PAGE: usize = 100;
+
+/// The pace of [`Runner::recover`].
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until a recovery is started with them"]
+pub struct RecoverOptions {
+    parallel: usize,
+    poll: Option<Duration>,
+    pauses: (Duration, Duration),
+    is_once: bool,
+}
+
+impl Default for RecoverOptions {
+    fn default() -> Self {
+        let pauses = (Duration::from_secs(1), Duration::from_secs(300));
+        RecoverOptions { parallel: 8, poll: None, pauses, is_once: false }
+    }
+}
+
+impl RecoverOptions {
+    /// The usual ones.
+    pub fn new() -> Self {
+        RecoverOptions::default()
+    }
+
+    /// Sets how many sessions are worked in at once; 8 by default, at least one.
+    pub fn parallel(mut self, sessions: usize) -> Self {
+        self.parallel = sessions.max(1);
+        self
+    }
+
+    /// Sets how often the store is asked; a tenth of the [duration of a claim](crate::RunnerBuilder::claim_for) by
+    /// default. A look costs one statement, however many sessions are idle.
+    pub fn poll(mut self, interval: Duration) -> Self {
+        self.poll = Some(interval);
+        self
+    }
+
+    /// Sets the pause after a first failure of a session, which doubles with each further one, and the longest pause; one
+    /// second and five minutes by default.
+    pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
+        self.pauses = (first, longest.max(first));
+        self
+    }
+
+    /// Ends when nothing is left to do at once: for a job that is started now and then.
+    pub fn once(mut self) -> Self {
+        self.is_once = true;
+        self
+    }
+
+    fn pause(&self, failures: u32) -> Duration {
+        let (first, longest) = self.pauses;
+        first.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(longest)
+    }
+}
+
+impl Runner {
+    /// Recovers runs that no worker has: those that were interrupted (their worker died, was frozen or shut down, or the
+    /// run failed or was suspended), and messages that were accepted and not taken. Across all users, the longest waiting
+    /// first. Runs until the runner is [shut down](Runner::shutdown); an application spawns it in each of its
+    /// processes, and the claims on sessions share the work out.
+    ///
+    /// A run that waits for decisions is left alone, and so is one of another [agent](RunnerError::AgentChanged): of two
+    /// versions of an agent on one store, each recovers its own runs. A run that fails again is tried again, after
+    /// longer and longer pauses.
+    ///
+    /// A process that was killed or frozen is replaced when its claim has expired: after the duration of a claim, and a
+    /// tenth of it. If a frozen one goes on later, its writes are refused.
+    ///
+    /// # Errors
+    /// [`RunnerError::Store`] with [`Unsupported`](stepfold_session_scopes::SessionError::Unsupported) by a store
+    /// without claims. While the store is unreachable, it is asked again.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::{RecoverOptions, Runner};
+    /// use stepfold_session_scopes::{AnyStore, MemoryStore};
+    ///
+    /// # let agent = |script| Agent::builder(Script::parse(script).unwrap()).build().unwrap();
+    /// let store = AnyStore::new(MemoryStore::new());
+    /// // The model does not answer, so the run stays unfinished.
+    /// let session = Runner::builder(agent(""), store.clone()).build().session("ada", "s1").await?;
+    /// session.run("which area has most stalls?").await.unwrap_err();
+    ///
+    /// // Another process; a server would spawn it, without `once`.
+    /// let runner = Runner::builder(agent("assistant: area 3"), store).build();
+    /// runner.recover(RecoverOptions::new().once()).await?;
+    /// let session = runner.session("ada", "s1").await?;
+    /// assert_eq!(session.state().await?.messages().len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn recover(
+        &self,
+        options: RecoverOptions,
+    ) -> impl Future<Output = Result<(), RunnerError>> + Send + use<> {
+        Recovery::new(self.clone(), options).run()
+    }
+}
+
+struct Recovery {
+    runner: Runner,
+    options: RecoverOptions,
+    /// The due sessions, the longest waiting first.
+    due: VecDeque<Unattended>,
+    running: FuturesUnordered<BoxFuture<'static, (Unattended, Ended)>>,
+    at_work: HashSet<SessionKey>,
+    tried: HashMap<SessionKey, Tried>,
+}
+
+/// What came of the last attempt in a session that is still listed.
+#[derive(Clone, Debug)]
+struct Tried {
+    failures: u32,
+    not_before: Timestamp,
+    /// The session as it was listed, if only another one is worth an earlier attempt.
+    waits: Option<(Timestamp, u64)>,
+}
+
+impl Tried {
+    fn is_due(&self, session: &Unattended, now: Timestamp) -> bool {
+        let has_changed = self.waits.is_some_and(|seen| seen != (session.since, session.inbox));
+        has_changed || self.not_before <= now
+    }
+}
+
+impl Recovery {
+    fn new(runner: Runner, options: RecoverOptions) -> Self {
+        let (due, running) = (VecDeque::new(), FuturesUnordered::new());
+        Recovery { runner, options, due, running, at_work: HashSet::new(), tried: HashMap::new() }
+    }
+
+    async fn run(mut self) -> Result<(), RunnerError> {
+        let inner = std::sync::Arc::clone(&self.runner.0);
+        let poll = self.options.poll.unwrap_or(inner.claims.duration / 10).max(Duration::from_millis(10));
+        loop {
+            self.list().await?;
+            self.start();
+            if self.options.is_once && self.running.is_empty() {
+                return Ok(());
+            }
+            let mut next_look = inner.clock.sleep(poll);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = inner.closing.closed() => return Ok(()),
+                    Some((session, ended)) = self.running.next() => {
+                        self.has_ended(&session, ended).await;
+                        self.start();
+                        // There may be others by now.
+                        if self.running.is_empty() {
+                            break;
+                        }
+                    }
+                    () = &mut next_look => break,
+                }
+            }
+        }
+    }
+
+    /// Lists what is due, until enough is.
+    async fn list(&mut self) -> Result<(), RunnerError> {
+        let inner = &self.runner.0;
+        let (now, enough) = (inner.clock.now(), self.options.parallel.saturating_mul(4));
+        let mut request = ListUnattended::new(inner.app.clone(), now);
+        request.limit = PAGE;
+        self.due.clear();
+        let mut listed = HashSet::new();
+        loop {
+            let page = match inner.store.unattended(request.clone()).await {
+                Ok(page) => page,
+                Err(error) if error.kind() == ErrorKind::Unsupported || self.options.is_once => {
+                    return Err(self.runner.failed(error));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "unattended sessions could not be listed");
+                    return Ok(());
+                }
+            };
+            let is_last = page.len() < PAGE;
+            request.after = page.last().map(|session| session.cursor.clone());
+            for session in page {
+                listed.insert(session.key.clone());
+                let is_due = match self.tried.get(&session.key) {
+                    Some(tried) => tried.is_due(&session, now),
+                    // Whoever has accepted a message is about to take it.
+                    None if !session.is_claimed && !self.options.is_once => {
+                        let not_before = now.after(inner.claims.duration);
+                        let tried = Tried { failures: 0, not_before, waits: None };
+                        self.tried.insert(session.key.clone(), tried);
+                        false
+                    }
+                    None => true,
+                };
+                if is_due && !self.at_work.contains(&session.key) {
+                    self.due.push_back(session);
+                }
+            }
+            if is_last {
+                // What is not listed any more is done.
+                self.tried.retain(|key, _| listed.contains(key) || self.at_work.contains(key));
+                return Ok(());
+            }
+            if self.due.len() >= enough {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts as many as may run.
+    fn start(&mut self) {
+        while self.running.len() < self.options.parallel
+            && let Some(session) = self.due.pop_front()
+        {
+            let handle = self.runner.handle(session.key.clone());
+            self.at_work.insert(session.key.clone());
+            self.running.push(Box::pin(async move {
+                let ended = match handle.order(Order::Recover) {
+                    Ok(invocation) => invocation.outcome().await,
+                    Err(error) => Err(error),
+                };
+                (session, ended)
+            }));
+        }
+    }
+
+    async fn has_ended(&mut self, session: &Unattended, ended: Ended) {
+        self.at_work.remove(&session.key);
+        let failures = self.tried.remove(&session.key).map_or(0, |tried| tried.failures);
+        let seen = (session.since, session.inbox);
+        let (failures, waits) = match ended {
+            // It waits for decisions, and messages wait behind it.
+            Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => (0, Some(seen)),
+            Ok(_) => return,
+            Err(RunnerError::NothingToResume { .. }) => return self.runner.clear(&session.key).await,
+            Err(
+                RunnerError::Claimed { .. }
+                | RunnerError::ClaimLost { .. }
+                | RunnerError::Conflict { .. }
+                | RunnerError::ShutDown { .. },
+            ) => return,
+            Err(error) => {
+                tracing::warn!(session = %session.key, %error, "session could not be recovered");
+                match error.remedy() {
+                    Remedy::Retry => (failures + 1, None),
+                    // A deployment, a decision or a repair changes what is listed, or the agent of this process.
+                    Remedy::Wait | Remedy::Never => (failures + 1, Some(seen)),
+                }
+            }
+        };
+        let pause = match waits {
+            Some(_) => self.options.pauses.1,
+            None => self.options.pause(failures),
+        };
+        let not_before = self.runner.0.clock.now().after(pause);
+        self.tried.insert(session.key.clone(), Tried { failures, not_before, waits });
+    }
+}
+
+impl Runner {
+    /// Removes the claim that a worker left on a session without work.
+    async fn clear(&self, key: &SessionKey) {
+        let slot = self.0.slots().get(key.clone());
+        let turn = Turn { runner: std::sync::Arc::clone(&self.0), slot };
+        // Not while this process works in it.
+        let Ok(_known) = turn.slot.gate.try_lock() else { return };
+        if turn.slot.held.token().is_none() && turn.claim(TakeOver::Never).await.is_ok() {
+            turn.release(false).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_the_longest() {
+        let options = RecoverOptions::new().pauses(Duration::from_secs(1), Duration::from_secs(10));
+        let pauses = [1, 2, 3, 4, 5, 99].map(|failures| options.pause(failures).as_secs());
+        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+    }
+}

@@ -1,0 +1,91 @@
+//! Whether trying again helps.
+
+use stepfold_agent_loop::RunFault;
+use stepfold_session_scopes::{ErrorKind, SessionError};
+
+use crate::error::RunnerError;
+
+/// What helps against an error: for hosts that repeat requests by themselves.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::Agent;
+/// use stepfold_runner::{Remedy, Runner};
+/// use stepfold_session_scopes::MemoryStore;
+///
+/// # let model = Script::parse("assistant: area 3")?;
+/// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+/// let session = runner.session("ada", "s1").await?;
+/// // There is no run to resume, and there will not be one by asking again.
+/// assert_eq!(session.resume().await.unwrap_err().remedy(), Remedy::Never);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Remedy {
+    /// The same request may succeed soon, here or in another process: repeat it, with pauses.
+    Retry,
+    /// The same request may succeed after an action: a decision, a deployment, a repair. Repeating it before
+    /// only costs.
+    Wait,
+    /// The same request never succeeds.
+    Never,
+}
+
+impl RunnerError {
+    /// Whether repeating the request helps.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            RunnerError::Store { source, .. } => of_store(source),
+            RunnerError::Conflict { .. }
+            | RunnerError::Claimed { .. }
+            | RunnerError::ClaimLost { .. }
+            | RunnerError::Busy { .. }
+            | RunnerError::ShutDown { .. }
+            | RunnerError::Panicked { .. } => Remedy::Retry,
+            RunnerError::Run { source, .. } => of_fault(source.fault()),
+            // The message itself is fine, and comes after that run.
+            RunnerError::EarlierRunFailed { source, .. } => match of_fault(source.fault()) {
+                Remedy::Retry => Remedy::Retry,
+                Remedy::Wait | Remedy::Never => Remedy::Wait,
+            },
+            RunnerError::EarlierCannotBegin { .. }
+            | RunnerError::Pending { .. }
+            | RunnerError::AgentChanged { .. }
+            | RunnerError::Record { .. }
+            | RunnerError::NewerRecord { .. }
+            | RunnerError::Recover { .. } => Remedy::Wait,
+            RunnerError::Input { .. }
+            | RunnerError::CannotWait { .. }
+            | RunnerError::Decision { .. }
+            | RunnerError::Withdrawn { .. }
+            | RunnerError::NothingToResume { .. }
+            | RunnerError::Diverged { .. } => Remedy::Never,
+        }
+    }
+}
+
+fn of_store(error: &SessionError) -> Remedy {
+    match error.kind() {
+        ErrorKind::Transient
+        | ErrorKind::Conflict
+        | ErrorKind::Claimed
+        | ErrorKind::ClaimLost
+        | ErrorKind::Full => Remedy::Retry,
+        ErrorKind::Incompatible | ErrorKind::Broken => Remedy::Wait,
+        _ => Remedy::Never,
+    }
+}
+
+fn of_fault(fault: &RunFault) -> Remedy {
+    match fault {
+        RunFault::Model(error) if error.is_retryable() => Remedy::Retry,
+        // The run goes on once the key, the model or the instructions are right.
+        RunFault::Model(_) | RunFault::Agent(_) | RunFault::Feed(_) => Remedy::Wait,
+        RunFault::Start(_) | RunFault::Decision(_) => Remedy::Never,
+        // What runs again may succeed.
+        _ => Remedy::Retry,
+    }
+}

@@ -1,0 +1,104 @@
+//! What came of a message, by the record alone: nothing is run.
+
+use stepfold_agent_loop::{DecisionError, Decisions};
+use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionStore};
+use stepfold_state_core::state::NameList;
+
+use crate::error::RunnerError;
+use crate::history::History;
+use crate::record::{ends, takes};
+use crate::report::Report;
+use crate::turn::{Read, Turn};
+
+/// What became of a message whose events a rewind has hidden.
+pub(crate) enum Hidden {
+    /// No run has taken it.
+    Unknown,
+    /// Its run was taken back before it had ended.
+    Unfinished,
+    Ended(Box<Report>),
+}
+
+/// Whether a fork has inherited events that are hidden: its inbox does not know the keys of these.
+pub(crate) fn hides_inherited(session: &Session) -> bool {
+    session.parent.as_ref().is_some_and(|parent| {
+        (session.oldest + 1..=parent.version).any(|version| !session.visible.contains(version))
+    })
+}
+
+impl Turn {
+    /// The session, and the report of the run that took a message, if it has ended or waits for decisions.
+    pub(crate) async fn read_for(&self, id: &InvocationId) -> Result<(Read, Option<Report>), RunnerError> {
+        let read = self.read().await?;
+        let report = match read.0.taker(id) {
+            None => None,
+            Some(_) if read.0.last_takes(id) => self.report_of_last(id, &read)?,
+            // A later run has begun since.
+            Some(_) => self.report_in(id, self.get_all(None).await?)?,
+        };
+        Ok((read, report))
+    }
+
+    /// What became of a message in the part of the record that rewinds have hidden.
+    pub(crate) async fn hidden(&self, id: &InvocationId) -> Result<Hidden, RunnerError> {
+        let session = self.get_all(None).await?;
+        let (mut taker, mut end) = (None, None);
+        for committed in &session.events {
+            let event = &committed.event;
+            if takes(event, id) {
+                taker = Some(event.invocation.clone());
+            }
+            if taker.as_ref() == Some(&event.invocation) && ends(event) {
+                end = Some(committed.version);
+            }
+        }
+        match (taker, end) {
+            (None, _) => Ok(Hidden::Unknown),
+            (Some(_), None) => Ok(Hidden::Unfinished),
+            (Some(_), Some(version)) => {
+                let report = self.report_in(id, self.get_all(Some(version)).await?)?;
+                Ok(report.map_or(Hidden::Unfinished, |report| Hidden::Ended(Box::new(report))))
+            }
+        }
+    }
+
+    /// Validates decisions about a run that does not wait: they must be a repeat.
+    pub(crate) async fn check_decided(&self, decisions: &Decisions) -> Result<(), RunnerError> {
+        let Some((id, _)) = decisions.decisions.first() else { return Ok(()) };
+        match self.look_up(decisions).await? {
+            Some(met) => met.map(drop),
+            None => {
+                let not_pending =
+                    DecisionError::NotPending { id: id.clone(), pending: NameList::from_iter([""; 0]) };
+                Err(RunnerError::decision(&self.slot.key, not_pending))
+            }
+        }
+    }
+
+    async fn get_all(&self, version: Option<u64>) -> Result<Session, RunnerError> {
+        let mut get = GetSession::new(self.slot.key.clone()).events(EventRange::All);
+        get.version = version;
+        let session = self.runner.store.get(get).await;
+        session.map_err(|error| RunnerError::store(&self.slot.key, error))
+    }
+
+    /// The report of the run that took a message, in a session with all its events.
+    fn report_in(&self, id: &InvocationId, session: Session) -> Result<Option<Report>, RunnerError> {
+        match History::up_to_taker(&session, id)? {
+            None => Ok(None),
+            Some(history) => self.report_of_last(id, &(history.into(), session)),
+        }
+    }
+
+    /// The report of the last run, if it has ended. The exit is that in the record, whatever the agent is today.
+    fn report_of_last(
+        &self,
+        id: &InvocationId,
+        (history, session): &Read,
+    ) -> Result<Option<Report>, RunnerError> {
+        let Some((exit, version)) = history.end() else { return Ok(None) };
+        let state = history.state(session, &self.runner.schema)?;
+        let run = history.last_run(&self.runner.agent, state, &self.slot.key)?;
+        Ok(run.map(|run| Report::of_run(id, &run, &exit, version)))
+    }
+}

@@ -1,0 +1,283 @@
+//! The exam of a host of many workers, with children that are killed, frozen and thawed: over SQLite and PostgreSQL.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use stepfold_agent_loop::test_kit::Script;
+use stepfold_agent_loop::{Agent, Input};
+use stepfold_runner::session_scopes::{
+    EnqueueInput, EventRange, InboxKind, OperationId, Session, SessionStore, Timestamp,
+};
+use stepfold_runner::{RecoverOptions, RunStatus, Runner, SessionChange, SessionHandle};
+use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
+use tokio::time::Instant;
+
+use crate::crash::server::server;
+use crate::crash::store::open;
+
+const ROLE: &str = "STEPFOLD_TEST_HOST";
+
+/// How long a claim lasts without a heartbeat.
+const CLAIM: Duration = Duration::from_millis(900);
+
+/// The store of all workers, and the world that their calls have effects on.
+#[derive(Clone)]
+struct Place {
+    address: String,
+    world: PathBuf,
+}
+
+impl Place {
+    /// How often each call had its effect, by its idempotency key.
+    fn effects(&self) -> BTreeMap<String, usize> {
+        let mut effects = BTreeMap::new();
+        for key in std::fs::read_to_string(&self.world).unwrap_or_default().lines() {
+            *effects.entry(key.to_owned()).or_default() += 1;
+        }
+        effects
+    }
+}
+
+/// A worker in a process of its own: it says what it does, line by line, and goes on when it is told to.
+struct Worker {
+    child: Child,
+    says: BufReader<ChildStdout>,
+    hears: ChildStdin,
+}
+
+impl Worker {
+    fn start(role: &str, place: &Place) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "hosts::child", "--nocapture", "--test-threads=1"])
+            .env(ROLE, format!("{role}\n{}\n{}", place.address, place.world.display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        let hears = child.stdin.take().unwrap();
+        Worker { child, says, hears }
+    }
+
+    /// Waits for a line that begins so, and gives the rest of it.
+    fn listen_for(&mut self, beginning: &str) -> String {
+        let mut line = String::new();
+        while self.says.read_line(&mut line).unwrap() > 0 {
+            if let Some(rest) = line.trim().strip_prefix(beginning) {
+                return rest.trim().to_owned();
+            }
+            line.clear();
+        }
+        panic!("it ended, and did not say `{beginning}`");
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(
+            Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success()
+        );
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Pays five times. The first payment of a slow one waits until it is told to go on.
+fn agent(world: &Path, is_slow: bool) -> Agent {
+    let world = world.to_owned();
+    let pay = move |context: ToolContext| {
+        let world = world.clone();
+        async move {
+            if is_slow && context.call_id() == "c1" {
+                println!("paying");
+                let read = || std::io::stdin().read_line(&mut String::new());
+                tokio::task::spawn_blocking(read)
+                    .await
+                    .map_err(ToolError::fatal)?
+                    .map_err(ToolError::fatal)?;
+            }
+            let file = OpenOptions::new().create(true).append(true).open(&world);
+            let line = format!("{}\n", context.idempotency_key());
+            file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(ToolError::fatal)?;
+            println!("paid");
+            Ok::<_, ToolError>("paid")
+        }
+    };
+    let pay = Tool::new("pay", "Pays.", pay).effect(Effect::AtMostOnce).build().unwrap();
+    let calls: Vec<String> = (1..=5).map(|number| format!("assistant: > c{number} pay()")).collect();
+    let script = Script::parse(&format!("{}\nassistant: done", calls.join("\n"))).unwrap();
+    Agent::builder(script).name("clerk").tools([pay]).build().unwrap()
+}
+
+async fn runner(place: &Place, is_slow: bool) -> Runner {
+    let store = open(&place.address).await;
+    Runner::builder(agent(&place.world, is_slow), store).claim_for(CLAIM).build()
+}
+
+/// Does nothing, unless this process was started to play a role.
+#[test]
+fn child() {
+    #[expect(clippy::disallowed_methods, reason = "this is how a parent says what it wants")]
+    let Ok(role) = std::env::var(ROLE) else { return };
+    println!();
+    let mut parts = role.lines();
+    let (role, address) = (parts.next().unwrap(), parts.next().unwrap().to_owned());
+    let place = Place { address, world: parts.next().unwrap().into() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        match role {
+            "begin" => {
+                let session = runner(&place, true).await.session("ada", "s1").await.unwrap();
+                match session.run_as("k1", "pay").await {
+                    Ok(report) => println!("outcome {}", report.text),
+                    Err(error) => println!("outcome {error}"),
+                }
+            }
+            _ => work(runner(&place, false).await).await,
+        }
+    });
+}
+
+/// Recovers until it is killed, and says which sessions it has worked in.
+async fn work(runner: Runner) {
+    let mut changes = runner.watch();
+    let recovery = tokio::spawn(runner.recover(RecoverOptions::new().parallel(8)));
+    println!("ready");
+    while let Some(change) = changes.next().await {
+        if let SessionChange::Changed { key, is_running: false, .. } = change {
+            println!("ended {}", key.id);
+        }
+    }
+    recovery.await.unwrap().unwrap();
+}
+
+/// Has a test done over each store of several processes.
+async fn each_place<F: Future<Output = ()>>(name: &str, test: impl Fn(Place) -> F) {
+    let folder = tempfile::tempdir().unwrap();
+    let address = folder.path().join("sessions.db").display().to_string();
+    println!("over SQLite");
+    test(Place { address, world: folder.path().join("world") }).await;
+    if let Some(server) = server() {
+        println!("over PostgreSQL");
+        let address = server.database(name).await;
+        test(Place { address, world: folder.path().join("world-of-postgres") }).await;
+    }
+}
+
+async fn stored(place: &Place) -> (SessionHandle, Session) {
+    let session = runner(place, false).await.session("ada", "s1").await.unwrap();
+    let read = session.read(EventRange::All).await.unwrap();
+    (session, read)
+}
+
+/// The calls that were answered as unknown.
+fn unknown(session: &Session) -> usize {
+    let transcript = session.transcript();
+    let results = transcript.iter().filter_map(|message| message.tool_result());
+    results.filter(|result| result.text().contains("its outcome is unknown")).count()
+}
+
+/// A worker is killed in a call, or frozen. Another one goes on when the claim has expired. If the first is thawed, its
+/// writes are refused.
+async fn another_goes_on(place: Place, signal: &str) {
+    let mut second = Worker::start("work", &place);
+    second.listen_for("ready");
+    let mut first = Worker::start("begin", &place);
+    first.listen_for("paying");
+    first.signal(signal);
+    let since = Instant::now();
+    assert_eq!(second.listen_for("ended"), "s1");
+    println!("{signal}: another one was done after {:?}, with claims of {CLAIM:?}", since.elapsed());
+    let (session, before) = stored(&place).await;
+    assert_eq!((unknown(&before), place.effects().len()), (1, 4));
+    // Whoever asks is told.
+    let report = session.run_as("k1", "pay").await.unwrap();
+    assert!(matches!(report.status, RunStatus::Finished(_)), "{report:?}");
+    assert_eq!(report.text, "done");
+    if signal == "-STOP" {
+        first.signal("-CONT");
+        first.hears.write_all(b"\n").unwrap();
+        // It paid after all, which is what was unknown; it says nothing of it, and is told how the run ended or that
+        // it lost it.
+        let outcome = first.listen_for("outcome");
+        assert!(outcome == "done" || outcome.contains("lost"), "{outcome}");
+        let (_, after) = stored(&place).await;
+        assert_eq!(after.events, before.events, "a write of the thawed worker was taken");
+        assert!(place.effects().values().all(|times| *times == 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_a_worker_is_killed_in_a_call_another_goes_on() {
+    each_place("host_killed", |place| another_goes_on(place, "-KILL")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_a_worker_is_frozen_another_goes_on_and_writes_after_the_thaw_are_refused() {
+    each_place("host_frozen", |place| another_goes_on(place, "-STOP")).await;
+}
+
+/// The number of sessions: more in a long run.
+fn session_count() -> usize {
+    match proptest::prelude::ProptestConfig::default().cases {
+        256 => 24,
+        _ => 200,
+    }
+}
+
+/// Many sessions with messages, two workers, one of which is killed midway: every call at most once, each has its effect or
+/// is unknown, and all come to their end.
+async fn many_sessions(place: Place) {
+    let runner = runner(&place, false).await;
+    let sessions = session_count();
+    for number in 0..sessions {
+        let session = runner.session(format!("u{}", number % 7), format!("s{number}")).await.unwrap();
+        let message = EnqueueInput::new(
+            session.key().clone(),
+            InboxKind::Message,
+            OperationId::new("k1").unwrap(),
+            Input::from("pay").to_json().unwrap(),
+            Timestamp::from_micros(0),
+        );
+        runner.store().enqueue(message).await.unwrap();
+    }
+    let mut first = Worker::start("work", &place);
+    let mut second = Worker::start("work", &place);
+    for _ in 0..sessions {
+        first.listen_for("paid");
+    }
+    first.signal("-KILL");
+    let mut open: BTreeSet<usize> = (0..sessions).collect();
+    let mut lost = 0;
+    while !open.is_empty() {
+        second.listen_for("ended");
+        let mut ended = Vec::new();
+        for number in &open {
+            let session = runner.session(format!("u{}", number % 7), format!("s{number}")).await.unwrap();
+            if session.last_run().await.unwrap().is_some_and(|run| run.exit().is_some()) {
+                lost += unknown(&session.read(EventRange::All).await.unwrap());
+                ended.push(*number);
+            }
+        }
+        open.retain(|number| !ended.contains(number));
+    }
+    let effects = place.effects();
+    assert!(effects.values().all(|times| *times == 1), "a call had its effect twice");
+    // What is unknown may have had its effect, if the worker was killed between it and its outcome.
+    let calls = sessions * 5;
+    assert!(effects.len() <= calls && effects.len() + lost >= calls, "{} + {lost} of {calls}", effects.len());
+    println!("{sessions} sessions: {} effects, {lost} calls unknown", effects.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_one_of_two_workers_is_killed_all_sessions_come_to_their_end() {
+    each_place("host_many", many_sessions).await;
+}

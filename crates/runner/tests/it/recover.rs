@@ -1,0 +1,257 @@
+//! Recovery: runs that no worker has are completed by another worker.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt};
+use stepfold_runner::agent_loop::{AgentBuilder, Decision, Exit};
+use stepfold_runner::session_scopes::{
+    EventRange, ListUnattended, ReadInbox, SessionStore, Timestamp, Unattended,
+};
+use stepfold_runner::{RecoverOptions, Runner, RunnerError, SessionChange, SessionHandle, WallClock};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
+use stepfold_tools::{Approval, Effect};
+
+use crate::world::{Echo, Fault, World, each_store, id_at, process, schema};
+
+const SCRIPT: &str = "\
+assistant: > c1 look()
+assistant: > c2 pay()
+assistant: done
+";
+
+/// A clock that goes on when it is told to.
+#[derive(Clone, Default)]
+struct Hand(Arc<AtomicI64>);
+
+impl Hand {
+    fn goes_on(&self, time: Duration) {
+        self.0.fetch_add(i64::try_from(time.as_micros()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl WallClock for Hand {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+const CLAIM: Duration = Duration::from_secs(10);
+
+fn runner(world: &World, worker: &str, agent: AgentBuilder, clock: &Hand) -> Runner {
+    let runner = world.runner(agent.build().unwrap()).worker(worker).unwrap();
+    runner.clock(clock.clone()).claim_for(CLAIM).build()
+}
+
+async fn unattended(runner: &Runner) -> Vec<Unattended> {
+    let app = runner.key("ada", "s1").unwrap().app;
+    let far = Timestamp::from_micros(i64::MAX);
+    runner.store().unattended(ListUnattended::new(app, far)).await.unwrap()
+}
+
+/// How the last run of a session has ended, if it has.
+async fn exit(session: &SessionHandle) -> Option<Exit> {
+    session.last_run().await.unwrap().and_then(|run| run.exit().cloned())
+}
+
+/// Processes that die at each append; another one finds what they left, when the claim has expired and not before.
+#[test]
+fn what_a_dead_worker_left_is_brought_to_its_end() {
+    each_store(|world| {
+        for append in 0..6 {
+            for fault in [Fault::DiesBefore, Fault::DiesAfter] {
+                let (clock, id) = (Hand::default(), format!("s-{append}-{fault:?}"));
+                world.wire.faults([(append, fault)]);
+                let has_died = world
+                    .wire
+                    .process(async {
+                        let runner = runner(world, "first", world.agent(SCRIPT), &clock);
+                        let session = runner.session("ada", &*id).await.unwrap();
+                        session.send_once("m1", "go on").await.unwrap().await.unwrap();
+                    })
+                    .is_none();
+                assert_eq!(has_died, true, "there are at least {append} appends");
+                world.wire.faults([]);
+                world.trace.take();
+                process(async {
+                    let runner = runner(world, "second", world.agent(SCRIPT), &clock);
+                    let session = runner.session("ada", &*id).await.unwrap();
+                    let is_claimed = session.read(EventRange::None).await.unwrap().claim.is_some();
+                    runner.recover(RecoverOptions::new().once()).await.unwrap();
+                    assert_eq!(is_claimed, exit(&session).await.is_none(), "{append} {fault:?}");
+                    clock.goes_on(CLAIM);
+                    runner.recover(RecoverOptions::new().once()).await.unwrap();
+                    assert_eq!(exit(&session).await, Some(Exit::Text));
+                    assert_eq!(session.state().await.unwrap().messages().len(), 6);
+                    assert!(unattended(&runner).await.is_empty());
+                });
+                world.trace.take();
+            }
+        }
+    });
+}
+
+/// Sessions of many users, in the order in which they were left, so many at once.
+#[test]
+fn whoever_waits_longest_comes_first() {
+    each_store(|world| {
+        process(async {
+            let clock = Hand::default();
+            let first = runner(world, "first", world.agent(""), &clock);
+            for user in ["eve", "ada", "bob"] {
+                let session = first.session(user, "s1").await.unwrap();
+                session.run("hello").await.unwrap_err();
+                clock.goes_on(Duration::from_secs(1));
+            }
+            let agent = stepfold_runner::agent_loop::Agent::builder(Echo).name("clerk").schema(schema());
+            let second = runner(world, "second", agent, &clock);
+            // Another agent: nothing is touched.
+            second.recover(RecoverOptions::new().once()).await.unwrap();
+            assert_eq!(unattended(&second).await.len(), 3);
+            let third =
+                runner(world, "third", world.agent("assistant: hi\nassistant: hi\nassistant: hi"), &clock);
+            let mut changes = third.watch();
+            third.recover(RecoverOptions::new().parallel(1).once()).await.unwrap();
+            let mut users = Vec::new();
+            while let Some(Some(SessionChange::Changed { key, is_running: false, .. })) =
+                futures_util::FutureExt::now_or_never(async {
+                    loop {
+                        match changes.next().await {
+                            Some(SessionChange::Changed { is_running: true, .. }) => {}
+                            other => return other,
+                        }
+                    }
+                })
+            {
+                users.push(key.user.to_string());
+            }
+            assert_eq!(users, ["eve", "ada", "bob"]);
+            let listed = third.users(None, 10).await.unwrap();
+            assert_eq!(listed.iter().map(ToString::to_string).collect::<Vec<_>>(), ["ada", "bob", "eve"]);
+        });
+    });
+}
+
+/// A model that fails and counts it.
+struct Failing(Arc<AtomicUsize>);
+
+impl ChatModel for Failing {
+    fn id(&self) -> &'static str {
+        "test/failing"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        ReplyStream::failed(ModelError::new(ModelErrorKind::Overloaded, "busy"))
+    }
+}
+
+#[test]
+fn a_run_that_fails_again_and_again_is_tried_more_and_more_rarely() {
+    process(async {
+        let (world, clock, asked) = (World::in_memory(), Hand::default(), Arc::default());
+        let agent = || stepfold_runner::agent_loop::Agent::builder(Failing(Arc::clone(&asked))).name("clerk");
+        let runner = runner(&world, "first", agent(), &clock);
+        let session = runner.session("ada", "s1").await.unwrap();
+        session.run("hello").await.unwrap_err();
+        let options = RecoverOptions::new().pauses(Duration::from_secs(1), Duration::from_secs(4));
+        let recovery = tokio::spawn(runner.recover(options.poll(Duration::from_millis(100))));
+        // Time goes on by tenths of a second, as the recovery looks.
+        let mut attempts = Vec::new();
+        for tenth in 0..160_u32 {
+            let before = asked.load(Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+            }
+            if asked.load(Ordering::SeqCst) > before {
+                attempts.push(tenth);
+            }
+            clock.goes_on(Duration::from_millis(100));
+        }
+        // After 1, 2, 4 and 4 seconds, and a look.
+        let pauses: Vec<u32> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses.len() >= 4, "{attempts:?}");
+        for (pause, least) in pauses.iter().zip([10, 20, 40, 40]) {
+            assert!((least..=least + 3).contains(pause), "{attempts:?}");
+        }
+        assert!(runner.shutdown(Duration::from_secs(1)).await);
+        recovery.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_run_that_waits_for_decisions_is_left_alone() {
+    each_store(|world| {
+        let asking = || {
+            let pay = world.tool("pay", Effect::AtMostOnce).approval(Approval::Always).build().unwrap();
+            world.agent(SCRIPT).tools(vec![world.tool("look", Effect::Pure).build().unwrap(), pay])
+        };
+        process(async {
+            let clock = Hand::default();
+            let runner = runner(world, "first", asking(), &clock);
+            let session = runner.session("ada", "s1").await.unwrap();
+            session.run("go on").await.unwrap();
+            // A message waits behind it.
+            session.send_once("m2", "thanks").await.unwrap().await.unwrap_err();
+            let version = session.read(EventRange::None).await.unwrap().version;
+            clock.goes_on(CLAIM);
+            runner.recover(RecoverOptions::new().once()).await.unwrap();
+            assert_eq!(session.read(EventRange::None).await.unwrap().version, version);
+            let id = id_at(&session, "c2").await;
+            session.resume().decide(id, Decision::reject("no")).await.unwrap();
+        });
+    });
+}
+
+/// A message that was accepted, whose process died before it was taken.
+#[test]
+fn a_message_that_nobody_took_is_taken() {
+    each_store(|world| {
+        let clock = Hand::default();
+        world.wire.faults([(0, Fault::DiesBefore)]);
+        let died = world.wire.process(async {
+            let first = runner(world, "first", world.agent(SCRIPT), &clock);
+            let session = first.session("ada", "s1").await.unwrap();
+            session.send_once("m1", "go on").await.unwrap().await
+        });
+        assert!(died.is_none());
+        world.wire.faults([]);
+        process(async {
+            let second = runner(world, "second", world.agent(SCRIPT), &clock);
+            second.recover(RecoverOptions::new().once()).await.unwrap();
+            let session = second.session("ada", "s1").await.unwrap();
+            assert_eq!(exit(&session).await, Some(Exit::Text));
+            let inbox = second.store().inbox(ReadInbox::new(session.key().clone())).await.unwrap();
+            assert!(inbox.is_empty());
+            // It is known by its key.
+            assert_eq!(session.run_as("m1", "go on").await.unwrap().text, "done");
+        });
+    });
+}
+
+/// What is suspended goes on elsewhere at once, and a follower sees each commit once, in order.
+#[test]
+fn a_follower_sees_the_commits_of_all_workers() {
+    each_store(|world| {
+        process(async {
+            let clock = Hand::default();
+            let first = runner(world, "first", world.agent(SCRIPT), &clock);
+            let session = first.session("ada", "s1").await.unwrap();
+            let commits =
+                tokio::spawn(first.follow(session.key().clone(), 1).take(6).try_collect::<Vec<_>>());
+            session.run_as("k1", "go on").stop_after(Duration::ZERO).await.unwrap();
+            let second = runner(world, "second", world.agent(SCRIPT), &clock);
+            second.recover(RecoverOptions::new().once()).await.unwrap();
+            let report = session.run_as("k1", "go on").await.unwrap();
+            assert_eq!(report.text, "done");
+            let commits = commits.await.unwrap().unwrap();
+            let versions: Vec<u64> = commits.iter().map(|commit| commit.version).collect();
+            assert_eq!(versions, [2, 3, 4, 5, 6, 7]);
+            session.delete(false).await.unwrap();
+            let end: Vec<_> = first.follow(session.key().clone(), 0).collect().await;
+            assert!(matches!(&end[..], [Err(RunnerError::Store { .. })]), "{end:?}");
+        });
+    });
+}

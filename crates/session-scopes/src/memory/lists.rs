@@ -1,0 +1,46 @@
+//! Lists across users.
+
+use super::Inner;
+use crate::error::SessionError;
+use crate::ids::{SessionKey, UserId};
+use crate::store::{ListUnattended, ListUsers, Unattended};
+
+impl Inner {
+    pub(super) fn users(&self, request: &ListUsers) -> Vec<UserId> {
+        let app = self.apps.get(&request.app);
+        let users = app.into_iter().flat_map(|app| &app.users);
+        let with_sessions = users.filter(|(_, tenant)| !tenant.sessions.is_empty()).map(|(user, _)| user);
+        let mut users: Vec<UserId> = with_sessions
+            .filter(|user| request.after.as_ref().is_none_or(|after| *user > after))
+            .cloned()
+            .collect();
+        users.sort_unstable();
+        users.truncate(request.limit);
+        users
+    }
+
+    pub(super) fn unattended(&self, request: &ListUnattended) -> Result<Vec<Unattended>, SessionError> {
+        let after = request.begins_after()?;
+        let app = self.apps.get(&request.app);
+        let mut found = Vec::new();
+        for (user, tenant) in app.into_iter().flat_map(|app| &app.users) {
+            for (id, entry) in &tenant.sessions {
+                let (claim, inbox) = (entry.work.fence.claim(), entry.work.inbox.newest());
+                let since = claim.as_ref().map_or(entry.updated, |claim| claim.expires);
+                let is_left = match &claim {
+                    Some(claim) => claim.expires <= request.now,
+                    None => inbox > 0,
+                };
+                if is_left && (since, entry.number) > after {
+                    let key = SessionKey { app: request.app.clone(), user: user.clone(), id: id.clone() };
+                    found.push((
+                        (since, entry.number),
+                        Unattended::new(key, since, claim.is_some(), inbox, entry.number),
+                    ));
+                }
+            }
+        }
+        found.sort_unstable_by_key(|(place, _)| *place);
+        Ok(found.into_iter().take(request.limit).map(|(_, session)| session).collect())
+    }
+}

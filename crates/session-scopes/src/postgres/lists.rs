@@ -1,0 +1,36 @@
+//! Lists across users.
+
+use deadpool_postgres::Object;
+
+use super::statements::{LIST_UNATTENDED, LIST_USERS};
+use super::transaction::{Given, query};
+use crate::error::SessionError;
+use crate::ids::{SessionId, SessionKey, UserId};
+use crate::rows::from_db;
+use crate::store::{ListUnattended, ListUsers, Unattended};
+use crate::time::Timestamp;
+
+pub(super) async fn users(connection: Object, request: &ListUsers) -> Result<Vec<UserId>, SessionError> {
+    let after = request.after.as_ref().map_or("", UserId::as_str);
+    let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+    let given: Given<'_> = &[&request.app.as_str(), &after, &limit];
+    let rows = query(&connection, LIST_USERS, given).await?;
+    rows.iter().map(|row| UserId::new(row.get::<_, String>(0))).collect()
+}
+
+pub(super) async fn unattended(
+    connection: Object,
+    request: &ListUnattended,
+) -> Result<Vec<Unattended>, SessionError> {
+    let (since, number) = request.begins_after()?;
+    let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+    let given: Given<'_> = &[&request.app.as_str(), &since.as_micros(), &number, &limit];
+    let rows = query(&connection, LIST_UNATTENDED, given).await?;
+    let read = |row: &tokio_postgres::Row| {
+        let (user, id) = (UserId::new(row.get::<_, String>(0))?, SessionId::new(row.get::<_, String>(1))?);
+        let key = SessionKey { app: request.app.clone(), user, id };
+        let since = Timestamp::from_micros(row.get(2));
+        Ok(Unattended::new(key, since, row.get(5), from_db(row.get(3)), row.get(4)))
+    };
+    rows.iter().map(read).collect()
+}

@@ -1,0 +1,64 @@
+//! Lists across users.
+
+use rusqlite::params;
+
+use super::error::failed;
+use super::threads::Desk;
+use crate::error::SessionError;
+use crate::ids::{SessionId, SessionKey, UserId};
+use crate::rows::from_db;
+use crate::store::{ListUnattended, ListUsers, Unattended};
+use crate::time::Timestamp;
+
+pub(super) fn users(desk: &mut Desk, request: &ListUsers) -> Result<Vec<UserId>, SessionError> {
+    let failed = failed("list users");
+    // Each user costs one look-up in the index, however many sessions it has.
+    let mut query = desk
+        .connection
+        .prepare_cached(
+            "WITH RECURSIVE u (user) AS ( \
+             SELECT MIN(user) FROM stepfold_sessions WHERE app = ?1 AND user > ?2 UNION ALL \
+             SELECT (SELECT MIN(s.user) FROM stepfold_sessions s WHERE s.app = ?1 AND s.user > u.user) \
+             FROM u WHERE u.user IS NOT NULL) \
+             SELECT user FROM u WHERE user IS NOT NULL LIMIT ?3",
+        )
+        .map_err(failed)?;
+    let after = request.after.as_ref().map_or("", UserId::as_str);
+    let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+    let rows = query.query_map(params![request.app.as_str(), after, limit], |row| row.get::<_, String>(0));
+    let rows: Vec<String> = rows.and_then(Iterator::collect).map_err(failed)?;
+    rows.into_iter().map(UserId::new).collect()
+}
+
+pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Vec<Unattended>, SessionError> {
+    let failed = failed("list unattended sessions");
+    let (since, number) = request.begins_after()?;
+    let mut query = desk
+        .connection
+        .prepare_cached(
+            "SELECT user, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL \
+             FROM stepfold_sessions WHERE app = ?1 AND (claim_owner IS NOT NULL OR inbox > 0) \
+             AND (claim_expires IS NULL OR claim_expires <= ?2) \
+             AND (COALESCE(claim_expires, updated), number) > (?3, ?4) ORDER BY since, number LIMIT ?5",
+        )
+        .map_err(failed)?;
+    let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+    let bounds = params![request.app.as_str(), request.now.as_micros(), since.as_micros(), number, limit];
+    let rows = query.query_map(bounds, |row| {
+        Ok((
+            row.get::<_, String>(0)?,
+            row.get::<_, String>(1)?,
+            row.get(2)?,
+            row.get(3)?,
+            row.get(4)?,
+            row.get(5)?,
+        ))
+    });
+    let rows: Vec<(String, String, i64, i64, i64, bool)> =
+        rows.and_then(Iterator::collect).map_err(failed)?;
+    let read = |(user, id, since, inbox, number, is_claimed): (String, String, i64, i64, i64, bool)| {
+        let key = SessionKey { app: request.app.clone(), user: UserId::new(user)?, id: SessionId::new(id)? };
+        Ok(Unattended::new(key, Timestamp::from_micros(since), is_claimed, from_db(inbox), number))
+    };
+    rows.into_iter().map(read).collect()
+}

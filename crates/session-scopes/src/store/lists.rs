@@ -1,0 +1,101 @@
+//! Lists across the users of an app: the users themselves, and the sessions in which work is left.
+
+use std::sync::Arc;
+
+use super::requests::Cursor;
+use crate::error::SessionError;
+use crate::ids::{AppId, SessionKey, UserId};
+use crate::time::Timestamp;
+
+/// Users to be listed: those who have sessions, in the order of their ids.
+///
+/// # Examples
+/// ```
+/// # futures_util::FutureExt::now_or_never(async {
+/// use stepfold_session_scopes::{CreateSession, ListUsers, MemoryStore, SessionStore, Timestamp};
+///
+/// let store = MemoryStore::new();
+/// for user in ["bob", "ada"] {
+///     let schema = Default::default();
+///     store.create(CreateSession::new("my_app", user, &schema, Timestamp::from_micros(0))?).await?;
+/// }
+/// let users = store.users(ListUsers::new("my_app")?).await?;
+/// assert_eq!(users.iter().map(|user| user.as_str()).collect::<Vec<_>>(), ["ada", "bob"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap().unwrap();
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ListUsers {
+    /// The application.
+    pub app: AppId,
+    /// Only users after this one.
+    pub after: Option<UserId>,
+    /// The maximum number.
+    pub limit: usize,
+}
+
+impl ListUsers {
+    /// The first 1,000 users of an app.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidId`].
+    pub fn new(app: impl Into<Arc<str>>) -> Result<Self, SessionError> {
+        Ok(ListUsers::of(AppId::new(app)?))
+    }
+
+    /// The first 1,000 users of an app.
+    pub const fn of(app: AppId) -> Self {
+        ListUsers { app, after: None, limit: 1_000 }
+    }
+}
+
+/// Sessions of an app to be listed in which work is left and no worker is: the claim has expired, or entries wait in
+/// the inbox and there is no claim. The longest waiting comes first.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ListUnattended {
+    /// The application.
+    pub app: AppId,
+    /// The time by which a claim has expired. Stores with their own clock use that one.
+    pub now: Timestamp,
+    /// The maximum number.
+    pub limit: usize,
+    /// The cursor of the last session before.
+    pub after: Option<Cursor>,
+}
+
+/// A session in which work is left and no worker is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unattended {
+    /// The session.
+    pub key: SessionKey,
+    /// Since when: the expiry of the claim, or the last known write.
+    pub since: Timestamp,
+    /// Whether a claim has expired. If not, no worker has claimed the session since entries came to its inbox.
+    pub is_claimed: bool,
+    /// The position of the newest waiting entry in its inbox; 0 if there is none.
+    pub inbox: u64,
+    /// Its place in the list.
+    pub cursor: Cursor,
+}
+
+impl Unattended {
+    pub(crate) fn new(key: SessionKey, since: Timestamp, is_claimed: bool, inbox: u64, number: i64) -> Self {
+        Unattended { key, since, is_claimed, inbox, cursor: Cursor::behind(since, number) }
+    }
+}
+
+impl ListUnattended {
+    /// The first 100 sessions of an app, by this time.
+    pub const fn new(app: AppId, now: Timestamp) -> Self {
+        ListUnattended { app, now, limit: 100, after: None }
+    }
+
+    /// The bounds of the page: the place after which it begins.
+    pub(crate) fn begins_after(&self) -> Result<(Timestamp, i64), SessionError> {
+        let first = || (Timestamp::from_micros(i64::MIN), i64::MIN);
+        Ok(self.after.as_ref().map(Cursor::position).transpose()?.unwrap_or_else(first))
+    }
+}
