@@ -400,38 +400,7 @@ async fn start_remote(
     plan: &Plan<'_>,
 ) -> Result<RunningService<RoleClient, Client>, McpError> {
     let http = http::client(plan.start_timeout).map_err(|reason| plan.failed(reason))?;
-    #[cfg(feature = "oauth")]
-    if let Some(authorization) = &remote.authorization {
-        return start_authorized(client, remote, plan, authorization, http).await;
-    }
     let transport = remote.transport(http, plan.message_bytes);
-    let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
-    plan.in_time(started).await?.map_err(|error| plan.failed(ErrorChain(&error).to_string()))
-}
-
-/// The same with the credentials that there are. If the server wants others, the user is asked once.
-#[cfg(feature = "oauth")]
-async fn start_authorized(
-    client: &Client,
-    remote: &Remote,
-    plan: &Plan<'_>,
-    authorization: &crate::oauth::Authorization,
-    http: reqwest::Client,
-) -> Result<RunningService<RoleClient, Client>, McpError> {
-    let known = authorization.client(http.clone()).await;
-    let known = known.map_err(|error| plan.failed(ErrorChain(&error).to_string()))?;
-    let transport = remote.transport(known, plan.message_bytes);
-    let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
-    let error = match plan.in_time(started).await? {
-        Ok(service) => return Ok(service),
-        Err(error) => error,
-    };
-    let Some(challenge) = error.auth_challenge() else {
-        return Err(plan.failed(ErrorChain(&error).to_string()));
-    };
-    // A person needs more time than a server: there is no timeout.
-    let authorized = authorization.authorize(challenge, http).await.map_err(|reason| plan.failed(reason))?;
-    let transport = remote.transport(authorized, plan.message_bytes);
     let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
     plan.in_time(started).await?.map_err(|error| plan.failed(ErrorChain(&error).to_string()))
 }

@@ -15,8 +15,6 @@ pub(crate) struct Remote {
     pub(crate) url: String,
     pub(crate) token: Option<String>,
     pub(crate) headers: HashMap<HeaderName, HeaderValue>,
-    #[cfg(feature = "oauth")]
-    pub(crate) authorization: Option<crate::oauth::Authorization>,
 }
 
 impl Remote {

@@ -46,11 +46,11 @@
 //!
 //! # What is absent
 //!
-//! Servers get no model to sample from and no folders ("roots"), and their logs are not read.
+//! Servers get no model to sample from and no folders ("roots"), and their logs are not read. There is no OAuth: a token is
+//! the program's to get.
 //!
 //! # Features
 //!
-//! - `oauth`: servers at a URL are authorized by OAuth: the user visits a page.
 //! - `validation`: checks arguments and structured results against their whole JSON Schema.
 
 mod connection;
@@ -60,8 +60,6 @@ mod error;
 mod http;
 mod listing;
 mod name;
-#[cfg(feature = "oauth")]
-mod oauth;
 mod offer;
 mod process;
 mod question;
@@ -70,8 +68,6 @@ mod server;
 pub use crate::definition::{Approved, Change, Definition};
 pub use crate::error::McpError;
 pub use crate::listing::{Prompt, Resource};
-#[cfg(feature = "oauth")]
-pub use crate::oauth::OAuth;
 pub use crate::offer::Refused;
 pub use crate::question::{Answer, Question, Wants};
 pub use crate::server::{Server, ServerBuilder, ServerLimits};

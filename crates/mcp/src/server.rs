@@ -133,13 +133,7 @@ impl Server {
 
     /// Describes a server at a URL, which speaks streamable HTTP.
     pub fn http(name: impl Into<String>, url: impl Into<String>) -> ServerBuilder {
-        let remote = Remote {
-            url: url.into(),
-            token: None,
-            headers: HashMap::new(),
-            #[cfg(feature = "oauth")]
-            authorization: None,
-        };
+        let remote = Remote { url: url.into(), token: None, headers: HashMap::new() };
         ServerBuilder::new(name.into(), Launch::Remote(remote))
     }
 
@@ -592,21 +586,6 @@ impl ServerBuilder {
             Launch::Remote(remote) => remote.token = Some(token.into()),
             Launch::Program(_) => {
                 self.faults.push("a token is for a server at a URL, and this is a command".to_owned());
-            }
-        }
-        self
-    }
-
-    /// Authorizes by OAuth when the server asks for it. The user is asked at the first start, and whenever the server does not
-    /// take the credentials any more.
-    #[cfg(feature = "oauth")]
-    pub fn oauth(mut self, oauth: crate::OAuth) -> Self {
-        match &mut self.launch {
-            Launch::Remote(remote) => {
-                remote.authorization = Some(crate::oauth::Authorization::new(oauth, remote.url.clone()));
-            }
-            Launch::Program(_) => {
-                self.faults.push("OAuth is for a server at a URL, and this is a command".to_owned());
             }
         }
         self

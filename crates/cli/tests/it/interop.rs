@@ -26,7 +26,7 @@ name = "clerk"
 
 [tools.pay]
 description = "Pays the bill."
-command = ["echo", "paid"]
+command = { argv = ["echo", "paid"] }
 approval = "always"
 "#;
     Room::new(agent, "assistant: > c1 pay()\nassistant: It is paid.\nassistant: You are welcome.\n")

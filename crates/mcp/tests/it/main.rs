@@ -15,7 +15,6 @@
 
 mod calls;
 mod interop;
-mod interop_conformance;
 mod kit;
 mod lists;
 mod messages;

@@ -218,15 +218,16 @@ async fn a_call_that_a_server_did_not_answer_is_among_the_unknown_ones() {
 async fn a_question_of_a_server_outlives_the_process() {
     let (remote, url) = Remote { asks: true, ..Remote::default() }.listen("Orders.");
     let store = stepfold::session_scopes::AnyStore::new(stepfold::session_scopes::MemoryStore::new());
-    let session = async || {
+    // Each process has a model of its own, which goes on where the conversation is.
+    let session = async |script: &str| {
         let server = Server::http("shop", &*url).build().unwrap();
-        let runner = Runner::builder(agent(&server, ORDER), store.clone()).worker("shop").unwrap().build();
+        let runner = Runner::builder(agent(&server, script), store.clone()).worker("shop").unwrap().build();
         runner.session("ada", "s1").await.unwrap()
     };
-    let paused = session().await.run("tea, please").await.unwrap();
+    let paused = session(ORDER).await.run("tea, please").await.unwrap();
     assert_eq!(paused.exit(), &Exit::Paused(Pause::Approval));
 
-    let later = session().await;
+    let later = session("assistant: Done.\n").await;
     let request = later.pending().await.unwrap().remove(0);
     assert_eq!(request.message.as_deref(), Some("With sugar?"));
     assert_eq!(remote.calls.load(Ordering::SeqCst), 0);
