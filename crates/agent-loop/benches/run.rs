@@ -209,6 +209,17 @@ fn marked_calls_in_one_reply(bencher: Bencher<'_, '_>, calls: usize) {
         });
 }
 
+/// A step whose reply has many calls that end at once.
+#[divan::bench(args = [64, 1_000])]
+fn calls_at_once(bencher: Bencher<'_, '_>, calls: usize) {
+    let runtime = runtime();
+    let limits = RunLimits::default().with_steps(1).with_calls_per_reply(calls);
+    let agent = agent_of(Restless { more: calls - 1, ..Restless::default() }, Effect::Pure, limits);
+    bencher
+        .with_inputs(|| Run::new(&agent, "go", "bench").unwrap())
+        .bench_local_values(|run| finish(&runtime, run));
+}
+
 #[divan::bench]
 fn snapshot_of_1_000_messages(bencher: Bencher<'_, '_>) {
     let run = thousand();

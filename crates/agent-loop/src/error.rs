@@ -83,6 +83,12 @@ pub enum FeedError {
         /// The run's need.
         need: String,
     },
+    /// The event lacks what it does not repeat: a message that has the result of a call, or its writes.
+    #[error("invalid event \"{event}\": the result or the writes of a call are missing")]
+    Incomplete {
+        /// The event.
+        event: &'static str,
+    },
     /// The call or branch is not pending.
     #[error("call or branch {place} of the step is not pending")]
     NoSuchItem {

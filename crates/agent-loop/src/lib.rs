@@ -152,14 +152,15 @@ pub use crate::decisions::{DecisionError, Decisions};
 pub use crate::driver::{RunBuilder, RunStream};
 pub use crate::error::{AgentError, FeedError, StartError};
 pub use crate::exit::{Breakpoint, Exit, Pause};
-pub use crate::observe::{Observer, ObserverError, RunEvent, Traces};
+pub use crate::observe::{DynObserver, Observer, ObserverError, RunEvent, Traces};
 pub use crate::outcome::{Outcome, OutputError};
 pub use crate::planned::{Arrived, NodeOutcome, NodeStatus, OpenBranch, Planned, Routed};
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
-    Answer, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Input, LoadError, Need, OutputFate,
-    PendingHook, Run, SharedValue, StepEnd, UnknownCall, WorkOutcome,
+    Answer, AnsweredItem, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Input, ItemOutcome, LoadError,
+    Need, OutputFate, PendingHook, RecordedCall, RecordedOutcome, Run, SharedValue, StepEnd, UnknownCall,
+    WorkOutcome,
 };
 pub use crate::run_error::{RunError, RunFault};
 pub use crate::state_input::{StateInput, StateValue};

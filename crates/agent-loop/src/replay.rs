@@ -20,8 +20,8 @@ use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Item, LoadError, Need, Run,
-    SharedValue, check_version,
+    Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Item, ItemOutcome, LoadError,
+    Need, Run, SharedValue, check_version,
 };
 use crate::state_input::{StateInput, TEMPORARY, are_recorded_alike, is_told};
 
@@ -242,7 +242,7 @@ impl Replay {
     async fn list_tools(&mut self, place: usize, recorded: &Event) -> Result<(), Divergence> {
         let agent = self.run.agent().clone();
         if agent.static_offer().is_none() {
-            let tools = agent.config().toolset.resolve(&self.run.state().clone()).await;
+            let tools = agent.config().toolset.resolve(self.run.state()).await;
             let failed = |source| Divergence::Toolset { event: place, step: recorded.step, source };
             self.run.offer_tools(tools.map_err(failed)?);
         }
@@ -261,7 +261,8 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     if run.is_pruned() && matches!(recorded.kind, EventKind::Summarized { .. }) {
         return Ok(recorded.clone());
     }
-    if let Some(Contradiction { call, recorded, replayed }) = run.contradiction(&recorded.kind) {
+    recorded.whole_outcomes().map_err(refused)?;
+    if let Some(Contradiction { call, recorded, replayed }) = run.contradiction(recorded) {
         return Err(Box::new(Difference::Call { call, recorded, replayed }));
     }
     let answer = match &recorded.kind {
@@ -660,28 +661,32 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         (EventKind::Planned { .. }, Need::Superstep) => Answer::Plan,
         // Where items run side by side, one may be under way or wait while another gets on.
         (
-            kind,
+            _,
             Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval | Need::Hook(HookPoint::AfterTool),
         ) => {
-            return answer_of_item(kind, run);
+            return answer_of_item(event, run);
         }
         _ => return None,
     })
 }
 
-/// The same of an event that is about an item of the open step.
-fn answer_of_item(kind: &EventKind, run: &Run) -> Option<Answer> {
-    Some(match kind {
+/// The same of an event that is about items of the open step.
+fn answer_of_item(event: &Event, run: &Run) -> Option<Answer> {
+    Some(match &event.kind {
         EventKind::Asked { fates } => Answer::Ask(asked_again(fates, run)),
         EventKind::Started { places } => Answer::Started(places.clone()),
         EventKind::Asks { place, requests } => Answer::Asks { place: *place, requests: requests.clone() },
         EventKind::Interrupted { .. } => Answer::Interrupted,
-        EventKind::Answered { place, outcome, stop, pending_hook } => {
-            // What an agent came to is in its run; but how long it took is not.
-            let is_success = outcome.node().is_some_and(|outcome| outcome.status.is_success());
-            let again = run.outcome_inside(*place).filter(|_| is_success);
-            let outcome = again.map_or_else(|| outcome.clone(), Into::into);
-            Answer::Outcome { place: *place, outcome, stop: stop.clone(), pending_hook: *pending_hook }
+        EventKind::Answered(_) => {
+            let mut outcomes = event.outcomes();
+            for ItemOutcome { place, outcome, .. } in &mut outcomes {
+                // What an agent came to is in its run; but how long it took is not.
+                let is_success = outcome.node().is_some_and(|outcome| outcome.status.is_success());
+                if let Some(again) = run.outcome_inside(*place).filter(|_| is_success) {
+                    *outcome = again.into();
+                }
+            }
+            Answer::Outcomes(outcomes)
         }
         _ => return None,
     })

@@ -3,7 +3,8 @@
 //! A turn here is two replies and one call that does nothing: four commits, `began`, `replied`, `answered` and
 //! `replied`. SQLite's commits survive the process but are not flushed to the disk, so that
 //! what is measured is our own work. What a long run takes on the disk, and what a whole step of it takes with its
-//! commits flushed, is printed before: plain, and with the marker of a call that must not run twice.
+//! commits flushed, is printed before: plain, and with the marker of a call that must not run twice. So is what a fresh
+//! process takes that makes one such run and ends.
 
 #![allow(
     clippy::disallowed_methods,
@@ -27,15 +28,24 @@ use stepfold_tools::{Effect, Tool, ToolError};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+/// The argument of a process that makes one run and ends.
+const ONE_RUN: &str = "--one-run";
+
 fn main() {
+    if std::env::args().any(|argument| argument == ONE_RUN) {
+        return runtime().block_on(async { turn(&session(&AnyStore::new(MemoryStore::new())).await).await });
+    }
+    fresh_process();
     bytes_of_500_steps();
     whole_step();
     divan::main();
 }
 
-/// Calls the tool, then says that it is done; so many calls in a row.
+/// Calls the tool, then says that it is done; so many calls in a row, each with others beside it.
 struct Model {
     calls: u32,
+    /// The calls of one reply.
+    at_once: usize,
     /// The calls of this turn.
     made: AtomicU32,
 }
@@ -51,23 +61,27 @@ impl ChatModel for Model {
         let made = if begins { 0 } else { self.made.load(Ordering::Relaxed) };
         self.made.store(made + 1, Ordering::Relaxed);
         let (message, finish) = match made < self.calls {
-            true => (call(log.len()), FinishReason::ToolCalls),
+            true => (calls(log.len(), self.at_once), FinishReason::ToolCalls),
             false => (Message::assistant("done"), FinishReason::Stop),
         };
         ReplyStream::from_chunks(Chunk::of(&message).into_iter().chain([Chunk::Finished(finish)]))
     }
 }
 
-fn call(number: usize) -> Message {
-    let call = ToolCall::new(format!("c{number}"), "nothing", serde_json::json!({}));
-    Message::new(Role::Assistant).with_part(call)
+fn calls(number: usize, at_once: usize) -> Message {
+    let call = |place| ToolCall::new(format!("c{number}-{place}"), "nothing", serde_json::json!({}));
+    (0..at_once).map(call).fold(Message::new(Role::Assistant), Message::with_part)
 }
 
 fn agent(calls: u32, effect: Effect) -> Agent {
     let nothing = Tool::new("nothing", "Does nothing.", async || Ok::<_, ToolError>("ok"));
-    Agent::builder(Model { calls, made: AtomicU32::new(0) })
+    agent_of(calls, 1, nothing.effect(effect).build().expect("the tool is valid"))
+}
+
+fn agent_of(calls: u32, at_once: usize, tool: Tool) -> Agent {
+    Agent::builder(Model { calls, at_once, made: AtomicU32::new(0) })
         .instructions("You do what has to be done.")
-        .tools([nothing.effect(effect).build().expect("the tool is valid")])
+        .tools([tool])
         .max_steps(10_000)
         .repeat_guard(None)
         .build()
@@ -136,6 +150,81 @@ fn reopened<const STORE: usize>(bencher: Bencher<'_, '_>, messages: usize) {
     let (store, _folder) = open(STORES[STORE]);
     runtime.block_on(filled(&store, messages));
     bencher.bench_local(|| runtime.block_on(async { turn(&session(&store).await).await }));
+}
+
+/// A turn of one call in a new session.
+#[divan::bench]
+fn one_run_in_memory(bencher: Bencher<'_, '_>) {
+    let runtime = runtime();
+    let runner = Runner::builder(agent(1, Effect::Pure), MemoryStore::new()).build();
+    let mut number = 0_u64;
+    bencher.bench_local(|| {
+        number += 1;
+        runtime.block_on(async {
+            let session = runner.session("ada", format!("s{number}")).await.expect("the store works");
+            turn(&session).await;
+        });
+    });
+}
+
+/// A turn with this many calls in one reply.
+const AT_ONCE: usize = 64;
+
+fn bench_at_once(bencher: Bencher<'_, '_>, store: &AnyStore, tool: Tool) {
+    let runtime = runtime();
+    let runner = Runner::builder(agent_of(1, AT_ONCE, tool), store.clone()).build();
+    let session = runtime.block_on(runner.session("ada", "s1")).expect("the store works");
+    bencher.bench_local(|| runtime.block_on(turn(&session)));
+}
+
+fn nothing() -> Tool {
+    let nothing = Tool::new("nothing", "Does nothing.", async || Ok::<_, ToolError>("ok"));
+    nothing.effect(Effect::Pure).build().expect("the tool is valid")
+}
+
+/// Calls that end at once.
+#[divan::bench(consts = [0, 1], sample_count = 50)]
+fn calls_at_once<const STORE: usize>(bencher: Bencher<'_, '_>) {
+    let (store, _folder) = open(STORES[STORE]);
+    bench_at_once(bencher, &store, nothing());
+}
+
+/// The same, with each commit flushed.
+#[divan::bench(sample_count = 50)]
+fn calls_at_once_flushed(bencher: Bencher<'_, '_>) {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    bench_at_once(bencher, &sqlite(folder.path(), Durability::Full), nothing());
+}
+
+/// Calls that take 10 ms, with each commit flushed.
+#[divan::bench(sample_count = 50)]
+fn waiting_calls_at_once_flushed(bencher: Bencher<'_, '_>) {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let wait = Tool::new("nothing", "Waits.", async || {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok::<_, ToolError>("ok")
+    });
+    let wait = wait.effect(Effect::Pure).build().expect("the tool is valid");
+    bench_at_once(bencher, &sqlite(folder.path(), Durability::Full), wait);
+}
+
+/// What a process takes that makes one run in memory and ends.
+fn fresh_process() {
+    let program = std::env::current_exe().expect("the program has a path");
+    let mut times: Vec<Duration> = (0..50)
+        .map(|_| {
+            let began = Instant::now();
+            let ended = std::process::Command::new(&program).arg(ONE_RUN).status();
+            assert!(ended.expect("the program runs").success(), "the run fails");
+            began.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    println!(
+        "a fresh process with one run in memory: {:?}, the median of {}",
+        times[times.len() / 2],
+        times.len()
+    );
 }
 
 /// What 500 steps of one call take on the disk, once the store is closed.

@@ -156,7 +156,7 @@ impl History {
             last => *last = None,
         }
         if let Some(transcript) = rewrite(event) {
-            let read = serde_json::from_value(transcript.clone());
+            let read = serde_json::from_str(transcript.get());
             self.summary = None;
             self.transcript = read.map_err(|source| RunnerError::Record {
                 key: Box::new(key.clone()),

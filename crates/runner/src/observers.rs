@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-use stepfold_agent_loop::{Observer, ObserverError, RunEvent};
+use stepfold_agent_loop::{DynObserver, Observer, ObserverError, RunEvent};
 use stepfold_session_scopes::SessionKey;
 
 /// The factories of observers, in notification order.
@@ -21,20 +20,8 @@ impl Observers {
     }
 
     /// The observers of one invocation, combined.
-    pub(crate) fn of(&self, key: &SessionKey) -> Together {
-        Together(self.0.iter().map(|make| make(key)).collect())
-    }
-}
-
-/// Notifies each in order; stops at the first failure.
-pub(crate) struct Together(Vec<Box<dyn DynObserver>>);
-
-impl Observer for Together {
-    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-        for observer in &mut self.0 {
-            observer.observe_boxed(event).await?;
-        }
-        Ok(())
+    pub(crate) fn of(&self, key: &SessionKey) -> Vec<Box<dyn DynObserver>> {
+        self.0.iter().map(|make| make(key)).collect()
     }
 }
 
@@ -52,16 +39,5 @@ impl<O: Observer> Observer for OnceStored<O> {
             true => self.observer.observe(event).await,
             false => Ok(()),
         }
-    }
-}
-
-/// The type-erased counterpart of [`Observer`].
-trait DynObserver: Send {
-    fn observe_boxed<'a>(&'a mut self, event: &'a RunEvent) -> BoxFuture<'a, Result<(), ObserverError>>;
-}
-
-impl<O: Observer> DynObserver for O {
-    fn observe_boxed<'a>(&'a mut self, event: &'a RunEvent) -> BoxFuture<'a, Result<(), ObserverError>> {
-        Box::pin(self.observe(event))
     }
 }

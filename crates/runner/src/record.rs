@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
@@ -19,9 +21,8 @@ use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
 
-/// The format of a run's records: version 1 is the [rest](agent_loop::Event::to_rest) of an event, whose
-/// [name](agent_loop::Event::name) is the kind of the session's event, and whose messages and writes are
-/// those of it.
+/// The format of a run's records: version 1 is an [event](agent_loop::Event) without its messages and writes, which
+/// are those of the session's event; its [name](agent_loop::Event::name) is the kind of that.
 pub const RECORD_FORMAT: &str = "stepfold.run";
 
 /// The metadata entry with the agent's fingerprint, at the beginning of an invocation.
@@ -106,17 +107,17 @@ pub(crate) fn session_event(
     // index.
     let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
     let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
-    let data =
-        event.to_rest().map_err(|source| SessionError::Stored { what: format!("event {id}"), source })?;
+    let (messages, delta) = event.take_content();
+    let record = Record::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
     let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
         .with_kind(kind)
-        .with_delta(event.delta)
+        .with_delta(delta)
         .with_started(started);
-    stored.messages = event.messages;
+    stored.messages = messages;
     if !temp.is_empty() {
         stored = stored.with_metadata(TEMP, serde_json::json!(temp));
     }
-    Ok(stored.with_record(Record::new(RECORD_FORMAT, FORMAT_VERSION, data)))
+    Ok(stored.with_record(record))
 }
 
 fn temp_keys(event: &agent_loop::Event) -> BTreeSet<String> {
@@ -224,10 +225,10 @@ pub(crate) fn loop_event(
     if record.version > FORMAT_VERSION {
         return Err(RunnerError::NewerRecord { key, version, found: record.version });
     }
-    let Event { kind, messages, actions, .. } = &*committed.event;
-    let delta = actions.delta.clone();
-    agent_loop::Event::from_rest(kind.as_str(), record.data.clone(), messages.clone(), delta)
-        .map(Some)
+    let Event { messages, actions, .. } = &*committed.event;
+    record
+        .read::<agent_loop::Event>()
+        .map(|event| Some(event.with_content(messages.clone(), actions.delta.clone())))
         .map_err(|source| RunnerError::Record { key, version, source: source.into() })
 }
 
@@ -246,8 +247,16 @@ pub(crate) fn begins(event: &Event) -> bool {
 }
 
 /// The conversation that an event replaces the current one with, if any.
-pub(crate) fn rewrite(event: &Event) -> Option<&Value> {
-    run_record(event)?.data.get("rewrite")
+pub(crate) fn rewrite(event: &Event) -> Option<&RawValue> {
+    #[derive(Deserialize)]
+    struct Rewrite<'a> {
+        #[serde(borrow)]
+        rewrite: Option<&'a RawValue>,
+    }
+
+    // Few have one, and each event of a session is looked at.
+    let record = run_record(event).filter(|record| record.text().contains("\"rewrite\""))?;
+    record.read::<Rewrite<'_>>().ok()?.rewrite
 }
 
 /// The agent's fingerprint at the beginning of the invocation.
@@ -257,6 +266,19 @@ pub(crate) fn agent_of(event: &Event) -> Option<agent_loop::Fingerprint> {
 
 /// The summary of an event, if any.
 pub(crate) fn summary(event: &Event) -> Option<Summary> {
+    #[derive(Deserialize)]
+    struct Summarized {
+        kind: Kind,
+    }
+    #[derive(Deserialize)]
+    struct Kind {
+        summarized: Fields,
+    }
+    #[derive(Deserialize)]
+    struct Fields {
+        summary: Summary,
+    }
+
     let record = run_record(event).filter(|_| event.kind.as_str() == "summarized")?;
-    serde_json::from_value(record.data.get("summary")?.clone()).ok()
+    Some(record.read::<Summarized>().ok()?.kind.summarized.summary)
 }

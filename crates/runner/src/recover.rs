@@ -1,4 +1,4 @@
-//! Recovery: brings runs to their end that no worker has, from any process.
+//! Recovery: completes runs that no worker has, whichever worker began them.
 //!
 //! There is no queue. The claim on a session is the lease, and an expired one is the sign that work is left.
 
@@ -79,7 +79,7 @@ impl RecoverOptions {
 
 impl Runner {
     /// Recovers runs that no worker has: those that were interrupted (their worker died, was frozen or shut down, or the
-    /// run failed or was suspended), and messages that were accepted and not taken. Across all users, the one that waits longest
+    /// run failed or was suspended), and messages that were accepted and not taken. Across all users, the longest waiting
     /// first. Runs until the runner is [shut down](Runner::shutdown); an application spawns it in each of its
     /// processes, and the claims on sessions share the work out.
     ///
@@ -127,7 +127,7 @@ impl Runner {
 struct Recovery {
     runner: Runner,
     options: RecoverOptions,
-    /// What is due, the longest waiting first.
+    /// The due sessions, the longest waiting first.
     due: VecDeque<Unattended>,
     running: FuturesUnordered<BoxFuture<'static, (Unattended, Ended)>>,
     at_work: HashSet<SessionKey>,

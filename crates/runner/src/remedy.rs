@@ -27,7 +27,7 @@ use crate::error::RunnerError;
 pub enum Remedy {
     /// The same request may succeed soon, here or in another process: repeat it, with pauses.
     Retry,
-    /// The same request may succeed after a person has acted: decided, deployed, repaired. Repeating it before
+    /// The same request may succeed after an action: a decision, a deployment, a repair. Repeating it before
     /// only costs.
     Wait,
     /// The same request never succeeds.

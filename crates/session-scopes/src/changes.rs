@@ -4,6 +4,8 @@ use stepfold_state_core::state::{State, StoredValue};
 
 use crate::error::SessionError;
 use crate::schema::SessionSchema;
+#[cfg(feature = "sqlite")]
+use crate::scope::ByScope;
 use crate::scope::Scope;
 use crate::session::{Session, is_known};
 
@@ -17,6 +19,15 @@ pub struct ScopeVersions {
     pub app: u64,
     /// Of `user:`.
     pub user: u64,
+}
+
+impl ScopeVersions {
+    /// The versions after an event with these writes.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn after<T>(self, writes: &ByScope<Vec<T>>) -> Self {
+        let counted = |version: u64, writes: &[T]| version + u64::from(!writes.is_empty());
+        ScopeVersions { app: counted(self.app, &writes.app), user: counted(self.user, &writes.user) }
+    }
 }
 
 /// The versions known to a reader: of the session, and of its shared scopes.

@@ -21,6 +21,9 @@ fn fault_of(id: &str) -> Option<&'static str> {
         Some("must not be empty")
     } else if id.len() > MAX_ID_BYTES {
         Some("longer than 256 bytes")
+    } else if id.bytes().all(|byte| byte.is_ascii_graphic()) {
+        // As nearly all are: each event that is read has several.
+        None
     } else if id.trim() != id {
         Some("begins or ends with white space")
     } else if id.chars().any(|character| character.is_control() || is_invisible(character)) {

@@ -201,6 +201,8 @@ mod scope;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod seal;
 mod session;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod shared;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;

@@ -69,8 +69,8 @@ impl Change {
 /// The plan for a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Plan {
-    /// The items of the list have to be read first.
-    NeedsItems,
+    /// The items of the list, which was written under this schema, have to be read first.
+    NeedsItems(Extent, Arc<str>),
     Change(Change),
 }
 
@@ -83,36 +83,54 @@ pub(crate) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Folds writes to one key into the content of its row. `items` are those of the list, once they were
-    /// read.
-    pub(crate) fn plan(
-        &self,
-        found: Option<&Found>,
-        items: Option<List<Arc<Value>>>,
-        writes: &[&Write],
-    ) -> Result<Plan, SessionError> {
+    /// Folds writes to one key into the content of its row, as far as that goes without the items of a list.
+    pub(crate) fn plan(&self, found: Option<&Found>, writes: &[&Write]) -> Result<Plan, SessionError> {
         let begins_blind = writes.first().is_some_and(|write| is_blind(write));
-        let (before, extent) = match (found, items) {
-            (None, _) => (None, None),
-            (Some(Found { head: Head::Json(value), schema }), _) => {
-                (Some(Held { cell: StoredValue::from(value.clone()), schema: Arc::clone(schema) }), None)
-            }
-            (Some(Found { head: Head::List(extent), schema }), Some(items)) => {
-                (Some(Held { cell: StoredValue::list(items), schema: Arc::clone(schema) }), Some(*extent))
+        let before = match found {
+            None => None,
+            Some(Found { head: Head::Json(value), schema }) => {
+                Some(Held { cell: StoredValue::from(value.clone()), schema: Arc::clone(schema) })
             }
             // Whatever the items are, they are not needed: any list does.
-            (Some(Found { schema, .. }), None) if begins_blind => {
-                (Some(Held { cell: StoredValue::list(List::new()), schema: Arc::clone(schema) }), None)
+            Some(Found { schema, .. }) if begins_blind => {
+                Some(Held { cell: StoredValue::list(List::new()), schema: Arc::clone(schema) })
             }
-            (Some(Found { head: Head::List(extent), schema }), None) => {
-                return match self.grown(*extent, schema, writes)? {
-                    Some(change) => Ok(Plan::Change(change)),
-                    None => Ok(Plan::NeedsItems),
-                };
+            Some(Found { head: Head::List(extent), schema }) => {
+                let grown = self.grown(*extent, schema, writes)?;
+                return Ok(match grown {
+                    Some(change) => Plan::Change(change),
+                    None => Plan::NeedsItems(*extent, Arc::clone(schema)),
+                });
             }
         };
         let after = self.folded(before.clone(), writes)?;
-        Ok(Plan::Change(self.change(before.as_ref(), extent, after.as_ref())))
+        Ok(Plan::Change(self.change(before.as_ref(), None, after.as_ref())))
+    }
+
+    /// Folds writes to one key into a list whose items were read.
+    pub(crate) fn plan_list(
+        &self,
+        (extent, schema): (Extent, Arc<str>),
+        items: List<Arc<Value>>,
+        writes: &[&Write],
+    ) -> Result<Change, SessionError> {
+        let before = Held { cell: StoredValue::list(items), schema };
+        let after = self.folded(Some(before.clone()), writes)?;
+        Ok(self.change(Some(&before), Some(extent), after.as_ref()))
+    }
+
+    /// Folds writes to one key into the content of its row; `items` reads those of a list, if they are needed.
+    #[cfg(any(test, feature = "sqlite"))]
+    pub(crate) fn change_of(
+        &self,
+        found: Option<&Found>,
+        writes: &[&Write],
+        items: impl FnOnce(Extent) -> Result<List<Arc<Value>>, SessionError>,
+    ) -> Result<Change, SessionError> {
+        match self.plan(found, writes)? {
+            Plan::NeedsItems(extent, schema) => self.plan_list((extent, schema), items(extent)?, writes),
+            Plan::Change(change) => Ok(change),
+        }
     }
 
     /// The change, if all writes only append.
@@ -452,11 +470,8 @@ mod tests {
 
         fn apply(&mut self, schema: &SessionSchema, generation: u64, writes: &[&Write]) {
             let planner = Planner { schema, what: WritesOf::NewSession, generation };
-            let plan = match planner.plan(self.head.as_ref(), None, writes).unwrap() {
-                Plan::NeedsItems => planner.plan(self.head.as_ref(), self.items(), writes).unwrap(),
-                plan @ Plan::Change(_) => plan,
-            };
-            let Plan::Change(change) = plan else { panic!("the items were given") };
+            let items = |_| Ok(self.items().unwrap());
+            let change = planner.change_of(self.head.as_ref(), writes, items).unwrap();
             let head = match change {
                 Change::Nothing => return,
                 Change::Remove => None,
@@ -515,7 +530,7 @@ mod tests {
         let planner = Planner { schema: &schema, what: WritesOf::NewSession, generation: 9 };
         let grown = Extent { length: 1_000_002, ..extent };
         assert_eq!(
-            planner.plan(Some(&found), None, &[&write]).unwrap(),
+            planner.plan(Some(&found), &[&write]).unwrap(),
             Plan::Change(Change::List(grown, vec![(1_000_002, vec![json!(7), json!(8)])])),
         );
     }

@@ -8,6 +8,7 @@
 use crate::changes::ScopeVersions;
 use crate::digest::{Check, Content, Digest};
 use crate::error::SessionError;
+use crate::event::Event;
 use crate::ids::{LifeId, SessionId, SessionKey};
 use crate::rows::{Segment, to_db};
 use crate::session::{Parent, Session, Visible};
@@ -218,12 +219,14 @@ impl SessionRecord {
         (parent.map(|(id, _)| id.as_str()), parent.map(|(_, version)| to_db(*version)))
     }
 
-    /// The state after an event with this digest: it changes the combined checksums of the values by `cells`,
-    /// and may be a rewind.
-    pub(crate) fn state_after(&self, content: Content, cells: i64, is_rewind: bool) -> State {
+    /// The seal of the row of the next event, which changes the combined checksums of the session's values by `cells`.
+    pub(crate) fn seal_after(&self, event: &Event, body: &str, cells: i64) -> EventSeal {
+        let (version, at) = (self.version + 1, event.at.as_micros());
+        let content = Content::new(version, event.id.as_str(), event.at, body);
         let State { head, cells: before, rewound } = self.state;
-        let rewound = if is_rewind { self.version + 1 } else { rewound };
-        State { head: content.after(head), cells: before ^ cells, rewound }
+        let rewound = if event.actions.rewound_to().is_some() { version } else { rewound };
+        let state = State { head: content.after(head), cells: before ^ cells, rewound };
+        EventSeal::new(row_number(self.number, version), at, state)
     }
 
     /// Without the events up to a version, whose digest stays.

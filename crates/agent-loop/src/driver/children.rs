@@ -11,7 +11,7 @@ use stepfold_state_core::ErrorChain;
 use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
-use super::trouble::outcome_in;
+use super::trouble::outcomes_in;
 use crate::agent::NotBegun;
 use crate::approval::{ApprovalRequest, Decision, nested_path};
 use crate::exit::{Exit, Pause};
@@ -48,11 +48,14 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// The call or branch that came to an end, if that is what it tells.
-    pub(super) fn outcome(&self, run: &Run) -> Option<String> {
-        let child = run.item(self.place)?.child()?;
-        let inner = outcome_in(child, self.event.committed()?)?;
-        Some(nested_path(&run.task(self.place)?.label(), &inner))
+    /// The calls or branches that came to an end, if that is what it tells.
+    pub(super) fn outcomes(&self, run: &Run) -> Vec<String> {
+        let outcomes = || {
+            let inner = outcomes_in(run.item(self.place)?.child()?, self.event.committed()?);
+            let label = run.task(self.place)?.label();
+            Some(inner.iter().map(|inner| nested_path(&label, inner)).collect())
+        };
+        outcomes().unwrap_or_default()
     }
 }
 

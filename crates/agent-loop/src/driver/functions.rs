@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
@@ -40,10 +40,10 @@ pub(super) enum Happened {
     Said(Said),
     /// A call asks the user.
     Asks { place: usize, requests: Vec<InputRequest> },
-    /// A call has its outcome.
-    Finished { place: usize, call: ToolCall, outcome: CallOutcome },
-    /// The function of a branch has come to its end.
-    Called(usize, BranchEnd),
+    /// Calls have their outcomes, which ended at the same moment.
+    Finished(Vec<(usize, CallOutcome)>),
+    /// The functions of branches have come to their ends at the same moment.
+    Called(Vec<(usize, BranchEnd)>),
     /// A run inside tells of what it does.
     Told(Told),
     /// A run inside has come to its end.
@@ -65,15 +65,15 @@ impl Functions {
         let hooks = &run.agent().config().hooks;
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
         let calls: Arc<[ToolCall]> = run.calls_as_run().into();
-        let invocation = Box::new(invocation(run, calls.to_vec(), stop.clone()));
+        let invocation = Box::new(invocation(run, Arc::clone(&calls), stop.clone()));
         Functions::Calls { invocation, calls, has_hooks }
     }
 
     /// What happens next; none when nothing is left to run, here or inside of items.
     pub(super) async fn next(&mut self, run: &Run) -> Option<Happened> {
-        let (invocation, calls) = match self {
+        let (invocation, calls, has_hooks) = match self {
             Functions::Nodes(nodes) => return nodes.next(run).await,
-            Functions::Calls { invocation, calls, .. } => (invocation, calls),
+            Functions::Calls { invocation, calls, has_hooks } => (invocation, calls, *has_hooks),
         };
         loop {
             match invocation.next().await? {
@@ -84,10 +84,13 @@ impl Functions {
                 CallEvent::InputRequired { call: place, requests } => {
                     return Some(Happened::Asks { place, requests });
                 }
-                CallEvent::Finished { call: place } => {
-                    if let Some(outcome) = invocation.outcome(place).cloned() {
-                        return Some(Happened::Finished { place, call: calls[place].clone(), outcome });
-                    }
+                CallEvent::Finished { call } => {
+                    // A hook may take its time, in which nothing that has ended waits to be committed.
+                    let others = if has_hooks { Vec::new() } else { invocation.also_finished() };
+                    let places = std::iter::once(call).chain(others);
+                    let outcomes =
+                        places.filter_map(|place| Some((place, invocation.outcome(place)?.clone())));
+                    return Some(Happened::Finished(outcomes.collect()));
                 }
                 _ => {}
             }
@@ -166,7 +169,7 @@ impl Functions {
     }
 }
 
-fn invocation(run: &Run, calls: Vec<ToolCall>, stop: CancellationToken) -> Invocation {
+fn invocation(run: &Run, calls: Arc<[ToolCall]>, stop: CancellationToken) -> Invocation {
     let config = run.agent().config();
     let mut options = InvokeOptions::scoped(run.key_scope())
         .with_limits(config.tool_limits.clone())
@@ -222,8 +225,9 @@ impl Nodes {
             if let Ok(said) = self.said.try_recv() {
                 return Some(Happened::Said(said));
             }
-            if let Some((place, called)) = self.ended.pop_front() {
-                return Some(Happened::Called(place, called));
+            let called = self.also_called();
+            if !called.is_empty() {
+                return Some(Happened::Called(called));
             }
             let free = self.functions.max_parallel().saturating_sub(self.running.len() + self.inside.len());
             if free > 0 && !self.stop.is_cancelled() && !self.queue.is_empty() {
@@ -238,6 +242,16 @@ impl Nodes {
                 Some(ended) = self.running.next() => self.ended.push_back(ended),
             }
         }
+    }
+
+    /// The branches that have come to their ends by now. One that said something as it ended comes after that.
+    fn also_called(&mut self) -> Vec<(usize, BranchEnd)> {
+        let mut called = Vec::new();
+        while !self.ended.is_empty() && self.said.is_empty() {
+            called.extend(self.ended.pop_front());
+            self.ended.extend(self.running.next().now_or_never().flatten());
+        }
+        called
     }
 
     fn announce(&mut self, run: &Run, most: usize) -> Vec<usize> {

@@ -24,7 +24,7 @@ use crate::agent::HookPoint;
 use crate::approval::DynApprover;
 use crate::decisions::Decisions;
 use crate::exit::{Breakpoint, Exit, Pause};
-use crate::observe::{DynObserver, ObserverError, RunEvent};
+use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
 use crate::run::{Answer, Event, Need, Run};
 use crate::run_error::RunFault;
@@ -71,7 +71,7 @@ type Inbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
 struct Host<'a> {
     /// Asked about commits, before the observer. If there is one, the observer cannot refuse them.
     recorder: Option<Box<dyn DynObserver + 'a>>,
-    observer: Option<Box<dyn DynObserver + 'a>>,
+    observers: Vec<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
     /// Decisions that were given with the run, until they are used.
     decisions: Decisions,
@@ -173,11 +173,7 @@ impl Host<'_> {
         if let Some(recorder) = &mut self.recorder {
             recorder.observe_boxed(event).await?;
         }
-        let observed = match &mut self.observer {
-            None => Ok(()),
-            Some(observer) => observer.observe_boxed(event).await,
-        };
-        match observed {
+        match self.observers.observe(event).await {
             Err(source) if self.recorder.is_none() => Err(source),
             told => Ok(told.map_err(RunFault::Observer)),
         }
@@ -199,9 +195,9 @@ impl Host<'_> {
 
     /// Tells the observer something that is not committed.
     async fn tell(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
-        match &mut self.observer {
-            None => Ok(()),
-            Some(observer) => observer.observe_boxed(&event()).await.map_err(RunFault::Observer),
+        match self.observers.is_empty() {
+            true => Ok(()),
+            false => self.observers.observe(&event()).await.map_err(RunFault::Observer),
         }
     }
 

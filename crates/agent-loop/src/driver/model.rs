@@ -109,7 +109,7 @@ impl Host<'_> {
     async fn reply(&mut self, run: &Run, request: ChatRequest) -> Result<Reply, NoReply> {
         let config = run.agent().config();
         let requires_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
-        if self.observer.is_some() {
+        if !self.observers.is_empty() {
             let asking = RunEvent::Asking {
                 step: run.steps() + 1,
                 model: config.model.id().to_owned(),

@@ -14,7 +14,7 @@ use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision, DynApprover};
 use crate::decisions::Decisions;
 use crate::exit::Breakpoint;
-use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
+use crate::observe::{DynObserver, Observer, RunEvent};
 use crate::outcome::Outcome;
 use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 use crate::run::{Input, Run};
@@ -53,7 +53,7 @@ pub struct RunBuilder<'a> {
     ids: Box<dyn Ids + 'a>,
     clock: Option<Arc<dyn Clock + 'a>>,
     recorder: Option<Box<dyn DynObserver + 'a>>,
-    observer: Option<Box<dyn DynObserver + 'a>>,
+    observers: Vec<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
     decisions: Decisions,
     breakpoints: Vec<Breakpoint>,
@@ -113,7 +113,7 @@ impl<'a> RunBuilder<'a> {
             ids: Box::new(RandomIds),
             clock: None,
             recorder: None,
-            observer: None,
+            observers: Vec::new(),
             approver: None,
             decisions: Decisions::new(),
             breakpoints: Vec::new(),
@@ -161,10 +161,7 @@ impl<'a> RunBuilder<'a> {
 
     /// Watched by this observer, after those that were added before.
     pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
-        self.observer = Some(match self.observer.take() {
-            None => Box::new(observer),
-            Some(first) => Box::new(Both(first, Box::new(observer))),
-        });
+        self.observers.push(Box::new(observer));
         self
     }
 
@@ -281,7 +278,7 @@ impl<'a> RunBuilder<'a> {
             ids,
             clock,
             recorder,
-            observer,
+            observers,
             approver,
             decisions,
             breakpoints,
@@ -303,7 +300,7 @@ impl<'a> RunBuilder<'a> {
         let (since, before) = (clock.now(), run.elapsed());
         let mut host = Host {
             recorder,
-            observer,
+            observers,
             approver,
             decisions,
             breakpoints,
@@ -367,15 +364,5 @@ impl<'a> IntoFuture for RunBuilder<'a> {
 impl std::fmt::Debug for RunBuilder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RunBuilder").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-/// Two observers, one after the other.
-struct Both<'a>(Box<dyn DynObserver + 'a>, Box<dyn DynObserver + 'a>);
-
-impl Observer for Both<'_> {
-    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-        self.0.observe_boxed(event).await?;
-        self.1.observe_boxed(event).await
     }
 }

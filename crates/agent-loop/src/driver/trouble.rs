@@ -52,17 +52,19 @@ impl Trouble {
 
 /// The fault of an observer that refused to record an event.
 pub(super) fn refused(run: &Run, event: &Event, source: ObserverError) -> RunFault {
-    RunFault::Commit { unrecorded: outcome_in(run, event).into_iter().collect(), source }
+    RunFault::Commit { unrecorded: outcomes_in(run, event), source }
 }
 
-/// The id of the call or branch that came to an end, if that is what the event says; it is the next event of the run.
-pub(super) fn outcome_in(run: &Run, event: &Event) -> Option<String> {
+/// The ids of the calls or branches that came to an end by what the event says; it is the next event of the run.
+pub(super) fn outcomes_in(run: &Run, event: &Event) -> Vec<String> {
+    let label = |place: usize| run.task(place).map(|task| task.label());
     match &event.kind {
-        EventKind::Answered { place, .. } => Some(run.task(*place)?.label()),
+        EventKind::Answered(items) => items.iter().filter_map(|item| label(item.place)).collect(),
         EventKind::Inner { place, event } => {
-            let inner = outcome_in(run.item(*place)?.child()?, event)?;
-            Some(nested_path(&run.task(*place)?.label(), &inner))
+            let child = run.item(*place).and_then(|item| item.child());
+            let (Some(child), Some(label)) = (child, label(*place)) else { return Vec::new() };
+            outcomes_in(child, event).iter().map(|inner| nested_path(&label, inner)).collect()
         }
-        _ => None,
+        _ => Vec::new(),
     }
 }

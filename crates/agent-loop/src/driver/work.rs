@@ -12,11 +12,11 @@ use super::functions::{Functions, Happened, Said};
 use super::hooks::{SeenOutcome, after_tool};
 use super::model::sleep;
 use super::trouble::Trouble;
-use crate::agent::BranchEnd;
+use crate::agent::{BranchEnd, HookPoint};
 use crate::exit::Exit;
 use crate::observe::RunEvent;
 use crate::planned::{NodeOutcome, NodeStatus};
-use crate::run::{Answer, Fate, PendingHook, Run};
+use crate::run::{Answer, Fate, ItemOutcome, PendingHook, Run};
 use crate::run_error::RunFault;
 
 /// A step whose items are under way.
@@ -102,7 +102,7 @@ impl Host<'_> {
 
     async fn work_ended(&mut self, run: &mut Run, mut work: AtWork<'_>, is_up: bool) -> Result<(), RunFault> {
         let unread = std::iter::from_fn(|| work.children.told.try_recv().ok());
-        work.trouble.also_lost(unread.filter_map(|told| told.outcome(run)));
+        work.trouble.also_lost(unread.flat_map(|told| told.outcomes(run)));
         work.trouble.also_lost(work.functions.ended(run));
         work.trouble.end()?;
         if let Some(error) = work.functions.finish().await {
@@ -134,26 +134,12 @@ impl Host<'_> {
             Happened::Said(said) => {
                 work.trouble.note(self.said(run, said).await);
             }
-            Happened::Finished { place, call, outcome } => {
-                let seen = match outcome.tries {
-                    0 => SeenOutcome::of(outcome),
-                    _ => after_tool(run, &call, outcome, 0).await,
-                };
-                self.conclude(run, place, seen, &mut work.trouble).await;
-                work.functions.amend(run, place);
-            }
             Happened::Asks { place, requests } => {
                 let requests = run.task(place).map(|task| task.requests(requests)).unwrap_or_default();
                 work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
             }
-            Happened::Called(place, BranchEnd::Outcome(outcome)) => {
-                self.node_ended(run, work, place, outcome, false).await;
-            }
-            Happened::Called(place, BranchEnd::Asks(request)) => {
-                let requests = vec![*request];
-                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
-            }
-            Happened::Called(_, BranchEnd::Stopped) => {}
+            Happened::Finished(ended) => self.calls_ended(run, work, ended).await,
+            Happened::Called(ended) => self.branches_ended(run, work, ended).await,
             Happened::Told(told) => self.told(run, told, &mut work.trouble).await,
             Happened::Inside(place, end) => self.inside_ended(run, work, place, end).await,
         }
@@ -241,7 +227,8 @@ impl Host<'_> {
                 // The run of an agent that has ended without having finished is over: to go on would give the same.
                 let is_over = matches!(end, ChildEnd::Ended);
                 if let Some(outcome) = outcome_of_branch(run, place, end) {
-                    self.node_ended(run, work, place, outcome, is_over).await;
+                    let ended = self.node_ended(run, work, place, outcome, is_over).await;
+                    self.commit_branches(run, work, ended.into_iter().collect()).await;
                 }
             }
             ChildEnd::Ended => work.functions.complete(place, run.result_inside(place)),
@@ -254,18 +241,58 @@ impl Host<'_> {
         }
     }
 
-    /// Commits what a branch has come to, unless its failure is for the caller.
+    /// Commits at once what calls have come to that ended at the same moment, as hooks have left it.
+    async fn calls_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, CallOutcome)>) {
+        let places: Vec<usize> = ended.iter().map(|(place, _)| *place).collect();
+        let mut outcomes = Vec::with_capacity(ended.len());
+        for (place, outcome) in ended {
+            let seen = match run.agent().config().hooks.has(HookPoint::AfterTool) && outcome.tries > 0 {
+                true => after_tool(run, &run.shown(place), outcome, 0).await,
+                false => SeenOutcome::of(outcome),
+            };
+            outcomes.push(self.concluded(place, seen, &mut work.trouble).await);
+        }
+        work.trouble.note(self.commit_outcomes(run, outcomes).await);
+        for place in places {
+            work.functions.amend(run, place);
+        }
+    }
+
+    /// Commits at once what branches have come to that ended at the same moment; what they ask, each by itself.
+    async fn branches_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, BranchEnd)>) {
+        let (mut outcomes, mut asked) = (Vec::new(), Vec::new());
+        for (place, end) in ended {
+            match end {
+                BranchEnd::Outcome(outcome) => {
+                    outcomes.extend(self.node_ended(run, work, place, outcome, false).await);
+                }
+                BranchEnd::Asks(request) => asked.push((place, vec![*request])),
+                BranchEnd::Stopped => {}
+            }
+        }
+        self.commit_branches(run, work, outcomes).await;
+        for (place, requests) in asked {
+            if !work.trouble.is_refusal() {
+                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
+            }
+        }
+    }
+
+    async fn commit_branches(&mut self, run: &mut Run, work: &mut AtWork<'_>, outcomes: Vec<ItemOutcome>) {
+        if !outcomes.is_empty() && !work.trouble.is_refusal() {
+            work.trouble.note(self.commit(run, Answer::Outcomes(outcomes)).await);
+        }
+    }
+
+    /// Tells what a branch has come to, which is to be committed, unless its failure is for the caller.
     async fn node_ended(
         &mut self,
-        run: &mut Run,
+        run: &Run,
         work: &mut AtWork<'_>,
         place: usize,
         outcome: NodeOutcome,
         is_over: bool,
-    ) {
-        if work.trouble.is_refusal() {
-            return;
-        }
+    ) -> Option<ItemOutcome> {
         let node = name_of(run, place);
         let finished = || RunEvent::NodeFinished {
             node: node.clone(),
@@ -283,7 +310,7 @@ impl Host<'_> {
                 let node = run.task(place).map_or(node, |task| task.label());
                 work.failed = Some((place, RunFault::Node { node, error: error.clone() }));
             }
-            return;
+            return None;
         }
         for output in &outcome.outputs {
             let kind = output.get("kind").and_then(|kind| kind.as_str().map(str::to_owned));
@@ -292,7 +319,7 @@ impl Host<'_> {
             work.trouble.note(told);
         }
         work.trouble.note(self.tell(finished).await);
-        work.trouble.note(self.commit(run, Answer::outcome(place, outcome)).await);
+        Some(ItemOutcome::new(place, outcome))
     }
 
     /// Runs the hooks that a call still waits for, because one of them failed.
@@ -306,15 +333,16 @@ impl Host<'_> {
             Some((failed, fault)) if failed == hook => Err(fault),
             _ => {
                 let mut trouble = Trouble::default();
-                self.conclude(run, place, seen, &mut trouble).await;
+                let outcome = self.concluded(place, seen, &mut trouble).await;
+                trouble.note(self.commit_outcomes(run, vec![outcome]).await);
                 trouble.end()
             }
         }
     }
 
-    /// Commits an outcome as hooks have left it, whatever they and the observers say: it has happened. It is told as
-    /// finished when all of them have seen it.
-    async fn conclude(&mut self, run: &mut Run, place: usize, seen: SeenOutcome, trouble: &mut Trouble) {
+    /// An outcome as hooks have left it, which is committed whatever they and the observers say: it has happened. It is
+    /// told as finished when all of them have seen it.
+    async fn concluded(&mut self, place: usize, seen: SeenOutcome, trouble: &mut Trouble) -> ItemOutcome {
         let SeenOutcome { outcome, stop, failed } = seen;
         let pending_hook = failed.map(|(hook, fault)| {
             trouble.note::<()>(Err(fault));
@@ -324,35 +352,26 @@ impl Host<'_> {
             let told = self.tell(|| finished(&outcome));
             trouble.note(told.await);
         }
-        let answer = Answer::Outcome { place, outcome: outcome.into(), stop, pending_hook };
-        trouble.note(self.commit_outcome(run, answer).await);
+        ItemOutcome { stop, pending_hook, ..ItemOutcome::new(place, outcome) }
     }
 
-    /// Commits an outcome. The error of a write that cannot be merged is for the caller, if failures are.
-    async fn commit_outcome(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
-        let raises = run.agent().config().raise_on_failure;
-        let event = run.feed(answer, self.elapsed()).map_err(RunFault::from)?;
+    /// Commits outcomes of calls. The error of a write that cannot be merged is for the caller, if failures are.
+    async fn commit_outcomes(&mut self, run: &mut Run, outcomes: Vec<ItemOutcome>) -> Result<(), RunFault> {
+        let event = run.feed(Answer::Outcomes(outcomes), self.elapsed()).map_err(RunFault::from)?;
         let unmerged = event.step_end.as_ref().and_then(|end| end.unmerged.first().copied());
-        let results: Vec<_> = match raises {
-            true => event.messages.iter().filter_map(|message| message.tool_result().cloned()).collect(),
-            false => Vec::new(),
-        };
+        let raised = unmerged.filter(|_| run.agent().config().raise_on_failure).and_then(|place| {
+            let result = event.messages.get(place)?.tool_result()?;
+            let source = result.text().into_owned();
+            Some(FatalError::new(result.call_id(), result.name(), place, source))
+        });
         self.commit_event(run, event).await?;
-        match unmerged.and_then(|place| Some((place, results.get(place)?))) {
-            Some((place, result)) if raises => {
-                let source = result.text().into_owned();
-                Err(RunFault::Tool(FatalError::new(result.call_id(), result.name(), place, source)))
-            }
-            _ => Ok(()),
-        }
+        raised.map_or(Ok(()), |error| Err(RunFault::Tool(error)))
     }
 }
 
 fn started(run: &Run, place: usize) -> RunEvent {
-    let is_node = run.walk().is_some();
-    let none = || ToolCall::new("", "", stepfold_state_core::chat::Arguments::default());
-    let ToolCall { id, name, arguments, .. } = run.task(place).map_or_else(none, |task| task.call());
-    match is_node {
+    let ToolCall { id, name, arguments, .. } = run.shown(place);
+    match run.walk().is_some() {
         true => RunEvent::NodeStarted { node: name, branch: place },
         false => {
             RunEvent::ToolStarted { call_id: id, tool: name, arguments: arguments.to_text().into_owned() }

@@ -201,6 +201,16 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     }
 }
 
+/// Each in order; stops at the first failure.
+impl Observer for Vec<Box<dyn DynObserver + '_>> {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        for observer in self {
+            observer.observe_boxed(event).await?;
+        }
+        Ok(())
+    }
+}
+
 macro_rules! tuple {
     ($($name:ident),+) => {
         /// Each in order; stops at the first failure.
@@ -219,8 +229,25 @@ tuple!(A, B);
 tuple!(A, B, C);
 tuple!(A, B, C, D);
 
-/// The erased twin of [`Observer`].
-pub(crate) trait DynObserver: Send {
+/// The type-erased twin of [`Observer`], for hosts that keep observers of any type. Implemented for each observer; a
+/// vector of boxed ones is an observer that notifies each in order, and stops at the first failure.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, DynObserver, RunEvent, Traces};
+///
+/// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+/// let mut seen: Vec<RunEvent> = Vec::new();
+/// let observers: Vec<Box<dyn DynObserver + '_>> = vec![Box::new(&mut seen), Box::new(Traces::new("clerk"))];
+/// agent.run("which area?").observe(observers).await?;
+/// assert_eq!(seen.iter().filter_map(RunEvent::committed).count(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+pub trait DynObserver: Send {
+    /// Takes note of an event.
     fn observe_boxed<'a>(&'a mut self, event: &'a RunEvent) -> BoxFuture<'a, Result<(), ObserverError>>;
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct Closing {
     pub(crate) messages: Vec<Arc<Message>>,
     pub(crate) delta: Delta,
     pub(crate) step_end: StepEnd,
+    /// The writes of each call among those: the index of the first, and their number.
+    pub(crate) merged: Vec<(usize, usize)>,
 }
 
 /// What the model reads when it repeats itself.
@@ -63,6 +65,7 @@ pub(crate) fn close(
         ..Closing::default()
     };
     for outcome in outcomes {
+        closing.merged.push((closing.delta.len(), outcome.delta.len()));
         closing.delta.extend(outcome.delta);
         closing.messages.push(Message::tool(outcome.result).into());
     }

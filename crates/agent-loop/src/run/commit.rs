@@ -1,20 +1,24 @@
 //! The fold: an event changes where the run is. Nothing is decided here that is not in the event, but for
 //! what comes next.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
+use stepfold_state_core::chat::{Message, Transcript, Usage};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{CallFailure, CallStatus};
 
 use super::call_ids::CallIds;
 use super::event::{Event, EventKind, Fate, OutputFate};
 use super::feed::{broken_off_call, hooked_outcome};
-use super::machine::{Approved, Phase, Run, call_in};
+use super::machine::{Approved, Phase, Run};
 use super::prompt::{Prompt, view_of};
+use super::recorded::AnsweredItem;
 use super::requests::{Asker, decided_outcome};
-use super::task::call_of;
-use super::work::{HookPending, Item, ItemState, Items, Plan, Spent, Work, WorkOutcome, is_asked};
+use super::task::shown_in;
+use super::work::{
+    HookPending, Item, ItemOutcome, ItemState, Items, Plan, Spent, Work, WorkOutcome, is_asked,
+};
 use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{AskReason, Decision, Question};
 use crate::error::FeedError;
@@ -41,15 +45,19 @@ impl Run {
 
     fn commit_as(&mut self, event: &Event, folding: Folding) -> Result<(), FeedError> {
         self.check_place(event)?;
+        let outcomes = event.whole_outcomes()?;
         let unknown = self.unknown_by(&event.kind);
-        let is_counted = self.was_answered(&event.kind);
+        let called = self.tools_called(&event.kind, &outcomes);
         let unknown_inside = self.commit_inner(event, folding)?;
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
         if folding == Folding::Live && self.tally.events > 0 {
             event.restore_shared(&mut self.state);
         }
-        event.fold(&mut self.state)?;
+        match folding {
+            Folding::Live => event.fold(&mut self.state)?,
+            Folding::CatchUp => event.fold_messages(&mut self.state),
+        }
         self.tally.events += 1;
         self.tally.steps = event.step;
         self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
@@ -63,8 +71,8 @@ impl Run {
         }
         self.is_taken_up = folding == Folding::CatchUp;
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
-        let phase = self.phase_after(event, phase, reply.as_deref());
-        self.count(&event.kind, is_counted);
+        let phase = self.phase_after(event, phase, reply.as_deref(), outcomes);
+        self.count(&event.kind, called);
         self.phase = match phase {
             Phase::Working(mut work) => match &event.step_end {
                 Some(end) => {
@@ -89,8 +97,8 @@ impl Run {
     ///
     /// # Errors
     /// As [`commit`](Run::commit).
-    pub fn catch_up(&mut self, mut event: Event) -> Result<(), FeedError> {
-        event.delta = Delta::new();
+    #[expect(clippy::needless_pass_by_value, reason = "an event is committed once")]
+    pub fn catch_up(&mut self, event: Event) -> Result<(), FeedError> {
         self.commit_as(&event, Folding::CatchUp)
     }
 
@@ -131,7 +139,13 @@ impl Run {
     }
 
     /// The phase that the event itself leads to, before it is asked what comes after a step. The event fits.
-    fn phase_after(&mut self, event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
+    fn phase_after(
+        &mut self,
+        event: &Event,
+        phase: Phase,
+        reply: Option<&Message>,
+        outcomes: Vec<ItemOutcome>,
+    ) -> Phase {
         match (&event.kind, phase) {
             (EventKind::Began { id, instructions, shown, messages_before, .. }, _) => {
                 if *self.id != **id {
@@ -168,13 +182,14 @@ impl Run {
             (EventKind::Hooked { verdict, .. }, phase) => self.after_hooks(verdict, phase),
             (EventKind::Replied { finish_reason, fates, output, .. }, Phase::Asking { last, .. }) => {
                 self.tally.finish_reason = Some(finish_reason.clone());
-                self.after_reply(event, fates, output.as_ref(), last)
+                self.after_reply(event, (fates, outcomes), output.as_ref(), last)
             }
             (EventKind::Decided { decisions, key_prefix, .. }, Phase::Working(work)) => {
                 let asker = self.asker_of(key_prefix.as_deref());
                 Phase::Working(self.after_decisions(work, reply, decisions, &asker))
             }
             (EventKind::Planned { exit: Some(exit), .. }, Phase::Working(_)) => Phase::Leaving(exit.clone()),
+            (EventKind::Answered(_), Phase::Working(work)) => Phase::Working(after_outcomes(work, outcomes)),
             (kind, Phase::Working(work)) => after_work(work, reply, kind),
             (EventKind::Cancelled, _) => Phase::Closing(Exit::Cancelled),
             (EventKind::TimedOut, Phase::Leaving(exit)) => Phase::Closing(exit),
@@ -221,7 +236,7 @@ impl Run {
     fn after_reply(
         &mut self,
         event: &Event,
-        fates: &[(usize, Fate)],
+        (fates, answered): (&[(usize, Fate)], Vec<ItemOutcome>),
         output: Option<&OutputFate>,
         last: Option<Exit>,
     ) -> Phase {
@@ -242,7 +257,7 @@ impl Run {
         spent.tokens += spent_by(&event.kind).0.total_tokens();
         let mut work = Work::of_calls(calls, last, spent);
         work.meet(fates);
-        Phase::Working(work)
+        Phase::Working(after_outcomes(work, answered))
     }
 
     /// Where a reply without calls leads.
@@ -281,7 +296,7 @@ impl Run {
         asker: &Asker,
     ) -> Work {
         let calls = work.items.len();
-        let shown = |place: usize, item: &Item| shown_in(reply, calls, place, item);
+        let shown = |place: usize, item: &Item| shown_in(reply, calls, place, Some(item));
         let items = &work.items;
         let decided = asker.decided(items, |place| shown(place, &items[place]), decisions);
         let was_hooked = work.was_hooked();
@@ -456,26 +471,28 @@ impl Run {
         self.show(instructions, view, &log);
     }
 
-    /// Whether the event is the second answer of a call, after a hook that had failed.
-    fn was_answered(&self, kind: &EventKind) -> bool {
-        let EventKind::Answered { place, .. } = kind else { return false };
-        self.item(*place).is_some_and(|item| item.hook_pending().is_some())
+    /// The tools of the calls that an event answers. Not those that it answers once more, after a hook that had failed.
+    fn tools_called(&self, kind: &EventKind, outcomes: &[ItemOutcome]) -> Vec<Arc<str>> {
+        let EventKind::Answered(_) = kind else { return Vec::new() };
+        let is_first = |place: usize| self.item(place).is_some_and(|item| item.hook_pending().is_none());
+        let first = outcomes.iter().filter(|outcome| is_first(outcome.place));
+        let tools = first.filter_map(|outcome| Some(outcome.outcome.call()?.tool()));
+        let named = |tool: &str| match self.tally.calls.get_key_value(tool) {
+            Some((known, _)) => Arc::clone(known),
+            None => Arc::from(tool),
+        };
+        tools.map(named).collect()
     }
 
-    fn count(&mut self, kind: &EventKind, is_counted: bool) {
+    fn count(&mut self, kind: &EventKind, called: Vec<Arc<str>>) {
         let (usage, calls) = spent_by(kind);
         // As it comes, so that it counts as well when the run inside fails or is stopped.
         self.tally.usage += usage;
-        match kind {
-            EventKind::Inner { .. } => self.tally.calls_inside += calls,
-            EventKind::Answered { outcome: WorkOutcome::Call(outcome), .. } if !is_counted => {
-                if let Some(calls) = self.tally.calls.get_mut(outcome.tool()) {
-                    *calls += 1;
-                } else {
-                    self.tally.calls.insert(Arc::from(outcome.tool()), 1);
-                }
-            }
-            _ => {}
+        if let EventKind::Inner { .. } = kind {
+            self.tally.calls_inside += calls;
+        }
+        for tool in called {
+            *self.tally.calls.entry(tool).or_default() += 1;
         }
     }
 }
@@ -487,23 +504,17 @@ fn fits_work(work: &Work, kind: &EventKind) -> bool {
         EventKind::Asked { fates } => work.may_ask(fates),
         EventKind::Started { places } | EventKind::Interrupted { places, .. } => places.iter().all(is_open),
         EventKind::Inner { place, .. } | EventKind::Asks { place, .. } => is_open(place),
-        EventKind::Answered { place, outcome, .. } => {
-            is_open(place) && outcome.call().is_some() == work.calls().is_some()
+        EventKind::Answered(items) => {
+            let mut places = BTreeSet::new();
+            items.iter().all(|item| {
+                let is_of_plan = item.outcome.is_call() == work.calls().is_some();
+                is_of_plan && is_open(&item.place) && places.insert(item.place)
+            })
         }
         EventKind::Planned { .. } => work.walk().is_some() && work.items.open() == 0,
         EventKind::Decided { .. } | EventKind::Cancelled | EventKind::TimedOut => true,
         _ => false,
     }
-}
-
-/// An item as a call: as it runs, or, of a branch, what a request about it shows. The reply has the calls.
-fn shown_in(reply: Option<&Message>, calls: usize, place: usize, item: &Item) -> ToolCall {
-    if let Some(planned) = &item.planned {
-        return call_of(planned, place);
-    }
-    let none = || ToolCall::new("", "", stepfold_state_core::chat::Arguments::default());
-    let call = reply.and_then(|reply| call_in(reply, place, Some(calls)));
-    call.map_or_else(none, |call| item.as_run(call))
 }
 
 /// The calls after the hooks before them.
@@ -528,12 +539,29 @@ fn after_tool_hooks(
         for (place, item) in items.iter_mut().enumerate().filter(|(_, item)| !item.is_done()) {
             item.is_unhooked = false;
             if let Some(outcome) =
-                hooked_outcome(place, &shown_in(reply, calls, place, item), verdict, answers)
+                hooked_outcome(place, &shown_in(reply, calls, place, Some(item)), verdict, answers)
             {
                 item.finish(outcome);
             }
         }
     });
+    work
+}
+
+/// The items with these outcomes.
+fn after_outcomes(mut work: Work, outcomes: Vec<ItemOutcome>) -> Work {
+    for ItemOutcome { place, outcome, stop, pending_hook } in outcomes {
+        work.items.change(place, |item| match (outcome, pending_hook) {
+            (WorkOutcome::Call(outcome), Some(hook)) => {
+                item.child = None;
+                item.state = ItemState::HookPending(Box::new(HookPending { outcome, hook }));
+            }
+            (outcome, _) => item.finish(outcome),
+        });
+        if let Plan::Calls(calls) = &mut work.plan {
+            calls.stop = calls.stop.take().or(stop);
+        }
+    }
     work
 }
 
@@ -560,19 +588,6 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
         EventKind::Asks { place, requests } => {
             work.items.change(*place, |item| item.asks_within(requests));
         }
-        EventKind::Answered { place, outcome, stop, pending_hook } => {
-            work.items.change(*place, |item| match (outcome, pending_hook) {
-                (WorkOutcome::Call(outcome), Some(hook)) => {
-                    let pending = HookPending { outcome: outcome.clone(), hook: *hook };
-                    item.child = None;
-                    item.state = ItemState::HookPending(Box::new(pending));
-                }
-                (outcome, _) => item.finish(outcome.clone()),
-            });
-            if let Plan::Calls(calls) = &mut work.plan {
-                calls.stop = calls.stop.take().or_else(|| stop.clone());
-            }
-        }
         EventKind::Interrupted { places, asks, inputs_from_state } => {
             for place in places {
                 let inputs = inputs_from_state.iter().find(|(at, _)| at == place).map(|(_, inputs)| inputs);
@@ -581,7 +596,7 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
                         let inputs = inputs.cloned().unwrap_or_default();
                         item.ask(Question::new(AskReason::MayHaveHappened, inputs));
                     } else {
-                        let call = shown_in(reply, calls, *place, item);
+                        let call = shown_in(reply, calls, *place, Some(item));
                         item.finish(WorkOutcome::unknown(item.planned.as_ref(), &call));
                     }
                 });
@@ -597,7 +612,7 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
             }
             work.items.change_all(|items| {
                 for (place, item) in items.iter_mut().enumerate().filter(|(_, item)| !item.is_done()) {
-                    let call = shown_in(reply, calls, place, item);
+                    let call = shown_in(reply, calls, place, Some(item));
                     item.finish(broken_off_call(item, &call, is_cancelled));
                 }
             });
@@ -611,9 +626,10 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
 fn spent_by(kind: &EventKind) -> (Usage, u64) {
     match kind {
         EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => (*usage, 0),
-        // One that a hook has still to see is answered once more.
-        EventKind::Answered { outcome: WorkOutcome::Call(_), pending_hook: None, .. } => {
-            (Usage::default(), 1)
+        EventKind::Answered(items) => {
+            // One that a hook has still to see is answered once more.
+            let is_counted = |item: &&AnsweredItem| item.outcome.is_call() && item.pending_hook.is_none();
+            (Usage::default(), items.iter().filter(is_counted).count() as u64)
         }
         EventKind::Inner { event, .. } => spent_by(&event.kind),
         _ => (Usage::default(), 0),

@@ -11,11 +11,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
-use stepfold_state_core::state::{Delta, State, StateError, Write};
-use stepfold_tools::CallOutcome;
+use stepfold_state_core::state::{Delta, State, StateError};
 
+use super::recorded::{AnsweredItem, RecordedCall};
 use super::shared::SharedValue;
-use super::work::WorkOutcome;
 use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{ApprovalRequest, Decision, Question};
 use crate::exit::Exit;
@@ -55,9 +54,10 @@ pub const FORMAT_VERSION: u64 = 1;
 #[non_exhaustive]
 pub struct Event {
     /// How many model replies there were, this one included.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub step: u64,
     /// The time that the run has taken until now, pauses left out, in whole microseconds.
-    #[serde(rename = "elapsed_us", default, skip_serializing_if = "Duration::is_zero", with = "micros")]
+    #[serde(rename = "us", default, skip_serializing_if = "Duration::is_zero", with = "micros")]
     pub elapsed: Duration,
     /// The conversation that replaces the current one: after a repair, or by a hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub struct Event {
     pub delta: Delta,
     /// Present if all calls of the step are answered. The messages then end with their results, and the
     /// writes are those of the step, in call order.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "end", default, skip_serializing_if = "Option::is_none")]
     pub step_end: Option<StepEnd>,
     /// The values of the scopes `app:` and `user:` that the run reads, which others write too: at its start, and when a
     /// graph, or an agent whose tools have inputs from such keys, continues in another process with their current values.
@@ -88,7 +88,7 @@ pub struct StepEnd {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmerged: Vec<usize>,
     /// How often in a row the model has made just these calls, with just these results.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub repeats: u32,
     /// Of a graph: why, for each of the unmerged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -119,7 +119,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<String>,
         /// How many messages the conversation had before. Where a store has fewer, it was pruned since.
-        #[serde(default, skip_serializing_if = "is_none_before")]
+        #[serde(default, skip_serializing_if = "is_default")]
         messages_before: usize,
     },
     /// The hooks of a point ran.
@@ -145,7 +145,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
         /// The usage.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         usage: Usage,
     },
     /// A user message joined the running run.
@@ -153,9 +153,10 @@ pub enum EventKind {
     /// The model replied. None of its calls has run.
     Replied {
         /// The finish reason.
+        #[serde(default = "tool_calls", skip_serializing_if = "is_tool_calls")]
         finish_reason: FinishReason,
         /// The usage.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         usage: Usage,
         /// The provider's id of the reply.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -217,22 +218,8 @@ pub enum EventKind {
         /// What is asked, under ids within the item.
         requests: Vec<ApprovalRequest>,
     },
-    /// A call or a branch has its outcome.
-    Answered {
-        /// Its place.
-        place: usize,
-        /// Its outcome, with the writes that are merged at the end of the step.
-        #[serde(flatten)]
-        outcome: WorkOutcome,
-        /// Why a hook wants the run to end after this step.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        stop: Option<String>,
-        /// The first hook after tools that has not seen the outcome, by its place among them, because it failed: it has
-        /// still to run, and the call is answered once more then. Until that the model is not shown the outcome, which
-        /// is here as the hooks before it left it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pending_hook: Option<usize>,
-    },
+    /// Calls or branches have their outcomes: those that ended at the same moment, by their places.
+    Answered(Vec<AnsweredItem>),
     /// Calls or branches that must not run twice had started when the process died.
     Interrupted {
         /// Their places.
@@ -278,7 +265,7 @@ pub enum Fate {
     /// It is decided with the call at this place, an equal one that comes before it: one question for both.
     Same(usize),
     /// It is answered without running.
-    Answer(CallOutcome),
+    Answer(RecordedCall),
 }
 
 /// The fate of an output.
@@ -322,47 +309,50 @@ impl Event {
         if !self.delta.is_empty() {
             state.apply(&self.delta)?;
         }
+        self.fold_messages(state);
+        Ok(())
+    }
+
+    /// Folds the conversation only.
+    pub(super) fn fold_messages(&self, state: &mut State) {
         if let Some(transcript) = &self.rewrite {
             state.replace_messages(transcript.clone());
         }
         for message in &self.messages {
             state.push_message(Arc::clone(message));
         }
-        Ok(())
     }
 
-    /// Drops the writes that `keep` does not pick, wherever the event has them: for a store that must not
-    /// have them, such as those of `temp:` keys.
-    pub fn retain_writes(&mut self, keep: impl Fn(&Write) -> bool) {
-        self.retain_writes_dyn(&keep);
+    /// Takes the messages and the writes out of the event: for a store that has places of its own for them. What is left
+    /// is stored beside them; [`with_content`](Event::with_content) puts them back.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Event, RunEvent};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let mut seen = Vec::new();
+    /// agent.run("which area has most stalls?").observe(&mut seen).await?;
+    /// for event in seen.iter().filter_map(RunEvent::committed) {
+    ///     let mut rest = event.clone();
+    ///     let (messages, delta) = rest.take_content();
+    ///     let stored = serde_json::to_string(&rest)?;
+    ///     let read: Event = serde_json::from_str(&stored)?;
+    ///     assert_eq!(&read.with_content(messages, delta), event);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn take_content(&mut self) -> (Vec<Arc<Message>>, Delta) {
+        (std::mem::take(&mut self.messages), std::mem::take(&mut self.delta))
     }
 
-    /// Not generic, since events have events inside.
-    fn retain_writes_dyn(&mut self, keep: &dyn Fn(&Write) -> bool) {
-        let picked = |delta: &mut Delta| {
-            if !delta.iter().all(keep) {
-                *delta = std::mem::take(delta).into_iter().filter(|write| keep(write)).collect();
-            }
-        };
-        picked(&mut self.delta);
-        match &mut self.kind {
-            EventKind::Answered { outcome, .. } => picked(outcome.delta_mut()),
-            EventKind::Inner { event, .. } => event.retain_writes_dyn(keep),
-            EventKind::Hooked { writes, .. } => {
-                for (_, delta) in writes.iter_mut() {
-                    picked(delta);
-                }
-                writes.retain(|(_, delta)| !delta.is_empty());
-            }
-            EventKind::Replied { fates, .. } => {
-                for (_, fate) in fates {
-                    if let Fate::Answer(outcome) = fate {
-                        picked(&mut outcome.delta);
-                    }
-                }
-            }
-            _ => {}
-        }
+    /// Puts back the messages and the writes that [`take_content`](Event::take_content) took.
+    #[must_use]
+    pub fn with_content(self, messages: Vec<Arc<Message>>, delta: Delta) -> Self {
+        Event { messages, delta, ..self }
     }
 
     /// What happened, in one word: the name of the [kind](EventKind) as it is stored.
@@ -376,7 +366,7 @@ impl Event {
             EventKind::Decided { .. } => "decided",
             EventKind::Asked { .. } => "asked",
             EventKind::Started { .. } => "started",
-            EventKind::Answered { .. } => "answered",
+            EventKind::Answered(_) => "answered",
             EventKind::Interrupted { .. } => "interrupted",
             EventKind::Planned { .. } => "planned",
             EventKind::Inner { .. } => "inner",
@@ -387,14 +377,17 @@ impl Event {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-pub(super) const fn is_zero(number: &u32) -> bool {
-    *number == 0
+/// For what goes without saying.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-const fn is_none_before(messages: &usize) -> bool {
-    *messages == 0
+const fn tool_calls() -> FinishReason {
+    FinishReason::ToolCalls
+}
+
+fn is_tool_calls(reason: &FinishReason) -> bool {
+    *reason == FinishReason::ToolCalls
 }
 
 /// A duration as whole microseconds.

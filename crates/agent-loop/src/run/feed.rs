@@ -17,7 +17,7 @@ use super::close::{Repeats, close, not_run};
 use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
 use super::machine::{Need, Phase, Run};
 use super::taken_ids::TakenIds;
-use super::work::{Item, ItemState, Work, WorkOutcome};
+use super::work::{Item, ItemOutcome, ItemState, Work, WorkOutcome};
 use crate::agent::{HookPoint, HookVerdict, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::ApprovalRequest;
 use crate::decisions::Decisions;
@@ -64,18 +64,8 @@ pub enum Answer {
         /// What it asks, under ids within it.
         requests: Vec<ApprovalRequest>,
     },
-    /// A call or a branch has its outcome.
-    Outcome {
-        /// Its place.
-        place: usize,
-        /// Its outcome.
-        outcome: WorkOutcome,
-        /// Why a hook wants the run to end after this step.
-        stop: Option<String>,
-        /// The first hook after tools that failed, by its place among them, and has still to see the outcome. The call
-        /// is answered once more when it has: see [`Run::pending_hooks`].
-        pending_hook: Option<usize>,
-    },
+    /// Calls or branches have their outcomes: those that ended at the same moment, to be committed at once.
+    Outcomes(Vec<ItemOutcome>),
     /// The next superstep of a graph, which the machine finds by itself.
     Plan,
     /// Calls or branches had started when the process died.
@@ -89,7 +79,7 @@ pub enum Answer {
 impl Answer {
     /// The outcome of a call or a branch, which all hooks have seen.
     pub fn outcome(place: usize, outcome: impl Into<WorkOutcome>) -> Self {
-        Answer::Outcome { place, outcome: outcome.into(), stop: None, pending_hook: None }
+        Answer::Outcomes(vec![ItemOutcome::new(place, outcome)])
     }
 
     const fn name(&self) -> &'static str {
@@ -104,7 +94,7 @@ impl Answer {
             Answer::Started(_) => "started calls",
             Answer::Inner { .. } => "a commit of a run inside",
             Answer::Asks { .. } => "what a call or a node asks",
-            Answer::Outcome { .. } => "an outcome",
+            Answer::Outcomes(_) => "outcomes",
             Answer::Plan => "a superstep",
             Answer::Interrupted => "interrupted calls",
             Answer::Cancelled => "a cancellation",
@@ -206,10 +196,7 @@ impl Run {
             (Answer::Decisions(decisions), Phase::Working(work)) => self.decided(work, decisions, elapsed),
             (Answer::Plan, Phase::Working(work)) => self.planned(work, elapsed),
             (Answer::Interrupted, Phase::Working(work)) => self.interrupted(work, elapsed),
-            (Answer::Outcome { place, outcome, stop, pending_hook }, Phase::Working(work)) => {
-                let kind = EventKind::Answered { place, outcome, stop, pending_hook };
-                self.answered(work, place, Event::new(self.tally.steps, elapsed, kind))
-            }
+            (Answer::Outcomes(outcomes), Phase::Working(work)) => self.answered(work, outcomes, elapsed),
             (answer, Phase::Working(work)) if is_about_items(&answer) => {
                 let name = answer.name();
                 self.about_items(work, answer).map(new).ok_or_else(|| self.not_needed(name))
@@ -404,34 +391,31 @@ impl Run {
         if !message.has_tool_calls() {
             output = self.output_of_text(&message.text(), is_last, cut.is_some());
         }
+        let complaint = match (&output, self.agent.output_spec()) {
+            (Some(OutputFate::Invalid { faults, again: true }), Some(spec)) if !message.has_tool_calls() => {
+                Some(Message::user(spec.complaint(faults)).into())
+            }
+            _ => None,
+        };
         let kind = EventKind::Replied {
             finish_reason: reply.finish_reason,
             usage: reply.usage,
             id: reply.id,
             model: reply.model,
-            fates: fates.clone(),
+            fates,
             tools: self.digest_of_offer(),
-            output: output.clone(),
+            output,
         };
         let mut event = Event::new(self.tally.steps + 1, elapsed, kind);
         event.messages.push(Arc::clone(&message));
-        let answered: Vec<CallOutcome> = fates
-            .into_iter()
-            .filter_map(|(_, fate)| match fate {
-                Fate::Answer(outcome) => Some(outcome),
-                Fate::Ask(_) | Fate::Same(_) => None,
-            })
-            .collect();
+        let answered = event.outcomes();
         if message.has_tool_calls() && answered.len() == message.tool_calls().count() {
             let log = self.transcript().clone().with(Arc::clone(&message));
-            self.close_with(&mut event, &log, answered);
+            let outcomes = answered.into_iter().filter_map(|answered| answered.outcome.into_call());
+            self.close_with(&mut event, &log, outcomes.collect());
+            event.lean_fates();
         }
-        if let (Some(OutputFate::Invalid { faults, again: true }), false) =
-            (&output, message.has_tool_calls())
-            && let Some(spec) = self.agent.output_spec()
-        {
-            event.messages.push(Message::user(spec.complaint(faults)).into());
-        }
+        event.messages.extend(complaint);
         Ok(event)
     }
 
@@ -470,9 +454,9 @@ impl Run {
                 None
             };
             if let Some(why) = why {
-                fates.push((place, Fate::Answer(not_run(call, &why))));
+                fates.push((place, Fate::Answer(not_run(call, &why).into())));
             } else if let Some((outcome, fate)) = self.output_of_call(call) {
-                fates.push((place, Fate::Answer(outcome)));
+                fates.push((place, Fate::Answer(outcome.into())));
                 output = output.filter(|known| matches!(known, OutputFate::Valid(_))).or(Some(fate));
             } else {
                 running += 1;
@@ -560,24 +544,45 @@ impl Run {
         }
     }
 
-    /// The event of an answered item, with the end of the step if it is the last one. An outcome that a hook has still
+    /// The event of answered items, with the end of the step if they are the last ones. An outcome that a hook has still
     /// to see does not end the step.
-    fn answered(&self, work: &Work, place: usize, mut event: Event) -> Result<Event, FeedError> {
-        // What waits for a decision has not run.
-        if work.items.get(place).is_none_or(|item| item.is_done() || item.waits()) {
-            return Err(FeedError::NoSuchItem { place });
+    fn answered(
+        &self,
+        work: &Work,
+        mut outcomes: Vec<ItemOutcome>,
+        elapsed: Duration,
+    ) -> Result<Event, FeedError> {
+        outcomes.sort_by_key(|outcome| outcome.place);
+        self.check_answered(work, &outcomes)?;
+        let mut event = Event::new(self.tally.steps, elapsed, EventKind::Answered(Vec::new()));
+        let mut merged = None;
+        if outcomes.iter().all(|outcome| outcome.pending_hook.is_none())
+            && work.items.open() == outcomes.len()
+        {
+            let mut answers = outcomes.iter().peekable();
+            merged = self.close_if_done(&mut event, work, |place, _| {
+                Some(answers.next_if(|answer| answer.place == place)?.outcome.clone())
+            })?;
         }
-        let EventKind::Answered { outcome, pending_hook, .. } = &event.kind else { return Ok(event) };
-        if outcome.call().is_some() != work.calls().is_some() {
-            return Err(FeedError::NoSuchItem { place });
-        }
-        if pending_hook.is_none() {
-            let mut answer = Some(outcome.clone());
-            if work.items.open() == 1 {
-                self.close_if_done(&mut event, work, |at, _| answer.take_if(|_| at == place))?;
+        let merged = merged.unwrap_or_default();
+        let items = outcomes.into_iter().map(|outcome| event.recorded(outcome, &merged)).collect();
+        Ok(Event { kind: EventKind::Answered(items), ..event })
+    }
+
+    /// Each is the outcome of an item that has none, and that does not wait for a decision.
+    fn check_answered(&self, work: &Work, outcomes: &[ItemOutcome]) -> Result<(), FeedError> {
+        let mut last = None;
+        for ItemOutcome { place, outcome, .. } in outcomes {
+            let is_open = work.items.get(*place).is_some_and(|item| !item.is_done() && !item.waits());
+            let is_call = outcome.call().is_some();
+            if !is_open || is_call != work.calls().is_some() || last.replace(*place) == Some(*place) {
+                return Err(FeedError::NoSuchItem { place: *place });
             }
         }
-        Ok(event)
+        match outcomes {
+            [] => Err(self.not_needed("no outcome")),
+            _ => Ok(()),
+        }
     }
 
     /// Whether these items may start. Others may be under way: a call starts when those that it waits for
@@ -657,27 +662,27 @@ impl Run {
 
     /// Puts the end of the step into the event, if every item has its outcome: one that it has already, or the one that
     /// `new` gives it. What the end appends differs: results as messages, or what the plan says that a branch writes.
+    /// Gives the writes of each item among those of the event then: the index of the first, and their number.
     pub(super) fn close_if_done(
         &self,
         event: &mut Event,
         work: &Work,
         mut new: impl FnMut(usize, &Item) -> Option<WorkOutcome>,
-    ) -> Result<(), FeedError> {
+    ) -> Result<Option<Merged>, FeedError> {
         let mut outcomes = Vec::with_capacity(work.items.len());
         for (place, item) in work.items.iter().enumerate() {
-            match item.outcome().cloned().or_else(|| new(place, item).map(Arc::new)) {
+            match item.outcome().map(|outcome| (**outcome).clone()).or_else(|| new(place, item)) {
                 Some(outcome) => outcomes.push(outcome),
-                None => return Ok(()),
+                None => return Ok(None),
             }
         }
         if work.walk().is_some() {
-            return self.close_superstep(event, work, &outcomes);
+            return self.close_superstep(event, work, &outcomes).map(Some);
         }
         let calls = work.items.iter().zip(self.calls()).zip(outcomes);
         let completed =
-            calls.filter_map(|((item, call), outcome)| Some(item.completed(call, outcome.call()?.clone())));
-        self.close_with(event, self.transcript(), completed.collect());
-        Ok(())
+            calls.filter_map(|((item, call), outcome)| Some(item.completed(call, outcome.into_call()?)));
+        Ok(Some(self.close_with(event, self.transcript(), completed.collect())))
     }
 
     /// The end of a superstep: the writes of all branches as one delta, in their order.
@@ -685,15 +690,17 @@ impl Run {
         &self,
         event: &mut Event,
         work: &Work,
-        outcomes: &[Arc<WorkOutcome>],
-    ) -> Result<(), FeedError> {
-        let Some(planner) = self.planner() else { return Ok(()) };
+        outcomes: &[WorkOutcome],
+    ) -> Result<Merged, FeedError> {
+        let Some(planner) = self.planner() else { return Ok(Merged::new()) };
+        let mut ranges = Merged::with_capacity(outcomes.len());
         let mut state = self.state.clone();
         let mut end = StepEnd::default();
         let mut ids = TakenIds::new(&self.call_ids);
         let branches: Vec<&Planned> = work.items.iter().filter_map(|item| item.planned.as_ref()).collect();
         let outcomes = outcomes.iter().filter_map(|outcome| outcome.node());
         for (place, (planned, outcome)) in branches.iter().zip(outcomes).enumerate() {
+            let first = event.delta.len();
             match planner.merged(&self.state, &mut state, planned, outcome) {
                 Ok(delta) => {
                     event.delta.extend(delta);
@@ -709,23 +716,28 @@ impl Run {
                     end.merge_errors.push(error);
                 }
             }
+            ranges.push((first, event.delta.len() - first));
         }
         let closed = planner.closed(&state, &branches);
         event.delta.extend(closed.map_err(FeedError::Plan)?);
         event.step_end = Some(end);
-        Ok(())
+        Ok(ranges)
     }
 
     /// `log` ends with the reply.
-    fn close_with(&self, event: &mut Event, log: &Transcript, outcomes: Vec<CallOutcome>) {
+    fn close_with(&self, event: &mut Event, log: &Transcript, outcomes: Vec<CallOutcome>) -> Merged {
         let guard = self.agent.config().repeat_guard;
         let repeats = Repeats { before: self.tally.repeats, warn_at: guard.map(|guard| guard.warn) };
         let closing = close(&self.state, log, outcomes, repeats);
         event.messages.extend(closing.messages);
         event.delta.extend(closing.delta);
         event.step_end = Some(closing.step_end);
+        closing.merged
     }
 }
+
+/// The writes of each item among those of an event: the index of the first, and their number.
+pub(super) type Merged = Vec<(usize, usize)>;
 
 /// Whether a text is these parts with anything between them.
 fn has_in_order<'a>(text: &str, parts: impl Iterator<Item = &'a str>) -> bool {

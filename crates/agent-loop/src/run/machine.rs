@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{
-    Arguments, ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
+    ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
 };
 use stepfold_state_core::state::State;
 use stepfold_tools::{AnsweredRequest, CallOutcome, Effect, Tool, Tools};
@@ -15,7 +15,7 @@ use super::call_ids::CallIds;
 use super::event::{Event, EventKind};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
-use super::task::Task;
+use super::task::{Task, shown_in};
 use super::unknown::UnknownCall;
 use super::work::{Item, ItemState, Plan, Walk, Work};
 use crate::agent::{Agent, HookPoint, Offer, Planner, RunLimits};
@@ -203,7 +203,7 @@ pub enum Need {
     /// To be told to begin: [`Answer::Begin`](crate::Answer::Begin).
     Begin,
     /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked). After a tool, those that failed before:
-    /// [`Answer::Outcome`](crate::Answer::Outcome) for each of [`Run::pending_hooks`].
+    /// [`Answer::Outcomes`](crate::Answer::Outcomes) for each of [`Run::pending_hooks`].
     Hook(HookPoint),
     /// A summary of the beginning of the conversation: [`Answer::Summary`](crate::Answer::Summary).
     Summary(Box<SummaryPlan>),
@@ -215,11 +215,11 @@ pub enum Need {
     Interrupted,
     /// Decisions about [`Run::pending`]: [`Answer::Decisions`](crate::Answer::Decisions).
     Approval,
-    /// The outcomes of [`Run::open_calls`]: [`Answer::Outcome`](crate::Answer::Outcome) for each.
+    /// The outcomes of [`Run::open_calls`]: [`Answer::Outcomes`](crate::Answer::Outcomes) for each.
     Calls,
     /// The next superstep of a graph: [`Answer::Plan`](crate::Answer::Plan).
     Superstep,
-    /// The outcomes of [`Run::open_branches`]: [`Answer::Outcome`](crate::Answer::Outcome) for each, and what the agents
+    /// The outcomes of [`Run::open_branches`]: [`Answer::Outcomes`](crate::Answer::Outcomes) for each, and what the agents
     /// among them commit as [`Answer::Inner`](crate::Answer::Inner).
     Nodes,
     /// Nothing more: the run has ended.
@@ -584,9 +584,10 @@ impl Run {
     }
 
     /// The item at a place as a call: as it runs, or, of a branch, what a request about it shows.
-    pub(super) fn shown(&self, place: usize) -> ToolCall {
-        let none = || ToolCall::new("", "", Arguments::default());
-        self.task(place).map_or_else(none, |task| task.call())
+    pub(crate) fn shown(&self, place: usize) -> ToolCall {
+        let reply = self.state.messages().last().map(|reply| &**reply);
+        let calls = self.work().map_or(0, |work| work.items.len());
+        shown_in(reply, calls, place, self.item(place))
     }
 
     /// The tool of a name: of this step, or one that the agent has at every step.

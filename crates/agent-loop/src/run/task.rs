@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::{Arguments, ToolCall};
+use stepfold_state_core::chat::{Arguments, Message, ToolCall};
 use stepfold_state_core::state::State;
 use stepfold_tools::{InputRequest, Invocation, InvokeOptions, key_of_call};
 
-use super::machine::Run;
+use super::machine::{Run, call_in};
 use super::work::Item;
 use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, path_of_call};
 use crate::planned::{OpenBranch, Planned};
@@ -32,16 +32,7 @@ impl<'a> Task<'a> {
 
     /// The call as it runs; of a branch, what a request about it shows.
     pub(crate) fn call(&self) -> ToolCall {
-        match &self.item.planned {
-            None => self.item.as_run(&self.tool_call()),
-            Some(planned) => call_of(planned, self.place),
-        }
-    }
-
-    /// The call as the model made it.
-    fn tool_call(&self) -> ToolCall {
-        let call = self.run.call_at(self.place);
-        call.cloned().unwrap_or_else(|| ToolCall::new("", "", Arguments::default()))
+        self.run.shown(self.place)
     }
 
     /// What it is called among the items of its step: the id of the call, or the node.
@@ -146,8 +137,20 @@ impl Run {
     }
 }
 
+/// An item as a call: as it runs, or, of a branch, what a request about it shows. The reply has the calls.
+pub(super) fn shown_in(reply: Option<&Message>, calls: usize, place: usize, item: Option<&Item>) -> ToolCall {
+    if let Some(planned) = item.and_then(|item| item.planned.as_ref()) {
+        return call_of(planned, place);
+    }
+    match reply.and_then(|reply| call_in(reply, place, Some(calls))).zip(item) {
+        Some((call, item)) => item.as_run(call),
+        // No event fits that names another place.
+        None => ToolCall::new("", "", Arguments::default()),
+    }
+}
+
 /// A branch as a call of its node about its item.
-pub(super) fn call_of(planned: &Planned, place: usize) -> ToolCall {
+fn call_of(planned: &Planned, place: usize) -> ToolCall {
     let about = match &planned.item {
         Some(Value::Object(item)) => item.clone(),
         Some(item) => Map::from_iter([("item".to_owned(), item.clone())]),

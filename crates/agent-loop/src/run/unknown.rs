@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{Arguments, ToolCall};
+use stepfold_tools::CallStatus;
 
 use super::event::EventKind;
 use super::machine::Run;
-use super::work::{Item, Work};
+use super::recorded::AnsweredItem;
+use super::work::Item;
 use crate::approval::{AskReason, Decision, nested_path};
 
 /// A call that was answered with "outcome unknown": its effect may have happened, and it did not run again.
@@ -80,22 +82,18 @@ impl Run {
         }
         unknown
     }
-
-    /// Whether an item of the open step has started and has no outcome.
-    pub(super) fn is_marked(work: &Work, place: usize) -> bool {
-        work.items.get(place).is_some_and(Item::is_started)
-    }
 }
 
 fn is_left_unknown(place: usize, item: &Item, event: &EventKind, decision: Option<&Decision>) -> bool {
     match event {
         EventKind::Interrupted { places, asks: false, .. } => places.contains(&place),
-        EventKind::Answered { place: answered, outcome, .. } => {
+        EventKind::Answered(items) => {
             // The second answer, after a hook that had failed, is about the same outcome.
-            let was_unknown = item
-                .hook_pending()
-                .is_some_and(|pending| super::work::WorkOutcome::from(pending.outcome.clone()).is_unknown());
-            *answered == place && outcome.is_unknown() && !was_unknown
+            let was_unknown =
+                item.hook_pending().is_some_and(|pending| pending.outcome.status == CallStatus::Unknown);
+            let is_unknown =
+                |answered: &AnsweredItem| answered.place == place && answered.outcome.is_unknown();
+            !was_unknown && items.iter().any(is_unknown)
         }
         EventKind::Cancelled | EventKind::TimedOut => item.is_started(),
         EventKind::Decided { .. } => {
@@ -115,7 +113,7 @@ pub(super) fn within(label: &str, calls: Vec<UnknownCall>) -> impl Iterator<Item
 fn may_leave_unknown(event: &EventKind) -> bool {
     match event {
         EventKind::Interrupted { asks, .. } => !asks,
-        EventKind::Answered { outcome, .. } => outcome.is_unknown(),
+        EventKind::Answered(items) => items.iter().any(|item| item.outcome.is_unknown()),
         EventKind::Decided { .. } | EventKind::Cancelled | EventKind::TimedOut => true,
         _ => false,
     }

@@ -14,7 +14,7 @@ use stepfold_state_core::chat::{Message, ToolCall};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{AnsweredRequest, CallFailure, CallOutcome, CallStatus};
 
-use super::event::{Event, Fate, StepEnd, is_zero};
+use super::event::{Event, Fate, StepEnd, is_default};
 use super::machine::Run;
 use crate::approval::{ApprovalRequest, AskReason, Decision, Question, modification};
 use crate::exit::Exit;
@@ -229,7 +229,7 @@ pub(crate) struct Item {
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub(crate) writes: Delta,
     /// The number of earlier requests about it.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) round: u32,
     /// What the state adds to the call, as the last request for its approval showed it.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "inputs_from_state")]
@@ -305,6 +305,13 @@ impl WorkOutcome {
         }
     }
 
+    pub(crate) fn into_call(self) -> Option<CallOutcome> {
+        match self {
+            WorkOutcome::Call(outcome) => Some(outcome),
+            WorkOutcome::Node(_) => None,
+        }
+    }
+
     /// That of a branch.
     pub const fn node(&self) -> Option<&NodeOutcome> {
         match self {
@@ -328,14 +335,6 @@ impl WorkOutcome {
         }
     }
 
-    /// Whether the outcome is unknown.
-    pub(crate) fn is_unknown(&self) -> bool {
-        match self {
-            WorkOutcome::Call(outcome) => outcome.status == CallStatus::Unknown,
-            WorkOutcome::Node(outcome) => outcome.status == NodeStatus::Unknown,
-        }
-    }
-
     /// That of an item that had started when the process died.
     pub(crate) fn unknown(planned: Option<&Planned>, call: &ToolCall) -> Self {
         let what = if planned.is_some() { "node" } else { "tool" };
@@ -347,6 +346,28 @@ impl WorkOutcome {
             None => CallOutcome::without_result(call, CallStatus::Unknown, text).into(),
             Some(_) => NodeOutcome::failed(NodeStatus::Unknown, text, 1).into(),
         }
+    }
+}
+
+/// The outcome of the item at a place.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ItemOutcome {
+    /// The place of the call or branch.
+    pub place: usize,
+    /// Its outcome.
+    pub outcome: WorkOutcome,
+    /// Why a hook wants the run to end after this step.
+    pub stop: Option<String>,
+    /// The first hook after tools that failed, by its place among them, and has still to see the outcome. The call
+    /// is answered once more when it has: see [`Run::pending_hooks`].
+    pub pending_hook: Option<usize>,
+}
+
+impl ItemOutcome {
+    /// An outcome that all hooks have seen.
+    pub fn new(place: usize, outcome: impl Into<WorkOutcome>) -> Self {
+        ItemOutcome { place, outcome: outcome.into(), stop: None, pending_hook: None }
     }
 }
 
@@ -440,7 +461,7 @@ impl Work {
         }
     }
 
-    /// The calls that do not simply run get their fates.
+    /// The calls that do not simply run get their fates. Those that are answered have their outcomes from the event.
     pub(crate) fn meet(&mut self, fates: &[(usize, Fate)]) {
         for (place, fate) in fates {
             let first = match fate {
@@ -453,7 +474,7 @@ impl Work {
                     item.inputs = first.unwrap_or_default();
                     item.state = ItemState::Same(*first_place);
                 }
-                Fate::Answer(outcome) => item.state = done(outcome.clone()),
+                Fate::Answer(_) => {}
             });
         }
     }

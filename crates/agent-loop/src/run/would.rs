@@ -3,7 +3,7 @@
 use stepfold_state_core::chat::ToolCall;
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
-use super::event::{EventKind, Fate};
+use super::event::{Event, EventKind, Fate};
 use super::machine::Run;
 use super::work::WorkOutcome;
 use crate::approval::Question;
@@ -23,22 +23,29 @@ impl Run {
     /// What the run would do in another way than an event says that happened to its calls. The event is the next one.
     ///
     /// Tools that are asked for at each step are not known here, so that nothing is said about their calls.
-    pub(crate) fn contradiction(&self, event: &EventKind) -> Option<Contradiction> {
-        let work = self.work()?;
-        let is_marked = |place: usize| Run::is_marked(work, place);
-        match event {
+    pub(crate) fn contradiction(&self, event: &Event) -> Option<Contradiction> {
+        self.work()?;
+        match &event.kind {
             EventKind::Asked { fates } => {
                 fates.iter().find_map(|(place, fate)| self.would_not_ask(*place, fate))
             }
             EventKind::Started { places } => places.iter().find_map(|place| self.would_run(*place, true)),
-            // Its second answer: what ran then is a hook.
-            EventKind::Answered { place, .. } if work.items.get(*place)?.hook_pending().is_some() => None,
-            EventKind::Answered { place, outcome, .. } => match outcome {
-                WorkOutcome::Call(outcome) if outcome.tries == 0 => self.would_refuse(*place, outcome),
-                WorkOutcome::Node(outcome) if !ran(outcome) => None,
-                _ => self.would_run(*place, is_marked(*place)),
-            },
+            EventKind::Answered(_) => {
+                event.outcomes().iter().find_map(|answered| self.would_end(answered.place, &answered.outcome))
+            }
             _ => None,
+        }
+    }
+
+    /// An item that has this outcome.
+    fn would_end(&self, place: usize, outcome: &WorkOutcome) -> Option<Contradiction> {
+        let item = self.item(place)?;
+        match outcome {
+            // Its second answer: what ran then is a hook.
+            _ if item.hook_pending().is_some() => None,
+            WorkOutcome::Call(outcome) if outcome.tries == 0 => self.would_refuse(place, outcome),
+            WorkOutcome::Node(outcome) if !ran(outcome) => None,
+            _ => self.would_run(place, item.is_started()),
         }
     }
 

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::graph::progress::Progress;
@@ -285,8 +286,8 @@ pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut 
 /// The commit of a run that an event stores.
 pub(super) fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
     let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
-    let (messages, delta) = (event.messages.clone(), event.actions.delta.clone());
-    stepfold::agent_loop::Event::from_rest(event.kind.as_str(), record.data.clone(), messages, delta).ok()
+    let commit: stepfold::agent_loop::Event = record.read().ok()?;
+    Some(commit.with_content(event.messages.clone(), event.actions.delta.clone()))
 }
 
 /// The values that a session began with, or that retention has left of what it deleted: what its log builds on. Values

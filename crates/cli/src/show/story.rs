@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepfold::agent_loop::{Event, EventKind, WorkOutcome};
+use stepfold::agent_loop::{Event, EventKind, ItemOutcome, WorkOutcome};
 use stepfold::graph::{Arrived, Planned};
 use stepfold::prelude::*;
 
@@ -21,10 +21,9 @@ pub(crate) fn said(messages: &[Arc<Message>]) -> Vec<String> {
 pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
     let said = said(&event.messages);
     let mut lines = match &event.kind {
-        EventKind::Answered { outcome: WorkOutcome::Call(outcome), pending_hook, .. } if said.is_empty() => {
-            let mark = if outcome.succeeded() { "" } else { ", failed" };
-            let hook = if pending_hook.is_some() { ", a hook has still to see it" } else { "" };
-            vec![format!("({} {}{mark}{hook})", outcome.call_id(), outcome.tool())]
+        EventKind::Answered(_) => {
+            let outcomes = event.outcomes();
+            outcomes.iter().filter_map(|item| answered(item, stage, !said.is_empty())).collect()
         }
         EventKind::Replied { .. } => {
             let used = event.messages.iter().flat_map(|message| message.server_tool_uses());
@@ -56,15 +55,6 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
             let lines = heads.zip(if inner.is_empty() { vec![String::new()] } else { inner });
             lines.map(|(head, line)| format!("{label} | {head:<9} {line}").trim_end().to_owned()).collect()
         }
-        EventKind::Answered { place, outcome: WorkOutcome::Node(outcome), .. } => {
-            let label = stage.label(*place);
-            let goes = outcome.goto.iter().map(|planned| planned.node.as_str()).collect::<Vec<_>>();
-            let goes = if goes.is_empty() { String::new() } else { format!(", goes to {}", goes.join(", ")) };
-            match &outcome.error {
-                None => vec![format!("{label} is done{goes}")],
-                Some(error) => vec![format!("{label} failed: {}", short(error))],
-            }
-        }
         EventKind::Asks { place, requests } => {
             let label = stage.label(*place);
             requests.iter().map(|request| format!("{label} asks: {}", call(&request.call))).collect()
@@ -75,6 +65,28 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
     let merging = event.step_end.iter().flat_map(|end| end.unmerged.iter().zip(&end.merge_errors));
     lines.extend(merging.map(|(place, error)| format!("{}: {}", stage.label(*place), short(error))));
     lines
+}
+
+/// The outcome of a branch, or of a call whose result is not said with it.
+fn answered(item: &ItemOutcome, stage: &Stage, is_said: bool) -> Option<String> {
+    match &item.outcome {
+        WorkOutcome::Call(_) if is_said => None,
+        WorkOutcome::Call(outcome) => {
+            let mark = if outcome.succeeded() { "" } else { ", failed" };
+            let hook = if item.pending_hook.is_some() { ", a hook has still to see it" } else { "" };
+            Some(format!("({} {}{mark}{hook})", outcome.call_id(), outcome.tool()))
+        }
+        WorkOutcome::Node(outcome) => {
+            let label = stage.label(item.place);
+            let goes = outcome.goto.iter().map(|planned| planned.node.as_str()).collect::<Vec<_>>();
+            let goes = if goes.is_empty() { String::new() } else { format!(", goes to {}", goes.join(", ")) };
+            Some(match &outcome.error {
+                None => format!("{label} is done{goes}"),
+                Some(error) => format!("{label} failed: {}", short(error)),
+            })
+        }
+        _ => None,
+    }
 }
 
 fn labels(stage: &Stage, places: &[usize]) -> String {

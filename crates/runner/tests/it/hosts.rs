@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use stepfold_agent_loop::test_kit::Script;
@@ -15,6 +15,7 @@ use stepfold_runner::session_scopes::{
 };
 use stepfold_runner::{RecoverOptions, RunStatus, Runner, SessionChange, SessionHandle};
 use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
+use tokio::time::Instant;
 
 use crate::crash::server::server;
 use crate::crash::store::open;

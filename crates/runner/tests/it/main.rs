@@ -37,6 +37,7 @@ mod questions;
 mod recover;
 mod run_as;
 mod scopes;
+mod sizes;
 mod time_travel;
 mod twice;
 mod watching;

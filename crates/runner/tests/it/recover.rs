@@ -1,4 +1,4 @@
-//! Recovery: runs that no worker has are brought to their end, by whoever looks.
+//! Recovery: runs that no worker has are completed by another worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};

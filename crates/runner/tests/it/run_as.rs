@@ -255,7 +255,7 @@ fn reports_inputs_and_requests_have_a_format() {
     assert!(serde_json::to_string(&Input::new()).is_ok());
 }
 
-/// What somebody does with one of two workers.
+/// An action with one of two workers.
 #[derive(Clone, Debug)]
 enum Next {
     /// A call of the function under a key, perhaps with what it waits for decided, perhaps suspended.
@@ -270,7 +270,7 @@ enum Next {
         at: usize,
         key: usize,
     },
-    /// A turn of somebody else.
+    /// A turn without a key.
     Turn {
         at: usize,
     },
@@ -565,7 +565,7 @@ fn case_count() -> u32 {
     }
 }
 
-/// The law: under a key a run begins once in the life of a session, whoever asks how often, and all are told the same of
+/// The law: under a key a run begins once in the life of a session, and all callers are told the same of
 /// its end.
 #[test]
 fn under_a_key_a_run_begins_once_and_all_are_told_the_same() {

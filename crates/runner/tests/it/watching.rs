@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use expect_test::expect;
 use futures_util::StreamExt;
 use stepfold_runner::agent_loop::{HookAction, Observer, ObserverError, RunEvent};
-use stepfold_runner::session_scopes::SessionKey;
+use stepfold_runner::session_scopes::{EventRange, SessionKey};
 use stepfold_runner::{Invocation, RunnerError, Seen};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
 use stepfold_tools::{Tool, ToolContext, ToolError};
@@ -230,5 +230,25 @@ fn every_invocation_has_an_observer_of_its_own_which_may_stop_it() {
         let seen: Vec<&str> = trace.iter().filter_map(|line| line.strip_prefix("s1 sees ")).collect();
         assert_eq!(seen, ["began", "replied", "answered", "replied"]);
         assert_eq!(trace.iter().filter(|line| line.starts_with("look")).count(), 1, "{trace:?}");
+    });
+}
+
+/// A commit has the version that it gave the session, and what is between has that of the commit before.
+#[test]
+fn events_have_the_version_of_the_session() {
+    each_store(|world: &World| {
+        process(async {
+            let session = world.session(world.agent(SCRIPT)).await;
+            let run = session.send("look").await.unwrap();
+            run.outcome().await.unwrap();
+            let mut commits = 0;
+            let mut events = run.subscribe(0);
+            while let Some(seen) = events.next().await {
+                let Seen::Event { version, event, .. } = seen else { panic!("{seen:?}") };
+                commits += u64::from(event.committed().is_some());
+                assert_eq!(version, commits, "{event:?}");
+            }
+            assert_eq!(commits, session.read(EventRange::None).await.unwrap().version);
+        });
     });
 }

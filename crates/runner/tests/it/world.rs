@@ -172,7 +172,8 @@ impl World {
             .tools(tools.map(|tool| tool.build().unwrap()).to_vec())
     }
 
-    /// A tool that leaves its idempotency key in the trace, and its name in the state.
+    /// A tool that leaves its idempotency key in the trace, and its name in the state. The calls of a reply end one after
+    /// the other, in the order of the digits in their ids, so that each outcome is a commit.
     pub(crate) fn tool(&self, name: &str, effect: Effect) -> ToolBuilder {
         let (trace, word) = (self.trace.clone(), name.to_owned());
         let function = move |RawArgs(arguments): RawArgs, context: ToolContext| {
@@ -187,6 +188,10 @@ impl World {
                     context.writer().set(key, value)?;
                 }
                 context.writer().set("user:n", json!(1))?;
+                let turn: u32 = context.call_id().trim_start_matches('c').parse().unwrap_or_default();
+                for _ in 0..turn {
+                    tokio::task::yield_now().await;
+                }
                 Ok::<_, ToolError>(json!(format!("{word} is done")))
             }
         };

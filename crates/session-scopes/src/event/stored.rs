@@ -25,6 +25,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Delta;
@@ -58,7 +59,7 @@ struct EventOut<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     rewound_to: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    record: Option<(&'a str, u64, &'a Value)>,
+    record: Option<(&'a str, u64, &'a RawValue)>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     metadata: &'a Map<String, Value>,
 }
@@ -86,7 +87,7 @@ struct EventIn {
     #[serde(default)]
     rewound_to: Option<u64>,
     #[serde(default)]
-    record: Option<(String, u64, Value)>,
+    record: Option<(String, u64, Box<RawValue>)>,
     #[serde(default)]
     metadata: Map<String, Value>,
 }
@@ -160,7 +161,6 @@ impl Event {
 
     fn out(&self) -> EventOut<'_> {
         let is_implied = self.invocation.as_str() == implied_invocation(&self.id);
-        let record = self.record.as_ref();
         EventOut {
             v: EVENT_FORMAT,
             id: None,
@@ -172,7 +172,7 @@ impl Event {
             delta: &self.actions.delta,
             started: &self.actions.started,
             rewound_to: self.actions.rewound_to,
-            record: record.map(|Record { format, version, data }| (format.as_str(), *version, data)),
+            record: self.record.as_ref().map(Record::stored),
             metadata: &self.metadata,
         }
     }
@@ -206,7 +206,7 @@ impl EventIn {
             kind: self.kind,
             messages: self.messages,
             actions: Actions { delta, started, rewound_to },
-            record: self.record.map(|(format, version, data)| Record { format, version, data }),
+            record: self.record.map(Record::of_stored),
             metadata: self.metadata,
         })
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use stepfold_state_core::MAX_DEPTH;
 use stepfold_state_core::chat::Message;
@@ -36,8 +37,8 @@ impl EventKind {
     pub const REWIND: EventKind = EventKind(Cow::Borrowed("rewind"));
 
     /// A kind of your own.
-    pub fn new(name: impl Into<String>) -> Self {
-        EventKind(Cow::Owned(name.into()))
+    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
+        EventKind(name.into())
     }
 
     /// The word.
@@ -77,22 +78,69 @@ impl Actions {
     }
 }
 
-/// A record that a runner keeps with an event and a store never looks into.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+/// A record that a runner keeps with an event and a store never looks into: JSON, which stays the text that it is stored
+/// as until it is [read](Record::read).
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::Record;
+///
+/// let record = Record::new("run", 1, &("tools", 7))?;
+/// assert_eq!(record.text(), r#"["tools",7]"#);
+/// assert_eq!(record.read::<(String, u64)>()?, ("tools".to_owned(), 7));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// The name of its format.
-    pub format: String,
+    pub format: Cow<'static, str>,
     /// The version of the format.
     pub version: u64,
-    /// The record itself.
-    pub data: Value,
+    data: Box<RawValue>,
 }
 
 impl Record {
-    /// A record in this version of a format.
-    pub fn new(format: impl Into<String>, version: u64, data: impl Into<Value>) -> Self {
-        Record { format: format.into(), version, data: data.into() }
+    /// A record with this data.
+    ///
+    /// # Errors
+    /// [`SessionError::Stored`] if the data has no JSON form.
+    pub fn new<T: Serialize + ?Sized>(
+        format: impl Into<Cow<'static, str>>,
+        version: u64,
+        data: &T,
+    ) -> Result<Self, SessionError> {
+        let format = format.into();
+        match to_raw_value(data) {
+            Ok(data) => Ok(Record { format, version, data }),
+            Err(source) => Err(SessionError::Stored { what: format!("record of format {format}"), source }),
+        }
+    }
+
+    /// The data as JSON.
+    pub fn text(&self) -> &str {
+        self.data.get()
+    }
+
+    /// Reads the data.
+    ///
+    /// # Errors
+    /// If it has another form.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
+        serde_json::from_str(self.text())
+    }
+
+    pub(super) fn stored(&self) -> (&str, u64, &RawValue) {
+        (&self.format, self.version, &self.data)
+    }
+
+    pub(super) fn of_stored((format, version, data): (String, u64, Box<RawValue>)) -> Self {
+        Record { format: format.into(), version, data }
+    }
+}
+
+impl PartialEq for Record {
+    fn eq(&self, other: &Self) -> bool {
+        self.version == other.version && self.format == other.format && self.text() == other.text()
     }
 }
 
@@ -201,7 +249,7 @@ impl Event {
         let too_deep =
             |what: &str| Err(SessionError::TooDeep { what: format!("{what} of event {}", self.id) });
         // A record wraps values, each of which may be as deep as a value can be.
-        if self.record.as_ref().is_some_and(|record| exceeds(&record.data, MAX_DEPTH + 16)) {
+        if self.record.as_ref().is_some_and(|record| text_exceeds(record.text(), MAX_DEPTH + 16)) {
             return too_deep("the record");
         }
         if self.metadata.values().any(|value| exceeds(value, MAX_DEPTH)) {
@@ -224,6 +272,38 @@ pub(crate) fn exceeds(value: &Value, limit: usize) -> bool {
     }
 }
 
+/// The same of a JSON text.
+fn text_exceeds(text: &str, limit: usize) -> bool {
+    // So many brackets have no room in a short one.
+    if text.len() <= 2 * limit {
+        return false;
+    }
+    let (mut depth, mut bytes) = (0, text.bytes());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth -= 1,
+            b'"' => skip_string(&mut bytes),
+            _ => {}
+        }
+        if depth > limit {
+            return true;
+        }
+    }
+    false
+}
+
+/// Goes on to after the end of a string.
+fn skip_string(bytes: &mut impl Iterator<Item = u8>) {
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => _ = bytes.next(),
+            b'"' => return,
+            _ => {}
+        }
+    }
+}
+
 /// An event with the version that committing it gave the session.
 #[doc(alias("checkpoint"))]
 #[derive(Clone, Debug, PartialEq)]
@@ -239,5 +319,22 @@ impl CommittedEvent {
     /// An event, and the version that committing it gave the session.
     pub fn new(version: u64, event: impl Into<Arc<Event>>) -> Self {
         CommittedEvent { version, event: event.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_text_nests_as_its_value_does() {
+        let nested = |levels: usize| (0..levels).fold(json!("]\"]"), |value, _| json!({"[\\": [value]}));
+        for levels in 0..8 {
+            let (value, text) = (nested(levels), nested(levels).to_string());
+            for limit in 0..20 {
+                assert_eq!(text_exceeds(&text, limit), exceeds(&value, limit), "{text} {limit}");
+            }
+        }
     }
 }

@@ -357,7 +357,7 @@ impl Inner {
     fn entry(&self, key: &SessionKey) -> Result<(&App, &Tenant, &Entry), SessionError> {
         let found = self.apps.get(&key.app).and_then(|app| {
             let tenant = app.users.get(&key.user)?;
-            Some((app, tenant, tenant.sessions.get(&key.id)?))
+            Some((app, tenant, &**tenant.sessions.get(&key.id)?))
         });
         found.ok_or_else(|| SessionError::not_found(key))
     }

@@ -92,7 +92,8 @@ impl<'a> Place<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Tenant {
     pub(super) user: Shared,
-    pub(super) sessions: HashMap<SessionId, Entry>,
+    /// On the heap: a table has room for twice as many.
+    pub(super) sessions: HashMap<SessionId, Box<Entry>>,
     /// Sessions by the time of their last write and their number, but for those that moved.
     order: BTreeMap<(Timestamp, i64), SessionId>,
     /// Sessions that were written since they were put in order, each once: most are written many times
@@ -103,10 +104,10 @@ pub(super) struct Tenant {
 impl Tenant {
     pub(super) fn insert(&mut self, id: SessionId, entry: Entry) {
         self.order.insert((entry.updated, entry.number), id.clone());
-        self.sessions.insert(id, entry);
+        self.sessions.insert(id, Box::new(entry));
     }
 
-    pub(super) fn remove(&mut self, id: &SessionId) -> Option<Entry> {
+    pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<Entry>> {
         self.put_in_order();
         let entry = self.sessions.remove(id)?;
         self.order.remove(&(entry.updated, entry.number));
@@ -151,7 +152,8 @@ impl Tenant {
         after: Option<(Timestamp, i64)>,
     ) -> impl Iterator<Item = (&SessionId, &Entry)> {
         let end = after.unwrap_or((Timestamp::from_micros(i64::MAX), i64::MAX));
-        self.order.range(..end).rev().filter_map(|(_, id)| self.sessions.get_key_value(id))
+        let found = self.order.range(..end).rev().filter_map(|(_, id)| self.sessions.get_key_value(id));
+        found.map(|(id, entry)| (id, &**entry))
     }
 }
 

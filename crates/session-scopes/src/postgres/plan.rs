@@ -9,7 +9,7 @@ use stepfold_state_core::state::Write;
 use tokio::try_join;
 use tokio_postgres::Row;
 
-use super::rows::{HeadRow, History, Items, RowsOf, Schemas, ScopeRow, heads, session_lists, shared_lists};
+use super::rows::{HeadRow, History, Items, RowsOf, Schemas, heads, session_lists, shared_lists};
 use super::statements::{
     ADD_ITEMS, ADD_REMOVED, DELETE_CELLS, DELETE_SHARED, DROP_SHARED_ITEMS, FIND_ITEMS, FIND_SHARED_ITEMS,
     FORGET_REMOVED, KEEP_PAST, MOVE_SCOPE, PUT_CELLS, PUT_SHARED, PUT_SHARED_ITEMS, READ_LINEAGE,
@@ -20,11 +20,9 @@ use super::transaction::{Given, Sent, execute, query};
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
 use crate::rows::{Change, Extent, Found, Head, Plan, Planner, by_key, from_db, to_db};
-use crate::seal::{self, SessionRecord};
+use crate::seal::SessionRecord;
+use crate::shared::{ScopeOperation, ScopeRow};
 use crate::store::REMEMBERED_REMOVALS;
-
-/// The generation of a shared list that begins anew. What is stored has generation 0.
-pub(super) const ANEW: u64 = 1;
 
 /// The keys that are written, in the form that statements take.
 pub(super) fn keys(writes: &[&Write]) -> Vec<String> {
@@ -77,6 +75,13 @@ impl Source<'_> {
     }
 }
 
+/// A key, its row before, and its change.
+pub(super) struct Planned {
+    key: String,
+    found: Option<HeadRow>,
+    change: Change,
+}
+
 /// Folds writes into what the rows of their keys hold.
 pub(super) async fn plan(
     connection: &Object,
@@ -85,57 +90,45 @@ pub(super) async fn plan(
     rows: &[Row],
     writes: &[&Write],
     source: Source<'_>,
-) -> Result<Changes, SessionError> {
+) -> Result<Vec<Planned>, SessionError> {
     let heads = heads(rows, source.rows_of())?;
     let mut found = HashMap::new();
     for row in &heads {
         let schema = schemas.text(connection, row.schema).await?;
-        found.insert(row.key.as_str(), (Found { head: row.head.clone(), schema }, row));
+        found.insert(row.key.as_str(), Found { head: row.head.clone(), schema });
     }
-    let known = |key: &str| found.get(key).map(|(found, _)| found);
-    let row = |key: &str| found.get(key).map(|(_, row)| *row);
-    let mut changes = Changes::default();
-    let mut waiting = Vec::new();
+    let (mut changes, mut waiting) = (Vec::new(), Vec::new());
     for (key, writes) in by_key(writes) {
-        match planner.plan(known(key), None, &writes)? {
-            Plan::Change(change) => changes.add(key, row(key), change),
-            Plan::NeedsItems => waiting.push((key, writes)),
+        match planner.plan(found.get(key), &writes)? {
+            Plan::Change(change) => changes.push((key, change)),
+            Plan::NeedsItems(extent, schema) => waiting.push((key, (extent, schema), writes)),
         }
     }
-    if waiting.is_empty() {
-        return Ok(changes);
-    }
-    let keys: Vec<String> = waiting.iter().map(|(key, _)| (*key).to_owned()).collect();
-    let mut items = source.items(connection, &heads, &keys).await?;
-    for (key, writes) in waiting {
-        let list = items.remove(key).unwrap_or_default();
-        if let Plan::Change(change) = planner.plan(known(key), Some(list), &writes)? {
-            changes.add(key, row(key), change);
+    if !waiting.is_empty() {
+        let keys: Vec<String> = waiting.iter().map(|(key, ..)| (*key).to_owned()).collect();
+        let mut items = source.items(connection, &heads, &keys).await?;
+        for (key, list, writes) in waiting {
+            let items = items.remove(key).unwrap_or_default();
+            changes.push((key, planner.plan_list(list, items, &writes)?));
         }
     }
-    Ok(changes)
-}
-
-/// The place of the first item that a shared list keeps, if a change takes any from it.
-fn first_kept(before: Extent, change: &Change) -> Option<i64> {
-    let kept = match change {
-        Change::List(extent, _) if extent.generation != ANEW => extent.start,
-        _ => return Some(i64::MAX),
+    let mut heads: HashMap<String, HeadRow> =
+        heads.into_iter().map(|head| (head.key.clone(), head)).collect();
+    let with_row = |(key, change): (&str, Change)| {
+        let found = heads.remove(key);
+        Planned { key: key.to_owned(), found, change }
     };
-    // The statement that drops items reads all items of the scope.
-    (kept > before.start).then(|| to_db(kept))
+    Ok(changes.into_iter().map(with_row).collect())
 }
 
-/// What changes in a scope, as columns.
+/// What changes in a session, as columns.
 #[derive(Default)]
-pub(super) struct Changes {
+struct Changes {
     /// Keys that had a row before, each with its version and checksum.
     past: Vec<(String, i64, i64)>,
     removed: Vec<String>,
     put: Put,
     items: ItemColumns,
-    /// Shared lists that lose items: those before a place.
-    shrunk: (Vec<String>, Vec<i64>),
 }
 
 #[derive(Default)]
@@ -147,8 +140,6 @@ struct Put {
     lengths: Vec<Option<i64>>,
     /// The combined checksums of the rows of items that a list has already.
     items: Vec<Option<i64>>,
-    /// Of lists that are only appended to: the version of their last other change.
-    changed: Vec<Option<i64>>,
 }
 
 #[derive(Default)]
@@ -161,29 +152,29 @@ struct ItemColumns {
 }
 
 impl Changes {
+    fn of(planned: Vec<Planned>) -> Self {
+        let mut changes = Changes::default();
+        for Planned { key, found, change } in planned {
+            changes.add(&key, found.as_ref(), change);
+        }
+        changes
+    }
+
     fn add(&mut self, key: &str, found: Option<&HeadRow>, change: Change) {
         if change == Change::Nothing {
             return;
         }
         if let Some(found) = found {
             self.past.push((key.to_owned(), found.version, found.checksum));
-            if let Head::List(before) = &found.head
-                && let Some(kept) = first_kept(*before, &change)
-            {
-                self.shrunk.0.push(key.to_owned());
-                self.shrunk.1.push(kept);
-            }
         }
-        let before = found.and_then(|found| Some((found.extent()?, found.changed)));
-        let changed = before.filter(|(before, _)| change.only_appends(*before)).map(|(_, changed)| changed);
         match change {
             Change::Nothing => {}
             Change::Remove => self.removed.push(key.to_owned()),
-            Change::Json(value) => self.put.add(key, Some(value.to_string()), None, None),
+            Change::Json(value) => self.put.add(key, Some(value.to_string()), None),
             Change::List(extent, rows) => {
                 let is_same = |found: &&HeadRow| matches!(&found.head, Head::List(had) if had.generation == extent.generation);
                 let items = found.filter(is_same).map_or(0, |found| found.items);
-                self.put.add(key, None, Some((extent, items)), changed);
+                self.put.add(key, None, Some((extent, items)));
                 for (place, items) in rows {
                     self.items.keys.push(key.to_owned());
                     self.items.generations.push(to_db(extent.generation));
@@ -193,103 +184,146 @@ impl Changes {
             }
         }
     }
+}
 
-    /// The statements that write the values of a session, which then are those of `version`; and what its combined
-    /// checksums change by.
-    pub(super) fn into_session<'a>(
-        self,
-        connection: &'a Object,
-        stream: i64,
-        version: u64,
-        schema: i64,
-    ) -> (Vec<Sent<'a>>, i64) {
-        let version = to_db(version);
-        let Changes { past, removed, put, items, .. } = self;
-        let gone =
-            past.iter().fold(0, |sum, (key, version, content)| sum ^ sums::of_cell(key, *version, *content));
-        let past: Vec<String> = past.into_iter().map(|(key, ..)| key).collect();
-        let items = items.summed(stream, version);
-        let put = put.summed(schema, &items);
-        let cells = put.contents.iter().zip(&put.put.keys);
-        let cells = cells.fold(gone, |sum, (content, key)| sum ^ sums::of_cell(key, version, *content));
-        let mut sent: Vec<Sent<'a>> = Vec::new();
-        if !past.is_empty() {
-            sent.push(Box::pin(
-                async move { execute(connection, KEEP_PAST, &[&stream, &version, &past]).await },
-            ));
-        }
-        if !removed.is_empty() {
-            sent.push(Box::pin(async move { execute(connection, DELETE_CELLS, &[&stream, &removed]).await }));
-        }
-        if !put.put.keys.is_empty() {
-            sent.push(Box::pin(async move { put.execute(connection, [stream, version, schema]).await }));
-        }
-        if !items.keys.is_empty() {
-            sent.push(Box::pin(async move {
-                let ItemTexts { keys, generations, places, items, sums } = &items;
-                let given: Given<'_> = &[&stream, &version, keys, generations, places, items, sums];
-                execute(connection, ADD_ITEMS, given).await
-            }));
-        }
-        (sent, cells)
+/// The statements that write the values of a session, which then are those of `version`; and what its combined
+/// checksums change by.
+pub(super) fn session_changes<'a>(
+    connection: &'a Object,
+    planned: Vec<Planned>,
+    stream: i64,
+    version: u64,
+    schema: i64,
+) -> (Vec<Sent<'a>>, i64) {
+    let version = to_db(version);
+    let Changes { past, removed, put, items } = Changes::of(planned);
+    let gone =
+        past.iter().fold(0, |sum, (key, version, content)| sum ^ sums::of_cell(key, *version, *content));
+    let past: Vec<String> = past.into_iter().map(|(key, ..)| key).collect();
+    let items = items.summed(stream, version);
+    let put = put.summed(schema, &items);
+    let cells = put.contents.iter().zip(&put.put.keys);
+    let cells = cells.fold(gone, |sum, (content, key)| sum ^ sums::of_cell(key, version, *content));
+    let mut sent: Vec<Sent<'a>> = Vec::new();
+    if !past.is_empty() {
+        sent.push(Box::pin(async move { execute(connection, KEEP_PAST, &[&stream, &version, &past]).await }));
     }
-
-    /// The statements that write the values of a shared scope, which gets its next version.
-    pub(super) async fn into_scope<'a>(
-        self,
-        connection: &'a Object,
-        (app, owner): (&str, &str),
-        mut row: ScopeRow,
-        schema: i64,
-    ) -> Result<Vec<Sent<'a>>, SessionError> {
-        let Changes { past, removed, put, items, shrunk } = self;
-        row.version += 1;
-        let (scope, version) = (row.scope, to_db(row.version));
-        let starts: HashMap<String, i64> =
-            put.keys.iter().cloned().zip(put.starts.iter().map(|start| start.unwrap_or_default())).collect();
-        let changed: Vec<i64> = put.changed.iter().map(|changed| changed.unwrap_or(version)).collect();
-        let put_sums = put.shared(scope, (version, &changed), schema);
-        let gone = past.iter().map(|(_, _, checksum)| checksum);
-        row.cells = gone.chain(&put_sums).fold(row.cells, |cells, sum| cells ^ sum);
-        if !removed.is_empty() {
-            row.known = row.known.max(remember_removed(connection, scope, &removed, version).await?);
-        }
-        let seal = row.seal(app, owner).to_bytes();
-        let known = to_db(row.known);
-        let mut sent: Vec<Sent<'a>> = Vec::new();
-        if !shrunk.0.is_empty() {
-            sent.push(Box::pin(async move {
-                execute(connection, DROP_SHARED_ITEMS, &[&scope, &shrunk.0, &shrunk.1]).await
-            }));
-        }
+    if !removed.is_empty() {
+        sent.push(Box::pin(async move { execute(connection, DELETE_CELLS, &[&stream, &removed]).await }));
+    }
+    if !put.put.keys.is_empty() {
+        sent.push(Box::pin(async move { put.execute(connection, [stream, version, schema]).await }));
+    }
+    if !items.keys.is_empty() {
         sent.push(Box::pin(async move {
-            execute(connection, MOVE_SCOPE, &[&scope, &version, &known, &seal]).await
+            let ItemTexts { keys, generations, places, items, sums } = &items;
+            let given: Given<'_> = &[&stream, &version, keys, generations, places, items, sums];
+            execute(connection, ADD_ITEMS, given).await
         }));
-        if !removed.is_empty() {
-            sent.push(Box::pin(async move { execute(connection, DELETE_SHARED, &[&scope, &removed]).await }));
-        }
-        if !put.keys.is_empty() {
-            sent.push(Box::pin(async move {
-                let Put { keys, values, starts, lengths, .. } = &put;
-                let given: Given<'_> =
-                    &[&scope, &schema, keys, values, starts, lengths, &version, &changed, &put_sums];
-                execute(connection, PUT_SHARED, given).await
-            }));
-        }
-        let (keys, places, items) = items.one_by_one(&starts);
-        if !keys.is_empty() {
-            sent.push(Box::pin(async move {
-                let sum = |row: usize| {
-                    let place = (places[row], version);
-                    seal::of_item(scope, &keys[row], place, &items[row])
-                };
-                let sums: Vec<i64> = (0..keys.len()).map(sum).collect();
-                execute(connection, PUT_SHARED_ITEMS, &[&scope, &keys, &places, &items, &sums, &version])
-                    .await
-            }));
-        }
-        Ok(sent)
     }
+    (sent, cells)
+}
+
+/// What changes in a scope, as columns.
+#[derive(Default)]
+struct ScopeChanges {
+    /// Lists that lose items, and the index of the first one that stays.
+    shrunk: (Vec<String>, Vec<i64>),
+    removed: Vec<String>,
+    put: ScopeRows,
+    items: ScopeItems,
+}
+
+#[derive(Default)]
+struct ScopeRows {
+    keys: Vec<String>,
+    values: Vec<Option<String>>,
+    starts: Vec<Option<i64>>,
+    lengths: Vec<Option<i64>>,
+    changed: Vec<i64>,
+    sums: Vec<i64>,
+}
+
+#[derive(Default)]
+struct ScopeItems {
+    keys: Vec<String>,
+    places: Vec<i64>,
+    items: Vec<String>,
+    sums: Vec<i64>,
+}
+
+impl ScopeChanges {
+    fn add(&mut self, operation: ScopeOperation) {
+        match operation {
+            ScopeOperation::DropItems { key, before } => {
+                self.shrunk.0.push(key);
+                self.shrunk.1.push(before);
+            }
+            ScopeOperation::Remove { key } => self.removed.push(key),
+            ScopeOperation::Put { row, checksum } => {
+                let list = row.list();
+                self.put.keys.push(row.key);
+                self.put.values.push(row.value);
+                self.put.starts.push(list.map(|(start, _)| start));
+                self.put.lengths.push(list.map(|(_, length)| length));
+                self.put.changed.push(row.changed);
+                self.put.sums.push(checksum);
+            }
+            ScopeOperation::PutItem { key, place, checksum, item } => {
+                self.items.keys.push(key);
+                self.items.places.push(place);
+                self.items.items.push(item);
+                self.items.sums.push(checksum);
+            }
+        }
+    }
+}
+
+/// The statements that write the values of a shared scope, which gets its next version.
+pub(super) async fn scope_changes<'a>(
+    connection: &'a Object,
+    planned: Vec<Planned>,
+    mut row: ScopeRow,
+    schema: i64,
+) -> Result<Vec<Sent<'a>>, SessionError> {
+    row.version += 1;
+    let mut changes = ScopeChanges::default();
+    for Planned { key, found, change } in planned {
+        let before = found.map(|found| found.before());
+        row.change(schema, &key, before, change).into_iter().for_each(|operation| changes.add(operation));
+    }
+    let ScopeChanges { shrunk, removed, put, items } = changes;
+    let (scope, version) = (row.scope, to_db(row.version));
+    if !removed.is_empty() {
+        row.known = row.known.max(remember_removed(connection, scope, &removed, version).await?);
+    }
+    let (known, seal) = (to_db(row.known), row.seal().to_bytes());
+    let mut sent: Vec<Sent<'a>> = Vec::new();
+    if !shrunk.0.is_empty() {
+        sent.push(Box::pin(async move {
+            execute(connection, DROP_SHARED_ITEMS, &[&scope, &shrunk.0, &shrunk.1]).await
+        }));
+    }
+    sent.push(Box::pin(
+        async move { execute(connection, MOVE_SCOPE, &[&scope, &version, &known, &seal]).await },
+    ));
+    if !removed.is_empty() {
+        sent.push(Box::pin(async move { execute(connection, DELETE_SHARED, &[&scope, &removed]).await }));
+    }
+    if !put.keys.is_empty() {
+        sent.push(Box::pin(async move {
+            let ScopeRows { keys, values, starts, lengths, changed, sums } = &put;
+            let given: Given<'_> = &[&scope, &schema, keys, values, starts, lengths, &version, changed, sums];
+            execute(connection, PUT_SHARED, given).await
+        }));
+    }
+    if !items.keys.is_empty() {
+        sent.push(Box::pin(async move {
+            let ScopeItems { keys, places, items, sums } = &items;
+            execute(connection, PUT_SHARED_ITEMS, &[&scope, keys, places, items, sums, &version]).await
+        }));
+    }
+    Ok(sent)
 }
 
 /// Rows of items of a session's lists, as they are stored.
@@ -347,24 +381,10 @@ impl ItemColumns {
         let sums = (0..keys.len()).map(sum).collect();
         ItemTexts { keys, generations, places, items, sums }
     }
-
-    /// One row an item, without those that a list has lost already: a statement may write each row once.
-    fn one_by_one(self, starts: &HashMap<String, i64>) -> (Vec<String>, Vec<i64>, Vec<String>) {
-        let mut columns = (Vec::new(), Vec::new(), Vec::new());
-        for ((key, place), items) in self.keys.into_iter().zip(self.places).zip(self.items) {
-            let start = starts.get(&key).copied().unwrap_or_default();
-            for (place, item) in (place..).zip(items).filter(|(place, _)| *place >= start) {
-                columns.0.push(key.clone());
-                columns.1.push(place);
-                columns.2.push(item.to_string());
-            }
-        }
-        columns
-    }
 }
 
 impl Put {
-    fn add(&mut self, key: &str, value: Option<String>, list: Option<(Extent, i64)>, changed: Option<i64>) {
+    fn add(&mut self, key: &str, value: Option<String>, list: Option<(Extent, i64)>) {
         self.keys.push(key.to_owned());
         self.values.push(value);
         let number = |of: fn(Extent) -> u64| list.map(|(extent, _)| to_db(of(extent)));
@@ -372,7 +392,6 @@ impl Put {
         self.starts.push(number(|extent| extent.start));
         self.lengths.push(number(|extent| extent.length));
         self.items.push(list.map(|(_, items)| items));
-        self.changed.push(changed);
     }
 
     fn summed(self, schema: i64, added: &ItemTexts) -> SummedPut {
@@ -398,32 +417,5 @@ impl Put {
             sums::of_content(&self.keys[row], schema, self.values[row].as_deref(), list)
         };
         (0..self.keys.len()).map(content).collect()
-    }
-
-    /// The checksums of the rows of a shared scope.
-    fn shared(&self, scope: i64, (version, changed): (i64, &[i64]), schema: i64) -> Vec<i64> {
-        let sum = |row: usize| {
-            let (versions, list) = ((version, changed[row]), self.starts[row].zip(self.lengths[row]));
-            seal::of_shared(scope, &self.keys[row], versions, schema, self.values[row].as_deref(), list)
-        };
-        (0..self.keys.len()).map(sum).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_shared_list_that_only_grows_drops_no_items() {
-        let extent = |start, length| Extent { generation: 0, start, length };
-        let dropped = |change| first_kept(extent(3, 10), &change);
-        let grown = |start| Change::List(extent(start, 11), vec![(13, vec![json!("item")])]);
-        assert_eq!(dropped(grown(3)), None);
-        assert_eq!(dropped(grown(4)), Some(4));
-        let anew = Change::List(Extent { generation: ANEW, start: 0, length: 0 }, Vec::new());
-        assert_eq!([dropped(anew), dropped(Change::Remove)], [Some(i64::MAX); 2]);
     }
 }

@@ -12,8 +12,9 @@ use super::at_version::past_rows;
 use super::branches;
 use super::inbox;
 use super::rows::{
-    Cache, HeadRow, History, RowsOf, Schemas, ScopeRow, Scopes, SessionRow, States, appended, cells_at,
-    digest_at, events as events_of, heads, rewind_row, session_items, shared_items, states, values,
+    Cache, HeadRow, History, RowsOf, Schemas, SessionRow, States, appended, cells_at, digest_at,
+    events as events_of, heads, rewind_row, scope_row, scopes as scopes_of, session_items, shared_items,
+    states, values,
 };
 use super::statements::{
     CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENTS, FIND_CELLS, FIND_ITEMS, FIND_SCOPE, FIND_SHARED,
@@ -32,6 +33,7 @@ use crate::rows::{from_db, to_db};
 use crate::scope::{ByScope, Scope};
 use crate::seal::SessionRecord;
 use crate::session::{Session, Values, Visible};
+use crate::shared::{ScopeRow, Scopes};
 use crate::store::{
     Cursor, EventRange, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox, ScopeKey, SessionPage,
     page_of,
@@ -72,7 +74,7 @@ pub(super) async fn session(
         Changed::read(connection, request),
     )?;
     let row = SessionRow::of(&row, key)?;
-    let scopes = Scopes::of(&scopes, app)?;
+    let scopes = scopes_of(&scopes, &key.app, &key.user)?;
     cache.records.set(key, row.record.clone(), row.work.clone());
     let version = request.version_in(row.oldest, row.version)?;
     let history = History::read(&lineage, &rewinds, &row, Some(version))?;
@@ -389,8 +391,8 @@ impl Changed {
         let own = own.map(|_| keys_of(&self.0.session));
         let mut shared = ByScope::<Asked>::default();
         for (asked, scope, seen, now, rows) in [
-            (&mut shared.app, Scope::App, since.map(|seen| seen.scopes.app), scopes.app, &self.0.app),
-            (&mut shared.user, Scope::User, since.map(|seen| seen.scopes.user), scopes.user, &self.0.user),
+            (&mut shared.app, Scope::App, since.map(|seen| seen.scopes.app), &scopes.app, &self.0.app),
+            (&mut shared.user, Scope::User, since.map(|seen| seen.scopes.user), &scopes.user, &self.0.user),
         ] {
             match seen.filter(|version| (now.known..=now.version).contains(version)) {
                 Some(after) => {
@@ -524,10 +526,13 @@ pub(super) async fn scope_values(
     scope: &ScopeKey,
 ) -> Result<Values, SessionError> {
     let (app, user) = scope.parts();
-    let (app, user) = (app.as_str(), user.map_or("", |user| user.as_str()));
-    let ask = |sql| async move { query(connection, sql, &[&app, &user]).await };
+    let (app_name, owner) = (app.as_str(), user.map_or("", |user| user.as_str()));
+    let ask = |sql| async move { query(connection, sql, &[&app_name, &owner]).await };
     let (row, cells, items) = try_join!(biased; ask(FIND_SCOPE), ask(READ_SHARED), ask(READ_SHARED_ITEMS))?;
-    let row = row.first().map(|row| ScopeRow::read(row, app)).transpose()?.unwrap_or_default();
+    let row = match row.first() {
+        Some(row) => scope_row(row, app, user)?,
+        None => ScopeRow::new(0, app, user),
+    };
     Part { cells, items }.shared_values(connection, schemas, &row, &Asked::default()).await
 }
 
@@ -561,7 +566,8 @@ pub(super) async fn list(
         let gets: Vec<GetSession> = found.into_iter().map(|(key, _)| request.get(key)).collect();
         try_join_all(gets.iter().map(|get| session(connection, cache, get))).await?
     } else {
-        metadata(connection, found, Scopes::of(&scopes, app)?.versions()).await?
+        let scopes = scopes_of(&scopes, &request.app, &request.user)?;
+        metadata(connection, found, scopes.versions()).await?
     };
     commit(connection).await?;
     transaction.end();

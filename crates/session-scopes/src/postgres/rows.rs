@@ -19,13 +19,14 @@ use crate::changes::ScopeVersions;
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, SessionKey};
+use crate::ids::{AppId, EventId, SessionKey, UserId};
 use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{
     Assembly, Extent, Head, ItemRow, NewestItems, Segment, from_db, in_lineage, read_json, to_db,
 };
 use crate::seal::{self, EventSeal, ScopeSeal, SessionRecord, SessionSeal, State, row_number};
 use crate::session::{Appended, Held, Rewound, Session, Values, Visible};
+use crate::shared::{ScopeRow, Scopes, SharedHead};
 use crate::store::Fence;
 use crate::time::Timestamp;
 use crate::work::{Work, holder};
@@ -404,6 +405,11 @@ impl HeadRow {
         }
     }
 
+    /// What the row of a shared key says about its next change.
+    pub(super) fn before(&self) -> SharedHead {
+        SharedHead { extent: self.extent(), changed: self.changed, checksum: self.checksum }
+    }
+
     /// Refuses a row that is not what was written.
     pub(super) fn check(&self) -> Result<(), SessionError> {
         seal::compare(self.found, self.checksum, || format!("value of key \"{}\"", self.key))
@@ -577,70 +583,27 @@ pub(super) async fn values(
     Ok(values.into_iter().collect())
 }
 
-/// The row of a shared scope; zeros without writes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ScopeRow {
-    pub(super) scope: i64,
-    /// How often it was written.
-    pub(super) version: u64,
-    /// What was removed up to this version is forgotten.
-    pub(super) known: u64,
-    /// The checksums of the rows of its keys, each in exclusive or with the others.
-    pub(super) cells: i64,
+/// Reads `owner, scope, version, known, seal` of a scope, and checks that they are those of it.
+pub(super) fn scope_row(row: &Row, app: &AppId, user: Option<&UserId>) -> Result<ScopeRow, SessionError> {
+    let found = ScopeRow::new(row.get(1), app, user);
+    let seal = match row.get::<_, Option<&[u8]>>(4) {
+        Some(bytes) => {
+            let seal = ScopeSeal::from_bytes(bytes);
+            Some(seal.ok_or_else(|| found.damaged("missing seal of its row"))?)
+        }
+        None => None,
+    };
+    found.opened((from_db(row.get(2)), from_db(row.get(3))), seal)
 }
 
-impl ScopeRow {
-    /// Reads `owner, scope, version, known, seal`, and checks that they are those of a scope of the app.
-    pub(super) fn read(row: &Row, app: &str) -> Result<Self, SessionError> {
-        let (owner, scope): (&str, i64) = (row.get(0), row.get(1));
-        let (version, known) = (from_db(row.get(2)), from_db(row.get(3)));
-        let damaged = |why| SessionError::damaged(seal::shared(app, owner), why);
-        let Some(bytes) = row.get::<_, Option<&[u8]>>(4) else {
-            if version == 0 {
-                return Ok(ScopeRow { scope, version, known, cells: 0 });
-            }
-            return Err(damaged("missing seal of its row"));
-        };
-        let seal = ScopeSeal::from_bytes(bytes).ok_or_else(|| damaged("missing seal of its row"))?;
-        let found = ScopeRow { scope, version, known, cells: seal.cells };
-        if found.seal(app, owner) != seal {
-            return Err(damaged("checksum mismatch of its row"));
+/// The scopes of the sessions of a user, from rows of `owner, scope, version, known, seal`.
+pub(super) fn scopes(rows: &[Row], app: &AppId, user: &UserId) -> Result<Scopes, SessionError> {
+    let mut scopes = Scopes { app: ScopeRow::new(0, app, None), user: ScopeRow::new(0, app, Some(user)) };
+    for row in rows {
+        match row.get::<_, &str>(0).is_empty() {
+            true => scopes.app = scope_row(row, app, None)?,
+            false => scopes.user = scope_row(row, app, Some(user))?,
         }
-        Ok(found)
     }
-
-    pub(super) fn seal(&self, app: &str, owner: &str) -> ScopeSeal {
-        ScopeSeal::new(self.scope, app, owner, (self.version, self.known), self.cells)
-    }
-
-    /// Refuses keys that are not all, or not the newest, by their combined checksums.
-    pub(super) fn check_cells(&self, found: i64) -> Result<(), SessionError> {
-        if found == self.cells {
-            return Ok(());
-        }
-        Err(SessionError::damaged("shared scope", "a key is missing or outdated"))
-    }
-}
-
-/// The scopes that a session shares.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Scopes {
-    pub(super) app: ScopeRow,
-    pub(super) user: ScopeRow,
-}
-
-impl Scopes {
-    /// Reads rows of `owner, scope, version, known, seal`.
-    pub(super) fn of(rows: &[Row], app: &str) -> Result<Self, SessionError> {
-        let mut scopes = Scopes::default();
-        for row in rows {
-            let place = if row.get::<_, &str>(0).is_empty() { &mut scopes.app } else { &mut scopes.user };
-            *place = ScopeRow::read(row, app)?;
-        }
-        Ok(scopes)
-    }
-
-    pub(super) fn versions(&self) -> ScopeVersions {
-        ScopeVersions { app: self.app.version, user: self.user.version }
-    }
+    Ok(scopes)
 }

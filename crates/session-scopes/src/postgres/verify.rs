@@ -14,8 +14,8 @@ use super::branches;
 use super::inbox;
 use super::read::{Part, sum};
 use super::rows::{
-    Cache, HeadRow, History, RowsOf, ScopeRow, SessionRow, read_state, rewind_row, schema_sum, session_lists,
-    shared_lists,
+    Cache, HeadRow, History, RowsOf, SessionRow, read_state, rewind_row, schema_sum, scope_row,
+    session_lists, shared_lists,
 };
 use super::statements::{
     ALL_REWINDS, EVENTS, FIND_SCOPE, LOST_SCOPES, LOST_SESSIONS, PAGE_OF_SCHEMAS, PAGE_OF_SCOPES,
@@ -320,7 +320,7 @@ impl Verifier<'_> {
         };
         let (row, Part { cells, items }) = within(self.patience, asked).await?;
         let Some(row) = row.first() else { return Ok(()) };
-        let row = match ScopeRow::read(row, app_name) {
+        let row = match scope_row(row, app, user) {
             Ok(row) => row,
             Err(error) => {
                 self.report.damaged(place(None), told(&error));

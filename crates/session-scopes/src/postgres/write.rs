@@ -9,11 +9,11 @@ use tokio_postgres::Row;
 use super::branches;
 use super::claims::{self, PlainClaim};
 use super::inbox::Waiting;
-use super::plan::{ANEW, Source, keys, plan};
+use super::plan::{Source, keys, plan, scope_changes, session_changes};
 use super::read;
 use super::rows::{
-    Cache, History, Known, Records, Schemas, ScopeRow, Scopes, SessionRow, States, cells_at, digest_at,
-    fence, rewind_row,
+    Cache, History, Known, Records, Schemas, SessionRow, States, cells_at, digest_at, fence, rewind_row,
+    scope_row, scopes as scopes_of,
 };
 use super::statements::{
     ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
@@ -28,15 +28,16 @@ use super::sums;
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
 use crate::apply::{WritesOf, made_id};
 use crate::changes::ScopeVersions;
-use crate::digest::{Content, genesis};
+use crate::digest::genesis;
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
 use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{Planner, Segment, forked, from_db, to_db};
 use crate::scope::{ByScope, by_scope};
-use crate::seal::{EventSeal, SessionRecord, State, row_number};
+use crate::seal::{EventSeal, SessionRecord, State};
 use crate::session::{Rewound, Session, Values};
+use crate::shared::{ANEW, ScopeRow};
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Fence, ForkSession, GetSession,
     LabelVersion, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
@@ -75,14 +76,14 @@ async fn lock_keys(
     user: Option<&UserId>,
     writes: &[&Write],
 ) -> Result<LockedScope, SessionError> {
-    let (app, owner, keys) = (app.as_str(), owner(user), keys(writes));
+    let (app_name, owner, keys) = (app.as_str(), owner(user), keys(writes));
     let (_, scope, rows) = try_join!(biased;
-        async { execute(connection, ADD_SCOPE, &[&app, &owner]).await },
-        async { query(connection, LOCK_SCOPE, &[&app, &owner]).await },
-        async { query(connection, FIND_SHARED, &[&app, &owner, &keys]).await },
+        async { execute(connection, ADD_SCOPE, &[&app_name, &owner]).await },
+        async { query(connection, LOCK_SCOPE, &[&app_name, &owner]).await },
+        async { query(connection, FIND_SHARED, &[&app_name, &owner, &keys]).await },
     )?;
     match scope.first() {
-        Some(row) => Ok(LockedScope { row: ScopeRow::read(row, app)?, rows }),
+        Some(row) => Ok(LockedScope { row: scope_row(row, app, user)?, rows }),
         // It was deleted between the two statements.
         None => {
             Err(SessionError::Unavailable { what: "lock a scope", source: "it was deleted meanwhile".into() })
@@ -104,7 +105,7 @@ async fn plan_scope<'a>(
     let planner = Planner { generation: ANEW, ..*planner };
     let source = Source::Shared(app, user, locked.row.scope);
     let changes = plan(connection, schemas, &planner, &locked.rows, writes, source).await?;
-    changes.into_scope(connection, (app.as_str(), owner(user)), locked.row, schema).await
+    scope_changes(connection, changes, locked.row, schema).await
 }
 
 pub(super) async fn append(
@@ -124,10 +125,8 @@ pub(super) async fn append(
 
 /// A session after one event more, and the seal of the event's row.
 fn followed(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (SessionRecord, EventSeal) {
-    let version = record.version + 1;
-    let content = Content::new(version, event.id.as_str(), event.at, body);
-    let state = record.state_after(content, cells, event.actions.rewound_to().is_some());
-    let seal = EventSeal::new(row_number(record.number, version), event.at.as_micros(), state);
+    let seal = record.seal_after(event, body, cells);
+    let (version, state) = (record.version + 1, seal.state);
     (SessionRecord { version, updated: event.at, state, ..record.clone() }, seal)
 }
 
@@ -220,7 +219,7 @@ async fn append_inside(
         lock_scope(connection, &key.app, Some(&key.user), &split.user),
     )?;
     let row = SessionRow::of(&row, key)?;
-    let mut scopes = Scopes::of(&scopes, app)?.versions();
+    let mut scopes = scopes_of(&scopes, &key.app, &key.user)?.versions();
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
@@ -233,7 +232,7 @@ async fn append_inside(
     let planner = Planner { schema: opened, what: WritesOf::Event(&event.id), generation: version };
     let (schemas, source) = (&cache.schemas, Source::Session(key, &row));
     let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
-    let (mut sent, cells) = changes.into_session(connection, row.number, version, schema);
+    let (mut sent, cells) = session_changes(connection, changes, row.number, version, schema);
     let scope = (&key.app, None);
     sent.extend(plan_scope(connection, schemas, &planner, app_rows, schema, scope, &split.app).await?);
     let scope = (&key.app, Some(&key.user));
@@ -334,7 +333,7 @@ async fn create_inside(
     let planner = Planner { schema: &opened, what: WritesOf::NewSession, generation: 0 };
     let source = Source::Session(&key, &empty);
     let changes = plan(connection, schemas, &planner, &[], &split.session, source).await?;
-    let (mut sent, cells) = changes.into_session(connection, number, 0, schema);
+    let (mut sent, cells) = session_changes(connection, changes, number, 0, schema);
     let record = SessionRecord { state: State { cells, ..state }, ..empty };
     sent.extend(add_lineage(connection, number, &lineage));
     sent.push(put_seals(connection, &key, &record));
@@ -532,7 +531,7 @@ async fn rewind_inside(
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
     )?;
-    let scopes = Scopes::of(&scopes, app)?.versions();
+    let scopes = scopes_of(&scopes, &key.app, &key.user)?.versions();
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
@@ -644,7 +643,7 @@ async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String
         async { query(connection, HAS_SESSIONS, &[&app, &user]).await },
     )?;
     let Some(row) = found.first() else { return Ok(Vec::new()) };
-    let row = ScopeRow::read(row, app)?;
+    let mut row = scope_row(row, &key.app, Some(&key.user))?;
     let scope = row.scope;
     let keys = texts(&query(connection, SHARED_KEYS, &[&scope]).await?);
     for sql in [DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_OPERATIONS] {
@@ -652,9 +651,8 @@ async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String
     }
     // The readers of other sessions have seen what is gone, and must not take what comes for it.
     let has_others = others.first().is_some_and(|row| row.get(0));
-    let version = if has_others { row.version + 1 } else { 0 };
-    let row = ScopeRow { scope, version, known: version, cells: 0 };
-    let (version, seal) = (to_db(version), row.seal(app, user).to_bytes());
+    row.erase(if has_others { row.version + 1 } else { 0 });
+    let (version, seal) = (to_db(row.version), row.seal().to_bytes());
     execute(connection, MOVE_SCOPE, &[&scope, &version, &version, &seal]).await?;
     Ok(keys)
 }

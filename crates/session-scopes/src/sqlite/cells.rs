@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
+use stepfold_state_core::List;
 use stepfold_state_core::state::{StoredValue, Write};
 
 use super::error::failed;
@@ -13,7 +14,7 @@ use super::seal;
 use super::threads::Desk;
 use super::trail::{self, CellRow, ItemsRow, ListHead, Replaced, Trail};
 use crate::error::SessionError;
-use crate::rows::{Change, Found, Plan, Planner, by_key, read_json, to_db};
+use crate::rows::{Change, Found, Planner, by_key, read_json, to_db};
 use crate::seal::row_number;
 use crate::session::{Held, Values};
 
@@ -187,18 +188,11 @@ impl<'a> SessionCells<'a> {
         for (key, writes) in by_key(writes) {
             let stored = find_cell(&self.desk.connection, self.stream, key)?;
             let found = self.found(stored.as_ref())?;
-            let plan = match planner.plan(found.as_ref(), None, &writes)? {
-                Plan::NeedsItems => {
-                    let list = stored.as_ref().and_then(|stored| stored.row.list.as_ref());
-                    let items =
-                        list.map(|list| trail::items(&self.desk.connection, key, list)).transpose()?;
-                    planner.plan(found.as_ref(), items, &writes)?
-                }
-                plan @ Plan::Change(_) => plan,
-            };
-            if let Plan::Change(change) = plan {
-                self.apply(key, schema, stored, change)?;
-            }
+            let list = stored.as_ref().and_then(|stored| stored.row.list);
+            let connection = &self.desk.connection;
+            let items = |_| list.map_or_else(|| Ok(List::new()), |list| trail::items(connection, key, &list));
+            let change = planner.change_of(found.as_ref(), &writes, items)?;
+            self.apply(key, schema, stored, change)?;
         }
         Ok(self.written)
     }

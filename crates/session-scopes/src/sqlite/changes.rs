@@ -9,13 +9,13 @@ use serde::Deserialize;
 
 use super::error::failed;
 use super::history::{History, SessionRow};
-use super::seal::{self, ScopeSeal};
+use super::seal::ScopeSeal;
 use super::threads::Desk;
-use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
 use crate::rows::{from_db, to_db};
 use crate::scope::Scope;
+use crate::shared::{ScopeRow, Scopes};
 use crate::store::REMEMBERED_REMOVALS;
 
 /// The part of an event's body that is of interest here.
@@ -77,59 +77,30 @@ fn rewritten(connection: &Connection, stream: i64, version: u64) -> Result<BTree
     )
 }
 
-/// The row of a scope that outlives sessions.
-#[derive(Clone, Debug)]
-pub(super) struct ScopeRow {
-    pub(super) scope: i64,
-    app: AppId,
-    user: Option<UserId>,
-    /// How often it was written.
-    pub(super) version: u64,
-    /// What was removed up to this version is forgotten.
-    pub(super) known: u64,
-    /// The checksums of the rows of its keys, each in exclusive or with the others.
-    pub(super) cells: i64,
+/// Reads `scope, version, known, seal` of the app and of the user, from a column on. Both are there from the beginning of
+/// a session.
+pub(super) fn read_scopes(
+    row: &Row<'_>,
+    first: usize,
+    key: &SessionKey,
+) -> rusqlite::Result<Result<Scopes, SessionError>> {
+    let scope = |first: usize, user: Option<&UserId>| match row.get::<_, Option<i64>>(first)? {
+        Some(_) => ScopeRow::read(row, first, &key.app, user),
+        None => Ok(Err(missing_scope(&key.app, user))),
+    };
+    let (app, user) = (scope(first, None)?, scope(first + 4, Some(&key.user))?);
+    Ok(app.and_then(|app| Ok(Scopes { app, user: user? })))
 }
 
-/// The scopes of a session. They are there from its beginning.
-#[derive(Clone, Debug)]
-pub(super) struct Scopes {
-    pub(super) app: ScopeRow,
-    pub(super) user: ScopeRow,
-}
-
-impl Scopes {
-    pub(super) fn read(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
-        let failed = failed("find a scope");
-        let mut query = connection
-            .prepare_cached(
-                "SELECT scope, version, known, seal, user FROM stepfold_scopes WHERE app = ?1 AND user IN ('', ?2)",
-            )
-            .map_err(failed)?;
-        let mut rows = query.query([key.app.as_str(), key.user.as_str()]).map_err(failed)?;
-        let (mut app, mut user) = (None, None);
-        while let Some(row) = rows.next().map_err(failed)? {
-            let of = row.get_ref(4).map_err(failed)?;
-            let (place, owner) = match of.as_str().is_ok_and(str::is_empty) {
-                true => (&mut app, None),
-                false => (&mut user, Some(&key.user)),
-            };
-            *place = Some(ScopeRow::read(row, &key.app, owner).map_err(failed)??);
-        }
-        Ok(Scopes {
-            app: app.ok_or_else(|| missing_scope(&key.app, None))?,
-            user: user.ok_or_else(|| missing_scope(&key.app, Some(&key.user)))?,
-        })
-    }
-
-    pub(super) fn versions(&self) -> ScopeVersions {
-        ScopeVersions { app: self.app.version, user: self.user.version }
-    }
+/// The scopes of the sessions of a user who has some.
+pub(super) fn scopes_of(connection: &Connection, app: &AppId, user: &UserId) -> Result<Scopes, SessionError> {
+    let scope = |user| ScopeRow::find(connection, app, user)?.ok_or_else(|| missing_scope(app, user));
+    Ok(Scopes { app: scope(None)?, user: scope(Some(user))? })
 }
 
 /// That a scope is gone which was there.
 pub(super) fn missing_scope(app: &AppId, user: Option<&UserId>) -> SessionError {
-    SessionError::damaged(seal::shared(app.as_str(), user.map_or("", UserId::as_str)), "missing row")
+    ScopeRow::new(0, app, user).damaged("missing row")
 }
 
 impl ScopeRow {
@@ -146,26 +117,22 @@ impl ScopeRow {
                 "SELECT scope, version, known, seal FROM stepfold_scopes WHERE app = ?1 AND user = ?2",
             )
             .and_then(|mut query| {
-                query.query_row([app.as_str(), name], |row| ScopeRow::read(row, app, user)).optional()
+                query.query_row([app.as_str(), name], |row| ScopeRow::read(row, 0, app, user)).optional()
             })
             .map_err(failed)?;
         found.transpose()
     }
 
-    /// Reads `scope, version, known, seal`, and checks that they are those of this scope.
+    /// Reads `scope, version, known, seal` from a column on, and checks that they are those of this scope.
     fn read(
         row: &Row<'_>,
+        first: usize,
         app: &AppId,
         user: Option<&UserId>,
     ) -> rusqlite::Result<Result<Self, SessionError>> {
-        let (version, known) = (from_db(row.get(1)?), from_db(row.get(2)?));
-        let seal: ScopeSeal = row.get(3)?;
-        let (app, user) = (app.clone(), user.cloned());
-        let read = ScopeRow { scope: row.get(0)?, app, user, version, known, cells: seal.cells };
-        if read.seal() == seal {
-            return Ok(Ok(read));
-        }
-        Ok(Err(read.damaged("checksum mismatch of its row")))
+        let (version, known) = (from_db(row.get(first + 1)?), from_db(row.get(first + 2)?));
+        let seal: ScopeSeal = row.get(first + 3)?;
+        Ok(ScopeRow::new(row.get(first)?, app, user).opened((version, known), Some(seal)))
     }
 
     /// The scope, which is made if it is not there.
@@ -182,7 +149,7 @@ impl ScopeRow {
             .prepare_cached("SELECT COALESCE(MAX(scope), 0) + 1 FROM stepfold_scopes")
             .and_then(|mut query| query.query_row([], |row| row.get(0)))
             .map_err(failed)?;
-        let row = ScopeRow { scope, app: app.clone(), user: user.cloned(), version: 0, known: 0, cells: 0 };
+        let row = ScopeRow::new(scope, app, user);
         connection
             .prepare_cached(
                 "INSERT INTO stepfold_scopes (scope, app, user, version, known, seal) \
@@ -193,14 +160,6 @@ impl ScopeRow {
         Ok(row)
     }
 
-    fn user(&self) -> &str {
-        self.user.as_ref().map_or("", UserId::as_str)
-    }
-
-    fn seal(&self) -> ScopeSeal {
-        ScopeSeal::new(self.scope, self.app.as_str(), self.user(), (self.version, self.known), self.cells)
-    }
-
     /// Stores what has changed.
     pub(super) fn store(&self, connection: &Connection) -> Result<(), SessionError> {
         let (version, known) = (to_db(self.version), to_db(self.known));
@@ -209,18 +168,6 @@ impl ScopeRow {
             .and_then(|mut update| update.execute(params![self.scope, version, known, self.seal()]))
             .map(drop)
             .map_err(failed("write to a scope"))
-    }
-
-    pub(super) fn damaged(&self, why: &str) -> SessionError {
-        SessionError::damaged(seal::shared(self.app.as_str(), self.user()), why)
-    }
-
-    /// Refuses keys that are not all, or not the newest, by their combined checksums.
-    pub(super) fn check_cells(&self, found: i64) -> Result<(), SessionError> {
-        if found == self.cells {
-            return Ok(());
-        }
-        Err(self.damaged("a key is missing or outdated"))
     }
 
     /// Checks that all rows of keys are there, without reading what they hold.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::changes::read_scopes;
 use super::claims;
 use super::error::failed;
 use super::seal::{self, EventSeal, SessionSeal, State};
@@ -18,6 +19,7 @@ use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{Segment, from_db, to_db};
 use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Visible};
+use crate::shared::Scopes;
 use crate::store::{EventRange, page_of};
 use crate::time::Timestamp;
 use crate::work::Work;
@@ -45,8 +47,23 @@ macro_rules! work_columns {
 }
 pub(super) use work_columns;
 
-/// The number, the time and the seal of the row of a session's newest event.
-type Newest = Option<(i64, i64, Option<EventSeal>)>;
+/// A query for the row of the session ?1, ?2, ?3 and of its newest event, as [`SessionRow::read_newest`] takes them, with
+/// more columns of other tables.
+macro_rules! session_query {
+    ($columns:literal, $tables:literal) => {
+        concat!(
+            "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, ",
+            work_columns!(),
+            ", s.seal, e.number, e.at, e.seal",
+            $columns,
+            " FROM stepfold_sessions s LEFT JOIN stepfold_events e ON e.number = \
+             (SELECT n.number FROM stepfold_events n WHERE n.number > s.number << 32 \
+             AND n.number < (s.number + 1) << 32 ORDER BY n.number DESC LIMIT 1)",
+            $tables,
+            " WHERE s.app = ?1 AND s.user = ?2 AND s.id = ?3",
+        )
+    };
+}
 
 impl SessionRow {
     /// Reads `number, version, oldest, created, updated, parent_id, parent_version`, the [`work_columns`]
@@ -84,39 +101,27 @@ impl SessionRow {
     /// The row of a session, with the version and the time of its newest event.
     pub(super) fn find(connection: &Connection, key: &SessionKey) -> Result<Option<Self>, SessionError> {
         let failed = failed("find a session");
-        let mut query = connection
-            .prepare_cached(concat!(
-                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, ",
-                work_columns!(),
-                ", s.seal, e.number, e.at, e.seal FROM stepfold_sessions s LEFT JOIN stepfold_events e ON e.number = \
-                 (SELECT n.number FROM stepfold_events n WHERE n.number > s.number << 32 \
-                 AND n.number < (s.number + 1) << 32 ORDER BY n.number DESC LIMIT 1) \
-                 WHERE s.app = ?1 AND s.user = ?2 AND s.id = ?3",
-            ))
-            .map_err(failed)?;
+        let mut query = connection.prepare_cached(session_query!("", "")).map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
-        let read = |row: &Row<'_>| {
-            let newest: Newest = match row.get(16)? {
-                Some(number) => Some((number, row.get(17)?, row.get(18)?)),
-                None => None,
-            };
-            Ok((SessionRow::read(row, key)?, newest))
+        let read = |row: &Row<'_>| SessionRow::read_newest(row, key);
+        query.query_row(parts, read).optional().map_err(failed)?.transpose()
+    }
+
+    /// Reads what a [`session_query`] begins with.
+    fn read_newest(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
+        let newest: Option<i64> = row.get(16)?;
+        let (found, newest) = match (SessionRow::read(row, key)?, newest) {
+            (Ok(found), Some(newest)) if version_of(newest) > found.version => (found, newest),
+            (found, _) => return Ok(found),
         };
-        let Some((found, newest)) = query.query_row(parts, read).optional().map_err(failed)? else {
-            return Ok(None);
-        };
-        let mut found = found?;
-        if let Some((number, at, seal)) = newest
-            && version_of(number) > found.version
-        {
-            let seal = seal.ok_or_else(|| {
-                SessionError::damaged(format!("session {key}"), "missing seal of its newest event")
-            })?;
-            let state = seal.open(number, at)?;
-            let (version, updated) = (version_of(number), Timestamp::from_micros(at));
-            found.record = SessionRecord { version, updated, state, ..found.record };
-        }
-        Ok(Some(found))
+        let (at, seal): (i64, Option<EventSeal>) = (row.get(17)?, row.get(18)?);
+        let missing = || SessionError::damaged(format!("session {key}"), "missing seal of its newest event");
+        let state = seal.ok_or_else(missing).and_then(|seal| seal.open(newest, at));
+        let (version, updated) = (version_of(newest), Timestamp::from_micros(at));
+        Ok(state.map(|state| SessionRow {
+            record: SessionRecord { version, updated, state, ..found.record },
+            work: found.work,
+        }))
     }
 
     /// The row of a session that has to be there.
@@ -154,6 +159,43 @@ impl SessionRow {
         scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
         self.record.session(key, visible, (self.work.fence.as_of(now), self.work.inbox), scopes)
+    }
+}
+
+/// All that an operation on a session begins with, read by one statement.
+pub(super) struct Opened {
+    pub(super) row: SessionRow,
+    /// The scopes that it shares.
+    pub(super) scopes: Scopes,
+    /// The number of the row of the event that was looked for.
+    pub(super) event: Option<i64>,
+}
+
+/// The unary plus lets SQLite use the index of ids, which has no column.
+const OPENED: &str = session_query!(
+    ", a.scope, a.version, a.known, a.seal, u.scope, u.version, u.known, u.seal, \
+     (SELECT i.number FROM stepfold_events i WHERE i.number >> 32 = +s.number AND i.id = ?4)",
+    " LEFT JOIN stepfold_scopes a ON a.app = ?1 AND a.user = '' \
+     LEFT JOIN stepfold_scopes u ON u.app = ?1 AND u.user = ?2"
+);
+
+impl Opened {
+    /// A session that has to be there, and one of its events, if an id is given.
+    pub(super) fn read(
+        connection: &Connection,
+        key: &SessionKey,
+        event: Option<&EventId>,
+    ) -> Result<Self, SessionError> {
+        let failed = failed("find a session");
+        let mut query = connection.prepare_cached(OPENED).map_err(failed)?;
+        let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str(), event.map(EventId::as_str)];
+        let read = |row: &Row<'_>| {
+            let (found, scopes) = (SessionRow::read_newest(row, key)?, read_scopes(row, 19, key)?);
+            let event = row.get(27)?;
+            Ok(found.and_then(|row| Ok(Opened { row, scopes: scopes?, event })))
+        };
+        let found = query.query_row(parts, read).optional().map_err(failed)?;
+        found.unwrap_or_else(|| Err(SessionError::not_found(key)))
     }
 }
 
@@ -477,4 +519,23 @@ fn segment_events(
         events.push(CommittedEvent { version, event: event.into() });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::SqliteStore;
+
+    /// One that was read by a scan would cost more with each event.
+    #[test]
+    fn a_session_and_an_event_are_found_by_indexes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sessions.db");
+        drop(SqliteStore::open(&path).unwrap());
+        let connection = Connection::open(&path).unwrap();
+        let mut query = connection.prepare(&format!("EXPLAIN QUERY PLAN {OPENED}")).unwrap();
+        let steps = query.query_map(["app", "user", "s", "e"], |row| row.get(3)).unwrap();
+        let steps: Vec<String> = steps.collect::<Result<_, _>>().unwrap();
+        assert!(steps.len() > 4 && steps.iter().all(|step| !step.starts_with("SCAN")), "{steps:?}");
+    }
 }

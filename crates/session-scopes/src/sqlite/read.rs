@@ -6,9 +6,9 @@ use rusqlite::{Row, params};
 
 use super::at_version::Past;
 use super::cells::{session_values, session_values_of};
-use super::changes::{ScopeRow, Scopes, missing_scope, session_keys};
+use super::changes::{missing_scope, scopes_of, session_keys};
 use super::error::failed;
-use super::history::{History, SessionRow, read_rewind, visible_at, work_columns};
+use super::history::{History, Opened, SessionRow, read_rewind, visible_at, work_columns};
 use super::seal;
 use super::shared::{shared_values, shared_values_of};
 use super::threads::Desk;
@@ -18,12 +18,12 @@ use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::from_db;
 use crate::scope::{ByScope, Scope};
 use crate::session::{Session, Values, Visible};
+use crate::shared::{ScopeRow, Scopes};
 use crate::store::{Cursor, EventRange, GetSession, ListSessions, ScopeKey, SessionPage};
 use crate::time::Timestamp;
 
 pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, SessionError> {
-    let row = SessionRow::get(&desk.connection, &request.key)?;
-    let scopes = Scopes::read(&desk.connection, &request.key)?;
+    let Opened { row, scopes, .. } = Opened::read(&desk.connection, &request.key, None)?;
     session(desk, row, &scopes, request)
 }
 
@@ -166,8 +166,10 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
     };
     let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::behind(updated, number));
     let with_id = |id| SessionKey { app: request.app.clone(), user: request.user.clone(), id };
-    let Some((_, first)) = rows.first() else { return Ok(SessionPage { sessions: Vec::new(), next: None }) };
-    let scopes = Scopes::read(&desk.connection, &with_id(first.clone()))?;
+    if rows.is_empty() {
+        return Ok(SessionPage { sessions: Vec::new(), next: None });
+    }
+    let scopes = scopes_of(&desk.connection, &request.app, &request.user)?;
     let sessions = rows.into_iter().map(|(row, id)| {
         let key = with_id(id);
         if wants_more {

@@ -8,36 +8,24 @@ use serde_json::Value;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{StoredValue, Write};
 
-use super::changes::{ScopeRow, remember_removal};
+use super::changes::remember_removal;
 use super::error::failed;
-use super::seal;
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
-use crate::rows::{
-    Change, Extent, Found, Head, ItemRow, NewestItems, Plan, Planner, by_key, from_db, read_json, to_db,
-};
+use crate::rows::{Extent, Found, Head, ItemRow, NewestItems, Planner, by_key, from_db, read_json, to_db};
 use crate::scope::Scope;
 use crate::session::{Appended, Held, Values};
+use crate::shared::{ANEW, ScopeOperation, ScopeRow, SharedHead, SharedRow};
 use crate::store::GetSession;
 
-/// The generation of a shared list that begins anew. What is stored has generation 0.
-const ANEW: u64 = 1;
-
-/// The row of a shared key.
-pub(super) struct SharedRow {
-    pub(super) key: String,
-    version: i64,
-    /// The version of the last change that was not one at the ends of a list.
-    changed: i64,
-    pub(super) schema: i64,
-    value: Option<String>,
-    list: Option<(i64, i64)>,
+/// The stored row of a shared key.
+pub(super) struct StoredKey {
+    pub(super) row: SharedRow,
     pub(super) checksum: i64,
-    is_whole: bool,
 }
 
-/// A query for rows of shared keys of the scope ?1, as [`SharedRow::read`] takes them, by a rule.
+/// A query for rows of shared keys of the scope ?1, as [`StoredKey::read`] takes them, by a rule.
 macro_rules! shared_by {
     ($rule:literal) => {
         concat!(
@@ -48,18 +36,15 @@ macro_rules! shared_by {
     };
 }
 
-impl SharedRow {
-    fn read(scope: i64, row: &Row<'_>) -> rusqlite::Result<Self> {
+impl StoredKey {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let (start, length): (Option<i64>, Option<i64>) = (row.get(6)?, row.get(7)?);
+        let extent =
+            |(start, length)| Extent { generation: 0, start: from_db(start), length: from_db(length) };
         let (key, version, changed, schema) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        let (value, list, is_whole) = (row.get(5)?, start.zip(length), true);
-        let read = SharedRow { key, version, changed, schema, value, list, checksum: row.get(4)?, is_whole };
-        Ok(SharedRow { is_whole: read.sum(scope) == read.checksum, ..read })
-    }
-
-    fn sum(&self, scope: i64) -> i64 {
-        let SharedRow { key, version, changed, schema, value, list, .. } = self;
-        seal::of_shared(scope, key, (*version, *changed), *schema, value.as_deref(), *list)
+        let (value, extent) = (row.get(5)?, start.zip(length).map(extent));
+        let checksum = row.get(4)?;
+        Ok(StoredKey { row: SharedRow { key, version, changed, schema, value, extent }, checksum })
     }
 
     fn checked(self, scope: &ScopeRow) -> Result<Self, SessionError> {
@@ -68,23 +53,23 @@ impl SharedRow {
 
     /// Refuses a row that is not what was written.
     pub(super) fn check(&self, scope: &ScopeRow) -> Result<(), SessionError> {
-        if self.is_whole {
+        if self.row.sum(scope.scope) == self.checksum {
             return Ok(());
         }
-        Err(scope.damaged(&format!("checksum mismatch of the row of key \"{}\"", self.key)))
+        Err(scope.damaged(&format!("checksum mismatch of the row of key \"{}\"", self.row.key)))
     }
 
     fn find(desk: &Desk, scope: &ScopeRow, key: &str) -> Result<Option<Self>, SessionError> {
         let failed = failed("read a shared value");
         let mut query = desk.connection.prepare_cached(shared_by!(" AND key = ?2")).map_err(failed)?;
-        let row = query.query_row(params![scope.scope, key], |row| SharedRow::read(scope.scope, row));
+        let row = query.query_row(params![scope.scope, key], StoredKey::read);
         row.optional().map_err(failed)?.map(|row| row.checked(scope)).transpose()
     }
 
     /// The rows of all keys of a scope: each of them, and no other.
     fn all(desk: &Desk, scope: &ScopeRow) -> Result<Vec<Self>, SessionError> {
-        let rows = SharedRow::read_all(desk, scope)?;
-        let rows: Vec<SharedRow> =
+        let rows = StoredKey::read_all(desk, scope)?;
+        let rows: Vec<StoredKey> =
             rows.into_iter().map(|row| row.checked(scope)).collect::<Result<_, _>>()?;
         scope.check_cells(rows.iter().fold(0, |sum, row| sum ^ row.checksum))?;
         Ok(rows)
@@ -94,20 +79,21 @@ impl SharedRow {
     pub(super) fn read_all(desk: &Desk, scope: &ScopeRow) -> Result<Vec<Self>, SessionError> {
         let failed = failed("read shared values");
         let mut query = desk.connection.prepare_cached(shared_by!("")).map_err(failed)?;
-        let rows = query.query_map([scope.scope], |row| SharedRow::read(scope.scope, row));
+        let rows = query.query_map([scope.scope], StoredKey::read);
         rows.and_then(Iterator::collect).map_err(failed)
     }
 
     pub(super) fn head(&self) -> Result<Head, SessionError> {
-        match (&self.value, self.extent()) {
+        match (&self.row.value, self.row.extent) {
             (Some(text), _) => read_json("shared value", text).map(Head::Json),
             (None, extent) => Ok(Head::List(extent.unwrap_or(Extent { generation: 0, start: 0, length: 0 }))),
         }
     }
 
-    fn extent(&self) -> Option<Extent> {
-        let (start, length) = self.list?;
-        Some(Extent { generation: 0, start: from_db(start), length: from_db(length) })
+    /// What it says about the next change.
+    fn before(&self) -> SharedHead {
+        let SharedRow { extent, changed, .. } = self.row;
+        SharedHead { extent, changed, checksum: self.checksum }
     }
 
     /// If only new items of a list are read: which list it is, and after which version of the scope.
@@ -117,25 +103,25 @@ impl SharedRow {
         request: &GetSession,
         scope: Scope,
     ) -> Result<Option<(Extent, u64)>, SessionError> {
-        let Some(extent) = self.extent() else { return Ok(None) };
-        let stored = desk.schemas.text(&desk.connection, self.schema)?;
-        let after = request.items_after(scope, &self.key, (from_db(self.changed), &stored));
+        let Some(extent) = self.row.extent else { return Ok(None) };
+        let stored = desk.schemas.text(&desk.connection, self.row.schema)?;
+        let after = request.items_after(scope, &self.row.key, (from_db(self.row.changed), &stored));
         Ok(after.map(|after| (extent, after)))
     }
 
     fn held(&self, desk: &mut Desk, scope: &ScopeRow) -> Result<Held, SessionError> {
         let cell = match self.head()? {
             Head::Json(value) => StoredValue::from(value),
-            Head::List(extent) => StoredValue::list(shared_items(desk, scope, &self.key, extent)?),
+            Head::List(extent) => StoredValue::list(shared_items(desk, scope, &self.row.key, extent)?),
         };
-        Ok(Held { cell, schema: desk.schemas.text(&desk.connection, self.schema)? })
+        Ok(Held { cell, schema: desk.schemas.text(&desk.connection, self.row.schema)? })
     }
 }
 
 /// The values of a shared scope.
 pub(super) fn shared_values(desk: &mut Desk, scope: &ScopeRow) -> Result<Values, SessionError> {
-    let rows = SharedRow::all(desk, scope)?;
-    let held = rows.into_iter().map(|row| Ok((Arc::from(row.key.as_str()), row.held(desk, scope)?)));
+    let rows = StoredKey::all(desk, scope)?;
+    let held = rows.into_iter().map(|row| Ok((Arc::from(row.row.key.as_str()), row.held(desk, scope)?)));
     held.collect::<Result<Vec<_>, SessionError>>().map(|values| values.into_iter().collect())
 }
 
@@ -150,7 +136,7 @@ pub(super) fn shared_values_of(
     let (mut entries, mut appended) = (Vec::with_capacity(keys.len()), Vec::new());
     let mut is_whole = false;
     for key in keys {
-        let found = SharedRow::find(desk, row, &key)?;
+        let found = StoredKey::find(desk, row, &key)?;
         if found.is_none() && !is_whole {
             // It has no value, unless its row is lost.
             row.check_keys(desk)?;
@@ -162,7 +148,7 @@ pub(super) fn shared_values_of(
         };
         match (found, after) {
             (Some(found), Some((extent, after))) => {
-                let items = items_after(desk, row, (&found.key, extent), after)?;
+                let items = items_after(desk, row, (&found.row.key, extent), after)?;
                 let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
                 appended.push((key, Appended { length, items }));
             }
@@ -229,93 +215,55 @@ pub(super) fn write_shared(
     let schema = desk.schemas.number(&desk.connection, planner.schema.text())?;
     let planner = Planner { generation: ANEW, ..*planner };
     for (key, writes) in by_key(writes) {
-        let row = SharedRow::find(desk, &scope, key)?;
-        let found = match &row {
-            Some(row) => {
-                Some(Found { head: row.head()?, schema: desk.schemas.text(&desk.connection, row.schema)? })
+        let stored = StoredKey::find(desk, &scope, key)?;
+        let found = match &stored {
+            Some(stored) => {
+                let schema = desk.schemas.text(&desk.connection, stored.row.schema)?;
+                Some(Found { head: stored.head()?, schema })
             }
             None => None,
         };
-        let plan = match planner.plan(found.as_ref(), None, &writes)? {
-            Plan::NeedsItems => {
-                let items = match &found {
-                    Some(Found { head: Head::List(extent), .. }) => {
-                        Some(shared_items(desk, &scope, key, *extent)?)
-                    }
-                    _ => None,
-                };
-                planner.plan(found.as_ref(), items, &writes)?
-            }
-            plan @ Plan::Change(_) => plan,
-        };
-        if let Plan::Change(change) = plan {
-            apply_shared(desk, &mut scope, key, schema, row.as_ref(), change)?;
+        let items = |extent| shared_items(desk, &scope, key, extent);
+        let change = planner.change_of(found.as_ref(), &writes, items)?;
+        for operation in scope.change(schema, key, stored.as_ref().map(StoredKey::before), change) {
+            perform(desk, &mut scope, operation)?;
         }
     }
     scope.store(&desk.connection)
 }
 
-/// Writes a change of a shared key, and keeps the row of its scope what it has to be.
-fn apply_shared(
-    desk: &Desk,
-    row: &mut ScopeRow,
-    key: &str,
-    schema: i64,
-    stored: Option<&SharedRow>,
-    change: Change,
-) -> Result<(), SessionError> {
-    if change == Change::Nothing {
-        return Ok(());
-    }
-    let failed = failed("write a shared value");
+/// Performs an operation on the rows of a scope.
+fn perform(desk: &Desk, scope: &mut ScopeRow, operation: ScopeOperation) -> Result<(), SessionError> {
     let run = |statement: &str, values: &[&dyn rusqlite::ToSql]| {
         let statement = desk.connection.prepare_cached(statement);
-        statement.and_then(|mut statement| statement.execute(values)).map(drop).map_err(failed)
+        let done = statement.and_then(|mut statement| statement.execute(values));
+        done.map(drop).map_err(failed("write a shared value"))
     };
-    let (scope, version) = (row.scope, to_db(row.version));
-    let before = stored.and_then(|stored| Some((stored.extent()?, stored.changed)));
-    let appended_to = before.filter(|(before, _)| change.only_appends(*before));
-    let changed = appended_to.map_or(version, |(_, changed)| changed);
-    row.cells ^= stored.map_or(0, |stored| stored.checksum);
-    let kept = match &change {
-        Change::List(extent, _) if extent.generation != ANEW => Some(extent.start),
-        _ => None,
-    };
-    let first = kept.map_or(i64::MAX, to_db);
-    if before.is_some() && first > 0 {
-        run(
+    let (number, version) = (scope.scope, to_db(scope.version));
+    match operation {
+        ScopeOperation::DropItems { key, before } => run(
             "DELETE FROM stepfold_shared_items WHERE scope = ?1 AND key = ?2 AND place < ?3",
-            &[&scope, &key, &first],
-        )?;
-    }
-    let (value, list) = match &change {
-        Change::Nothing | Change::Remove => {
-            run("DELETE FROM stepfold_shared WHERE scope = ?1 AND key = ?2", &[&scope, &key])?;
-            return remember_removal(&desk.connection, row, key);
+            &[&number, &key, &before],
+        ),
+        ScopeOperation::Remove { key } => {
+            run("DELETE FROM stepfold_shared WHERE scope = ?1 AND key = ?2", &[&number, &key])?;
+            remember_removal(&desk.connection, scope, &key)
         }
-        Change::Json(value) => (Some(value.to_string()), None),
-        Change::List(extent, _) => (None, Some((to_db(extent.start), to_db(extent.length)))),
-    };
-    let (start, length) = (list.map(|(start, _)| start), list.map(|(_, length)| length));
-    let checksum = seal::of_shared(scope, key, (version, changed), schema, value.as_deref(), list);
-    run(
-        "INSERT INTO stepfold_shared (scope, key, version, changed, schema, value, start, length, checksum) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (scope, key) DO UPDATE SET \
-         version = ?3, changed = ?4, schema = ?5, value = ?6, start = ?7, length = ?8, checksum = ?9",
-        &[&scope, &key, &version, &changed, &schema, &value, &start, &length, &checksum],
-    )?;
-    row.cells ^= checksum;
-    let Change::List(extent, rows) = change else { return Ok(()) };
-    for (place, items) in rows {
-        for (place, item) in (place..).zip(items).filter(|(place, _)| *place >= extent.start) {
-            let (place, item) = (to_db(place), item.to_string());
+        ScopeOperation::Put { row, checksum } => {
+            let (start, length) = row.list().unzip();
+            let SharedRow { key, changed, schema, value, .. } = &row;
             run(
-                "INSERT INTO stepfold_shared_items (scope, key, place, version, item, checksum) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
-                 ON CONFLICT (scope, key, place) DO UPDATE SET version = ?4, item = ?5, checksum = ?6",
-                &[&scope, &key, &place, &version, &item, &seal::of_item(scope, key, (place, version), &item)],
-            )?;
+                "INSERT INTO stepfold_shared (scope, key, version, changed, schema, value, start, length, checksum) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (scope, key) DO UPDATE SET \
+                 version = ?3, changed = ?4, schema = ?5, value = ?6, start = ?7, length = ?8, checksum = ?9",
+                &[&number, key, &version, changed, schema, value, &start, &length, &checksum],
+            )
         }
+        ScopeOperation::PutItem { key, place, checksum, item } => run(
+            "INSERT INTO stepfold_shared_items (scope, key, place, version, item, checksum) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+             ON CONFLICT (scope, key, place) DO UPDATE SET version = ?4, item = ?5, checksum = ?6",
+            &[&number, &key, &place, &version, &item, &checksum],
+        ),
     }
-    Ok(())
 }

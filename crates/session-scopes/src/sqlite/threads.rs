@@ -287,7 +287,7 @@ impl Drop for Threads {
 
 /// How many pages of the log are copied to the file at once: with those of the jobs until it is looked at again, 4 MB. The
 /// same pages change again and again, so that waiting longer copies less; but the file stays as large as the log once was.
-pub(super) const LOG_PAGES: i64 = 900;
+pub(super) const LOG_PAGES: i64 = 800;
 
 /// How many jobs run before the size of the log is looked at again.
 const LOOK_AFTER: usize = 32;

@@ -9,11 +9,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::branches;
 use super::cells::{Stored, stored};
-use super::changes::ScopeRow;
 use super::history::{History, SessionRow, all_rewinds};
 use super::inbox;
 use super::seal::{self, EventSeal};
-use super::shared::{SharedRow, shared_items};
+use super::shared::{StoredKey, shared_items};
 use super::tables::Meta;
 use super::threads::Desk;
 use super::trail::{self, Trail};
@@ -25,6 +24,7 @@ use crate::ids::{AppId, EventId, SessionKey, UserId};
 use crate::rows::{Head, Segment};
 use crate::scope::Scope;
 use crate::seal::{row_number, version_of};
+use crate::shared::ScopeRow;
 use crate::store::{FaultPlace, Verified, VerifySessions};
 use crate::time::Timestamp;
 
@@ -447,14 +447,14 @@ fn check_scope(desk: &mut Desk, report: &mut Verified, app: &AppId, user: Option
         Ok(None) => return report.missing(place(None), "not found"),
         Err(error) => return report.damaged(place(None), told(&error)),
     };
-    let rows = match SharedRow::read_all(desk, &scope) {
+    let rows = match StoredKey::read_all(desk, &scope) {
         Ok(rows) => rows,
         Err(error) => return report.damaged(place(None), told(&error)),
     };
     for row in &rows {
         report.values += 1;
         if let Err(error) = check_shared(desk, &scope, row) {
-            report.damaged(place(Some(&row.key)), told(&error));
+            report.damaged(place(Some(&row.row.key)), told(&error));
         }
     }
     if let Err(error) = scope.check_cells(rows.iter().fold(0, |sum, row| sum ^ row.checksum)) {
@@ -462,10 +462,10 @@ fn check_scope(desk: &mut Desk, report: &mut Verified, app: &AppId, user: Option
     }
 }
 
-fn check_shared(desk: &mut Desk, scope: &ScopeRow, row: &SharedRow) -> Result<(), SessionError> {
+fn check_shared(desk: &mut Desk, scope: &ScopeRow, row: &StoredKey) -> Result<(), SessionError> {
     row.check(scope)?;
     if let Head::List(extent) = row.head()? {
-        shared_items(desk, scope, &row.key, extent)?;
+        shared_items(desk, scope, &row.row.key, extent)?;
     }
-    desk.schemas.text(&desk.connection, row.schema).map(drop)
+    desk.schemas.text(&desk.connection, row.row.schema).map(drop)
 }

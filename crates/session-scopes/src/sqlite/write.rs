@@ -5,21 +5,20 @@ use stepfold_state_core::state::{Delta, Write};
 
 use super::branches;
 use super::cells::{SessionCells, Written, stored_all, stored_since};
-use super::changes::{ScopeRow, Scopes};
 use super::claims;
 use super::error::failed;
-use super::history::{History, SessionRow, not_newest};
+use super::history::{History, Opened, SessionRow, not_newest};
 use super::inbox;
 use super::past::row_at;
 use super::read;
-use super::seal::{self, EventSeal, State};
+use super::seal::{self, State};
 use super::shared::write_shared;
 use super::sweep::sweep;
 use super::tables::Meta;
 use super::threads::Desk;
 use super::trail::{CellRow, IS_VALUE, check_version_fits};
 use crate::apply::{WritesOf, made_id};
-use crate::digest::{Content, genesis};
+use crate::digest::genesis;
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
@@ -28,6 +27,7 @@ use crate::rows::{Planner, Segment, forked, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Values};
+use crate::shared::ScopeRow;
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
     PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
@@ -175,10 +175,11 @@ fn write_both(
 
 pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Result<Receipt, SessionError> {
     let AppendEvent { key, expected, event, schema, .. } = request;
-    let row = SessionRow::get(&desk.connection, key)?;
-    if let Some(receipt) = repeated(desk, &row, key, event, body)? {
-        return Ok(claims::repeated(&row, request.into(), receipt));
+    let opened = Opened::read(&desk.connection, key, Some(&event.id))?;
+    if let Some(receipt) = repeated(desk, &opened, key, event, body)? {
+        return Ok(claims::repeated(&opened.row, request.into(), receipt));
     }
+    let Opened { row, scopes, .. } = opened;
     let fence = claims::check(desk, &row, request.into())?;
     expected.check(key, row.version)?;
     let split = by_scope(&event.actions.delta);
@@ -186,56 +187,43 @@ pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Resu
     let planner = Planner { schema, what: WritesOf::Event(&event.id), generation: version };
     let written = SessionCells::new(desk, row.number, version).write(&planner, &split.session)?;
     write_both(desk, key, &planner, &split)?;
-    let receipt = commit(desk, key, &row, event, body, &written)?;
+    let receipt = commit(desk, key, &row, (event, body), &written)?;
+    let receipt = receipt.with_scopes(scopes.versions().after(&split));
     claims::commit(desk, &row, request.into(), fence, receipt)
 }
 
 /// The first receipt, if the event was committed already.
 fn repeated(
     desk: &Desk,
-    row: &SessionRow,
+    opened: &Opened,
     key: &SessionKey,
     event: &Event,
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
-    let failed = failed("find an event");
-    let mut query = desk
-        .connection
-        .prepare_cached(
-            "SELECT number, body = ?3 AND at = ?4 FROM stepfold_events WHERE number >> 32 = ?1 AND id = ?2",
-        )
-        .map_err(failed)?;
-    let id = &event.id;
-    let found: Option<(i64, bool)> = query
-        .query_row(params![row.number, id.as_str(), body, event.at.as_micros()], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })
-        .optional()
-        .map_err(failed)?;
-    match found {
-        None => Ok(None),
-        Some((number, true)) => {
-            let scopes = Scopes::read(&desk.connection, key)?.versions();
-            Ok(Some(Receipt::new(id.clone(), version_of(number)).with_scopes(scopes)))
-        }
-        Some((_, false)) => Err(SessionError::event_reused(key, id)),
+    let Some(number) = opened.event else { return Ok(None) };
+    let query = desk.connection.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM stepfold_events WHERE number = ?1 AND body = ?2 AND at = ?3)",
+    );
+    let given = params![number, body, event.at.as_micros()];
+    let is_same = query.and_then(|mut query| query.query_row(given, |row| row.get(0)));
+    if is_same.map_err(failed("find an event"))? {
+        let receipt = Receipt::new(event.id.clone(), version_of(number));
+        return Ok(Some(receipt.with_scopes(opened.scopes.versions())));
     }
+    Err(SessionError::event_reused(key, &event.id))
 }
 
-/// Adds an event with what it leaves, as the next one of the session.
+/// Adds an event with what it leaves, as the next one of the session. The receipt lacks the versions of the scopes.
 fn commit(
     desk: &Desk,
     key: &SessionKey,
     row: &SessionRow,
-    event: &Event,
-    body: &str,
+    (event, body): (&Event, &str),
     written: &Written,
 ) -> Result<Receipt, SessionError> {
     let (version, at) = (row.version + 1, event.at.as_micros());
     check_version_fits(version)?;
     let number = row_number(row.number, version);
-    let content = Content::new(version, event.id.as_str(), event.at, body);
-    let state = row.state_after(content, written.cells, event.actions.rewound_to().is_some());
     run(
         desk,
         "INSERT INTO stepfold_events (number, at, id, trail, body, seal) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -245,7 +233,7 @@ fn commit(
             &event.id.as_str(),
             &written.trail.to_text(number)?,
             &body,
-            &EventSeal::new(number, at, state),
+            &row.seal_after(event, body, written.cells),
         ],
     )?;
     let (app, user, was) = (key.app.as_str(), key.user.as_str(), row.updated.as_micros());
@@ -268,8 +256,7 @@ fn commit(
     if moved == 0 {
         return Err(not_newest(key, row.version));
     }
-    let scopes = Scopes::read(&desk.connection, key)?.versions();
-    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
+    Ok(Receipt::new(event.id.clone(), version))
 }
 
 /// Gives a new session the rows of keys that the session it was forked from had at a version: as they are, or as
@@ -341,10 +328,11 @@ pub(super) fn rewind(
     prepared: &Prepared,
 ) -> Result<Receipt, SessionError> {
     let Prepared { event, body } = prepared;
-    let row = SessionRow::get(&desk.connection, &request.key)?;
-    if let Some(receipt) = repeated(desk, &row, &request.key, event, body)? {
-        return Ok(claims::repeated(&row, request.into(), receipt));
+    let opened = Opened::read(&desk.connection, &request.key, Some(&event.id))?;
+    if let Some(receipt) = repeated(desk, &opened, &request.key, event, body)? {
+        return Ok(claims::repeated(&opened.row, request.into(), receipt));
     }
+    let Opened { row, scopes, .. } = opened;
     let fence = claims::check(desk, &row, request.into())?;
     request.expected.check(&request.key, row.version)?;
     check_version(&request.key, &row, request.to)?;
@@ -367,7 +355,8 @@ pub(super) fn rewind(
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         &[&row.number, &version, &to, &to_db(rewind.previous), &to_db(rewind.visible), &rewind.checksum],
     )?;
-    let receipt = commit(desk, &request.key, &row, event, body, &written)?;
+    let receipt = commit(desk, &request.key, &row, (event, body), &written)?;
+    let receipt = receipt.with_scopes(scopes.versions());
     claims::commit(desk, &row, request.into(), fence, receipt)
 }
 
@@ -451,8 +440,7 @@ fn delete_user(desk: &Desk, key: &SessionKey) -> Result<Vec<String>, SessionErro
         run(desk, statement, &[&scope])?;
     }
     // The readers of other sessions have seen what is gone, and must not take what comes for it.
-    row.version += 1;
-    (row.known, row.cells) = (row.version, 0);
+    row.erase(row.version + 1);
     row.store(connection)?;
     run(
         desk,

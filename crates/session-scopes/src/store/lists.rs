@@ -51,7 +51,7 @@ impl ListUsers {
 }
 
 /// Sessions of an app to be listed in which work is left and no worker is: the claim has expired, or entries wait in
-/// the inbox and there is no claim. The one that waits longest comes first.
+/// the inbox and there is no claim. The longest waiting comes first.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ListUnattended {

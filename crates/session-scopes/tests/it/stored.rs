@@ -63,7 +63,7 @@ fn kind() -> impl Strategy<Value = EventKind> {
 
 fn record() -> impl Strategy<Value = Record> {
     (text(), any::<u64>(), json_value())
-        .prop_map(|(format, version, data)| Record::new(format, version, data))
+        .prop_map(|(format, version, data)| Record::new(format, version, &data).unwrap())
 }
 
 /// Values for keys of all scopes; none is a removal.

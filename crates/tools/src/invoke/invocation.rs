@@ -116,7 +116,13 @@ impl Invocation {
     ///
     /// Their ids must be unique: see
     /// [`with_unique_call_ids`](stepfold_state_core::chat::with_unique_call_ids).
-    pub fn new(tools: &Tools, state: State, calls: Vec<ToolCall>, options: InvokeOptions) -> Self {
+    pub fn new(
+        tools: &Tools,
+        state: State,
+        calls: impl Into<Arc<[ToolCall]>>,
+        options: InvokeOptions,
+    ) -> Self {
+        let calls = calls.into();
         let access: Vec<CallAccess<'_>> =
             calls.iter().map(|call| access_of(tools, call, state.schema())).collect();
         let schedule = Schedule::new(&access);
@@ -132,7 +138,7 @@ impl Invocation {
             answered: BTreeMap::new(),
             ended: Vec::new(),
             errors: BTreeMap::new(),
-            calls: calls.into(),
+            calls,
             shared: Arc::new(InvocationContext {
                 cancellation: options.cancellation.child_token(),
                 progress: Progress::default(),
@@ -184,7 +190,7 @@ impl Invocation {
     pub fn resume(
         tools: &Tools,
         state: State,
-        calls: Vec<ToolCall>,
+        calls: impl Into<Arc<[ToolCall]>>,
         finished: Vec<Option<CallOutcome>>,
         options: InvokeOptions,
     ) -> Self {
@@ -264,6 +270,48 @@ impl Invocation {
                 biased;
                 Some((call, finished)) = self.running.next() => self.finish_call(call, finished),
                 (call, report) = self.shared.progress.next() => self.tell_progress(call, report),
+            }
+        }
+    }
+
+    /// The calls that have ended by now as well, directly after one [finished](CallEvent::Finished): for a host that
+    /// commits at once what ended at the same moment. Nothing is waited for, and nothing starts.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolCall;
+    /// use stepfold_state_core::state::{Schema, State};
+    /// use stepfold_tools::{CallEvent, Invocation, InvokeOptions, Tool, ToolError, Tools};
+    ///
+    /// async fn work() -> Result<(), ToolError> {
+    ///     Ok(())
+    /// }
+    /// let tools = Tools::of([Tool::new("work", "Works.", work).build().unwrap()]).unwrap();
+    /// let state = State::new(&Schema::builder().build().unwrap());
+    /// let calls = ["c1", "c2"].map(|id| ToolCall::new(id, "work", json!({}))).to_vec();
+    ///
+    /// let mut invocation = Invocation::new(&tools, state, calls, InvokeOptions::default());
+    /// assert_eq!(invocation.next().await, Some(CallEvent::Starting { calls: vec![0, 1] }));
+    /// assert_eq!(invocation.next().await, Some(CallEvent::Finished { call: 0 }));
+    /// assert_eq!(invocation.also_finished(), [1]);
+    /// # });
+    /// ```
+    pub fn also_finished(&mut self) -> Vec<usize> {
+        let mut calls = Vec::new();
+        loop {
+            while let Some(CallEvent::Finished { call }) = self.events.front() {
+                calls.push(*call);
+                self.events.pop_front();
+            }
+            // What a tool reported before its end is told before it.
+            if !self.events.is_empty() {
+                return calls;
+            }
+            match self.running.next().now_or_never() {
+                Some(Some((call, finished))) => self.finish_call(call, finished),
+                Some(None) | None => return calls,
             }
         }
     }

@@ -93,7 +93,12 @@ impl Watch {
     /// What is not under way any more.
     fn ended(&mut self, run: &str, event: &Event) {
         match &event.kind {
-            EventKind::Answered { place, .. } | EventKind::Asks { place, .. } => {
+            EventKind::Answered(items) => {
+                for item in items {
+                    self.under_way.remove(&self.account.key(run, item.place));
+                }
+            }
+            EventKind::Asks { place, .. } => {
                 self.under_way.remove(&self.account.key(run, *place));
             }
             EventKind::Inner { place, event } => {

@@ -11,8 +11,8 @@ use stepfold_agent_loop::tools::{
     CallOutcome, CallStatus, CancellationToken, Effect, Tool, ToolContext, ToolError,
 };
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, Breakpoint, Event, EventKind, Exit, HookAction, HookContext, HookError,
-    HookPoint, HookResult, Need, Observer, ObserverError, Run, RunError, RunEvent, RunFault,
+    Agent, AgentBuilder, Answer, Breakpoint, Event, Exit, HookAction, HookContext, HookError, HookPoint,
+    HookResult, ItemOutcome, Need, Observer, ObserverError, Run, RunError, RunEvent, RunFault,
 };
 use tokio::sync::Notify;
 
@@ -188,8 +188,9 @@ async fn an_unknown_outcome_that_a_hook_has_still_to_see_is_counted_once() {
     let (place, call) = run.open_calls().remove(0);
     for pending_hook in [Some(0), Some(0), None] {
         let outcome = CallOutcome::without_result(&call, CallStatus::Unknown, "the bank says nothing");
-        let answer = Answer::Outcome { place, outcome: outcome.into(), stop: None, pending_hook };
-        run.commit(run.feed(answer, run.elapsed()).unwrap()).unwrap();
+        let mut item = ItemOutcome::new(place, outcome);
+        item.pending_hook = pending_hook;
+        run.commit(run.feed(Answer::Outcomes(vec![item]), run.elapsed()).unwrap()).unwrap();
         let unknown: Vec<&str> = run.unknown_calls().iter().map(|call| &*call.id).collect();
         assert_eq!(unknown, ["c1"], "{pending_hook:?}");
     }
@@ -402,7 +403,7 @@ async fn a_hook_that_had_failed_when_the_process_died() {
     running.await.unwrap_err();
     let mut run = start;
     let events: Vec<&Event> = stored.iter().filter_map(RunEvent::committed).collect();
-    let is_pending = |event: &&Event| matches!(event.kind, EventKind::Answered { pending_hook: Some(0), .. });
+    let is_pending = |event: &&Event| event.outcomes().iter().any(|item| item.pending_hook == Some(0));
     let last = events.iter().position(is_pending).unwrap();
     for event in &events[..=last] {
         run.commit((*event).clone()).unwrap();

@@ -49,7 +49,7 @@ impl Observer for DiesAt {
 
 /// `pay` must not run twice, `look` may.
 fn paying(notes: &Notes) -> AgentBuilder {
-    let tools = [notes.tool("pay"), notes.tool("look").effect(Effect::Pure)];
+    let tools = [notes.tool("pay"), notes.later("look").effect(Effect::Pure)];
     Agent::builder(script("assistant: > c1 pay()   > c2 look()\nassistant: done"))
         .tools(tools.map(|tool| tool.build().unwrap()))
 }
@@ -123,6 +123,35 @@ async fn interrupted_call_that_was_not_started() {
     assert_eq!(notes.text(), "", "nothing runs before its marker is committed");
     assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
     assert_eq!((notes.count("pay"), notes.count("look")), (1, 1));
+}
+
+/// What ended at the same moment is one commit: lost together if that is refused, and never run again if it is not.
+#[tokio::test]
+async fn calls_that_end_at_the_same_moment() {
+    let notes = Notes::default();
+    let tools = [notes.tool("pay"), notes.tool("look").effect(Effect::Pure)];
+    let agent = Agent::builder(script("assistant: > c1 pay()   > c2 look()\nassistant: done"))
+        .tools(tools.map(|tool| tool.build().unwrap()));
+    let plain = agent.build().unwrap();
+    let refused = play(&plain, "go", |run| run.observe(DiesAt::first("answered"))).await.unwrap_err();
+    assert_eq!(refused.unrecorded(), ["c1", "c2"]);
+    let run = Run::load(&plain, &refused.into_run().to_json()).unwrap();
+    assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
+    assert_eq!((notes.count("pay"), notes.count("look")), (1, 2));
+
+    notes.clear();
+    let run = died(&plain, DiesAt { event: "replied", after: 1 }).await;
+    assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
+    assert_eq!((notes.count("pay"), notes.count("look")), (1, 1));
+
+    // A hook may take its time: nothing that has ended waits for it.
+    let hooked = plain.to_builder().after_tool(|_| async { Ok(stepfold_agent_loop::HookAction::proceed()) });
+    for (agent, commits) in [(plain, 1), (hooked.build().unwrap(), 2)] {
+        let mut seen = Vec::new();
+        play(&agent, "go", |run| run.observe(&mut seen)).await.unwrap();
+        let answered = committed(&seen).into_iter().filter(|name| *name == "answered");
+        assert_eq!(answered.count(), commits);
+    }
 }
 
 /// What has its outcome is not run again.

@@ -123,6 +123,20 @@ impl Notes {
             Ok(arguments.clone())
         })
     }
+
+    /// The same, which runs after those that are ready at once have ended.
+    pub(crate) fn later(&self, name: &'static str) -> ToolBuilder {
+        let notes = self.clone();
+        Tool::new(name, "Does it.", move |RawArgs(arguments): RawArgs| {
+            let notes = notes.clone();
+            async move {
+                tokio::task::yield_now().await;
+                notes.add(name);
+                Ok::<_, ToolError>(arguments)
+            }
+        })
+        .parameters(json!({"additionalProperties": true, "properties": {}, "type": "object"}))
+    }
 }
 
 /// A model that keeps what it was asked.

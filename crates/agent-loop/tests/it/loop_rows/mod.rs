@@ -29,6 +29,7 @@ mod history;
 mod nested;
 mod observers;
 mod output;
+mod recorded;
 mod replay;
 
 use expect_test::Expect;

@@ -22,7 +22,10 @@ const SCRIPT: &str =
 fn looking() -> Agent {
     let look = Tool::new("look", "Looks.", |context: ToolContext| async move {
         context.report(json!("halfway"));
-        tokio::task::yield_now().await;
+        // Long after the other call, however slowly the events are read.
+        for _ in 0..32 {
+            tokio::task::yield_now().await;
+        }
         Ok::<_, ToolError>("found")
     });
     let look = look.parameters(json!({"additionalProperties": true, "type": "object"})).build().unwrap();

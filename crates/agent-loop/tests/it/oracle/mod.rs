@@ -163,19 +163,14 @@ fn kind_of(error: &RunError) -> &'static str {
 
 /// How each call ended, by its id, the end of its step included.
 fn statuses(seen: &[stepfold_agent_loop::RunEvent]) -> Vec<(String, CallStatus)> {
-    use stepfold_agent_loop::{EventKind, Fate, WorkOutcome};
+    use stepfold_agent_loop::EventKind;
     let mut statuses: Vec<(String, CallStatus)> = Vec::new();
     for event in seen.iter().filter_map(|event| event.committed()) {
         match &event.kind {
-            EventKind::Answered { outcome: WorkOutcome::Call(outcome), .. } => {
-                statuses.push((outcome.call_id().to_owned(), outcome.status));
-            }
-            EventKind::Replied { fates, .. } => {
-                let answered = fates.iter().filter_map(|(_, fate)| match fate {
-                    Fate::Answer(outcome) => Some((outcome.call_id().to_owned(), outcome.status)),
-                    _ => None,
-                });
-                statuses.extend(answered);
+            EventKind::Answered(_) | EventKind::Replied { .. } => {
+                let calls = event.outcomes();
+                let calls = calls.iter().filter_map(|item| item.outcome.call());
+                statuses.extend(calls.map(|outcome| (outcome.call_id().to_owned(), outcome.status)));
             }
             EventKind::Decided { decisions, .. } => {
                 let is_rejected =

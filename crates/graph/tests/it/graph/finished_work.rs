@@ -166,7 +166,7 @@ async fn a_refused_commit_names_what_is_lost_inside() {
             let json = serde_json::to_value(told).unwrap();
             let kind = &json["committed"]["kind"];
             let inner = &kind["inner"]["event"]["kind"];
-            kind["answered"].get(outcome).is_some() || inner["answered"].get(outcome).is_some()
+            kind["answered"][0].get(outcome).is_some() || inner["answered"][0].get(outcome).is_some()
         };
         let observer = FailsOnce { is_it, has_failed: false, go: Arc::default() };
         let run = Run::new(graph.agent(), items(json!([])), "run").unwrap();

@@ -1,7 +1,7 @@
 //! Cancelled in the middle, and after a crash.
 
 use expect_test::expect;
-use serde_json::json;
+use serde_json::{Value, json};
 use stepfold_agent_loop::tools::{CancellationToken, Effect};
 use stepfold_agent_loop::{Agent, Decision, Observer, ObserverError, Run, RunEvent};
 use stepfold_graph::{Graph, Node, NodeContext, NodeError, START};
@@ -119,7 +119,14 @@ fn once(notes: &Notes) -> Node {
     let notes = notes.clone();
     Node::new(move |node: NodeContext| {
         notes.add(format!("{} {}", node.item().unwrap(), node.idempotency_key()));
-        async move { Ok::<_, NodeError>(noted(&node)) }
+        // They end one after the other, in the order of their items.
+        let turns = node.item().and_then(Value::as_u64).unwrap_or_default();
+        async move {
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            Ok::<_, NodeError>(noted(&node))
+        }
     })
 }
 

@@ -93,10 +93,14 @@ impl Walked {
                         writeln!(text, "   {} waits, has {}", waiting.at, waiting.from.join(", ")).unwrap();
                     }
                 }
-                EventKind::Answered { place, outcome: WorkOutcome::Node(outcome), .. } => {
-                    if let Some(error) = &outcome.error {
-                        let tries = outcome.tries;
-                        writeln!(text, "   {place} {:?} ({tries}): {error}", outcome.status).unwrap();
+                EventKind::Answered(_) => {
+                    for item in event.outcomes() {
+                        let place = item.place;
+                        let WorkOutcome::Node(outcome) = item.outcome else { continue };
+                        if let Some(error) = &outcome.error {
+                            let tries = outcome.tries;
+                            writeln!(text, "   {place} {:?} ({tries}): {error}", outcome.status).unwrap();
+                        }
                     }
                 }
                 EventKind::Asks { place, requests } => {

@@ -27,7 +27,7 @@ async fn nul_and_any_unicode_survive(room: Room) -> Checked {
             &schema,
             &[("app:list", json!([text])), ("list", json!([text]))],
         )?)
-        .with_record(Record { format: text.to_owned(), version: 1, data: json!({text: text}) })
+        .with_record(Record::new(text.to_owned(), 1, &json!({text: text}))?)
         .with_metadata(text, text);
     room.append(&key, 0, full.clone(), &schema).await?;
     let session = room.get(&key).await?;
@@ -64,20 +64,20 @@ async fn deep_values_survive_up_to_the_limit(room: Room) -> Checked {
     let schema = schema()?;
     let key = room.create(&schema, "s1", json!({})).await?.key;
     let deepest = nested(MAX_DEPTH);
-    let record = |data| Record { format: "deep".to_owned(), version: 1, data };
+    let record = |data: Value| Record::new("deep", 1, &data);
     let full = event("e1")?
         .with_delta(crate::contract::room::delta(
             &schema,
             &[("any", deepest.clone()), ("app:list", deepest.clone())],
         )?)
-        .with_record(record(deepest.clone()))
+        .with_record(record(deepest.clone())?)
         .with_metadata("deep", deepest.clone());
     room.append(&key, 0, full.clone(), &schema).await?;
     let session = room.get(&key).await?;
     ensure_eq!(*session.events[0].event, full);
     ensure_eq!(session.to_json(), json!({"any": deepest, "app:list": deepest, "defaulted": 10}));
     // A record wraps values, and may be a little deeper than they are.
-    let too_deep = event("e2")?.with_record(record(nested(MAX_DEPTH + 17)));
+    let too_deep = event("e2")?.with_record(record(nested(MAX_DEPTH + 17))?);
     ensure_error!(room.append(&key, 1, too_deep, &schema).await, SessionError::TooDeep { .. });
     let deeper = nested(MAX_DEPTH + 1);
     let too_deep = event("e2")?.with_metadata("deep", deeper.clone());

@@ -115,7 +115,7 @@ async fn everything_on_an_event_survives(room: Room) -> Checked {
     let schema = schema()?;
     let key = room.create(&schema, "s1", json!({})).await?.key;
     let data = json!({"float": 1.0, "int": 1, "large": u64::MAX, "nested": [[], {}, null, "\u{0}"], "small": i64::MIN});
-    let record = Record { format: "run".to_owned(), version: 3, data };
+    let record = Record::new("run", 3, &data)?;
     let full = event("e1")?
         .with_kind(EventKind::new("approval"))
         .with_message(Message::user("first").with_extra("signature", "abc"))
