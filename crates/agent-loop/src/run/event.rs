@@ -329,7 +329,7 @@ impl Event {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Event, RunEvent};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;

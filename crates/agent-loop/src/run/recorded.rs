@@ -131,8 +131,8 @@ impl Event {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, RunEvent};
     ///
     /// # async fn count() -> Result<u32, ToolError> { Ok(12) }
