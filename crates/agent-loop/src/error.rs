@@ -13,7 +13,7 @@ use thiserror::Error as ThisError;
 use crate::decisions::DecisionError;
 
 /// An error of building an agent. All faults are listed.
-#[derive(Debug, ThisError)]
+#[derive(ThisError)]
 #[error("invalid agent '{agent}': {faults}")]
 #[non_exhaustive]
 pub struct AgentError {
@@ -23,6 +23,8 @@ pub struct AgentError {
     pub faults: Issues,
 }
 
+stepfold_state_core::debug_as_text!(AgentError, StartError);
+
 impl AgentError {
     /// Creates an error with these faults. For builders of other agents, such as graphs.
     pub fn new(agent: impl Into<String>, faults: impl IntoIterator<Item = Issue>) -> Self {
@@ -31,7 +33,7 @@ impl AgentError {
 }
 
 /// An error of beginning a run.
-#[derive(Debug, ThisError)]
+#[derive(ThisError)]
 #[non_exhaustive]
 pub enum StartError {
     /// The input does not fit the schema.

@@ -205,11 +205,7 @@ impl RunError {
     }
 }
 
-impl fmt::Debug for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunError").field("fault", &self.0.fault).field("run", self.outcome().run()).finish()
-    }
-}
+stepfold_state_core::debug_as_text!(RunError);
 
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

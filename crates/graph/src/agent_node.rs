@@ -8,10 +8,11 @@ use serde_json::Value;
 use stepfold_agent_loop::plan::{BranchAgent, EndedAgent, NotBegun, OpenBranch};
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, Planned};
 use stepfold_state_core::chat::{Message, Transcript};
-use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
+use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Template, Write};
 use stepfold_tools::{CancellationToken, panic_message};
 
 use super::context::{Kind, NodeContext, NodeError};
+use super::types;
 
 /// An agent, or a graph, as a node of a graph.
 ///
@@ -118,7 +119,7 @@ impl AnswerTo {
 
 #[derive(Clone)]
 enum Prompt {
-    Template(stepfold_state_core::state::Template),
+    Template(Template),
     Function(Arc<PromptFunction>),
 }
 
@@ -142,9 +143,9 @@ impl AgentNode {
 
     /// Sets the agent's request, in a separate conversation: a
     /// [template](stepfold_state_core::state::Template) over the state, in which `{item}` is the branch's
-    /// item.
+    /// item. The graph is not built with a key that its schema does not have.
     pub fn asks(mut self, template: impl Into<String>) -> Self {
-        self.prompt = Some(Prompt::Template(stepfold_state_core::state::Template::parse(template)));
+        self.prompt = Some(Prompt::Template(Template::parse(template)));
         self
     }
 
@@ -159,7 +160,8 @@ impl AgentNode {
     }
 
     /// Writes the agent's answer to this key: its [output](stepfold_agent_loop::AgentBuilder::output) if it
-    /// has one, otherwise its last text. An empty answer writes nothing.
+    /// has one, otherwise its last text. An empty answer writes nothing. The graph is not built with a key whose type can
+    /// never take it.
     pub fn answers(mut self, key: impl Into<String>) -> Self {
         self.answers.push(AnswerTo { key: key.into(), field: None });
         self
@@ -258,6 +260,41 @@ impl AgentNode {
         let shared: Vec<&str> = self.shared(graph).collect();
         let wanted = self.shared.iter().flatten();
         wanted.filter(|key| !shared.contains(&key.as_str())).cloned().collect()
+    }
+
+    /// The keys that the request names and the graph does not have. One that may be absent has to be a key, too.
+    pub(super) fn unknown_in_request<'a>(&'a self, graph: &'a Schema) -> impl Iterator<Item = &'a str> {
+        let template = match &self.prompt {
+            Some(Prompt::Template(template)) => Some(template),
+            _ => None,
+        };
+        let is_known = |name: &str| name == "item" || graph.key(name).is_some() || graph.is_open();
+        let names = template.into_iter().flat_map(Template::placeholders).map(|(name, _)| name);
+        // A dotted name is a key, or leads into the value of one.
+        names.filter(move |name| {
+            !name.match_indices('.').map(|(dot, _)| &name[..dot]).chain([*name]).any(is_known)
+        })
+    }
+
+    /// Why an answer cannot be written to a key, if its type tells: that of the agent's output or of a field of it, or text.
+    pub(super) fn misfit(&self, to: &AnswerTo, graph: &Schema) -> Option<String> {
+        // What is adjusted may have another output.
+        let output = self.agent().output_schema().filter(|_| self.adjust.is_none());
+        let kind = match (output, &to.field) {
+            (Some(output), Some(field)) => types::only(output.get("properties")?.get(field)?)?,
+            (Some(output), None) => types::only(output)?,
+            (None, None) if self.adjust.is_none() => "string",
+            _ => return None,
+        };
+        let declared = graph.key(&to.key)?.json_schema();
+        // A merge handler may take what is not of the key's type.
+        let is_refused = graph.write(to.key.as_str(), types::sample(kind)?).is_err();
+        (is_refused && types::excludes_as_item(declared, kind)).then(|| {
+            let (key, expected) = (&to.key, types::shown(declared));
+            let hint = if output.is_some() { "" } else { ": give the agent an output of that type" };
+            let kind = if output.is_some() { kind } else { "the text of an agent without output" };
+            format!("invalid type of the answer for \"{key}\": expected {expected}, found {kind}{hint}")
+        })
     }
 
     pub(crate) const fn is_in_conversation(&self, item: Option<&Value>) -> bool {

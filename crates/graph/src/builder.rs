@@ -124,7 +124,8 @@ impl GraphBuilder {
     }
 
     /// Goes from a node to `to`, in one branch for each item of the list under `key`, concurrently. When all
-    /// have finished, the graph continues after `to`, once; with an empty list, immediately.
+    /// have finished, the graph continues after `to`, once; with an empty list, immediately. A key whose type is not a list
+    /// is refused by [`build`](GraphBuilder::build); a value that is not a list is an error of the run.
     #[doc(alias("Send", "map_reduce"))]
     pub fn fan_out(mut self, from: impl Into<String>, to: impl Into<String>, key: impl Into<String>) -> Self {
         let key: String = key.into();
@@ -132,11 +133,11 @@ impl GraphBuilder {
         let listed = key.clone();
         let items = move |state: &stepfold_state_core::state::State| match state.get(listed.as_str()) {
             Some(value) => match value.to_json() {
-                Value::Array(items) => items,
-                Value::Null => Vec::new(),
-                value => vec![value],
+                Value::Array(items) => Ok(items),
+                Value::Null => Ok(Vec::new()),
+                value => Err(format!("its fan-out over \"{listed}\": expected a list, found {value}")),
             },
-            None => Vec::new(),
+            None => Ok(Vec::new()),
         };
         let wanted = Wanted::Each { node: to.into(), items: Arc::new(items), of, key: Some(key) };
         self.edges.push((from.into(), wanted));
@@ -151,6 +152,7 @@ impl GraphBuilder {
         to: impl Into<String>,
         items: impl Fn(&stepfold_state_core::state::State) -> Vec<Value> + Send + Sync + 'static,
     ) -> Self {
+        let items = move |state: &stepfold_state_core::state::State| Ok(items(state));
         let wanted =
             Wanted::Each { node: to.into(), items: Arc::new(items), of: "items".to_owned(), key: None };
         self.edges.push((from.into(), wanted));
@@ -230,7 +232,8 @@ impl GraphBuilder {
     ///
     /// # Errors
     /// [`AgentError`] with all faults: two nodes of one name, an edge to or from a node that is not there, a node that
-    /// cannot be reached, a join that cannot complete, limits of zero, a key that the schema does not have, an agent that cannot be built on the graph's keys.
+    /// cannot be reached, a join that cannot complete, limits of zero, a key that the schema does not have or whose type
+    /// does not fit, an agent that cannot be built on the graph's keys.
     pub fn build(self) -> Result<Graph, AgentError> {
         let GraphBuilder { agent, name, schema, mut nodes, edges, joins, max_branches, max_parallel } = self;
         let mut faults = check::names(&nodes);

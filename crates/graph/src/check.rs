@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use stepfold_state_core::state::{Issue, Schema};
+use stepfold_state_core::state::{Issue, KeySchema, Schema};
 use stepfold_tools::Effect;
 
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeRun, keys};
 use super::shape::{END, Edge, START, Shape, Target, shown};
+use super::types;
 
 impl Node {
     /// The nodes that it names itself.
@@ -44,7 +45,14 @@ pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Issue> {
 pub(super) fn items(key: Option<&str>, schema: &Schema) -> Option<Issue> {
     let key = key?;
     let is_known = schema.declares(key) || schema.is_open();
-    (!is_known).then(|| Issue::new(format!("fan-out over \"{key}\""), "not declared by the schema"))
+    let why = match schema.key(key).map(KeySchema::json_schema) {
+        _ if !is_known => "not declared by the schema".to_owned(),
+        Some(declared) if types::excludes(declared, "array") => {
+            format!("expected a list, found {}", types::shown(declared))
+        }
+        _ => return None,
+    };
+    Some(Issue::new(format!("fan-out over \"{key}\""), why))
 }
 
 /// Builds the agents of nodes that are builders; returns their faults.
@@ -146,9 +154,18 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Issue> {
         {
             faults.push(Issue::new(path(), format!("invalid output: {error}")));
         }
+        for key in agent.unknown_in_request(schema) {
+            let words = format!(
+                "unknown state key \"{key}\" in the request: declare it in the graph's schema, or double the braces \
+                 if it is text"
+            );
+            faults.push(Issue::new(path(), words));
+        }
         for to in &agent.answers {
             if let Err(error) = schema.check_write_to(&to.key, None) {
                 faults.push(Issue::new(path(), format!("invalid key of the answer: {error}")));
+            } else if let Some(words) = agent.misfit(to, schema) {
+                faults.push(Issue::new(path(), words));
             }
         }
     }

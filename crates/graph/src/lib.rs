@@ -98,6 +98,7 @@ mod per_run;
 mod planner;
 pub mod progress;
 mod shape;
+mod types;
 mod update;
 
 use std::fmt;

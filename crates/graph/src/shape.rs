@@ -72,7 +72,7 @@ pub(crate) struct Join {
 }
 
 pub(crate) type Choose = dyn Fn(&State) -> Choice + Send + Sync;
-pub(crate) type Items = dyn Fn(&State) -> Vec<Value> + Send + Sync;
+pub(crate) type Items = dyn Fn(&State) -> Result<Vec<Value>, String> + Send + Sync;
 
 /// The choice of a router: the nodes, or [`END`], and the reason.
 ///
@@ -314,10 +314,9 @@ impl<'a> Steps<'a> {
 
     fn items(&self, from: &str, items: &Items) -> Result<Vec<Value>, FeedError> {
         let found = std::panic::catch_unwind(AssertUnwindSafe(|| items(self.state)));
-        found.map_err(|panic| FeedError::Route {
-            node: shown(from),
-            words: format!("its items panicked: {}", panic_message(&*panic)),
-        })
+        found
+            .unwrap_or_else(|panic| Err(format!("its items panicked: {}", panic_message(&*panic))))
+            .map_err(|words| FeedError::Route { node: shown(from), words })
     }
 
     fn go(&mut self, target: Target) {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{ChatModel, ModelError};
 
+use crate::http::without_password;
 use crate::model::{Dialect, HttpModelBuilder};
 #[cfg(feature = "openai")]
 use crate::openai::{Api, OpenAi, OpenAiResponses, PRESETS, Preset};
@@ -128,7 +129,7 @@ pub fn model_with(
     } else {
         of_provider(name, look_up)?
     };
-    built.map_err(|source| NameError::Build { name: name.to_owned(), source })
+    built.map_err(|source| NameError::Build { name: shown(name), source })
 }
 
 /// The model that `look_up` finds under `STEPFOLD_MODEL`.
@@ -192,7 +193,7 @@ fn of_provider(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<B
     }
     #[cfg(not(feature = "openai"))]
     let _ = (model, look_up);
-    Err(NameError::Provider { name: name.to_owned(), provider: provider.to_owned(), known: known() })
+    Err(NameError::Provider { name: shown(name), provider: provider.to_owned(), known: known() })
 }
 
 /// A model of a provider with its own API.
@@ -296,7 +297,16 @@ fn needed(
 }
 
 fn form(name: &str) -> NameError {
-    NameError::Form { name: name.to_owned(), known: known() }
+    NameError::Form { name: shown(name), known: known() }
+}
+
+/// The name, without a password in its address.
+fn shown(name: &str) -> String {
+    match name.split_once('#') {
+        _ if !name.contains("://") => name.to_owned(),
+        Some((url, model)) => format!("{}#{model}", without_password(url)),
+        None => without_password(name).into_owned(),
+    }
 }
 
 /// All providers by name.

@@ -15,7 +15,7 @@ use stepfold_state_core::chat::{
 };
 
 use crate::Secret;
-use crate::http::{Connect, Progress, Target, base_url, client, pieces, send, sensitive};
+use crate::http::{Connect, Progress, Target, base_url, client, pieces, secrets_of, send, sensitive};
 use crate::layer::{Timeout, watch};
 use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
@@ -134,7 +134,8 @@ const KEEP_ALIVES: u32 = 5;
 pub struct HttpModelBuilder<D> {
     pub(crate) dialect: D,
     model: String,
-    base_url: Option<String>,
+    /// It may hold a password, though that is refused.
+    base_url: Option<Secret>,
     key: Option<Secret>,
     fresh_key: Option<FreshKey>,
     headers: Vec<(String, Secret)>,
@@ -166,7 +167,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
 
     /// Sets the base URL; by default that of the provider. It has no user, password, query or fragment.
     pub fn base_url(mut self, base_url: impl Into<String>) -> Self {
-        self.base_url = Some(base_url.into());
+        self.base_url = Some(Secret::from(base_url.into()));
         self
     }
 
@@ -250,7 +251,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
         let server = self.dialect.server();
         let name = |error: ModelError| error.with_provider(server.name).with_model(&self.model);
         let wrong = |message: String| name(ModelError::new(ModelErrorKind::InvalidRequest, message));
-        let base = base_url(self.base_url.as_deref().or(server.base_url)).map_err(wrong)?;
+        let base = base_url(self.base_url.as_ref().map(Secret::expose).or(server.base_url)).map_err(wrong)?;
         let has_key = self.key.as_ref().is_some_and(|key| !key.expose().is_empty());
         if server.needs_key && !has_key && self.fresh_key.is_none() {
             let message = match server.key_variables {
@@ -261,8 +262,8 @@ impl<D: Dialect> HttpModelBuilder<D> {
         }
         let headers = self.all_headers().map_err(wrong)?;
         let client = client(&self.connect).map_err(name)?;
-        let values = self.headers.iter().map(|(_, value)| value);
-        let secrets = self.key.iter().chain(values).chain(&self.connect.proxy).cloned().collect();
+        let secrets = self.key.iter().chain(self.headers.iter().map(|(_, value)| value)).cloned();
+        let secrets = secrets.chain(self.connect.proxy.iter().flat_map(secrets_of)).collect();
         Ok(HttpModel(Arc::new(Inner {
             id: format!("{}/{}", server.name, self.model),
             provider: server.name,

@@ -76,6 +76,8 @@ pub enum Bad {
     Said(String),
     /// It is of this kind.
     Kind(ModelErrorKind, String),
+    /// A piece of it is no JSON, or has another shape. After the finish that does not matter.
+    Unreadable(String),
 }
 
 impl Bad {
@@ -87,6 +89,7 @@ impl Bad {
         match self {
             Bad::Said(body) => classify(target, None, &HeaderMap::new(), &body),
             Bad::Kind(kind, message) => target.error(kind, message),
+            Bad::Unreadable(message) => target.error(ModelErrorKind::Malformed, message),
         }
     }
 }
@@ -110,9 +113,9 @@ pub(crate) fn json<T: DeserializeOwned>(piece: &Piece) -> Result<Option<T>, Bad>
     match parsed {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_data() => {
-            Err(Bad::malformed(format!("an event has an unknown shape: {error}")))
+            Err(Bad::Unreadable(format!("an event has an unknown shape: {error}")))
         }
-        Err(error) => Err(Bad::malformed(format!("{what}: {error}"))),
+        Err(error) => Err(Bad::Unreadable(format!("{what}: {error}"))),
     }
 }
 
@@ -207,9 +210,10 @@ impl<D: Decode> Reading<D> {
 
     /// Reads one piece. Some is the end.
     async fn step(&mut self, out: &mut Vec<Chunk>) -> Option<Result<(), ModelError>> {
+        let is_finished = self.decoder.is_finished();
         let next = if self.decoder.is_over() {
             None
-        } else if self.decoder.is_finished() {
+        } else if is_finished {
             // The reply is complete; whatever the server sends now does not change that.
             self.progress.finish();
             self.next_after_finish().await
@@ -228,6 +232,7 @@ impl<D: Decode> Reading<D> {
         };
         match read {
             Ok(()) => is_end.then_some(Ok(())),
+            Err(Bad::Unreadable(_)) if is_finished => None,
             Err(bad) => Some(Err(bad.into_error(&self.target))),
         }
     }

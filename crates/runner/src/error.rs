@@ -9,9 +9,15 @@ use thiserror::Error;
 /// An error of an invocation. Everything that was committed is kept.
 ///
 /// Clones share their contents: several callers may wait for one invocation.
-#[derive(Clone, Debug, Error)]
+#[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum RunnerError {
+    /// The form of an id is invalid, such as that of a user or of a session.
+    #[error("{source}")]
+    InvalidId {
+        /// The cause, with the id.
+        r#source: Arc<SessionError>,
+    },
     /// The store failed or rejected a request.
     #[error("the store failed in session {key}{}: {source}", lost(unrecorded))]
     Store {
@@ -174,7 +180,7 @@ pub enum RunnerError {
         key: Box<SessionKey>,
     },
     /// No run of the session is interrupted or paused.
-    #[error("nothing to resume in session {key}: its last run has ended")]
+    #[error("nothing to resume in session {key}: no run of it is interrupted or paused")]
     NothingToResume {
         /// The session.
         key: Box<SessionKey>,
@@ -275,6 +281,7 @@ impl RunnerError {
             SessionError::Conflict { .. } | SessionError::NotWaiting { .. } => {
                 RunnerError::Conflict { key, unrecorded, source }
             }
+            SessionError::InvalidId { .. } => RunnerError::InvalidId { source },
             SessionError::ClaimLost { .. } => RunnerError::ClaimLost { key, unrecorded, source },
             SessionError::Claimed { owner, expires, .. } => {
                 RunnerError::Claimed { key, owner: owner.clone(), expires: *expires, is_accepted: false }
@@ -308,6 +315,8 @@ impl RunnerError {
         }
     }
 }
+
+stepfold_state_core::debug_as_text!(RunnerError);
 
 /// The part of an error message about lost outcomes.
 fn lost(unrecorded: &[String]) -> String {

@@ -285,11 +285,10 @@ impl Runner {
     /// The key of a session of the runner's application.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] for invalid ids.
+    /// [`RunnerError::InvalidId`].
     pub fn key(&self, user: impl Into<Arc<str>>, id: impl Into<Arc<str>>) -> Result<SessionKey, RunnerError> {
         let app = self.0.app.clone();
-        let unknown = || SessionKey { app: app.clone(), user: no_user(), id: no_session() };
-        let failed = |error: SessionError| RunnerError::store(&unknown(), error);
+        let failed = |error: SessionError| RunnerError::InvalidId { source: Arc::new(error) };
         let user = UserId::new(user).map_err(failed)?;
         let id = SessionId::new(id).map_err(failed)?;
         Ok(SessionKey { app, user, id })

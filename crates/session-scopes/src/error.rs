@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 /// An error of an operation on a session. Nothing was changed, with one exception: after an error of the kind
 /// [`Transient`](ErrorKind::Transient) an append may or may not have been committed. Repeat it with the same event;
 /// it is committed once.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// The form of an id is invalid.
@@ -347,6 +347,8 @@ pub enum ErrorKind {
     /// The store is broken and needs a person.
     Broken,
 }
+
+stepfold_state_core::debug_as_text!(SessionError);
 
 impl SessionError {
     /// The kind of the error.

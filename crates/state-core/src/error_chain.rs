@@ -41,6 +41,19 @@ impl fmt::Display for ErrorChain<'_> {
     }
 }
 
+/// Makes the `Debug` of errors their text with their causes: it is what a `main` that returns an error prints.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_as_text {
+    ($($error:ty),+ $(,)?) => {$(
+        impl ::std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(&$crate::ErrorChain(self), f)
+            }
+        }
+    )+};
+}
+
 /// Appends `source` and its causes to a text that does not show them yet.
 pub(crate) fn push_causes(text: &mut String, source: Option<&(dyn Error + 'static)>) {
     let causes = || std::iter::successors(source, |error| (*error).source());

@@ -97,8 +97,7 @@ impl Calls {
         text: &str,
         now: Duration,
     ) -> Vec<Text> {
-        let open = self.open.remove(id);
-        let is_once = self.once.remove(id);
+        let (arguments, about) = self.end(id, now);
         let width = match self.form {
             Form::Terminal { width } => width,
             Form::Log => {
@@ -106,25 +105,42 @@ impl Calls {
                 return vec![Text::from(format!("  {id}{mark}: {}", brief_text(text, SHORT)))];
             }
         };
-        let mut about: Vec<String> =
-            open.iter().map(|open| seconds(now.saturating_sub(open.since))).collect();
-        if is_once {
-            about.push("at most once".to_owned());
-        }
-        let call = Call { tool, arguments: open.as_ref().map_or("{}", |open| &open.arguments), status, text };
+        let call = Call { tool, arguments: Some(&arguments), status, text };
         match self.is_verbose {
             true => call.in_full(&about, width),
-            false => vec![call.in_a_line(&about, width)],
+            false => vec![call.in_a_line("  ", &about, width)],
         }
+    }
+
+    /// A call of a run within has its outcome: a line, after the name of what it runs in.
+    pub(crate) fn finished_in(
+        &mut self,
+        name: &str,
+        id: &str,
+        (tool, status, text): (&str, CallStatus, &str),
+        now: Duration,
+    ) -> Text {
+        let (arguments, about) = self.end(id, now);
+        let about = if self.form.is_terminal() { about } else { Vec::new() };
+        let call = Call { tool, arguments: Some(&arguments), status, text };
+        call.in_a_line(&format!("    {name} | "), &about, self.form.width())
+    }
+
+    /// The arguments of a call that has ended, and what is told beside it: how long it took, and its effect.
+    fn end(&mut self, id: &str, now: Duration) -> (String, Vec<String>) {
+        let open = self.open.remove(id);
+        let took = open.as_ref().map(|open| seconds(now.saturating_sub(open.since)));
+        let once = self.once.remove(id).then(|| "at most once".to_owned());
+        (open.map_or_else(|| "{}".to_owned(), |open| open.arguments), took.into_iter().chain(once).collect())
     }
 }
 
-/// A call that has ended.
-struct Call<'a> {
-    tool: &'a str,
-    arguments: &'a str,
-    status: CallStatus,
-    text: &'a str,
+/// A call that has ended, or a branch, which has no arguments.
+pub(crate) struct Call<'a> {
+    pub(crate) tool: &'a str,
+    pub(crate) arguments: Option<&'a str>,
+    pub(crate) status: CallStatus,
+    pub(crate) text: &'a str,
 }
 
 impl Call<'_> {
@@ -138,27 +154,27 @@ impl Call<'_> {
         }
     }
 
-    /// The arguments and the result share what the rest leaves of the line, and neither takes what the other needs.
-    fn in_a_line(&self, about: &[String], width: usize) -> Text {
-        let about = about.iter().fold(String::new(), |about, part| about + " · " + part);
-        let taken = Text::from(format!("  ✓ {}() → {about}", self.tool)).width();
-        let room = width.saturating_sub(taken).max(16);
-        let (arguments, result) = (self.arguments, self.text);
-        let needs = |text: String| Text::from(text).width();
-        let (for_arguments, for_result) =
-            (needs(brief_arguments(arguments, usize::MAX)), needs(brief_result(result, usize::MAX)));
-        let half = room / 2;
-        let for_arguments = for_arguments.min(half.max(room.saturating_sub(for_result)));
-        let shown = brief_arguments(arguments, for_arguments);
-        let for_result = room.saturating_sub(Text::from(&shown).width());
+    /// The call in a line after `before`. The result has a third of it if it needs that, and the arguments have what they
+    /// need of the rest. What is told beside them has to fit.
+    pub(crate) fn in_a_line(&self, before: &str, about: &[String], width: usize) -> Text {
+        let wide = |text: &str| Text::from(text).width();
+        let parens = if self.arguments.is_some() { "()" } else { "" };
+        let room = width.saturating_sub(wide(&format!("{before}✓ {}{parens} → ", self.tool))).max(16);
+        let least = wide(&brief_result(self.text, usize::MAX)).min((room / 3).max(8));
+        let arguments = self.arguments.map(|arguments| brief_arguments(arguments, room - least));
+        let left = room - arguments.as_deref().map_or(0, wide);
+        let beside =
+            |parts: &[String]| parts.iter().fold(String::new(), |beside, part| beside + " · " + part);
+        let fits = |count: &usize| wide(&beside(&about[..*count])) + least <= left;
+        let about = beside(&about[..(0..=about.len()).rev().find(fits).unwrap_or(0)]);
         let (look, mark) = self.mark();
         let of_result = if self.status == CallStatus::Succeeded { Look::PLAIN } else { Look::BAD };
-        Text::from("  ")
+        Text::new(Look::DIM, before)
             .with(look, mark)
             .with(Look::STRONG, format!(" {}", self.tool))
-            .with(Look::DIM, format!("({shown})"))
+            .with(Look::DIM, arguments.map(|arguments| format!("({arguments})")).unwrap_or_default())
             .with(Look::DIM, " → ")
-            .with(of_result, brief_result(result, for_result))
+            .with(of_result, brief_result(self.text, left.saturating_sub(wide(&about))))
             .with(Look::DIM, &about)
             .wrapped(width, 0, 6)
     }
@@ -169,12 +185,13 @@ impl Call<'_> {
         let about = about.iter().fold(String::new(), |about, part| about + " · " + part);
         let head = Text::from("  ").with(look, mark).with(Look::STRONG, format!(" {}", self.tool));
         let mut lines = vec![head.with(Look::DIM, &about)];
-        let arguments = match serde_json::from_str(self.arguments) {
+        let arguments = self.arguments.unwrap_or("{}");
+        let arguments = match serde_json::from_str(arguments) {
             Ok(Value::Object(fields)) => fields
                 .iter()
                 .map(|(key, value)| Text::new(Look::DIM, format!("    {key} = ")).and(value.to_string()))
                 .collect(),
-            _ => vec![Text::from(format!("    {}", self.arguments))],
+            _ => vec![Text::from(format!("    {arguments}"))],
         };
         lines.extend(arguments.iter().map(|line| line.wrapped(width, 0, 6)));
         for line in self.text.lines() {

@@ -35,8 +35,10 @@ mod approval;
 mod brief;
 mod calls;
 mod changes;
+mod fields;
 mod markdown;
 mod print;
+mod steps;
 mod text;
 mod view;
 

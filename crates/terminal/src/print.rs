@@ -1,5 +1,6 @@
 //! The thin part: where text is written, how wide a terminal is, and what time it is.
 
+use std::fmt;
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +89,9 @@ pub struct Printer {
     name: String,
     reply: Option<Markdown>,
     is_in_log_reply: bool,
+    to: Output,
+    /// Whether nothing was shown yet.
+    is_first: bool,
     has_live: bool,
     is_live: bool,
     began: Instant,
@@ -107,13 +111,32 @@ impl Printer {
         Printer::in_form(stdout_form()).with_live_line(io::stdout().is_terminal())
     }
 
-    /// Shows runs in this form, without a live line.
+    /// Shows runs in this form on standard output, without a live line.
     pub fn in_form(form: Form) -> Self {
+        Printer::on(form, Output::Stdout)
+    }
+
+    /// Shows runs in this form elsewhere than on standard output; in that of a terminal with colors and a live line.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_terminal::{Form, Printer};
+    ///
+    /// let mut printer = Printer::to_writer(Form::Log, std::io::stderr());
+    /// printer.line("ready");
+    /// ```
+    pub fn to_writer(form: Form, writer: impl Write + Send + 'static) -> Self {
+        Printer::on(form, Output::Writer(Box::new(writer))).with_live_line(form.is_terminal())
+    }
+
+    fn on(form: Form, to: Output) -> Self {
         Printer {
             view: View::new(form),
             name: "assistant".to_owned(),
             reply: None,
             is_in_log_reply: false,
+            to,
+            is_first: true,
             has_live: false,
             is_live: false,
             began: Instant::now(),
@@ -165,7 +188,7 @@ impl Printer {
             Form::Log => text,
             Form::Terminal { width } => text.wrapped(width, 0, hang(text.as_str())),
         };
-        write(&text, "\n");
+        self.write(&text, "\n");
     }
 
     /// Shows a line in the background.
@@ -175,11 +198,10 @@ impl Printer {
 
     /// Shows what the user says.
     pub fn user(&mut self, text: &str) {
+        let above = Text::from(if self.is_first { "" } else { "\n" });
         match self.form() {
-            Form::Log => self.line(format!("\nyou: {text}")),
-            Form::Terminal { .. } => {
-                self.line(Text::from("\n").with(Look::USER, "❯ ").with(Look::STRONG, text));
-            }
+            Form::Log => self.line(above.and(format!("you: {text}"))),
+            Form::Terminal { .. } => self.line(above.with(Look::USER, "❯ ").with(Look::STRONG, text)),
         }
     }
 
@@ -219,8 +241,18 @@ impl Printer {
                 _ = turns.tick(), if self.has_live => self.turn(),
             }
         }
+        let rest = self.view.end();
+        self.show(rest);
         self.end_reply();
-        let outcome = invocation.outcome().await?;
+        let outcome = match invocation.outcome().await {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.line(Text::new(Look::BAD, "  ✗ ").and(error.to_string()));
+                return Err(error);
+            }
+        };
+        let unknown = self.view.unknown(&outcome.unknown_calls());
+        self.show(unknown.into_iter().map(Shown::Line).collect());
         if !matches!(outcome.exit(), Exit::Text | Exit::Output | Exit::End) {
             self.aside(&format!("  ({})", outcome.exit()));
         }
@@ -238,13 +270,17 @@ impl Printer {
             }
             _ => Vec::new(),
         };
+        self.show(shown);
+    }
+
+    fn show(&mut self, shown: Vec<Shown>) {
         for shown in shown {
             match shown {
                 Shown::Reply(text) => self.reply(&text),
                 Shown::ReplyEnd => self.end_reply(),
                 Shown::Line(line) => {
                     self.end_reply();
-                    write(&line, "\n");
+                    self.write(&line, "\n");
                 }
             }
         }
@@ -264,7 +300,7 @@ impl Printer {
         let now = self.began.elapsed();
         if let Some(line) = self.view.live(now).filter(|_| self.steady.is_none()) {
             self.is_live = true;
-            on_this_line(&mut anstream::stdout().lock(), &line);
+            self.to.on_this_line(&line);
         }
     }
 
@@ -273,15 +309,15 @@ impl Printer {
         match self.form() {
             Form::Log => {
                 if !std::mem::replace(&mut self.is_in_log_reply, true) {
-                    write(&Text::from(format!("{}: ", self.name)), "");
+                    self.write(&Text::from(format!("{}: ", self.name)), "");
                 }
-                write(&Text::from(text), "");
+                self.write(&Text::from(text), "");
             }
             Form::Terminal { width } => {
                 let reply =
                     self.reply.get_or_insert_with(|| Markdown::new(width, Text::new(Look::GOOD, "● ")));
                 let shown = reply.push(text);
-                write(&shown, "");
+                self.write(&shown, "");
             }
         }
     }
@@ -289,16 +325,22 @@ impl Printer {
     fn end_reply(&mut self) {
         self.end_live();
         if let Some(mut reply) = self.reply.take() {
-            write(&reply.end(), "");
+            self.write(&reply.end(), "");
         }
         if std::mem::take(&mut self.is_in_log_reply) {
-            write(&Text::from("\n"), "");
+            self.write(&Text::from("\n"), "");
         }
+    }
+
+    fn write(&mut self, text: &Text, end: &str) {
+        self.is_first = false;
+        let form = self.form();
+        self.to.write(text, end, form);
     }
 
     fn end_live(&mut self) {
         if std::mem::take(&mut self.is_live) {
-            on_this_line(&mut anstream::stdout().lock(), &Text::default());
+            self.to.on_this_line(&Text::default());
         }
     }
 }
@@ -319,8 +361,42 @@ pub fn on_this_line(terminal: &mut impl Write, text: &Text) {
     let _ = write!(terminal, "\r{}\x1b[K", text.to_ansi()).and_then(|()| terminal.flush());
 }
 
-fn write(text: &Text, end: &str) {
-    let mut out = anstream::stdout().lock();
-    // A reader that is gone is no failure.
-    let _ = write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush());
+/// Where a printer writes.
+enum Output {
+    Stdout,
+    Writer(Box<dyn Write + Send>),
+}
+
+impl Output {
+    fn write(&mut self, text: &Text, end: &str, form: Form) {
+        // A reader that is gone is no failure.
+        let _ = match (self, form) {
+            (Output::Stdout, _) => {
+                let mut out = anstream::stdout().lock();
+                write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush())
+            }
+            (Output::Writer(out), Form::Log) => {
+                write!(out, "{}{end}", text.to_plain()).and_then(|()| out.flush())
+            }
+            (Output::Writer(out), Form::Terminal { .. }) => {
+                write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush())
+            }
+        };
+    }
+
+    fn on_this_line(&mut self, text: &Text) {
+        match self {
+            Output::Stdout => on_this_line(&mut anstream::stdout().lock(), text),
+            Output::Writer(out) => on_this_line(out, text),
+        }
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Output::Stdout => "Stdout",
+            Output::Writer(_) => "Writer",
+        })
+    }
 }

@@ -10,6 +10,7 @@ pub use ::{schemars, serde};
 
 use crate::error::ToolError;
 use crate::extract::Extract;
+pub use crate::function::IntoToolError;
 use crate::function::ToolReturn;
 
 /// A type that can be an argument of a `#[tool]` function.
@@ -47,7 +48,7 @@ impl<T, E> Returned<Result<T, E>> {
     pub fn outcome(self) -> Finished
     where
         T: Serialize,
-        E: Into<ToolError>,
+        E: IntoToolError,
     {
         Finished(self.0.into_value())
     }

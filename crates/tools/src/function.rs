@@ -80,7 +80,18 @@ pub trait ToolReturn {
     fn into_value(self) -> Result<Value, ToolError>;
 }
 
-impl<T: Serialize, E: Into<ToolError>> ToolReturn for Result<T, E> {
+/// The error of a tool function.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the error of a tool",
+    label = "neither a `ToolError` nor a `std::error::Error`",
+    note = "return `Result<T, ToolError>`, and make the error of a text with `ToolError::new(text)`"
+)]
+pub trait IntoToolError: Into<ToolError> {}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<ToolError>> IntoToolError for E {}
+
+impl<T: Serialize, E: IntoToolError> ToolReturn for Result<T, E> {
     fn into_value(self) -> Result<Value, ToolError> {
         let value = self.map_err(Into::into)?;
         let no_form = |error| ToolError::permanent(format!("result cannot be serialised as JSON: {error}"));

@@ -343,11 +343,15 @@ impl Tool {
         let mut faults = Vec::new();
         for key in &self.0.access.reads {
             if schema.key(key).is_none() && !schema.is_open() {
-                faults.push(Issue::new(format!("state key \"{key}\""), "not declared by the schema"));
+                faults.push(undeclared(key));
             }
         }
         for (key, handler) in &self.0.access.writes {
-            if let Err(error) = schema.check_write_to(key, handler.as_ref()) {
+            if schema.key(key).is_none() && !schema.is_open() {
+                if !self.0.access.reads.contains(key) {
+                    faults.push(undeclared(key));
+                }
+            } else if let Err(error) = schema.check_write_to(key, handler.as_ref()) {
                 faults.push(Issue::new(format!("state key \"{key}\""), error.to_string()));
             }
         }
@@ -791,6 +795,11 @@ impl fmt::Debug for ToolBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ToolBuilder").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+fn undeclared(key: &str) -> Issue {
+    let words = "not declared: add it to the agent's schema, or to that of the graph around it";
+    Issue::new(format!("state key \"{key}\""), words)
 }
 
 /// Providers accept names of up to 64 letters, digits, `_` and `-`.

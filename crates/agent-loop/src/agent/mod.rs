@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use serde_json::Value;
 use stepfold_state_core::chat::{ChatModel, ModelParams, ToolSpec};
 use stepfold_state_core::state::{Schema, Template};
 use stepfold_tools::{Approval, CallLimits, Overflow, Resources, Tool, Tools, Toolset};
@@ -206,6 +207,11 @@ impl Agent {
             Some(offer) => offer.tools.get(name),
             None => self.config().toolset.static_tool(name),
         }
+    }
+
+    /// The JSON Schema of its [output](AgentBuilder::output), if it has one.
+    pub fn output_schema(&self) -> Option<&Value> {
+        self.output_spec().map(|spec| &spec.output.schema)
     }
 
     pub(crate) fn output_spec(&self) -> Option<&OutputSpec> {

@@ -215,7 +215,7 @@ fn an_approval_pauses_and_another_process_decides() {
         "resume a.toml",
         expect![[r#"
         | session s1
-        | error: nothing to resume in session a/local/s1: its last run has ended
+        | error: nothing to resume in session a/local/s1: no run of it is interrupted or paused
         exit 2
     "#]],
     );

@@ -61,7 +61,7 @@ fn what_may_run_again_does() {
         "resume a.toml",
         expect![[r#"
         | session s1
-        | error: nothing to resume in session a/local/s1: its last run has ended
+        | error: nothing to resume in session a/local/s1: no run of it is interrupted or paused
         exit 2
     "#]],
     );

@@ -100,7 +100,7 @@ impl Decoder {
     /// Reads an event of a stream.
     fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if !value.is_object() {
-            return Err(Bad::malformed("expected a JSON object as the event"));
+            return Err(Bad::Unreadable("expected a JSON object as the event".to_owned()));
         }
         let index = value["index"].as_u64().unwrap_or(0);
         // The kind is in two places; some servers send only one.
@@ -146,6 +146,9 @@ impl Decoder {
             self.stop_block(0, out);
         }
         self.stop_reason(&value["stop_reason"]);
+        // A whole JSON body is a complete reply, with or without a reason.
+        let by_calls = if self.calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls };
+        self.end.reason.get_or_insert(by_calls);
         self.end.is_over = true;
         Ok(())
     }

@@ -19,6 +19,8 @@ use crate::wire;
 pub struct Open {
     /// The role of the open message; `None` before the first one.
     speaker: Option<&'static str>,
+    /// Whether a message came that is not of the system: only those before are fields of the request.
+    has_begun: bool,
     /// Whether the last block may be marked for the cache, and is not yet.
     can_be_marked: bool,
 }
@@ -40,9 +42,10 @@ pub(super) fn write(
     out: &mut Vec<u8>,
 ) -> Result<(), ModelError> {
     wire::no_name(message)?;
+    open.has_begun |= message.role() != Role::System;
     match message.role() {
         // Those at the beginning are fields of the request.
-        Role::System if open.speaker.is_none() => Ok(()),
+        Role::System if !open.has_begun => Ok(()),
         Role::System if keeps_system && open.speaker == Some("user") => all(message, open, "system", out),
         // Most models take none later; the users of the API say it like this.
         Role::System => {
@@ -122,7 +125,7 @@ fn block(open: &mut Open, speaker: &'static str, mut wired: Value, extras: &Extr
         && wired["type"] != "redacted_thinking";
     wire::json(&wired, out);
     out.pop();
-    *open = Open { speaker: Some(speaker), can_be_marked };
+    *open = Open { speaker: Some(speaker), can_be_marked, ..*open };
 }
 
 fn mark(block: &mut Value, extras: &Extras) {

@@ -28,6 +28,8 @@ const PART: &str = "gemini";
 pub struct Open {
     /// The role of the open content; `None` before the first one.
     speaker: Option<&'static str>,
+    /// Whether a message came that is not of the system: only those before are a field of the request.
+    has_begun: bool,
     /// The ids of the last calls, and those that the server gave them.
     given: Arc<[(String, Value)]>,
 }
@@ -35,9 +37,10 @@ pub struct Open {
 /// Appends a message.
 pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
     wire::no_name(message)?;
+    open.has_begun |= message.role() != Role::System;
     match message.role() {
         // Those at the beginning are a field of the request.
-        Role::System if open.speaker.is_none() => {}
+        Role::System if !open.has_begun => {}
         // Later system messages are not supported.
         Role::System => {
             let text = format!("<system>\n{}\n</system>", message.text());

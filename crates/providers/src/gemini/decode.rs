@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use stepfold_state_core::chat::{
-    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, ToolCallChunk, ToolChoice, Usage,
+    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice,
+    Usage,
 };
 
 use super::content::{self, CALL_ID};
@@ -71,7 +72,7 @@ impl Decoder {
 
     fn response(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if !value.is_object() {
-            return Err(Bad::malformed("expected a JSON object as the event"));
+            return Err(Bad::Unreadable("expected a JSON object as the event".to_owned()));
         }
         if value.get("error").is_some_and(|error| !error.is_null()) {
             return Err(Bad::Said(value.to_string()));
@@ -88,7 +89,15 @@ impl Decoder {
         }
         let first = |candidate: &&Value| candidate["index"].as_u64().unwrap_or(0) == 0;
         let candidate = value["candidates"].as_array().into_iter().flatten().find(first);
-        candidate.map_or(Ok(()), |candidate| self.candidate(candidate, out))
+        let Some(candidate) = candidate else {
+            return Ok(());
+        };
+        self.candidate(candidate, out)?;
+        if self.end.is_over {
+            // A whole JSON body is a complete reply, with or without a reason.
+            self.end.reason.get_or_insert(FinishReason::Stop);
+        }
+        Ok(())
     }
 
     fn candidate(&mut self, candidate: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
@@ -131,6 +140,12 @@ impl Decoder {
         let signature = content::signature(part);
         if let Some(text) = part["text"].as_str() {
             let text = text.to_owned();
+            if text.is_empty() && signature.is_some() {
+                // A signature belongs to its part, also where that says nothing.
+                let part = if part["thought"] == true { Part::reasoning(text) } else { Part::text(text) };
+                out.push(Chunk::Part(Part { extras: signature.unwrap_or_default(), ..part }));
+                return;
+            }
             out.push(if part["thought"] == true { Chunk::Reasoning(text) } else { Chunk::Text(text) });
         } else if part["functionCall"].is_object() {
             self.call(&part["functionCall"], out);

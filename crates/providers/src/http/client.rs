@@ -1,6 +1,7 @@
 //! The HTTP client. Its TLS settings are made once for the process: reading the system's certificates takes
 //! longer than everything else.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -48,18 +49,41 @@ pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
     let url = url.trim().trim_end_matches('/');
     let parsed = reqwest::Url::parse(url).ok().filter(reqwest::Url::has_host);
     let Some(parsed) = parsed.filter(|url| matches!(url.scheme(), "http" | "https")) else {
+        let url = without_password(url);
         return Err(format!("invalid base URL `{url}`: must begin with http:// or https://"));
     };
     // They would not be sent, and would show in errors.
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err(
-            "invalid base URL: must not contain a user or a password; set a key or a header".to_owned()
-        );
+        let url = without_password(url);
+        return Err(format!(
+            "invalid base URL `{url}`: must not contain a user or a password; set a key or a header"
+        ));
     }
     if parsed.query().is_some() || parsed.fragment().is_some() {
         return Err(format!("invalid base URL `{url}`: must end with its path, without `?` and `#`"));
     }
     Ok(url.to_owned())
+}
+
+/// A URL, or what should be one, without the name and the password that it may begin with.
+pub(crate) fn without_password(url: &str) -> Cow<'_, str> {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => Cow::Owned(format!("{scheme}://***@{host}")),
+        (None, Some((_, host))) => Cow::Owned(format!("***@{host}")),
+        _ => Cow::Borrowed(url),
+    }
+}
+
+/// What of a proxy's address is secret: all of it, and its password, also where its characters are escaped.
+pub(crate) fn secrets_of(proxy: &Secret) -> Vec<Secret> {
+    let parsed = reqwest::Url::parse(proxy.expose()).ok();
+    let password = parsed.as_ref().and_then(reqwest::Url::password).map(str::to_owned);
+    // A query is where the library decodes.
+    let query = password.as_ref().map(|password| format!("http://x/?x={}", password.replace('+', "%2B")));
+    let decoded =
+        query.and_then(|url| Some(reqwest::Url::parse(&url).ok()?.query_pairs().next()?.1.into_owned()));
+    let password = password.into_iter().chain(decoded).filter(|password| !password.is_empty());
+    [proxy.clone()].into_iter().chain(password.map(Secret::from)).collect()
 }
 
 /// A header's value that does not show. Some characters cannot be sent in one.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt, stream};
+use reqwest::header::{HeaderMap, HeaderValue};
 use reqwest::{Client, Request, Response};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind, TimeoutKind};
 use tokio::time::timeout;
@@ -95,9 +96,10 @@ pub(crate) async fn pieces(
         let mut body = Vec::new();
         let read = read(response.bytes_stream().boxed(), MAX_ERROR, &mut body);
         let _ = timeout(MAX_ERROR_TIME, read).await;
-        return Err(classify(target, Some(status), &headers, &String::from_utf8_lossy(&body)));
+        let text = if encoding(&headers).is_some() { "".into() } else { String::from_utf8_lossy(&body) };
+        return Err(classify(target, Some(status), &headers, &text));
     }
-    if let Some(encoding) = response.headers().get("content-encoding").filter(|name| *name != "identity") {
+    if let Some(encoding) = encoding(response.headers()) {
         let message = format!("unsupported content encoding {encoding:?}: the request did not accept one");
         return Err(target.error(ModelErrorKind::Unsupported, message));
     }
@@ -106,28 +108,40 @@ pub(crate) async fn pieces(
     let content_type = content_type.split(';').next().unwrap_or("").trim();
     let bytes = response_bytes(response, progress, target);
     match content_type {
-        "text/event-stream" => Ok(events(bytes, target.clone())),
         "application/json" => whole(bytes, target).await,
-        // Some servers send no content type, or a wrong one.
-        "" | "text/plain" | "application/octet-stream" => sniffed(bytes, content_type, target).await,
+        // Some servers send no content type, or a wrong one: an error as JSON, say, in place of a stream.
+        "" | "text/event-stream" | "text/plain" | "application/octet-stream" => {
+            sniffed(bytes, content_type, target).await
+        }
         other => Err(unexpected(bytes, other, target).await),
     }
 }
 
-/// Detects the kind of a body by its first bytes, without a content type.
+/// How a body is encoded that should not be.
+fn encoding(headers: &HeaderMap) -> Option<&HeaderValue> {
+    headers.get("content-encoding").filter(|name| *name != "identity")
+}
+
+/// Detects the kind of a body by its first bytes, without a content type or with one that may be wrong.
 async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> Result<Pieces, ModelError> {
+    let is_stream = content_type == "text/event-stream";
+    let least = if is_stream { 1 } else { 6 };
     let mut head = Vec::new();
-    let mut start: &[u8] = &[];
-    while start.len() < 6
+    while start_of(&head).len() < least
         && let Some(more) = bytes.next().await
     {
         head.extend_from_slice(&more?);
-        start = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head).trim_ascii_start();
+        if start_of(&head).is_empty() && head.len() > BOM.len() {
+            // White space says nothing, however much of it comes.
+            head.clear();
+        }
     }
+    let start = start_of(&head);
     let fields: [&[u8]; 6] = [b"data", b"event:", b"id:", b"retry:", b"error:", b":"];
-    let is_events =
-        fields.iter().any(|field| start.starts_with(field)) || (start.is_empty() && content_type.is_empty());
     let is_json = matches!(start.first(), Some(b'{' | b'['));
+    let is_events = fields.iter().any(|field| start.starts_with(field))
+        || (start.is_empty() && content_type.is_empty())
+        || (is_stream && !is_json);
     let all = stream::iter([Ok(Bytes::from(head))]).chain(bytes).boxed();
     match (is_events, is_json) {
         (true, _) => Ok(events(all, target.clone())),
@@ -136,6 +150,13 @@ async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> 
             Err(unexpected(all, if content_type.is_empty() { "no type" } else { content_type }, target).await)
         }
     }
+}
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// What a body begins with, behind a byte order mark, or a part of one, and white space.
+fn start_of(head: &[u8]) -> &[u8] {
+    if BOM.starts_with(head) { &[] } else { head.strip_prefix(BOM).unwrap_or(head).trim_ascii_start() }
 }
 
 /// The error of a body that is not a reply.
@@ -154,7 +175,10 @@ async fn whole(mut bytes: ByteStream, target: &Target) -> Result<Pieces, ModelEr
         body.extend_from_slice(&more?);
     }
     match String::from_utf8(body) {
-        Ok(text) => Ok(stream::iter([Ok(Piece::Whole(text))]).boxed()),
+        Ok(text) => {
+            let text = text.trim_start_matches('\u{feff}').to_owned();
+            Ok(stream::iter([Ok(Piece::Whole(text))]).boxed())
+        }
         Err(_) => Err(target.error(ModelErrorKind::Malformed, "expected UTF-8 in the reply")),
     }
 }

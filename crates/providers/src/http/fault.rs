@@ -56,13 +56,39 @@ impl Target {
 
     /// A server's text: without keys, without line breaks, and not endless.
     pub(crate) fn clean(&self, text: &str) -> String {
-        let text = self.secrets.iter().fold(text.to_owned(), |text, secret| secret.redact(&text));
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = self.secrets.iter().fold(in_one_line(text), |text, secret| secret.redact(&text));
+        let text = self.secrets.iter().fold(text, without_half_of);
         match text.char_indices().nth(MAX_MESSAGE) {
             Some((end, _)) => format!("{}…", &text[..end]),
             None => text,
         }
     }
+}
+
+/// The beginning of a text, from which a message is made, without line breaks.
+fn in_one_line(text: &str) -> String {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let room = (8 * MAX_MESSAGE).saturating_sub(line.len());
+        let end = word.char_indices().nth(room).map(|(end, _)| end);
+        line.push_str(if line.is_empty() { "" } else { " " });
+        line.push_str(&word[..end.unwrap_or(word.len())]);
+        if end.is_some() {
+            break;
+        }
+    }
+    line
+}
+
+/// The text without the first half of a secret at its end, where what was read of it ends.
+fn without_half_of(mut text: String, secret: &Secret) -> String {
+    let secret = secret.expose();
+    let halves = (8..secret.len()).rev().filter_map(|length| secret.get(..length));
+    if let Some(half) = { halves }.find(|half| text.ends_with(half)) {
+        text.truncate(text.len() - half.len());
+        text.push_str("***");
+    }
+    text
 }
 
 /// The id that a server gave to a request.
@@ -111,7 +137,7 @@ fn now() -> SystemTime {
 /// The kind of a status without further information.
 fn of_status(status: u16, said: &Said) -> ModelErrorKind {
     match status {
-        401..=403 => ModelErrorKind::Authentication,
+        401..=403 | 407 => ModelErrorKind::Authentication,
         404 | 405 | 300..=399 => ModelErrorKind::NotFound,
         413 => ModelErrorKind::TooLong { limit: said.limit(), used: said.used() },
         451 => ModelErrorKind::Refused,
@@ -136,6 +162,7 @@ struct Said {
 
 impl Said {
     fn read(body: &str) -> Self {
+        let body = body.trim_start_matches('\u{feff}');
         let Ok(value) = serde_json::from_str::<Value>(body) else {
             return Said { message: body.to_owned(), ..Said::default() };
         };

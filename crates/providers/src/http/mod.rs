@@ -7,7 +7,7 @@ mod fault;
 mod guard;
 mod retry_after;
 
-pub(crate) use self::client::{Connect, base_url, client, sensitive};
+pub(crate) use self::client::{Connect, base_url, client, secrets_of, sensitive, without_password};
 pub(crate) use self::events::Event;
 #[cfg(test)]
 pub(crate) use self::events::Events;

@@ -10,15 +10,17 @@ use reqwest::header::HeaderMap;
 /// exhausted one of the counters `x-ratelimit-*` is filled up.
 pub(super) fn retry_after(headers: &HeaderMap, now: impl Fn() -> SystemTime) -> Option<Duration> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    if let Some(milliseconds) = header("retry-after-ms").and_then(|text| text.parse::<f64>().ok()) {
-        return duration(milliseconds / 1000.0);
-    }
-    if let Some(text) = header("retry-after") {
+    let milliseconds = header("retry-after-ms").and_then(|text| duration(text.parse::<f64>().ok()? / 1000.0));
+    let told = milliseconds.or_else(|| {
+        let text = header("retry-after")?;
         if let Ok(seconds) = text.parse::<f64>() {
             return duration(seconds);
         }
         let date = httpdate::parse_http_date(text).ok()?;
-        return Some(date.duration_since(now()).unwrap_or_default());
+        Some(date.duration_since(now()).unwrap_or_default())
+    });
+    if told.is_some() {
+        return told;
     }
     let waits = ["requests", "tokens"].into_iter().filter_map(|what| {
         let remaining = header(&format!("x-ratelimit-remaining-{what}"))?.parse::<f64>().ok()?;
@@ -83,6 +85,16 @@ mod tests {
         check(&[("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")], Some(5.0));
         check(&[("retry-after", "Sat, 06 Nov 1993 08:49:37 GMT")], Some(0.0));
         check(&[("retry-after-ms", "1500"), ("retry-after", "2")], Some(1.5));
+        // What cannot be read does not hide what can.
+        check(&[("retry-after-ms", "inf"), ("retry-after", "2")], Some(2.0));
+        check(
+            &[
+                ("retry-after", "soon"),
+                ("x-ratelimit-remaining-tokens", "0"),
+                ("x-ratelimit-reset-tokens", "2s"),
+            ],
+            Some(2.0),
+        );
         let counters = |requests, tokens| {
             [
                 ("x-ratelimit-remaining-requests", requests),

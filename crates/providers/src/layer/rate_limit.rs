@@ -77,7 +77,7 @@ fn estimate(request: &ChatRequest) -> u64 {
     };
     let parts = request.messages.iter().flat_map(|message| message.parts());
     let bytes: usize = parts.map(|part| bytes(&part.content)).sum();
-    bytes as u64 / 4 + request.params.max_output_tokens.unwrap_or(0)
+    (bytes as u64 / 4).saturating_add(request.params.max_output_tokens.unwrap_or(0))
 }
 
 impl ModelLayer for RateLimit {

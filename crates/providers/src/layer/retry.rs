@@ -205,7 +205,9 @@ async fn attempts(
         };
         failures.push(error.to_string());
         let pause = pauses.next().filter(|_| (retry.predicate)(&error));
-        let pause = pause.map(|pause| error.retry_after().unwrap_or(pause));
+        // A wait of nothing is what servers say whose date has passed: it does not say that there is no hurry.
+        let asked = error.retry_after().filter(|wait| !wait.is_zero());
+        let pause = pause.map(|pause| asked.unwrap_or(pause));
         let spent = start.elapsed();
         let Some(pause) = pause.filter(|pause| spent.saturating_add(*pause) <= retry.max_total) else {
             let what = format!("{} attempts in {spent:.1?}", failures.len());

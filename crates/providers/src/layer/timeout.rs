@@ -20,6 +20,9 @@ use super::opening::is_content;
 /// reasons without a word or a tool runs on the server, is silent to it. HTTP models know the difference: prefer their own
 /// `HttpModelBuilder::timeout`.
 ///
+/// A model over HTTP waits up to five seconds after the finish of a reply for its usage. Limits that are shorter than that
+/// belong into its builder (`HttpModelBuilder::timeout`), which does not count that time; a layer does.
+///
 /// # Examples
 /// ```
 /// use std::time::Duration;
@@ -105,8 +108,9 @@ pub(crate) fn watch(
     name: impl Fn(ModelError) -> ModelError + Send + 'static,
 ) -> ReplyStream {
     let is_whole = Box::new(is_whole);
-    let (start, idle) = (None, Duration::ZERO);
-    let watched = Watched { reply, timeout, is_whole, start, has_begun: false, is_finished: false, idle };
+    let none = Duration::ZERO;
+    let watched =
+        Watched { reply, timeout, is_whole, has_begun: false, is_finished: false, spent: none, idle: none };
     ReplyStream::new(stream::unfold((watched, name), |(mut watched, name)| async move {
         let item = watched.next().await?;
         Some((item.map_err(|fault| fault.into_error(&name)), (watched, name)))
@@ -117,10 +121,11 @@ struct Watched {
     reply: ReplyStream,
     is_whole: Box<dyn Fn() -> bool + Send>,
     timeout: Timeout,
-    start: Option<Instant>,
     has_begun: bool,
     /// Whether the last chunk of the reply was passed on. Usage may follow.
     is_finished: bool,
+    /// How long the reply has been waited for.
+    spent: Duration,
     /// How long the reply has been waited for since it last got on.
     idle: Duration,
 }
@@ -145,18 +150,16 @@ impl Fault {
 impl Watched {
     async fn next(&mut self) -> Option<Result<Chunk, Fault>> {
         let now = Instant::now();
-        let start = *self.start.get_or_insert(now);
-        let step = if self.has_begun {
-            let left = |limit: Duration| limit.saturating_sub(self.idle);
-            self.timeout
-                .idle
-                .and_then(|limit| Some((now.checked_add(left(limit))?, TimeoutKind::Idle, limit)))
-        } else {
-            (self.timeout.first_token)
-                .and_then(|limit| Some((start.checked_add(limit)?, TimeoutKind::FirstToken, limit)))
+        let until = |limit: Option<Duration>, waited: Duration, kind| {
+            let limit = limit?;
+            Some((now.checked_add(limit.saturating_sub(waited))?, kind, limit))
         };
-        let total = self.timeout.total;
-        let total = total.and_then(|limit| Some((start.checked_add(limit)?, TimeoutKind::Total, limit)));
+        let step = if self.has_begun {
+            until(self.timeout.idle, self.idle, TimeoutKind::Idle)
+        } else {
+            until(self.timeout.first_token, self.spent, TimeoutKind::FirstToken)
+        };
+        let total = until(self.timeout.total, self.spent, TimeoutKind::Total);
         let first = step.into_iter().chain(total).min_by_key(|(deadline, ..)| *deadline);
         let item = match first {
             None => self.reply.next().await,
@@ -182,7 +185,9 @@ impl Watched {
         let gets_on = !matches!(&item, Some(Ok(chunk)) if !is_content(chunk));
         self.has_begun |= gets_on;
         self.is_finished |= matches!(item, Some(Ok(Chunk::Finished(_))));
-        self.idle = if gets_on { Duration::ZERO } else { self.idle + now.elapsed() };
+        let waited = now.elapsed();
+        self.spent = self.spent.saturating_add(waited);
+        self.idle = if gets_on { Duration::ZERO } else { self.idle.saturating_add(waited) };
         Some(item?.map_err(Fault::Theirs))
     }
 }

@@ -161,7 +161,10 @@ impl Decoder {
     }
 
     fn choice(&mut self, choice: RawChoice, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        if let Some(said) = choice.delta.or(choice.message) {
+        // Beside a delta stands the text so far, beside a whole message a delta without content.
+        let said =
+            if self.end.is_over { choice.message.or(choice.delta) } else { choice.delta.or(choice.message) };
+        if let Some(said) = said {
             self.delta(said, out);
         }
         // A refusal is text of the reply as well.
@@ -263,7 +266,7 @@ impl Decoder {
         let arguments = fragment(&arguments).into_owned();
         call.arguments.push(&arguments);
         let our_id = is_new.then(|| call.our_id.clone());
-        if is_new || name.is_some() || !arguments.is_empty() {
+        if is_new || name.is_some() || !arguments.is_empty() || !extra_content.is_null() {
             let mut chunk = ToolCallChunk::new(position, arguments);
             (chunk.id, chunk.name) = (our_id, name);
             out.push(Chunk::ToolCall(chunk));

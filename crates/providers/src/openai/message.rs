@@ -97,7 +97,7 @@ fn assistant(
         match &part.content {
             Content::Text(_) | Content::Unknown(_) => {}
             Content::Reasoning(text) => reasoning.push_str(text),
-            Content::ToolCall(call) => tool_calls.push(tool_call(call, &part.extras)),
+            Content::ToolCall(call) => tool_calls.push(tool_call(preset, call, &part.extras)),
             other => return Err(wire::cannot_send(Role::Assistant, other)),
         }
     }
@@ -124,9 +124,10 @@ fn assistant(
     Ok(())
 }
 
-fn tool_call(call: &ToolCall, extras: &Extras) -> Value {
+fn tool_call(preset: &Preset, call: &ToolCall, extras: &Extras) -> Value {
     let function = FunctionCall { name: call.name.clone(), arguments: call.arguments.to_text().into_owned() };
-    let call = ChatCompletionMessageToolCall { id: call.id.clone(), function };
+    let call =
+        ChatCompletionMessageToolCall { id: preset.call_ids.accepted(&call.id).into_owned(), function };
     let mut wired = json!(ChatCompletionMessageToolCalls::Function(call));
     // The signature that some providers add to calls.
     if let Some(extra) = extras.get("extra_content") {
@@ -170,6 +171,7 @@ fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
     let Some(result) = message.tool_result() else {
         return Ok(());
     };
+    let call_id = preset.call_ids.accepted(result.call_id());
     if let ToolContent::Parts(parts) = result.content() {
         for part in parts {
             if matches!(part.content, Content::Text(_) | Content::Unknown(_)) {
@@ -177,7 +179,7 @@ fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
             }
             let shown = shown(preset, Role::Tool, &part.content)?;
             open.images.extend_from_slice(if open.images.is_empty() { b"" } else { b"," });
-            wire::json(&text_part(format!("From tool call {}:", result.call_id())), &mut open.images);
+            wire::json(&text_part(format!("From tool call {call_id}:")), &mut open.images);
             open.images.push(b',');
             wire::json(&shown, &mut open.images);
         }
@@ -190,7 +192,7 @@ fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
         (None, _) => Value::String(text.into_owned()),
     };
     separate(open, out);
-    wire::json(&json!({"role": "tool", "content": content, "tool_call_id": result.call_id()}), out);
+    wire::json(&json!({"role": "tool", "content": content, "tool_call_id": call_id}), out);
     Ok(())
 }
 

@@ -1,5 +1,8 @@
 //! Known servers, as data. A server's deviations are fields here, not branches elsewhere.
 
+use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use crate::Secret;
 use crate::model::Server;
 
@@ -55,6 +58,8 @@ pub struct Preset {
     pub reasoning_back: Option<ReasoningBack>,
     /// What it calls the role of instructions.
     pub system_role: &'static str,
+    /// Which ids of calls it accepts.
+    pub call_ids: CallIdForm,
     /// Whether messages may name the participant who says them.
     pub names: bool,
     /// Whether parts may be marked for its cache, by extras named `cache_control`.
@@ -77,6 +82,44 @@ pub enum ReasoningBack {
     Field(&'static str),
     /// In a part of the content, of type `thinking`.
     Part,
+}
+
+/// The ids of tool calls that a server accepts. Those of calls that another model made may have another form: they are
+/// replaced, the same id always by the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallIdForm {
+    /// All.
+    Any,
+    /// Those of at most so many characters.
+    AtMost(usize),
+    /// Those of exactly so many letters and digits.
+    Alphanumeric(usize),
+}
+
+impl CallIdForm {
+    /// The id, or the one in its place.
+    pub(crate) fn accepted(self, id: &str) -> Cow<'_, str> {
+        let (is_accepted, length) = match self {
+            CallIdForm::Any => (true, 0),
+            CallIdForm::AtMost(most) => (id.chars().count() <= most, most.min(24)),
+            CallIdForm::Alphanumeric(length) => {
+                (id.len() == length && id.chars().all(|c| c.is_ascii_alphanumeric()), length)
+            }
+        };
+        if is_accepted { Cow::Borrowed(id) } else { Cow::Owned(digest(id, length)) }
+    }
+}
+
+/// So many letters and digits that stand for a text.
+fn digest(text: &str, length: usize) -> String {
+    const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+    let letter = |place: usize| {
+        let mut hasher = DefaultHasher::new();
+        (text, place).hash(&mut hasher);
+        char::from(LETTERS[(hasher.finish() % 32) as usize])
+    };
+    (0..length).map(letter).collect()
 }
 
 /// An API of OpenAI.
@@ -124,6 +167,7 @@ impl Preset {
         required: "required",
         reasoning_back: None,
         system_role: "system",
+        call_ids: CallIdForm::Any,
         names: true,
         cache_control: false,
         file_urls: false,
@@ -141,6 +185,7 @@ impl Preset {
         needs_key: true,
         max_tokens_field: "max_completion_tokens",
         strict_tools: true,
+        call_ids: CallIdForm::AtMost(40),
         api: Api::Responses,
         ..Preset::COMPATIBLE
     };
@@ -168,6 +213,7 @@ impl Preset {
         needs_key: true,
         strict_tools: true,
         reasoning_back: Some(ReasoningBack::Field("reasoning")),
+        call_ids: CallIdForm::AtMost(40),
         cache_control: true,
         file_urls: true,
         ..Preset::COMPATIBLE
@@ -229,6 +275,7 @@ impl Preset {
         asks_for_usage: false,
         required: "any",
         reasoning_back: Some(ReasoningBack::Part),
+        call_ids: CallIdForm::Alphanumeric(9),
         names: false,
         ..Preset::COMPATIBLE
     };

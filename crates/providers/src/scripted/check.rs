@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stepfold_state_core::chat::{ChatRequest, Content, Message, Role, ToolChoice, ToolSpec};
 
 use super::ScriptedReply;
-use super::model::Exchange;
+use super::model::{Exchange, Line};
 
 /// Whether the request is valid by itself.
 pub(super) fn request(request: &ChatRequest) -> Result<(), String> {
@@ -79,8 +79,8 @@ fn goes_on(request: &ChatRequest, position: usize, number: usize, earlier: &Exch
         return Err(format!(
             "the prefix changed within the turn: message {index} differs from request {number}\n  \
              was: {}\n  is:  {}",
-            one_line(before.get(index)),
-            one_line(request.messages.get(index)),
+            one_line_or_nothing(before.get(index)),
+            one_line_or_nothing(request.messages.get(index)),
         ));
     }
     if position != before.len() {
@@ -112,11 +112,36 @@ pub(super) fn ending(request: &ChatRequest, expects: &[Arc<Message>]) -> Result<
     match differs {
         Some((index, expected)) => Err(format!(
             "the conversation diverged from the script\n  expected: {}\n  found:    {}",
-            one_line(Some(expected)),
-            one_line(found.get(index).copied()),
+            one_line(expected),
+            one_line_or_nothing(found.get(index).copied()),
         )),
         None => Ok(()),
     }
+}
+
+/// How many of these replies a conversation has already, as its last ones, each after the messages that are expected
+/// before it. Not all of them: what was played to its end begins again.
+pub(super) fn given(request: &ChatRequest, lines: &[Line]) -> usize {
+    let messages: Vec<&Arc<Message>> = request.messages.iter().collect();
+    (1..lines.len()).rev().find(|count| ends_with(&messages, &lines[..*count])).unwrap_or(0)
+}
+
+fn ends_with(messages: &[&Arc<Message>], lines: &[Line]) -> bool {
+    let mut before = messages;
+    lines.iter().rev().all(|line| {
+        let last = before.iter().rposition(|message| message.role() == Role::Assistant);
+        let (Some(last), Ok(reply)) = (last, &line.reply.message) else { return false };
+        let is_given = is_same_reply(reply, before[last]);
+        before = &before[..last];
+        let expected = line.expects.iter().collect::<Vec<_>>();
+        is_given && before.ends_with(&expected)
+    })
+}
+
+/// What a request ends with, for an error.
+pub(super) fn last(request: &ChatRequest) -> String {
+    let last = request.messages.last().map(one_line);
+    last.map(|line| format!("\n  it ends with: {line}")).unwrap_or_default()
 }
 
 /// Whether the next reply calls only offered tools.
@@ -152,10 +177,11 @@ fn is_same_reply(ours: &Message, theirs: &Message) -> bool {
 }
 
 /// A message in notation, for an error.
-fn one_line(message: Option<&Arc<Message>>) -> String {
-    let Some(message) = message else {
-        return "nothing".to_owned();
-    };
+fn one_line_or_nothing(message: Option<&Arc<Message>>) -> String {
+    message.map_or_else(|| "nothing".to_owned(), one_line)
+}
+
+fn one_line(message: &Arc<Message>) -> String {
     let transcript: stepfold_state_core::chat::Transcript = [Arc::clone(message)].into_iter().collect();
     transcript.to_string().trim_end().to_owned()
 }

@@ -72,13 +72,15 @@ struct Shared {
 /// The source of replies.
 enum Script {
     List(VecDeque<Line>),
+    /// A conversation that no request has come for: the first one says where it goes on.
+    Conversation(VecDeque<Line>),
     Function(Box<dyn FnMut(&ChatRequest) -> ScriptedReply + Send>),
 }
 
 /// A reply, and the messages that the request has to end with.
-struct Line {
-    expects: Vec<Arc<Message>>,
-    reply: ScriptedReply,
+pub(super) struct Line {
+    pub(super) expects: Vec<Arc<Message>>,
+    pub(super) reply: ScriptedReply,
 }
 
 /// A request, and the message of its reply.
@@ -129,6 +131,10 @@ impl Scripted {
     /// A model that plays the assistant of a conversation: the assistant's messages are its replies, and each
     /// request has to end with the messages before the reply.
     ///
+    /// A conversation that an earlier process has begun goes on where it is: if the first request has some of the replies
+    /// already, as its last ones and with what the text has before them, they count as given. One that was played to its
+    /// end begins again.
+    ///
     /// # Errors
     /// The text is no [notation](stepfold_state_core::chat::notation).
     ///
@@ -157,7 +163,7 @@ impl Scripted {
                 expects.push(Arc::clone(message));
             }
         }
-        Ok(Scripted::of(Script::List(lines)))
+        Ok(Scripted::of(Script::Conversation(lines)))
     }
 
     fn of(script: Script) -> Self {
@@ -168,7 +174,7 @@ impl Scripted {
     /// Adds a reply at the end of the list. It has no effect on a model that answers with a function.
     #[must_use]
     pub fn then(self, reply: impl Into<ScriptedReply>) -> Self {
-        if let Script::List(lines) = &mut self.lock().script {
+        if let Script::List(lines) | Script::Conversation(lines) = &mut self.lock().script {
             lines.push_back(Line { expects: Vec::new(), reply: reply.into() });
         }
         self
@@ -231,7 +237,7 @@ impl Scripted {
     /// The number of unused replies; zero for a function.
     pub fn remaining(&self) -> usize {
         match &self.lock().script {
-            Script::List(lines) => lines.len(),
+            Script::List(lines) | Script::Conversation(lines) => lines.len(),
             Script::Function(_) => 0,
         }
     }
@@ -285,12 +291,18 @@ impl Shared {
         if checks_prefix {
             check::history(request, &self.exchanges)?;
         }
+        if let Script::Conversation(lines) = &mut self.script {
+            let mut lines = std::mem::take(lines);
+            let given = check::given(request, lines.make_contiguous());
+            lines.drain(..given);
+            self.script = Script::List(lines);
+        }
         let reply = match &mut self.script {
             Script::Function(function) => function(request),
-            Script::List(lines) => {
-                let given = self.exchanges.len();
-                let line =
-                    lines.front().ok_or_else(|| format!("the script has ended after {given} replies"))?;
+            Script::List(lines) | Script::Conversation(lines) => {
+                let ended =
+                    || format!("the script has ended: no reply to this request{}", check::last(request));
+                let line = lines.front().ok_or_else(ended)?;
                 check::ending(request, &line.expects)?;
                 check::reply(request, &line.reply)?;
                 line.reply.clone()

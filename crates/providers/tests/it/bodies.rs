@@ -7,6 +7,7 @@ use expect_test::expect_file;
 use serde_json::{Value, json};
 use stepfold_providers::Secret;
 use stepfold_providers::gemini::Gemini;
+use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAiResponses, OpenAiResponsesBuilder, Preset};
 use stepfold_providers::probe::{self, Response, anthropic_body, gemini_body, openai_body, responses_body};
 use stepfold_state_core::chat::{
@@ -16,6 +17,7 @@ use stepfold_state_core::chat::{
 };
 
 use crate::server::{Asked, Play, Server, check_any, check_gemini, pretty};
+use crate::wires::WIRES;
 
 /// Writes the body of a request.
 type Write = Box<dyn Fn(&ChatRequest) -> Result<Vec<u8>, ModelError>>;
@@ -302,16 +304,7 @@ fn parts_of_gemini_go_back_as_they_came() {
             .collect();
         let sent: Value =
             serde_json::from_slice(&gemini_body()(&ChatRequest::new(messages)).unwrap()).unwrap();
-        let mut sent = sent.pointer("/contents/1/parts").unwrap().as_array().unwrap().clone();
-        if name == "signature-at-the-end.sse" {
-            // The signature is that of the text before it.
-            assert_eq!(
-                pretty(&sent.remove(0)),
-                pretty(&json!({"text": "area 3", "thoughtSignature": "sig2"}))
-            );
-            assert!(sent.is_empty(), "{sent:?}");
-            continue;
-        }
+        let sent = sent.pointer("/contents/1/parts").unwrap().as_array().unwrap().clone();
         assert_eq!(pretty(&sent.into()), pretty(&parts.into()), "{name}");
     }
 }
@@ -459,4 +452,93 @@ async fn a_compressed_body_is_refused_for_good() {
     assert_eq!(error.kind(), &ModelErrorKind::Unsupported, "{error}");
     assert!(error.message().contains("gzip") && !error.is_retryable(), "{error}");
     assert_eq!(server.asked()[0].header("accept-encoding").as_deref(), Some("identity"));
+}
+
+/// A model that takes over in the middle of a turn is sent ids that it accepts, the same for a call and its result.
+#[test]
+fn ids_of_calls_have_the_form_that_a_server_accepts() {
+    let long = format!("functions.{}:0", "s".repeat(64));
+    let sent = |write: Write, id: &str| -> Value {
+        let call = Message::from_parts(Role::Assistant, vec![ToolCall::new(id, "search", json!({})).into()]);
+        let result = Message::tool(ToolResult::value(id, "search", json!(1)));
+        let messages = [Message::user("which area?"), call, result];
+        serde_json::from_slice(&write(&ChatRequest::new(messages.into_iter().collect())).unwrap()).unwrap()
+    };
+    let chat = |preset: Preset, id: &str| {
+        let sent = sent(Box::new(openai_body(preset)), id);
+        let id = sent["messages"][1]["tool_calls"][0]["id"].as_str().unwrap().to_owned();
+        assert_eq!(sent["messages"][2]["tool_call_id"], *id);
+        id
+    };
+    assert_eq!(chat(Preset::OPENAI, "call_1"), "call_1");
+    assert!(chat(Preset::OPENAI, &long).len() <= 40);
+    assert_eq!(chat(Preset::COMPATIBLE, &long), long);
+    assert_eq!(chat(Preset::MISTRAL, "Abc123xyZ"), "Abc123xyZ");
+    let ids =
+        [chat(Preset::MISTRAL, "call_1"), chat(Preset::MISTRAL, "call_2"), chat(Preset::MISTRAL, &long)];
+    assert!(ids.iter().all(|id| id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric())), "{ids:?}");
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] == chat(Preset::MISTRAL, "call_1"), "{ids:?}");
+
+    let sent = sent(Box::new(responses_body()), &long);
+    let id = sent["input"][1]["call_id"].as_str().unwrap();
+    assert!(id.len() <= 64 && sent["input"][2]["call_id"] == *id, "{sent}");
+}
+
+/// A tool that the server runs is one to forbid.
+#[test]
+fn a_tool_of_the_server_can_be_forbidden() {
+    let server_tools =
+        vec![ServerTool::new("anthropic", json!({"type": "web_search", "name": "web_search"}))];
+    let request = ChatRequest::new(conversation()).with_tool_choice(ToolChoice::None);
+    let request = request.with_params(ModelParams { server_tools, ..ModelParams::default() });
+    let body: Value = serde_json::from_slice(&anthropic_body(false)(&request).unwrap()).unwrap();
+    assert_eq!(body["tool_choice"], json!({"type": "none"}));
+}
+
+/// Behind a message of which nothing is sent, a system message is not one of those at the beginning.
+#[test]
+fn no_system_message_is_lost() {
+    let empty = Message::from_parts(Role::User, vec![Part::text("")]);
+    let messages = [Message::system("Be kind."), empty, Message::system("Be brief."), Message::user("hi")];
+    let request = ChatRequest::new(messages.into_iter().collect());
+    let writes: [Write; 2] = [Box::new(anthropic_body(false)), Box::new(gemini_body())];
+    for write in writes {
+        let body = String::from_utf8(write(&request).unwrap()).unwrap();
+        assert!(body.contains("Be kind.") && body.contains("Be brief."), "{body}");
+    }
+}
+
+/// Each signature goes back in the part that it came in, and reasoning is not touched by a message without content.
+#[test]
+fn what_came_without_text_goes_back_as_a_part_of_its_own() {
+    let back = |write: Write, reply: Message| -> Value {
+        let messages = [Message::user("which area?"), reply, Message::user("so?")];
+        serde_json::from_slice(&write(&ChatRequest::new(messages.into_iter().collect())).unwrap()).unwrap()
+    };
+    let reply = reply_to("anthropic", include_str!("../corpus/anthropic/thinking-without-text-twice.sse"));
+    let sent = back(Box::new(anthropic_body(false)), reply);
+    let signatures: Vec<&Value> =
+        sent["messages"][1]["content"].as_array().unwrap().iter().map(|block| &block["signature"]).collect();
+    assert_eq!(signatures, [&json!("sig1"), &json!("sig2"), &Value::Null]);
+
+    let reply = reply_to("gemini", include_str!("../corpus/gemini/two-signatures.sse"));
+    let sent = back(Box::new(gemini_body()), reply);
+    let expected =
+        json!([{"text": "area 3", "thoughtSignature": "sig1"}, {"text": "", "thoughtSignature": "sig2"}]);
+    assert_eq!(sent["contents"][1]["parts"], expected);
+
+    let reply = reply_to("responses", include_str!("../corpus/responses/message-without-content.sse"));
+    let sent = back(Box::new(responses_body()), reply);
+    let reasoning = json!({"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAA"});
+    assert_eq!(sent["input"][1], reasoning);
+}
+
+/// The reply in a dialect to a stream with this body.
+fn reply_to(dialect: &str, body: &str) -> Message {
+    let pieces = vec![body.as_bytes().to_vec()];
+    let response = Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+    let wire = WIRES.iter().find(|wire| wire.name == dialect).unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on((wire.read)(Timeout::default(), response).into_reply()).unwrap().message
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_providers::layer::Timeout;
+use stepfold_providers::openai::OpenAi;
 use stepfold_providers::probe::Response;
-use stepfold_state_core::chat::{ModelError, Reply};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, Reply};
 use tokio::time::Instant;
 
 use crate::server::{Play, Server, show};
@@ -270,5 +271,81 @@ async fn twenty_thousand_calls_without_ids() {
         let reply = (wire.read)(Timeout::default(), response).into_reply().await.unwrap();
         let ids: HashSet<&str> = reply.message.tool_calls().map(|call| call.id.as_str()).collect();
         assert_eq!(ids.len(), 20_000, "{}", wire.name);
+    }
+}
+
+/// What follows the finish and cannot be read is not of the reply. An error of the server still is one.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_after_the_finish_does_not_matter() {
+    for wire in &WIRES {
+        for tail in
+            ["data: [DONE]\n\n", "data: <html>\n\n", "data: {\"\n\n", "data: 7\n\n", "data: {", "\u{ff}\n"]
+        {
+            let body = format!("{}{}{tail}", wire.begin, wire.finish);
+            let reply = (wire.read)(Timeout::default(), stream(body)).into_reply().await;
+            assert_eq!(reply.unwrap().message.text(), "area", "{}: {tail:?}", wire.name);
+        }
+    }
+}
+
+/// A reason to finish is written into traces and records.
+#[tokio::test(start_paused = true)]
+async fn a_key_is_no_reason_to_finish() {
+    let finishes = [
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": KEY}]}),
+        json!({"type": "response.incomplete", "response": {"status": "incomplete", "output": [],
+            "incomplete_details": {"reason": KEY}}}),
+        json!({"type": "message_delta", "delta": {"stop_reason": KEY}}),
+        json!({"candidates": [{"finishReason": KEY}]}),
+    ];
+    for (wire, finish) in WIRES.iter().zip(finishes) {
+        let reply = (wire.read)(Timeout::default(), stream(events([finish]))).into_reply().await.unwrap();
+        assert_eq!(reply.finish_reason.as_str(), "***", "{}", wire.name);
+    }
+}
+
+/// Half a key, where what is read of an error ends.
+#[tokio::test(start_paused = true)]
+async fn half_a_key_is_not_shown() {
+    for length in [9, 20, KEY.len() - 1] {
+        let body = format!("{}{KEY}", " ".repeat((64 << 10) - length));
+        let response = Response { status: 500, content_type: "text/plain", ..stream(body) };
+        let error = (WIRES[0].read)(Timeout::default(), response).into_reply().await.unwrap_err();
+        assert_eq!(error.message(), "status 500: ***");
+    }
+}
+
+fn stream(body: String) -> Response {
+    Response {
+        status: 200,
+        content_type: "text/event-stream",
+        pieces: vec![body.into_bytes()],
+        pause: Duration::ZERO,
+    }
+}
+
+/// Neither that of a proxy, which knows it and may say it in any form, nor one in an address.
+#[tokio::test]
+async fn passwords_are_not_shown() {
+    let said = "denied: Basic YWRhOnMzY3JldC1wYSRzdzByZA== (ada:s3cret-pa$sw0rd, s3cret-pa%24sw0rd)";
+    let server = Server::start([Play::new(407, "", said)], usize::MAX, |_| Ok(())).await;
+    let proxy = server.url.replace("://", "://ada:s3cret-pa%24sw0rd@");
+    let builder = OpenAi::at("http://model.test/v1", "m").proxy(proxy);
+    assert!(!format!("{builder:?}").contains("sw0rd"), "{builder:?}");
+    let error = builder.build().unwrap().respond(ChatRequest::default()).into_reply().await.unwrap_err();
+    assert_eq!(error.kind(), &ModelErrorKind::Authentication, "{error}");
+    let shown = format!("{error:?}");
+    assert!(!shown.contains("sw0rd") && !shown.contains("3czB5"), "{shown}");
+
+    for url in ["http://ada:s3cret@model.test/v1", "ftp://ada:s3cret@model.test/v1", "ada:s3cret@model.test"]
+    {
+        let builder = OpenAi::at(url, "m");
+        let error = builder.clone().build().unwrap_err();
+        let named = stepfold_providers::model_with(&format!("{url}#m"), |_| None).err().unwrap();
+        let shown = format!(
+            "{builder:?} {error:?} {error} {}",
+            if url.contains("://") { named.to_string() } else { String::new() }
+        );
+        assert!(!shown.contains("s3cret") && error.to_string().contains("***@model.test"), "{shown}");
     }
 }

@@ -495,3 +495,29 @@ async fn a_stack_is_applied_to_several_models_with_limits_of_their_own() {
         assert_eq!(text, "ok after 60s\n");
     }
 }
+
+/// Also the whole time is that of the model, not of whoever reads.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_the_reader_does_not_count() {
+    let limits = Timeout::NONE.first_token(seconds(5)).idle(seconds(5)).total(seconds(5));
+    let mut reply = Scripted::new(["one two three four"]).layer(limits).respond(request());
+    while let Some(chunk) = reply.next().await {
+        chunk.unwrap();
+        crate::pass(seconds(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_of_nothing_is_no_wish_for_haste() {
+    let script = Scripted::new([limited(Some(0)), limited(Some(0)), "ok".into()]);
+    let start = Instant::now();
+    script.layer(policy()).respond(request()).into_reply().await.unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(1_500), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_estimate_of_tokens_does_not_overflow() {
+    let model = Scripted::new(["ok"]).layer(RateLimit::per_minute(10).tokens_per_minute(600));
+    let params = ModelParams { max_output_tokens: Some(u64::MAX), ..ModelParams::default() };
+    model.respond(request().with_params(params)).into_reply().await.unwrap();
+}

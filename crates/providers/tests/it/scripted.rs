@@ -269,3 +269,41 @@ fn functions_answer_by_what_was_asked() {
     "#]]
     .assert_eq(&model.asked());
 }
+
+const TWO_TURNS: &str = "\
+user:      pay both
+assistant: > c1 search(q=\"bills\")
+tool c1:   5 and 6
+assistant: Both are paid.
+user:      thanks
+assistant: You are welcome.
+";
+
+/// The answer of a new model of this conversation, as a second process has one.
+fn continued(conversation: &str) -> String {
+    let model = Scripted::conversation(TWO_TURNS).unwrap();
+    ask(&model, request(conversation).with_tools([tool("search")]))
+}
+
+#[test]
+fn a_conversation_goes_on_where_that_of_the_first_request_is() {
+    let begun = TWO_TURNS.split_inclusive('\n').collect::<Vec<_>>();
+    let earlier = "user: hi\nassistant: Hello.\n";
+    let shown = [1, 3, 5].map(|lines| {
+        let (alone, later) =
+            (continued(&begun[..lines].concat()), earlier.to_owned() + &begun[..lines].concat());
+        assert_eq!(continued(&later), alone);
+        alone
+    });
+    expect![[]].assert_eq(&shown.join("\n"));
+}
+
+#[test]
+fn a_conversation_begins_again_after_another_one_and_after_its_end() {
+    let first = "user: pay both\n";
+    for before in
+        ["user: hi\nassistant: Both are paid.\n", "user: thanks\nassistant: You are welcome.\n", TWO_TURNS]
+    {
+        assert_eq!(continued(&format!("{before}{first}")), continued(first), "{before}");
+    }
+}

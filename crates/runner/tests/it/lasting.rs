@@ -189,7 +189,7 @@ fn a_store_that_is_busy_is_asked_again_and_no_tool_runs_again() {
             the model is asked
             stored: replied i1.5 at 6
             the model answered"#]],
-        expect!["nothing to resume in session stalls/ada/s1: its last run has ended"],
+        expect!["nothing to resume in session stalls/ada/s1: no run of it is interrupted or paused"],
     );
 }
 
@@ -214,7 +214,7 @@ fn what_was_made_and_not_heard_of_is_made_once() {
             the model is asked
             stored: replied i1.5 at 6
             the model answered"#]],
-        expect!["nothing to resume in session stalls/ada/s1: its last run has ended"],
+        expect!["nothing to resume in session stalls/ada/s1: no run of it is interrupted or paused"],
     );
 }
 

@@ -6,7 +6,7 @@ use expect_test::expect_file;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, Decision, DecisionError, Divergence, FeedError, RunError, StartError};
 use stepfold_runner::RunnerError;
-use stepfold_session_scopes::{InvocationId, SessionError, SessionKey, Timestamp, WorkerId};
+use stepfold_session_scopes::{InvocationId, SessionError, SessionId, SessionKey, Timestamp, WorkerId};
 
 fn key() -> SessionKey {
     SessionKey::new("stalls", "ada", "s1").unwrap()
@@ -68,6 +68,7 @@ async fn of_runs() -> Vec<RunnerError> {
         RunnerError::CannotWait { key: key().into() },
         RunnerError::Withdrawn { key: key().into() },
         RunnerError::NothingToResume { key: key().into() },
+        RunnerError::InvalidId { source: SessionId::new("").unwrap_err().into() },
         RunnerError::ShutDown { key: key().into(), is_accepted: false },
         RunnerError::ShutDown { key: key().into(), is_accepted: true },
         RunnerError::Panicked { key: key().into() },

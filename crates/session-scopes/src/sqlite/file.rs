@@ -49,7 +49,10 @@ pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<Found, SessionErro
         return Err(SessionError::EmptyFile { path: path.display().to_string() });
     }
     if start != MAGIC {
-        return Err(cannot_open(std::io::Error::other("the file is not a database")));
+        return Err(cannot_open(std::io::Error::other(format!(
+            "{} is not an SQLite database",
+            path.display()
+        ))));
     }
     let connection = connect_to_look(path)?;
     let is_ours = tables::check(&connection)?;
@@ -109,6 +112,11 @@ fn has_content(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.len() > 0)
 }
 
+/// The folder of a file.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// The path of a file that belongs to another.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -119,6 +127,10 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 /// Creates a store at a path without a file. If another process was faster, that is not an error.
 pub(super) fn make(path: &Path) -> Result<(), SessionError> {
     static MADE: AtomicU64 = AtomicU64::new(0);
+    if !folder(path).is_dir() {
+        let words = format!("missing folder {}; create it first", folder(path).display());
+        return Err(SessionError::Store { what: "create its file", source: words.into() });
+    }
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let new = beside(path, &format!(".new-{}-{number}", std::process::id()));
     // Of a process that had our number and was killed.
@@ -144,10 +156,7 @@ fn put(new: &Path, path: &Path) -> Result<(), SessionError> {
         Err(_) => return Ok(()),
     }
     // So that the name survives a loss of power; not every system can.
-    if let Some(folder) = path.parent() {
-        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        let _ = File::open(folder).and_then(|folder| folder.sync_all());
-    }
+    let _ = File::open(folder(path)).and_then(|folder| folder.sync_all());
     Ok(())
 }
 

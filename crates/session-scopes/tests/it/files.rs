@@ -147,6 +147,22 @@ fn a_database_that_is_not_ours_is_refused_untouched() {
 }
 
 #[test]
+fn errors_of_files_name_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().display().to_string();
+    let error = SqliteStore::open(folder.path().join("none/s.db")).unwrap_err();
+    let shown = error.to_string().replace(&here, "HERE");
+    assert_eq!(shown, "the store could not create its file: missing folder HERE/none; create it first");
+    let path = folder.path().join("s.db");
+    fs::write(&path, "a text, and no database").unwrap();
+    let error = SqliteStore::open(&path).unwrap_err();
+    let shown = error.to_string().replace(&here, "HERE");
+    assert_eq!(shown, "the store could not open its file: HERE/s.db is not an SQLite database");
+    // What `main` prints.
+    assert_eq!(format!("{error:?}"), error.to_string());
+}
+
+#[test]
 fn an_empty_file_is_no_new_store() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sessions.db");

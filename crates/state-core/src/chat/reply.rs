@@ -572,8 +572,10 @@ impl ReplyBuilder {
         match self.parts.last_mut() {
             // No part yet; but extras that follow belong to a part of this kind.
             last if more.is_empty() => {
-                let goes_on = last
-                    .is_some_and(|last| matches!(last.content, DraftContent::Prose(last, _) if last == kind));
+                let goes_on = last.is_some_and(|last| {
+                    last.extras.is_empty()
+                        && matches!(last.content, DraftContent::Prose(last, _) if last == kind)
+                });
                 self.announced = (!goes_on).then_some(kind);
             }
             Some(Draft { content: DraftContent::Prose(last_kind, text), extras })

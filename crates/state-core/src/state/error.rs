@@ -7,7 +7,7 @@ use crate::error_chain::ErrorChain;
 use crate::faults::{Issues, NameList};
 
 /// An error of a schema, a state, a delta or a template. Nothing was changed.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum StateError {
     /// The schema does not declare the key and is not open.
@@ -157,3 +157,5 @@ impl From<String> for HandlerError {
         HandlerError(message)
     }
 }
+
+crate::debug_as_text!(StateError);

@@ -151,7 +151,7 @@ pub trait ReadKey: sealed::Sealed {
 /// `T` or a `&T`.
 #[diagnostic::on_unimplemented(
     message = "a value of type `{V}` cannot be written to the key `{Self}`",
-    note = "a `Key<T>` takes a `T` or a `&T`; a `&str` key takes any value that converts into `serde_json::Value`"
+    note = "a `Key<T>` takes a `T` or a `&T`, where `T` is `serde::Serialize`; a `&str` key takes any value that converts into `serde_json::Value`"
 )]
 pub trait WriteKey<V>: sealed::Sealed {
     /// The name of the key.

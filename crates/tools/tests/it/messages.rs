@@ -40,7 +40,10 @@ async fn every_error_message() {
 }
 
 fn faults() -> Issues {
-    Issues::from(Issue::new("state key \"visits\"", "not declared by the schema"))
+    Issues::from(Issue::new(
+        "state key \"visits\"",
+        "not declared: add it to the agent's schema, or to that of the graph around it",
+    ))
 }
 
 fn tool_errors() -> Vec<ToolError> {

@@ -97,7 +97,7 @@ async fn nested_agent_that_shares_an_unknown_key() {
         .assert_eq(&chain(&error));
     let inner = Agent::builder(script("")).schema(schema()).build().unwrap();
     let ask = inner.as_tool("ask", "Asks.").share(["found"]).build().unwrap();
-    expect![[r#"invalid agent 'agent': tool ask: state key "found": not declared by the schema; tool ask: state key "found": unknown key "found"; known keys: messages"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'agent': tool ask: state key "found": not declared: add it to the agent's schema, or to that of the graph around it"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
 }
 
 #[tokio::test]

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
+use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::Schema;
-use stepfold_agent_loop::{Agent, RunLimits};
+use stepfold_agent_loop::{Agent, Output, RunLimits};
 use stepfold_graph::{AgentNode, Choice, END, Graph, GraphBuilder, Node, START};
 
 use super::kit::{failing, graph, note};
@@ -344,4 +345,63 @@ fn keys_of_agents() {
         invalid agent 'tested': node 'a': invalid key of the answer: key "messages" cannot be written: it is the projection of message events
         push a message instead"#]],
     );
+}
+
+/// A graph over keys of several types, with one agent that has this output.
+fn typed(node: impl FnOnce(AgentNode) -> AgentNode, output: Option<Output>) -> GraphBuilder {
+    let agent = Agent::builder(script(""));
+    let agent = output.into_iter().fold(agent, stepfold_agent_loop::AgentBuilder::output_with);
+    let schema = Schema::builder()
+        .key::<u64>("count")
+        .key::<Option<String>>("note")
+        .key::<Vec<String>>("notes")
+        .key::<Vec<u64>>("counts")
+        .key::<Value>("any")
+        .key::<f64>("share");
+    Graph::builder("tested")
+        .schema(schema.build().unwrap())
+        .node("a", node(AgentNode::new(agent)))
+        .edge(START, "a")
+}
+
+#[test]
+fn keys_of_requests() {
+    refused(
+        typed(|node| node.asks("{nots}, {notes}, {notes.0?}, {nots.0?}, {item}, {item.id}"), None),
+        expect![[]],
+    );
+}
+
+#[test]
+fn types_of_answers() {
+    refused(typed(|node| node.answers("count").answers("counts"), None), expect![[]]);
+    for key in ["note", "notes", "any"] {
+        typed(|node| node.answers(key), None).build().unwrap();
+    }
+    let plan = || {
+        let fields = json!({"days": {"type": "integer"}, "why": {"type": "string"}, "rest": {}});
+        Some(Output::schema("plan", json!({"type": "object", "properties": fields})))
+    };
+    refused(typed(|node| node.answers("notes"), plan()), expect![[]]);
+    refused(
+        typed(|node| node.answers_field("note", "days").answers_field("count", "why"), plan()),
+        expect![[]],
+    );
+    let fits = |node: AgentNode| {
+        let node = node.answers("any").answers_field("share", "days").answers_field("counts", "days");
+        node.answers_field("count", "rest").answers_field("count", "unknown")
+    };
+    typed(fits, plan()).build().unwrap();
+}
+
+#[test]
+fn a_fan_out_over_a_key_that_is_not_a_list() {
+    let graph = |key: &str| {
+        let schema =
+            Schema::builder().key::<u64>("count").key::<Option<Vec<u64>>>("some").key::<Value>("any");
+        Graph::builder("tested").schema(schema.build().unwrap()).node("a", note).fan_out(START, "a", key)
+    };
+    refused(graph("count"), expect![[]]);
+    graph("some").build().unwrap();
+    graph("any").build().unwrap();
 }

@@ -933,3 +933,10 @@ async fn writes_that_do_not_merge() {
         state: {"log":["a","c","behind({\"error\":\"what it wrote cannot be merged: invalid value for key \\\"sum\\\": expected i64, found an invalid integer at $\",\"node\":\"b\"})"],"sum":1}
     "#]]).await;
 }
+
+#[tokio::test]
+async fn a_fan_out_over_a_value_that_is_not_a_list_is_an_error() {
+    let schema = Schema::builder().key::<Value>("any").build().unwrap();
+    let graph = || Graph::builder("tested").schema(schema.clone()).node("a", note).fan_out(START, "a", "any");
+    check(graph(), values(json!({"any": 3})), expect![[]]).await;
+}

@@ -1,7 +1,7 @@
 //! Decodes events into chunks: a pure state machine. About a dozen of the API's event kinds matter; the event
 //! that ends an item has its final content, whatever was streamed before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 use stepfold_state_core::chat::{
@@ -20,6 +20,8 @@ pub struct Decoder {
     choice: ToolChoice,
     /// The items that have begun, by their index in the output.
     items: BTreeMap<u64, Item>,
+    /// Their indexes by their ids.
+    places: HashMap<String, u64>,
     /// The names of the calls.
     calls: Vec<String>,
     ids: CallIds,
@@ -31,6 +33,7 @@ pub struct Decoder {
 /// The received part of an item.
 #[derive(Debug, Default)]
 struct Item {
+    has_begun: bool,
     /// The number of the call that it is.
     call: Option<usize>,
     /// Whether part of its text, or of its arguments, was streamed.
@@ -79,6 +82,7 @@ impl Decoder {
         Decoder {
             choice: request.tool_choice.clone(),
             items: BTreeMap::new(),
+            places: HashMap::new(),
             calls: Vec::new(),
             ids: CallIds::default(),
             has_refusal: false,
@@ -90,11 +94,9 @@ impl Decoder {
     /// Reads an event of a stream.
     fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if !value.is_object() {
-            return Err(Bad::malformed("expected a JSON object as the event"));
+            return Err(Bad::Unreadable("expected a JSON object as the event".to_owned()));
         }
-        // Some servers omit the index; then it is that of the last item.
-        let last = self.items.last_key_value().map_or(0, |(place, _)| *place);
-        let place = value["output_index"].as_u64().unwrap_or(last);
+        let place = self.place(value);
         let delta = || value["delta"].as_str().unwrap_or_default().to_owned();
         match value["type"].as_str().unwrap_or(&event.name) {
             "response.created" => identity(&value["response"], out),
@@ -128,7 +130,6 @@ impl Decoder {
     /// Reads a response in one piece.
     fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if value["output"].is_array() {
-            identity(value, out);
             self.response(value, out)
         } else if value.get("error").is_some_and(|error| !error.is_null()) {
             Err(Bad::Said(value.to_string()))
@@ -142,7 +143,10 @@ impl Decoder {
         if response["error"].is_object() {
             return Err(Bad::Said(response.to_string()));
         }
+        identity(response, out);
         for (place, item) in (0..).zip(response["output"].as_array().into_iter().flatten()) {
+            // Not all servers count the items of a stream from zero.
+            let place = self.place_of(id(item)).unwrap_or(place);
             if !self.items.get(&place).is_some_and(|item| item.is_done) {
                 self.end(place, item, out);
             }
@@ -163,9 +167,33 @@ impl Decoder {
         Ok(())
     }
 
+    /// The index of the item that an event is about. Some servers omit it: then the id of the item tells, or else
+    /// it is the last one, unless that is done or another one begins.
+    fn place(&self, value: &Value) -> u64 {
+        if let Some(place) = value["output_index"].as_u64() {
+            return place;
+        }
+        let Some((last, item)) = self.items.last_key_value() else {
+            return 0;
+        };
+        let id = id(&value["item"]).or_else(|| value["item_id"].as_str());
+        let begins = item.has_begun && value["type"] == "response.output_item.added";
+        let is_next = value["item"].is_object() && (item.is_done || begins);
+        self.place_of(id).unwrap_or_else(|| last.saturating_add(is_next.into()))
+    }
+
+    /// The index of the item with this id.
+    fn place_of(&self, id: Option<&str>) -> Option<u64> {
+        self.places.get(id?).copied()
+    }
+
     /// Begins an item. Of a call, its id and its name are known.
     fn begin(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
         let begun = self.items.entry(place).or_default();
+        begun.has_begun = true;
+        if let Some(id) = id(item) {
+            self.places.entry(id.to_owned()).or_insert(place);
+        }
         if item["type"] == "function_call" && begun.call.is_none() {
             let (index, name) = (self.calls.len(), item["name"].as_str().unwrap_or_default().to_owned());
             begun.call = Some(index);
@@ -180,7 +208,12 @@ impl Decoder {
     }
 
     fn streamed(&mut self, place: u64, chunk: Chunk, out: &mut Vec<Chunk>) {
-        self.items.entry(place).or_default().is_streamed = true;
+        let is_empty = match &chunk {
+            Chunk::Text(text) | Chunk::Reasoning(text) => text.is_empty(),
+            Chunk::ToolCall(call) => call.arguments.is_empty(),
+            _ => false,
+        };
+        self.items.entry(place).or_default().is_streamed |= !is_empty;
         out.push(chunk);
     }
 
@@ -205,6 +238,8 @@ impl Decoder {
         match (item["type"].as_str(), begun.call) {
             (Some("message"), _) => {
                 if !is_streamed {
+                    // Also a message without content is a part of its own.
+                    out.push(Chunk::Text(String::new()));
                     for part in item["content"].as_array().into_iter().flatten() {
                         self.has_refusal |= part["type"] == "refusal";
                         let said = part["text"].as_str().or_else(|| part["refusal"].as_str());
@@ -240,9 +275,18 @@ impl Decoder {
     }
 }
 
+/// The id of the response and its model, as far as they are said here.
 fn identity(response: &Value, out: &mut Vec<Chunk>) {
     let text = |name: &str| response[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-    out.push(Chunk::Identity { id: text("id"), model: text("model") });
+    let (id, model) = (text("id"), text("model"));
+    if id.is_some() || model.is_some() {
+        out.push(Chunk::Identity { id, model });
+    }
+}
+
+/// The id of an item.
+fn id(item: &Value) -> Option<&str> {
+    item["id"].as_str().filter(|id| !id.is_empty())
 }
 
 /// The reasoning, or its summary.

@@ -13,7 +13,7 @@ use crate::chat::{
 };
 
 /// A syntax error in the [notation](super).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 #[non_exhaustive]
 pub struct NotationError {
@@ -24,6 +24,8 @@ pub struct NotationError {
     /// What was expected or is invalid.
     pub message: String,
 }
+
+crate::debug_as_text!(NotationError);
 
 impl FromStr for Transcript {
     type Err = NotationError;
@@ -280,6 +282,10 @@ fn arguments(cursor: &mut Cursor<'_>) -> Result<Map<String, Value>, Fault> {
         cursor.skip_whitespace();
         cursor.expect("=")?;
         cursor.skip_whitespace();
+        let is_missing = cursor.rest().is_empty() || cursor.rest().starts_with([',', ')']);
+        if is_missing {
+            return Err(Fault::new(cursor.at, format!("missing value of argument `{key}`: expected JSON")));
+        }
         let value = cursor.json()?;
         cursor.skip_whitespace();
         if arguments.contains_key(&key) {

@@ -1,0 +1,58 @@
+//! A structured answer as people read it: field by field.
+
+use serde_json::{Map, Value};
+
+use crate::{Look, Text};
+
+/// What is nested deeper is shown as JSON.
+const DEEPEST: usize = 4;
+
+/// An object by its fields, whole: a line each, nested ones moved in, in lines of at most `width` columns after a sign of
+/// two columns.
+pub(crate) fn fields(object: &Map<String, Value>, sign: Text, width: usize) -> Text {
+    let mut lines = Vec::new();
+    of_object(object, 1, &mut lines);
+    let mut shown = Text::default();
+    for (number, Line { depth, head, value }) in lines.into_iter().enumerate() {
+        let margin = "  ".repeat(depth);
+        match number {
+            0 => shown.append(&sign),
+            _ => shown.push(Look::PLAIN, &format!("\n{margin}")),
+        }
+        let line = Text::from(&margin).with(Look::DIM, head).and(&value).wrapped(width, 0, 2 * depth + 2);
+        // Lines of a text that has several are moved in like those after a wrap.
+        shown.append(&line.slice(margin.len()..line.len()));
+    }
+    shown
+}
+
+struct Line {
+    depth: usize,
+    head: String,
+    value: String,
+}
+
+fn of_object(object: &Map<String, Value>, depth: usize, lines: &mut Vec<Line>) {
+    for (key, value) in object {
+        add(format!("{key}:"), value, depth, lines);
+    }
+}
+
+fn add(head: String, value: &Value, depth: usize, lines: &mut Vec<Line>) {
+    let is_deep = depth > DEEPEST;
+    match value {
+        Value::Object(object) if !object.is_empty() && !is_deep => {
+            lines.push(Line { depth, head, value: String::new() });
+            of_object(object, depth + 1, lines);
+        }
+        Value::Array(list) if !list.is_empty() && !is_deep => {
+            lines.push(Line { depth, head, value: String::new() });
+            list.iter().for_each(|item| add("•".to_owned(), item, depth + 1, lines));
+        }
+        Value::String(text) => {
+            let indent = format!("\n{}", "  ".repeat(depth + 1));
+            lines.push(Line { depth, head, value: format!(" {}", text.trim_end().replace('\n', &indent)) });
+        }
+        value => lines.push(Line { depth, head, value: format!(" {value}") }),
+    }
+}

@@ -1,0 +1,126 @@
+//! The open steps of a run, and of the runs within it: their calls and branches, by place.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use stepfold_agent_loop::Planned;
+use stepfold_state_core::chat::{Message, Role, ToolCall, Transcript};
+
+use crate::brief;
+
+/// The columns of the item of a branch.
+const ITEM: usize = 24;
+
+/// The open step of each run. A run within another one is found by the places of the calls or branches that lead to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Steps(BTreeMap<Vec<usize>, Vec<Item>>);
+
+/// A call or a branch.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    /// Its id in requests for a decision.
+    id: String,
+    /// What people tell it apart by.
+    label: String,
+    call: Option<ToolCall>,
+    since: Option<Duration>,
+}
+
+impl Steps {
+    /// A reply begins a step of calls.
+    pub(crate) fn calls(&mut self, path: &[usize], reply: &Message) {
+        let calls: Vec<&ToolCall> = reply.tool_calls().collect();
+        let item = |call: &&ToolCall| {
+            let is_alone = calls.iter().filter(|other| other.name == call.name).count() == 1;
+            let label = if is_alone { call.name.clone() } else { format!("{} {}", call.name, call.id) };
+            Item { id: call.id.clone(), label, call: Some((*call).clone()), since: None }
+        };
+        self.begin(path, calls.iter().map(item).collect());
+    }
+
+    /// A superstep of a graph begins.
+    pub(crate) fn branches(&mut self, path: &[usize], branches: &[Planned]) {
+        let item = |(place, planned): (usize, &Planned)| {
+            let is_alone = branches.iter().filter(|other| other.node == planned.node).count() == 1;
+            let (id, label) = match &planned.item {
+                Some(item) => {
+                    (format!("{}#{place}", planned.node), format!("{} {}", planned.node, brief(item, ITEM)))
+                }
+                None if is_alone => (planned.node.clone(), planned.node.clone()),
+                None => (planned.node.clone(), format!("{} {}", planned.node, place + 1)),
+            };
+            Item { id, label, call: None, since: None }
+        };
+        self.begin(path, branches.iter().enumerate().map(item).collect());
+    }
+
+    /// The calls of a conversation whose last reply is not answered.
+    pub(crate) fn open_in(&mut self, conversation: &Transcript) {
+        let last = conversation.iter().rev().find(|message| message.role() != Role::Tool);
+        if let Some(reply) = last.filter(|message| message.has_tool_calls()) {
+            self.calls(&[], reply);
+        }
+    }
+
+    fn begin(&mut self, path: &[usize], items: Vec<Item>) {
+        self.0.retain(|other, _| !other.starts_with(path));
+        self.0.insert(path.to_vec(), items);
+    }
+
+    fn item(&self, path: &[usize], place: usize) -> Option<&Item> {
+        self.0.get(path)?.get(place)
+    }
+
+    /// The number of calls or branches of a step.
+    pub(crate) fn count(&self, path: &[usize]) -> usize {
+        self.0.get(path).map_or(0, Vec::len)
+    }
+
+    /// A call by its place.
+    pub(crate) fn call(&self, path: &[usize], place: usize) -> Option<&ToolCall> {
+        self.item(path, place)?.call.as_ref()
+    }
+
+    /// What a call or a branch is told apart by.
+    pub(crate) fn label(&self, path: &[usize], place: usize) -> Option<&str> {
+        Some(&self.item(path, place)?.label)
+    }
+
+    /// Takes note of a start. Whether it is the first one that was seen.
+    pub(crate) fn start(&mut self, path: &[usize], place: usize, now: Duration) -> bool {
+        let item = self.0.get_mut(path).and_then(|items| items.get_mut(place));
+        item.is_some_and(|item| item.since.replace(now).is_none())
+    }
+
+    /// When a call or a branch has started.
+    pub(crate) fn since(&self, path: &[usize], place: usize) -> Option<Duration> {
+        self.item(path, place)?.since
+    }
+
+    /// The id of a call or a branch, with those that lead to it.
+    pub(crate) fn id(&self, path: &[usize], place: usize) -> Option<String> {
+        let mut id = String::new();
+        for depth in 0..path.len() {
+            id = id + &self.item(&path[..depth], path[depth])?.id + "/";
+        }
+        Some(id + &self.item(path, place)?.id)
+    }
+
+    /// What a request for a decision is about: its id without the digest, and the call or the label of the branch.
+    pub(crate) fn requested<'a>(&self, id: &'a str) -> (&'a str, Option<&Item>) {
+        let id = id.rsplit_once('#').map_or(id, |(id, _)| id);
+        let places = self.0.iter().flat_map(|(path, items)| (0..items.len()).map(move |place| (path, place)));
+        let mut found = places.filter(|(path, place)| self.id(path, *place).as_deref() == Some(id));
+        (id, found.next().and_then(|(path, place)| self.item(path, place)))
+    }
+}
+
+impl Item {
+    /// Its tool with arguments, or its node.
+    pub(crate) fn name_and_arguments(&self) -> (&str, Option<String>) {
+        match &self.call {
+            Some(call) => (&call.name, Some(call.arguments.to_text().into_owned())),
+            None => (&self.label, None),
+        }
+    }
+}
