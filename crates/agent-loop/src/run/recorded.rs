@@ -189,7 +189,9 @@ impl Event {
     ) -> Option<CallOutcome> {
         let result = outcome.result.as_ref().or_else(|| self.result_said(place))?.clone();
         let delta = self.writes_of(&outcome.delta, writes)?;
-        Some(CallOutcome { status: outcome.status, result, delta, tries: outcome.tries })
+        let mut call = CallOutcome::new(outcome.status, result);
+        (call.delta, call.tries) = (delta, outcome.tries);
+        Some(call)
     }
 
     fn writes_of(&self, own: &Delta, writes: Option<(usize, usize)>) -> Option<Delta> {

@@ -143,7 +143,7 @@ impl Decoder {
             if text.is_empty() && signature.is_some() {
                 // A signature belongs to its part, also where that says nothing.
                 let part = if part["thought"] == true { Part::reasoning(text) } else { Part::text(text) };
-                out.push(Chunk::Part(Part { extras: signature.unwrap_or_default(), ..part }));
+                out.push(Chunk::Part(part.with_extras(signature.unwrap_or_default())));
                 return;
             }
             out.push(if part["thought"] == true { Chunk::Reasoning(text) } else { Chunk::Text(text) });
