@@ -134,7 +134,7 @@ struct Recovery {
     tried: HashMap<SessionKey, Tried>,
 }
 
-/// What came of the last attempt in a session that is still listed.
+/// The result of the last attempt in a session that is still listed.
 #[derive(Clone, Debug)]
 struct Tried {
     failures: u32,

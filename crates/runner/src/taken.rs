@@ -1,4 +1,4 @@
-//! What came of a message, by the record alone: nothing is run.
+//! The result of a message, by the record alone: nothing is run.
 
 use stepfold_agent_loop::{DecisionError, Decisions};
 use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionStore};
@@ -10,7 +10,7 @@ use crate::record::{ends, takes};
 use crate::report::Report;
 use crate::turn::{Read, Turn};
 
-/// What became of a message whose events a rewind has hidden.
+/// The fate of a message whose events a rewind has hidden.
 pub(crate) enum Hidden {
     /// No run has taken it.
     Unknown,
@@ -39,7 +39,7 @@ impl Turn {
         Ok((read, report))
     }
 
-    /// What became of a message in the part of the record that rewinds have hidden.
+    /// The fate of a message in the part of the record that rewinds have hidden.
     pub(crate) async fn hidden(&self, id: &InvocationId) -> Result<Hidden, RunnerError> {
         let session = self.get_all(None).await?;
         let (mut taker, mut end) = (None, None);

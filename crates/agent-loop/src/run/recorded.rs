@@ -131,8 +131,8 @@ impl Event {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, RunEvent};
     ///
     /// # async fn count() -> Result<u32, ToolError> { Ok(12) }
@@ -189,9 +189,9 @@ impl Event {
     ) -> Option<CallOutcome> {
         let result = outcome.result.as_ref().or_else(|| self.result_said(place))?.clone();
         let delta = self.writes_of(&outcome.delta, writes)?;
-        let mut whole = CallOutcome::new(outcome.status, result);
-        (whole.delta, whole.tries) = (delta, outcome.tries);
-        Some(whole)
+        let mut call = CallOutcome::new(outcome.status, result);
+        (call.delta, call.tries) = (delta, outcome.tries);
+        Some(call)
     }
 
     fn writes_of(&self, own: &Delta, writes: Option<(usize, usize)>) -> Option<Delta> {
