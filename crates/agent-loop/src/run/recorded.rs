@@ -189,9 +189,9 @@ impl Event {
     ) -> Option<CallOutcome> {
         let result = outcome.result.as_ref().or_else(|| self.result_said(place))?.clone();
         let delta = self.writes_of(&outcome.delta, writes)?;
-        let mut call = CallOutcome::new(outcome.status, result);
-        (call.delta, call.tries) = (delta, outcome.tries);
-        Some(call)
+        let mut whole = CallOutcome::new(outcome.status, result);
+        (whole.delta, whole.tries) = (delta, outcome.tries);
+        Some(whole)
     }
 
     fn writes_of(&self, own: &Delta, writes: Option<(usize, usize)>) -> Option<Delta> {
