@@ -232,7 +232,7 @@ impl View {
         // What comes with calls was told with them.
         let is_reply = matches!(event.kind, EventKind::Replied { .. });
         let answers = said.filter(|message| is_reply || !message.has_tool_calls());
-        answers.map(|message| message.text().into_owned()).collect()
+        answers.map(|message| message.text().into_owned()).filter(|text| !text.trim().is_empty()).collect()
     }
 
     /// The tools that are at work.
