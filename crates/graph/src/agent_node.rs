@@ -268,7 +268,7 @@ impl AgentNode {
             Some(Prompt::Template(template)) => Some(template),
             _ => None,
         };
-        let is_known = |name: &str| name == "item" || graph.key(name).is_some() || graph.is_open();
+        let is_known = move |name: &str| name == "item" || graph.key(name).is_some() || graph.is_open();
         let names = template.into_iter().flat_map(Template::placeholders).map(|(name, _)| name);
         // A dotted name is a key, or leads into the value of one.
         names.filter(move |name| {

@@ -159,6 +159,7 @@ impl View {
         match event {
             RunEvent::Asking { model, .. } => {
                 self.wait(model, now);
+                self.reply.has_text = false;
                 self.end()
             }
             RunEvent::Text(text) => self.text(text),
@@ -179,8 +180,8 @@ impl View {
 
     /// Nothing more comes of the answer: what was not shown of it.
     pub fn end(&mut self) -> Vec<Shown> {
-        let Reply { is_open, object, .. } = std::mem::take(&mut self.reply);
-        match is_open {
+        let object = std::mem::take(&mut self.reply.object);
+        match std::mem::take(&mut self.reply.is_open) {
             true => vec![Shown::ReplyEnd],
             false => self.whole(&object),
         }
@@ -231,7 +232,7 @@ impl View {
         // What comes with calls was told with them.
         let is_reply = matches!(event.kind, EventKind::Replied { .. });
         let answers = said.filter(|message| is_reply || !message.has_tool_calls());
-        answers.map(|message| message.text().into_owned()).collect()
+        answers.map(|message| message.text().into_owned()).filter(|text| !text.trim().is_empty()).collect()
     }
 
     /// The tools that are at work.

@@ -18,7 +18,8 @@ use crate::function::ToolReturn;
     message = "`{Self}` cannot be an argument of a tool",
     label = "cannot be read from the JSON that a model sends",
     note = "for a type of your own, derive `serde::Deserialize` and `schemars::JsonSchema`",
-    note = "mark a custom extractor with `#[extract]`"
+    note = "mark a custom extractor with `#[extract]`",
+    note = "a tool reads the state with a parameter marked `#[from_state]`, and writes it with a `StateWriter`"
 )]
 pub trait Argument {}
 

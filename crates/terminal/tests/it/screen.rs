@@ -10,7 +10,7 @@ use serde_json::json;
 use stepfold_agent_loop::{Agent, Decision, Decisions, Exit, Input, Outcome, Pause};
 use stepfold_graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_providers::{Scripted, ScriptedReply};
-use stepfold_runner::{Runner, SessionHandle};
+use stepfold_runner::{Runner, SessionHandle, WhenClaimed};
 use stepfold_session_scopes::MemoryStore;
 use stepfold_state_core::state::Schema;
 use stepfold_terminal::{Form, Printer};
@@ -255,4 +255,32 @@ fn a_run_that_fails_says_why() {
     // Ids differ from run to run.
     let is_said = shown.starts_with("● It is\n  ✗ ") && shown.contains("failed");
     assert!(is_said, "{shown}");
+}
+
+#[test]
+fn a_call_with_an_unknown_outcome_is_told_before_the_answer() {
+    let agent = || {
+        let script = "assistant: > c1 pay(euro=5)\nassistant: Please look whether it was paid.";
+        let model = Scripted::conversation(script).unwrap();
+        Agent::builder(model).tool(pay(Approval::Never)).build().unwrap()
+    };
+    for knows_state in [false, true] {
+        let store = MemoryStore::new();
+        // The process ends while the call runs.
+        shown(60, async |printer| {
+            let session = session(agent(), store.clone()).await;
+            let invocation = session.send("pay").await.unwrap();
+            tokio::time::timeout(Duration::from_millis(200), printer.follow(&invocation)).await.unwrap_err();
+        });
+        let shown = shown(60, async |printer| {
+            let runner = Runner::builder(agent(), store).when_claimed(WhenClaimed::TakeOver).build();
+            let session = runner.session("ada", "monday").await.unwrap();
+            if knows_state {
+                printer.set_state(Some(session.state().await.unwrap()));
+            }
+            printer.follow(&session.resume().start().unwrap()).await.unwrap();
+        });
+        let expect = if knows_state { expect![[]] } else { expect![[]] };
+        expect.assert_eq(&shown);
+    }
 }
