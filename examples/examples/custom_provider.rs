@@ -15,7 +15,7 @@ use stepfold::state_core::chat::{
 };
 use stepfold_examples::say;
 
-/// Calls the first tool that it is offered with the numbers of the question, and says what came of it.
+/// Calls the first tool that it is offered with the numbers of the question, and says the result.
 struct Rules;
 
 impl ChatModel for Rules {

@@ -114,6 +114,22 @@ mod tests {
         assert_eq!((place("xtask"), place("stepfold-examples")), (None, None));
     }
 
+    /// The job of CI, the page of promises and the manifests name the same one.
+    #[test]
+    fn the_oldest_rust_is_one() {
+        let metadata = workspace::metadata().unwrap();
+        let read = |path: &str| {
+            let path = metadata.workspace_root.as_std_path().join(path);
+            workspace::read_text(path).unwrap().unwrap()
+        };
+        for package in metadata.workspace_packages() {
+            let oldest = package.rust_version.as_ref().expect("the workspace has one for all");
+            let oldest = format!("{}.{}", oldest.major, oldest.minor);
+            assert!(read(".github/workflows/ci.yml").contains(&format!("rust-toolchain@{oldest}\n")));
+            assert!(read("docs/stability.md").contains(&format!("| the oldest Rust | {oldest};")));
+        }
+    }
+
     #[test]
     fn all_are_packaged_at_once() {
         let call = package(&["b".to_owned(), "a".to_owned()], false).to_string();

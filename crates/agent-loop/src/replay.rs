@@ -208,7 +208,7 @@ impl Run {
 /// A run that goes through a record.
 struct Replay {
     run: Run,
-    /// Where other tools were first offered. They are told last: what becomes of the calls says more.
+    /// Where other tools were first offered. They are told last: the outcomes of the calls say more.
     other_tools: Option<Divergence>,
 }
 
@@ -325,7 +325,7 @@ fn take_large(made: &mut Event, recorded: &Event, run: &Run) {
     }
 }
 
-/// Whether other tools are offered to the model. They are compared last: what becomes of the calls says more.
+/// Whether other tools are offered to the model. They are compared last: the outcomes of the calls say more.
 fn take_tools(made: &mut EventKind, recorded: &EventKind) -> bool {
     match (made, recorded) {
         (EventKind::Began { tools, .. }, EventKind::Began { tools: known, .. }) => {
@@ -366,7 +366,7 @@ fn take_name_and_values(made: &mut Event, recorded: &Event) {
     }
 }
 
-/// Where the beginning of the conversation was pruned since: what came of that. Records of before do not say how long it
+/// Where the beginning of the conversation was pruned since: the result. Records of before do not say how long it
 /// was.
 fn take_pruned(made: &mut Event, recorded: &Event) {
     if let (

@@ -66,7 +66,7 @@ impl FromStr for Head {
     }
 }
 
-/// What became of a history whose head was noted.
+/// Whether a history still contains a head that was noted.
 pub(crate) enum Found {
     /// It is there as it was; so many events came after it.
     Contained { later: u64 },

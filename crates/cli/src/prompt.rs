@@ -13,7 +13,7 @@ enum Source {
     Pipe,
 }
 
-/// What came of asking for a line.
+/// The result of asking for a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Text(String),

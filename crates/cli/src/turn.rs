@@ -395,7 +395,7 @@ impl Turns<'_> {
         }
     }
 
-    /// The other process that is at work in the session, and what becomes of this one meanwhile.
+    /// The other process that is at work in the session, and what this one does meanwhile.
     fn tell_other(&self, other: &Other) {
         let (worker, until) = (other.claim.owner.as_str(), other.claim.expires);
         let what = match self.desk.when_claimed() {
@@ -443,7 +443,7 @@ impl Turns<'_> {
         self.tell_fate(false, &words);
     }
 
-    /// What became of a message that was not answered.
+    /// The fate of a message that was not answered.
     fn tell_fate(&self, is_stored: bool, words: &str) {
         match self.json {
             true => show::line(json!({"stored": is_stored, "taken": false}).to_string()),

@@ -82,7 +82,7 @@ impl Answerer {
 /// The questions of a result that requires input, by their keys there.
 pub(crate) type Elicitations = Vec<(String, wire::ElicitRequestParams)>;
 
-/// The questions of a round as questions of the run, each with what the server has to be told again.
+/// The questions of a round as questions of the run, each with what is sent to the server again.
 pub(crate) fn questions(
     server: &str,
     round: usize,

@@ -99,7 +99,7 @@ impl<C: Stream<Item = SessionChange> + Unpin> Follower<C> {
                     return;
                 }
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             () = told => self.pause = POLLS.0,

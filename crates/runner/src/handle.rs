@@ -100,7 +100,7 @@ impl SessionHandle {
         Ok(invocation)
     }
 
-    /// Runs a turn under an idempotency key, and reports what came of it. Any worker may call it any number of times
+    /// Runs a turn under an idempotency key, and reports the result. Any worker may call it any number of times
     /// with the same key, also concurrently and after crashes: it begins the run, goes on with it, or reports the result.
     /// The run begins once.
     ///

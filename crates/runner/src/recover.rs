@@ -134,7 +134,7 @@ struct Recovery {
     tried: HashMap<SessionKey, Tried>,
 }
 
-/// What came of the last attempt in a session that is still listed.
+/// The result of the last attempt in a session that is still listed.
 #[derive(Clone, Debug)]
 struct Tried {
     failures: u32,
@@ -257,9 +257,10 @@ impl Recovery {
         let (failures, waits) = match ended {
             // It waits for decisions, and messages wait behind it.
             Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => (0, Some(seen)),
-            Ok(_) => return,
             Err(RunnerError::NothingToResume { .. }) => return self.runner.clear(&session.key).await,
-            Err(
+            // It is done, or another worker does it.
+            Ok(_)
+            | Err(
                 RunnerError::Claimed { .. }
                 | RunnerError::ClaimLost { .. }
                 | RunnerError::Conflict { .. }

@@ -62,6 +62,7 @@ impl RunnerError {
             | RunnerError::Decision { .. }
             | RunnerError::Withdrawn { .. }
             | RunnerError::NothingToResume { .. }
+            | RunnerError::InvalidId { .. }
             | RunnerError::Diverged { .. } => Remedy::Never,
         }
     }

@@ -9,7 +9,7 @@ use stepfold_state_core::chat::Usage;
 /// The newest format of a [`Report`].
 pub const REPORT_FORMAT: u32 = 1;
 
-/// What came of a run that was started under an idempotency key: see
+/// The result of a run that was started under an idempotency key: see
 /// [`SessionHandle::run_as`](crate::SessionHandle::run_as).
 ///
 /// Everything else is in the session at its version. A report of a newer format is refused when it is read.

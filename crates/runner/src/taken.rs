@@ -1,4 +1,4 @@
-//! What came of a message, by the record alone: nothing is run.
+//! The result of a message, by the record alone: nothing is run.
 
 use stepfold_agent_loop::{DecisionError, Decisions};
 use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionStore};
@@ -10,7 +10,7 @@ use crate::record::{ends, takes};
 use crate::report::Report;
 use crate::turn::{Read, Turn};
 
-/// What became of a message whose events a rewind has hidden.
+/// The fate of a message whose events a rewind has hidden.
 pub(crate) enum Hidden {
     /// No run has taken it.
     Unknown,
@@ -39,7 +39,7 @@ impl Turn {
         Ok((read, report))
     }
 
-    /// What became of a message in the part of the record that rewinds have hidden.
+    /// The fate of a message in the part of the record that rewinds have hidden.
     pub(crate) async fn hidden(&self, id: &InvocationId) -> Result<Hidden, RunnerError> {
         let session = self.get_all(None).await?;
         let (mut taker, mut end) = (None, None);
@@ -65,14 +65,12 @@ impl Turn {
     /// Validates decisions about a run that does not wait: they must be a repeat.
     pub(crate) async fn check_decided(&self, decisions: &Decisions) -> Result<(), RunnerError> {
         let Some((id, _)) = decisions.decisions.first() else { return Ok(()) };
-        match self.look_up(decisions).await? {
-            Some(met) => met.map(drop),
-            None => {
-                let not_pending =
-                    DecisionError::NotPending { id: id.clone(), pending: NameList::from_iter([""; 0]) };
-                Err(RunnerError::decision(&self.slot.key, not_pending))
-            }
+        if let Some(met) = self.look_up(decisions).await? {
+            return met.map(drop);
         }
+        let pending = NameList::default();
+        let not_pending = DecisionError::NotPending { id: id.clone(), pending };
+        Err(RunnerError::decision(&self.slot.key, not_pending))
     }
 
     async fn get_all(&self, version: Option<u64>) -> Result<Session, RunnerError> {

@@ -209,7 +209,9 @@ impl<'a> Work<'a> {
                 }
                 (Next::IsTaken, Some(found)) => match self.outcome_of_taker(&found.read).await {
                     // A message that joined this invocation may still be in the inbox.
-                    Err(RunnerError::NothingToResume { .. }) if self.turn.slot.desk().take_joined() => {
+                    Err(RunnerError::Withdrawn { .. } | RunnerError::NothingToResume { .. })
+                        if self.turn.slot.desk().take_joined() =>
+                    {
                         self.wants = Wants::TakeLeft;
                         None
                     }
@@ -670,7 +672,7 @@ impl<'a> Work<'a> {
         }
         let get = GetSession::new(self.turn.slot.key.clone()).events(EventRange::All);
         let session = self.turn.runner.store.get(get).await.map_err(|error| self.failed(error))?;
-        let history = History::up_to_taker(&session, id)?.ok_or_else(|| self.nothing_to_resume())?;
+        let history = History::up_to_taker(&session, id)?.ok_or_else(|| self.withdrawn())?;
         self.outcome_of_last_run(&(Arc::new(history), session)).await
     }
 

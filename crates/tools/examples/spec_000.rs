@@ -261,7 +261,7 @@ impl Agent {
     async fn step(&mut self, reply: &str) -> Result<(), Box<dyn Error>> {
         let reply: Transcript = format!("assistant: {reply}").parse()?;
         let reply = with_unique_call_ids((**reply.get(0).unwrap()).clone(), 0, |_| false);
-        let calls = reply.tool_calls().cloned().collect();
+        let calls: Vec<_> = reply.tool_calls().cloned().collect();
         let invocation = Invocation::new(&self.tools, self.state.clone(), calls, InvokeOptions::default());
         let mut done = invocation.finish().await;
         settle(&mut self.state, &mut done.outcomes);

@@ -29,7 +29,7 @@ const CLOSED: &[(&str, &str)] = &[
     ),
     ("stepfold_graph::progress::Task", "the form of another program's records; unknown fields are extras"),
     ("stepfold_runner::Remedy", "what to do about an error: all of it has to be decided"),
-    ("stepfold_session_scopes::Adopted", "what becomes of a stored value: all of it has to be decided"),
+    ("stepfold_session_scopes::Adopted", "the fate of a stored value: each has to be decided"),
     ("stepfold_session_scopes::ByScope", "one value for each stored scope"),
     ("stepfold_session_scopes::Expected", "a version or any"),
     (

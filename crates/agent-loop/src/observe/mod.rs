@@ -235,7 +235,7 @@ tuple!(A, B, C, D);
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, DynObserver, RunEvent, Traces};
 ///
 /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;

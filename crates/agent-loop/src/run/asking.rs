@@ -34,7 +34,7 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// What becomes of the next call, if it needs a decision.
+    /// The fate of the next call, if it needs a decision.
     fn fate(&mut self, place: usize, call: Approved, asks: Asks, inputs: Vec<StateInput>) -> Option<Fate> {
         match asks {
             Asks::No => return None,
@@ -49,7 +49,7 @@ impl Asking {
 }
 
 impl Run {
-    /// What becomes of a call that needs an approval by the tool's rule or the agent's; the stricter one applies. A call
+    /// The fate of a call that needs an approval by the tool's rule or the agent's; the stricter one applies. A call
     /// that cannot run needs none; a rule that panics requires one. The state is the one that the call sees.
     pub(super) fn fate(
         &self,

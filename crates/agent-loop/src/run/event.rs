@@ -164,13 +164,13 @@ pub enum EventKind {
         /// The model that answered.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
-        /// What becomes of its calls, by their places; those that are not here run.
+        /// The fates of its calls, by their places; those that are not here run.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         fates: Vec<(usize, Fate)>,
         /// What the model was offered to call, as the digest of a beginning, where tools are asked for at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<String>,
-        /// What became of the output, if one was asked for and the reply gives one.
+        /// The fate of the output, if one was requested and the reply gives one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<OutputFate>,
     },
@@ -192,7 +192,7 @@ pub enum EventKind {
     /// Calls need an approval: the rule has changed since the reply, or they were approved with other values from the
     /// state than they would run with.
     Asked {
-        /// What becomes of them, by their places.
+        /// Their fates, by their places.
         fates: Vec<(usize, Fate)>,
     },
     /// Calls or branches that must not run twice are about to start. The marker of [`Effect::AtMostOnce`].
@@ -255,7 +255,7 @@ pub enum EventKind {
     TimedOut,
 }
 
-/// What becomes of a call that does not simply run.
+/// The fate of a call that does not simply run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -268,7 +268,7 @@ pub enum Fate {
     Answer(RecordedCall),
 }
 
-/// What became of an output.
+/// The fate of an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -329,7 +329,7 @@ impl Event {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Event, RunEvent};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;

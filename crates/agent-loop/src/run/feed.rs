@@ -115,7 +115,7 @@ pub struct HookReport {
     pub rewrite: Option<Transcript>,
     /// Messages to append.
     pub messages: Vec<Arc<Message>>,
-    /// What becomes of the run.
+    /// The further course of the run.
     pub verdict: HookVerdict,
     /// Before tools: calls that do not run, and what the model reads.
     pub answers: Vec<(usize, String)>,
@@ -374,7 +374,7 @@ impl Run {
         Ok(event)
     }
 
-    /// The reply with unique call ids, and what becomes of its calls.
+    /// The reply with unique call ids, and the fate of its calls.
     fn replied(&self, reply: Reply, is_last: bool, elapsed: Duration) -> Result<Event, FeedError> {
         if reply.message.role() != Role::Assistant {
             return Err(FeedError::NoReply { role: reply.message.role().as_str() });
@@ -425,7 +425,7 @@ impl Run {
         offer.map(crate::agent::digest_of_offer)
     }
 
-    /// What becomes of the calls of a reply that do not simply run, and of an output among them.
+    /// The fates of the calls of a reply that do not simply run, and of an output among them.
     fn fates(
         &self,
         reply: &Message,
@@ -467,7 +467,7 @@ impl Run {
         (fates, output)
     }
 
-    /// If the call gives the output: its outcome, and what became of the output.
+    /// If the call gives the output: its outcome, and the fate of the output.
     fn output_of_call(&self, call: &ToolCall) -> Option<(CallOutcome, OutputFate)> {
         let spec = self.agent.output_spec()?;
         if call.name != OUTPUT_TOOL || spec.mode() != OutputMode::Tool {

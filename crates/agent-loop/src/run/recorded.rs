@@ -109,7 +109,7 @@ impl From<CallOutcome> for RecordedCall {
 impl RecordedCall {
     /// An outcome, where the message of its call has this result.
     fn of(outcome: CallOutcome, said: Option<&ToolResult>) -> Self {
-        let CallOutcome { status, result, delta, tries } = outcome;
+        let CallOutcome { status, result, delta, tries, .. } = outcome;
         RecordedCall { status, result: (Some(&result) != said).then_some(result), delta, tries }
     }
 }
@@ -131,8 +131,8 @@ impl Event {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// # use stepfold_agent_loop::test_kit::Script;
-    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
     /// use stepfold_agent_loop::{Agent, RunEvent};
     ///
     /// # async fn count() -> Result<u32, ToolError> { Ok(12) }
@@ -189,7 +189,9 @@ impl Event {
     ) -> Option<CallOutcome> {
         let result = outcome.result.as_ref().or_else(|| self.result_said(place))?.clone();
         let delta = self.writes_of(&outcome.delta, writes)?;
-        Some(CallOutcome { status: outcome.status, result, delta, tries: outcome.tries })
+        let mut whole = CallOutcome::new(outcome.status, result);
+        (whole.delta, whole.tries) = (delta, outcome.tries);
+        Some(whole)
     }
 
     fn writes_of(&self, own: &Delta, writes: Option<(usize, usize)>) -> Option<Delta> {

@@ -173,7 +173,7 @@ impl AgentFile {
         name.clone().or_else(stem).unwrap_or_else(|| "agent".to_owned())
     }
 
-    /// What becomes of stored values whose types have changed.
+    /// The migration of stored values whose types have changed.
     pub(crate) fn migrations(&self) -> Vec<Migration> {
         let state = match &self.content {
             None => return Vec::new(),

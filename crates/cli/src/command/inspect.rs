@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::graph::progress::Progress;
@@ -189,7 +188,7 @@ impl View<'_> {
         }
     }
 
-    /// What an event has changed, a line each. What a graph keeps about its nodes is said by the events themselves.
+    /// What an event has changed, a line each. What a graph keeps about its nodes is shown with the events themselves.
     fn changes(&self, now: &State, before: &State) -> Vec<String> {
         let mut changes = show::changes(now, before);
         if self.is_graph {

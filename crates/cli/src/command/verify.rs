@@ -36,7 +36,7 @@ struct Report {
     verified: Verified,
     /// Of the session that was checked, if it was one.
     head: Option<Head>,
-    /// The head that was noted, and what became of it.
+    /// The head that was noted, and whether it was found.
     expected: Option<(Head, Found)>,
 }
 

@@ -2,7 +2,6 @@
 
 use futures_util::StreamExt as _;
 use serde_json::json;
-use stepfold::prelude::*;
 use stepfold::runner::{RecoverOptions, SessionChange};
 
 use crate::args::{Asked, Place};

@@ -142,8 +142,9 @@ impl Decoder {
             let text = text.to_owned();
             if text.is_empty() && signature.is_some() {
                 // A signature belongs to its part, also where that says nothing.
-                let part = if part["thought"] == true { Part::reasoning(text) } else { Part::text(text) };
-                out.push(Chunk::Part(Part { extras: signature.unwrap_or_default(), ..part }));
+                let mut part = if part["thought"] == true { Part::reasoning(text) } else { Part::text(text) };
+                part.extras = signature.unwrap_or_default();
+                out.push(Chunk::Part(part));
                 return;
             }
             out.push(if part["thought"] == true { Chunk::Reasoning(text) } else { Chunk::Text(text) });

@@ -117,7 +117,8 @@ fn digest(text: &str, length: usize) -> String {
     let letter = |place: usize| {
         let mut hasher = DefaultHasher::new();
         (text, place).hash(&mut hasher);
-        char::from(LETTERS[(hasher.finish() % 32) as usize])
+        let [byte, ..] = hasher.finish().to_le_bytes();
+        char::from(LETTERS[usize::from(byte % 32)])
     };
     (0..length).map(letter).collect()
 }

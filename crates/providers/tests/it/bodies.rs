@@ -490,7 +490,7 @@ fn a_tool_of_the_server_can_be_forbidden() {
     let server_tools =
         vec![ServerTool::new("anthropic", json!({"type": "web_search", "name": "web_search"}))];
     let request = ChatRequest::new(conversation()).with_tool_choice(ToolChoice::None);
-    let request = request.with_params(ModelParams { server_tools, ..ModelParams::default() });
+    let request = request.with_params(ModelParams::default().with_server_tools(server_tools));
     let body: Value = serde_json::from_slice(&anthropic_body(false)(&request).unwrap()).unwrap();
     assert_eq!(body["tool_choice"], json!({"type": "none"}));
 }

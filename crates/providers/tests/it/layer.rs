@@ -518,6 +518,6 @@ async fn a_wait_of_nothing_is_no_wish_for_haste() {
 #[tokio::test(start_paused = true)]
 async fn an_estimate_of_tokens_does_not_overflow() {
     let model = Scripted::new(["ok"]).layer(RateLimit::per_minute(10).tokens_per_minute(600));
-    let params = ModelParams { max_output_tokens: Some(u64::MAX), ..ModelParams::default() };
+    let params = ModelParams::default().with_max_output_tokens(u64::MAX);
     model.respond(request().with_params(params)).into_reply().await.unwrap();
 }

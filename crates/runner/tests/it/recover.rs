@@ -161,6 +161,7 @@ fn a_run_that_fails_again_and_again_is_tried_more_and_more_rarely() {
         let mut attempts = Vec::new();
         for tenth in 0..160_u32 {
             let before = asked.load(Ordering::SeqCst);
+            // tidy: allow sleep, because the clock is paused, and this is how its time goes on.
             tokio::time::sleep(Duration::from_millis(100)).await;
             for _ in 0..50 {
                 tokio::task::yield_now().await;

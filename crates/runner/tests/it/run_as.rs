@@ -214,6 +214,21 @@ fn a_fork_and_a_rewind_keep_what_has_ended() {
     });
 }
 
+/// Also while a later run waits: a run that was taken back to its middle does not go on.
+#[test]
+fn a_run_that_was_taken_back_to_its_middle_is_withdrawn() {
+    each_store(|world| {
+        process(async {
+            let session = session(world, "first").await;
+            let waiting = session.run_as("k1", "pay").await.unwrap();
+            session.rewind(waiting.version - 1).await.unwrap();
+            session.run_as("k2", "pay").await.unwrap();
+            let error = session.run_as("k1", "pay").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+        });
+    });
+}
+
 #[test]
 fn an_agent_that_changed_waits_and_what_ended_is_told() {
     each_store(|world| {

@@ -91,6 +91,7 @@ impl Actions {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Record {
     /// The name of its format.
     pub format: Cow<'static, str>,

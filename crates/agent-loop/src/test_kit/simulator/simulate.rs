@@ -88,7 +88,7 @@ pub struct Simulator<'a> {
 
 type Decide = dyn Fn(&ApprovalRequest) -> Decision + Send + Sync;
 
-/// What came of a simulation in which nothing was wrong.
+/// The result of a simulation without a failure.
 #[derive(Clone, Debug)]
 pub struct Simulated {
     outcome: Outcome,
