@@ -152,7 +152,8 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["reqwest", "hyper", "ureq", "isahc", "curl", "attohttpc", "async-openai"],
         reach: Reach::Tree,
-        allowed: &[PROVIDERS, OTEL, MCP, FACADE, CLI, EXAMPLES],
+        // The server has it through rmcp, whose features `mcp` turns on for both.
+        allowed: &[PROVIDERS, OTEL, MCP, SERVER, FACADE, CLI, EXAMPLES],
         reason: "only providers, clients of MCP servers and exporters of spans talk to the network",
     },
     Fence {
