@@ -67,6 +67,7 @@ const fn succeeded() -> CallStatus {
     CallStatus::Succeeded
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_success(status: &CallStatus) -> bool {
     *status == CallStatus::Succeeded
 }
@@ -262,11 +263,15 @@ impl Event {
         picked(&mut self.delta);
         match &mut self.kind {
             EventKind::Answered(items) => {
-                items.iter_mut().for_each(|item| item.retain_writes(&picked, &kept_before));
+                for item in items {
+                    item.retain_writes(&picked, &kept_before);
+                }
             }
             EventKind::Inner { event, .. } => event.retain_writes_dyn(keep),
             EventKind::Hooked { writes, .. } => {
-                writes.iter_mut().for_each(|(_, delta)| picked(delta));
+                for (_, delta) in writes.iter_mut() {
+                    picked(delta);
+                }
                 writes.retain(|(_, delta)| !delta.is_empty());
             }
             EventKind::Replied { fates, .. } => {
