@@ -295,7 +295,7 @@ fn a_conversation_goes_on_where_that_of_the_first_request_is() {
         assert_eq!(continued(&later), alone);
         alone
     });
-    expect![[]].assert_eq(&shown.join("\n"));
+    expect![[""]].assert_eq(&shown.join("\n"));
 }
 
 #[test]

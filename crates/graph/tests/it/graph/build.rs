@@ -368,13 +368,20 @@ fn typed(node: impl FnOnce(AgentNode) -> AgentNode, output: Option<Output>) -> G
 fn keys_of_requests() {
     refused(
         typed(|node| node.asks("{nots}, {notes}, {notes.0?}, {nots.0?}, {item}, {item.id}"), None),
-        expect![[]],
+        expect![[r#"
+            invalid agent 'tested': node 'a': unknown state key "nots" in the request: declare it in the graph's schema, or double the braces if it is text
+            node 'a': unknown state key "nots.0" in the request: declare it in the graph's schema, or double the braces if it is text"#]],
     );
 }
 
 #[test]
 fn types_of_answers() {
-    refused(typed(|node| node.answers("count").answers("counts"), None), expect![[]]);
+    refused(
+        typed(|node| node.answers("count").answers("counts"), None),
+        expect![[r#"
+            invalid agent 'tested': node 'a': invalid type of the answer for "count": expected integer, found the text of an agent without output: give the agent an output of that type
+            node 'a': invalid type of the answer for "counts": expected array, found the text of an agent without output: give the agent an output of that type"#]],
+    );
     for key in ["note", "notes", "any"] {
         typed(|node| node.answers(key), None).build().unwrap();
     }
@@ -382,10 +389,17 @@ fn types_of_answers() {
         let fields = json!({"days": {"type": "integer"}, "why": {"type": "string"}, "rest": {}});
         Some(Output::schema("plan", json!({"type": "object", "properties": fields})))
     };
-    refused(typed(|node| node.answers("notes"), plan()), expect![[]]);
+    refused(
+        typed(|node| node.answers("notes"), plan()),
+        expect![[
+            r#"invalid agent 'tested': node 'a': invalid type of the answer for "notes": expected array, found object"#
+        ]],
+    );
     refused(
         typed(|node| node.answers_field("note", "days").answers_field("count", "why"), plan()),
-        expect![[]],
+        expect![[r#"
+            invalid agent 'tested': node 'a': invalid type of the answer for "note": expected string or null, found integer
+            node 'a': invalid type of the answer for "count": expected integer, found string"#]],
     );
     let fits = |node: AgentNode| {
         let node = node.answers("any").answers_field("share", "days").answers_field("counts", "days");
@@ -401,7 +415,10 @@ fn a_fan_out_over_a_key_that_is_not_a_list() {
             Schema::builder().key::<u64>("count").key::<Option<Vec<u64>>>("some").key::<Value>("any");
         Graph::builder("tested").schema(schema.build().unwrap()).node("a", note).fan_out(START, "a", key)
     };
-    refused(graph("count"), expect![[]]);
+    refused(
+        graph("count"),
+        expect![[r#"invalid agent 'tested': fan-out over "count": expected a list, found integer"#]],
+    );
     graph("some").build().unwrap();
     graph("any").build().unwrap();
 }

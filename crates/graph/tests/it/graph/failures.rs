@@ -544,10 +544,10 @@ async fn agents_that_fail() {
         steps: 2
         state: {"log":["b","c"]}
     "#]]).await;
-    let prompt = AgentNode::new(silent.clone()).asks("how many in {area}?");
+    let prompt = AgentNode::new(silent.clone()).asks("how many in {next}?");
     check(graph_with(Node::agent(prompt).go_on_after_error()), "go", expect![[r#"
         1: a, b
-           0 Failed (1): missing key "area" for the template at line 1, column 13; write {area?} if it is optional; known keys: messages
+           0 Failed (1): missing key "next" for the template at line 1, column 13; write {next?} if it is optional; known keys: messages
         2: c
         --
         user:      go
