@@ -9,14 +9,14 @@ const DEEPEST: usize = 4;
 
 /// An object by its fields, whole: a line each, nested ones moved in, in lines of at most `width` columns after a sign of
 /// two columns.
-pub(crate) fn fields(object: &Map<String, Value>, sign: Text, width: usize) -> Text {
+pub(crate) fn fields(object: &Map<String, Value>, sign: &Text, width: usize) -> Text {
     let mut lines = Vec::new();
     of_object(object, 1, &mut lines);
     let mut shown = Text::default();
     for (number, Line { depth, head, value }) in lines.into_iter().enumerate() {
         let margin = "  ".repeat(depth);
         match number {
-            0 => shown.append(&sign),
+            0 => shown.append(sign),
             _ => shown.push(Look::PLAIN, &format!("\n{margin}")),
         }
         let line = Text::from(&margin).with(Look::DIM, head).and(&value).wrapped(width, 0, 2 * depth + 2);
@@ -47,7 +47,9 @@ fn add(head: String, value: &Value, depth: usize, lines: &mut Vec<Line>) {
         }
         Value::Array(list) if !list.is_empty() && !is_deep => {
             lines.push(Line { depth, head, value: String::new() });
-            list.iter().for_each(|item| add("•".to_owned(), item, depth + 1, lines));
+            for item in list {
+                add("•".to_owned(), item, depth + 1, lines);
+            }
         }
         Value::String(text) => {
             let indent = format!("\n{}", "  ".repeat(depth + 1));

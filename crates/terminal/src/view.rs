@@ -404,7 +404,7 @@ impl View {
             let mark = if is_rejected { "!" } else { "" };
             return Text::from(format!("  {id}{mark}: {}", brief_text(&text, LOG_WIDTH)));
         };
-        let (tool, arguments) = item.map_or((id, None), |item| item.name_and_arguments());
+        let (tool, arguments) = item.map_or((id, None), Item::name_and_arguments);
         let arguments = arguments.as_deref();
         let status =
             if is_rejected { CallStatus::Failed(CallFailure::Rejected) } else { CallStatus::Succeeded };

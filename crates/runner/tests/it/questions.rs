@@ -3,7 +3,6 @@
 use serde_json::json;
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, AskReason, Decision, DecisionError, Exit, Pause};
-use stepfold_runner::session_scopes::EventRange;
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_tools::{Effect, InputRequest, InputResponse, Tool, ToolContext, ToolError};
 

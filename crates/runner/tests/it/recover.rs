@@ -71,7 +71,7 @@ fn what_a_dead_worker_left_is_brought_to_its_end() {
                         session.send_once("m1", "go on").await.unwrap().await.unwrap();
                     })
                     .is_none();
-                assert_eq!(has_died, true, "there are at least {append} appends");
+                assert!(has_died, "there are at least {append} appends");
                 world.wire.faults([]);
                 world.trace.take();
                 process(async {

@@ -132,20 +132,18 @@ impl AgentServer {
             None if !pending.is_empty() => {
                 wire::TaskPayload::InputRequired { input_requests: ask::questions(&pending) }
             }
-            None => match self.failures.of(id) {
-                Some(words) => {
-                    let error = wire::ErrorData::internal_error(words, None);
-                    wire::TaskPayload::Failed { error: object(&error) }
+            None => {
+                if let Some(reason) = self.failures.of(id) {
+                    let error = wire::ErrorData::internal_error(reason, None);
+                    return Ok(wire::TaskPayload::Failed { error: object(&error) });
                 }
-                None => {
-                    // Its process died. If another one is at it, it is theirs.
-                    if self.runner.other_worker(stored).is_none() {
-                        let going_on = resume(session, Vec::new()).map_err(|error| internal(&error))?;
-                        self.failures.watch(id.to_owned(), going_on);
-                    }
-                    wire::TaskPayload::Working
+                // Its process died. If another worker has it, that one goes on.
+                if self.runner.other_worker(stored).is_none() {
+                    let going_on = resume(session, Vec::new()).map_err(|error| internal(&error))?;
+                    self.failures.watch(id.to_owned(), going_on);
                 }
-            },
+                wire::TaskPayload::Working
+            }
         })
     }
 

@@ -138,13 +138,12 @@ fn tool(number: usize, plan: &ToolPlan, executions: &Executions) -> Tool {
         }
     };
     let (reads, writes): (&[&str], &[&str]) = match plan.behavior {
-        Behavior::Appends => (&[], &["log"]),
+        Behavior::Appends | Behavior::Inquires => (&[], &["log"]),
         Behavior::Sums => (&[], &["count"]),
         Behavior::Replaces => (&[], &["last"]),
         Behavior::Refuses => (&[], &["picky"]),
         Behavior::Reads => (&KEYS, &[]),
         Behavior::Copies => (&["last", "count"], &["log", "last"]),
-        Behavior::Inquires => (&[], &["log"]),
         _ => (&[], &[]),
     };
     let tool = Tool::new(format!("t{number}"), "A tool.", function)
