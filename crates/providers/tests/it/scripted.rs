@@ -100,6 +100,7 @@ fn a_broken_request_is_refused_and_uses_up_no_reply() {
             error: invalid request (scripted): request 7: unknown tool `b` in the tool choice; available: a
             assistant: ok [stop]
             error: invalid request (scripted): request 9: the script has ended: no reply to this request
+              it ends with: user:      hi
         "#]],
     );
     assert!(model.verify().unwrap_err().to_string().contains("request 9"));
