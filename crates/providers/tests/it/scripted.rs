@@ -99,7 +99,8 @@ fn a_broken_request_is_refused_and_uses_up_no_reply() {
             error: invalid request (scripted): request 6: missing tools: the tool choice requires a call
             error: invalid request (scripted): request 7: unknown tool `b` in the tool choice; available: a
             assistant: ok [stop]
-            error: invalid request (scripted): request 9: the script has ended after 8 replies
+            error: invalid request (scripted): request 9: the script has ended: no reply to this request
+              it ends with: user:      hi
         "#]],
     );
     assert!(model.verify().unwrap_err().to_string().contains("request 9"));
@@ -295,7 +296,11 @@ fn a_conversation_goes_on_where_that_of_the_first_request_is() {
         assert_eq!(continued(&later), alone);
         alone
     });
-    expect![[""]].assert_eq(&shown.join("\n"));
+    expect![[r#"
+        assistant: > c1 search(q="bills") [tool_calls]
+        assistant: Both are paid. [stop]
+        assistant: You are welcome. [stop]"#]]
+    .assert_eq(&shown.join("\n"));
 }
 
 #[test]
