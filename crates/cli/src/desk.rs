@@ -66,7 +66,7 @@ impl Desk {
     /// The same, for a worker that goes on in all sessions, with the messages of any process.
     pub(crate) fn to_work(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let (models, failures) = Models::asked(asked);
-        Desk::open(place, Some(asked), asked.when_claimed, &models, failures, |path| open_or_create(path))
+        Desk::open(place, Some(asked), asked.when_claimed, &models, failures, open_or_create)
     }
 
     /// Without one, for a command that ends a run.

@@ -84,6 +84,7 @@ fn form(is_terminal: bool, size: Option<(terminal_size::Width, terminal_size::He
 /// # }).unwrap();
 /// ```
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about what was printed")]
 pub struct Printer {
     view: View,
     name: String,

@@ -13,7 +13,7 @@ use stepfold_tools::{CallFailure, CallStatus};
 use crate::brief::{brief, brief_text};
 use crate::calls::Call;
 use crate::fields::fields;
-use crate::steps::Steps;
+use crate::steps::{Item, Steps};
 use crate::{Calls, Look, Text, changes, counted, seconds};
 
 /// What the wheel of the live line looks like, turn by turn.
@@ -215,7 +215,7 @@ impl View {
         match (serde_json::from_str(answer), self.form) {
             _ if answer.trim().is_empty() => Vec::new(),
             (Ok(Value::Object(object)), Form::Terminal { width }) if !object.is_empty() => {
-                vec![Shown::Line(fields(&object, Text::new(Look::GOOD, "● "), width))]
+                vec![Shown::Line(fields(&object, &Text::new(Look::GOOD, "● "), width))]
             }
             _ => vec![Shown::Reply(answer.to_owned()), Shown::ReplyEnd],
         }

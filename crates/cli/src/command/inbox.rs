@@ -38,7 +38,7 @@ fn list(waiting: &[WaitingMessage], json: bool) {
     }
     for message in waiting {
         let (at, said) = (show::moment(message.at), show::said_in(message));
-        let row = show::styled(show::NAME, message.id.to_string()).with(show::DIM, format!("  {at}  "));
+        let row = show::styled(show::NAME, message.id.as_str()).with(show::DIM, format!("  {at}  "));
         show::row(&row.and(show::short(&said)), 4);
     }
     if waiting.is_empty() {

@@ -9,9 +9,9 @@ use crate::error::Ending;
 pub(super) async fn mcp(place: &Place, asked: &Asked) -> anyhow::Result<Ending> {
     let desk = Desk::to_run(place, asked)?;
     let server = AgentServer::new(desk.runner.clone(), desk.user.as_str());
-    let served = async {
+    let session = async {
         server.serve(tokio::io::stdin(), tokio::io::stdout()).await?;
         Ok(Ending::Done)
     };
-    desk.work(Box::pin(served)).await
+    desk.work(Box::pin(session)).await
 }

@@ -44,8 +44,12 @@ async fn list(json: bool) -> anyhow::Result<()> {
             show::line(told.to_string());
             continue;
         }
-        resources.iter().for_each(|resource| show::line(resource_line(&server, resource)));
-        prompts.iter().for_each(|prompt| show::line(prompt_line(&server, prompt)));
+        for resource in &resources {
+            show::line(resource_line(&server, resource));
+        }
+        for prompt in &prompts {
+            show::line(prompt_line(&server, prompt));
+        }
     }
     Ok(())
 }

@@ -27,7 +27,6 @@ pub(super) async fn run(
     key: Option<&str>,
     json: bool,
 ) -> anyhow::Result<Ending> {
-    let set = sent.set;
     let question = match sent.question {
         "-" => read_question()?,
         question => question.to_owned(),
@@ -35,7 +34,7 @@ pub(super) async fn run(
     if question.trim().is_empty() {
         return Err(Misuse("empty question".to_owned()).into());
     }
-    let values = values(set)?;
+    let values = values(sent.set)?;
     let desk = Desk::to_run(place, asked)?;
     // Before a session is made for them.
     for (key, value) in values.as_object().into_iter().flatten() {
@@ -47,7 +46,7 @@ pub(super) async fn run(
         parts.extend(crate::tool::mcp::resource(named).await?);
     }
     let mut input = Input::new().with_message(Message::from_parts(Role::User, parts));
-    if !set.is_empty() {
+    if !sent.set.is_empty() {
         input = input.with_values(values);
     }
     desk.work(Box::pin(ask(&desk, asked, input, key, json))).await

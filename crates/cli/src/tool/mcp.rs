@@ -170,8 +170,8 @@ pub(crate) fn split(named: &str) -> Result<(Server, &str), Misuse> {
         Some((server.clone(), rest))
     });
     found.ok_or_else(|| {
-        let names: Vec<&str> = known.iter().map(Server::name).collect();
-        Misuse(format!("unknown server in `{named}`: must be SERVER:NAME; servers: {}", names.join(", ")))
+        let servers: Vec<&str> = known.iter().map(Server::name).collect();
+        Misuse(format!("unknown server in `{named}`: must be SERVER:NAME; servers: {}", servers.join(", ")))
     })
 }
 
