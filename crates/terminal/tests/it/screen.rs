@@ -105,7 +105,7 @@ fn a_live_line_does_not_overwrite_an_answer() {
         ("I look at it.", "● I look at it.\n"),
         ("I look **at** it.", "● I look at it.\n"),
         ("I look at **it**.", "● I look at it.\n"),
-        ("One.\n\nTwo lines.", "● One.\n\n  Two lines.\n"),
+        ("One.\nTwo lines.", "● One.\n  Two lines.\n"),
         ("- a\n- b", "● • a\n  • b\n"),
         ("| a | b |\n|---|---|\n| 1 | 2 |", "● a  b\n  1  2\n"),
     ];
@@ -157,7 +157,20 @@ fn payer() -> stepfold_agent_loop::AgentBuilder {
 
 #[test]
 fn who_decided_and_why() {
-    check_decisions(payer().build().unwrap(), &expect![[""]]);
+    check_decisions(
+        payer().build().unwrap(),
+        &expect![[r#"
+        ● I pay now.
+          (the run waits for decisions)
+          ✓ pay(euro=500) → approved by ben
+          ✓ pay(euro=5) → approved by ben as {"euro":4}
+          ✗ pay(euro=6) → rejected by ben: too late
+          ✗ pay(euro=500) → the card was refused · 400 ms · at most once
+          ✓ pay(euro=4) → paid 4 · 400 ms · at most once
+        ● It is paid.
+          2 steps · 2 calls · 400 ms
+    "#]],
+    );
 }
 
 async fn tell(_: NodeContext) -> Result<Update, NodeError> {
@@ -173,7 +186,23 @@ fn calls_of_an_agent_in_a_graph_and_the_answer_of_a_graph() {
         .chain([START, "pay", "tell", END])
         .build()
         .unwrap();
-    check_decisions(graph, &expect![[""]]);
+    check_decisions(
+        graph,
+        &expect![[r#"
+          ▸ pay
+            pay | I pay now.
+          (the run waits for decisions)
+          ✓ pay(euro=500) → approved by ben
+          ✓ pay(euro=5) → approved by ben as {"euro":4}
+          ✗ pay(euro=6) → rejected by ben: too late
+          ▸ pay, resumed
+            pay | ✗ pay(euro=500) → the card was refused · 400 ms · at most once
+            pay | ✓ pay(euro=4) → paid 4 · 400 ms · at most once
+          ▸ tell
+        ● This is the report.
+          2 steps · 2 calls · 400 ms
+    "#]],
+    );
 }
 
 #[test]
@@ -194,7 +223,16 @@ fn branches_are_told_apart_and_the_last_agent_gives_the_answer() {
         let input = Input::from("where to?").with_values(json!({"places": ["Bonn", "Ulm"]}));
         printer.follow(&session.send(input).await.unwrap()).await.unwrap();
     });
-    expect![[""]].assert_eq(&shown);
+    expect![[r#"
+          ▸ scout "Bonn"
+          ▸ scout "Ulm"
+          ✓ scout "Bonn" · 0 ms
+          ✓ scout "Ulm" · 0 ms
+          ▸ write
+        ● Go to Ulm.
+          3 steps · 0 ms
+    "#]]
+    .assert_eq(&shown);
 }
 
 #[test]
@@ -204,13 +242,40 @@ fn arguments_have_room_before_effect_and_time() {
         Ok::<_, ToolError>(format!("a seat in {train} for {euro} euro, wagon 7, by the window"))
     };
     let reserve = Tool::new("reserve", "Reserves.", reserve).build().unwrap();
-    let model = Scripted::new([
-        "> c1 reserve(train=\"ICE 9\", euro=90)   > c2 reserve(train=\"IC 5\", euro=45)",
-        "Done.",
-    ]);
-    let agent = Agent::builder(model).tool(reserve).build().unwrap();
-    for (width, expect) in [(60, expect![[""]]), (80, expect![[""]]), (110, expect![[""]])] {
-        let agent = agent.clone();
+    let agent = || {
+        let calls = "> c1 reserve(train=\"ICE 9\", euro=90)   > c2 reserve(train=\"IC 5\", euro=45)";
+        Agent::builder(Scripted::new([calls, "Done."])).tool(reserve.clone()).build().unwrap()
+    };
+    for (width, expect) in [
+        (
+            60,
+            expect![[r#"
+          ✓ reserve(train="ICE 9", euro=90) → a seat in ICE 9 for…
+          ✓ reserve(train="IC 5", euro=45) → a seat in IC… · 400 ms
+        ● Done.
+          2 steps · 2 calls · 400 ms
+    "#]],
+        ),
+        (
+            80,
+            expect![[r#"
+          ✓ reserve(train="ICE 9", euro=90) → a seat in ICE 9 for 90 euro,… · 400 ms
+          ✓ reserve(train="IC 5", euro=45) → a seat in IC 5 for 45 euro,… · 400 ms
+        ● Done.
+          2 steps · 2 calls · 400 ms
+    "#]],
+        ),
+        (
+            110,
+            expect![[r#"
+          ✓ reserve(train="ICE 9", euro=90) → a seat in ICE 9 for 90 euro, wagon 7, by the… · 400 ms · at most once
+          ✓ reserve(train="IC 5", euro=45) → a seat in IC 5 for 45 euro, wagon 7, by the… · 400 ms · at most once
+        ● Done.
+          2 steps · 2 calls · 400 ms
+    "#]],
+        ),
+    ] {
+        let agent = agent();
         let shown = shown(width, async |printer| {
             let session = session(agent, MemoryStore::new()).await;
             printer.follow(&session.send("go").await.unwrap()).await.unwrap();
@@ -242,7 +307,20 @@ fn a_structured_answer_is_shown_by_its_fields() {
             printer.user("where to?");
             printer.follow(&session.send("where to?").await.unwrap()).await.unwrap();
         });
-        expect![[""]].assert_eq(&shown);
+        expect![[r#"
+            ❯ where to?
+            ● city: Ulm
+              days: 2
+              sights:
+                • the church, which is the highest one of all
+                  of them
+                • the river
+              hotel:
+                name: Bear
+                stars: null
+              1 step · 0 ms
+        "#]]
+        .assert_eq(&shown);
     }
 }
 
@@ -281,7 +359,19 @@ fn a_call_with_an_unknown_outcome_is_told_before_the_answer() {
             }
             printer.follow(&session.resume().start().unwrap()).await.unwrap();
         });
-        let expect = if knows_state { expect![[""]] } else { expect![[""]] };
+        let expect = if knows_state {
+            expect![[r#"
+              ? pay(euro=5) → outcome unknown: it ran when the process…
+            ● Please look whether it was paid.
+              1 step · 0 ms
+        "#]]
+        } else {
+            expect![[r#"
+              ? pay → outcome unknown: it ran when the process ended,…
+            ● Please look whether it was paid.
+              1 step · 0 ms
+        "#]]
+        };
         expect.assert_eq(&shown);
     }
 }

@@ -136,16 +136,16 @@ fn at_80_columns() {
         Form::Terminal { width: 80 },
         false,
         &expect![[r#"
-        ● I look at once.
-          ✓ run_sql(sql="SELECT name, latitu…") → {"columns": […+2], …+1} · 40 ms
-          ~ app:queries 3 -> 4
-          ~ last unset -> {"sql": "SELECT name, latitude FROM zones WHERE…"}
-          ✗ run_sql(sql="DELETE FROM zones") → only SELECT is allowed · 120 ms
-          ✓ pay(euro=5) → paid 5 · 160 ms · at most once
-        ● There are three of them: Africa/Maputo, America/Lima and Asia/Jakarta, from
-          west to east.
-          3 steps · 3 calls · 760 ms
-    "#]],
+            ● I look at once.
+              ✓ run_sql(sql="SELECT name, latitude FROM…") → {"columns": […+2], …+1} · 40 ms
+              ~ app:queries 3 -> 4
+              ~ last unset -> {"sql": "SELECT name, latitude FROM zones WHERE…"}
+              ✗ run_sql(sql="DELETE FROM zones") → only SELECT is allowed · 120 ms
+              ✓ pay(euro=5) → paid 5 · 160 ms · at most once
+            ● There are three of them: Africa/Maputo, America/Lima and Asia/Jakarta, from
+              west to east.
+              3 steps · 3 calls · 760 ms
+        "#]],
     );
 }
 
@@ -155,18 +155,17 @@ fn at_40_columns() {
         Form::Terminal { width: 40 },
         false,
         &expect![[r#"
-        ● I look at once.
-          ✓ run_sql(sql="SE…) → {…+2} · 40 ms
-          ~ app:queries 3 -> 4
-          ~ last unset -> {"sql": "SELECT na…"}
-          ✗ run_sql(sql="DE…) → only… · 120 ms
-          ✓ pay(euro=5) → paid 5 · 160 ms · at
-              most once
-        ● There are three of them:
-          Africa/Maputo, America/Lima and
-          Asia/Jakarta, from west to east.
-          3 steps · 3 calls · 760 ms
-    "#]],
+            ● I look at once.
+              ✓ run_sql(sql="SELECT na…") → {…+2}
+              ~ app:queries 3 -> 4
+              ~ last unset -> {"sql": "SELECT na…"}
+              ✗ run_sql(sql="DELETE FR…") → only…
+              ✓ pay(euro=5) → paid 5 · 160 ms
+            ● There are three of them:
+              Africa/Maputo, America/Lima and
+              Asia/Jakarta, from west to east.
+              3 steps · 3 calls · 760 ms
+        "#]],
     );
 }
 
@@ -204,16 +203,17 @@ fn in_a_pipe() {
         Form::Log,
         false,
         &expect![[r#"
-        I look **at once**.
-        > c1 run_sql(sql="SELECT name, latitude FROM zones WHERE latitude < 0 ORDER BY name")
-          c1: {"columns":["name","latitude"],"rows":[["Africa/Maputo",-25.9],["America/Lima",-12.0],["Asia/Jakarta",-6.1]]}
-          ~ app:queries 3 -> 4
-          ~ last unset -> {"sql": "SELECT name, latitude FROM zones WHERE latitude < 0 ORDER BY name"}
-        > c2 run_sql(sql="DELETE FROM zones")
-        > c3 pay(euro=5)
-          c2!: only SELECT is allowed
-          c3: paid 5
-        There are *three* of them: `Africa/Maputo`, `America/Lima` and `Asia/Jakarta`, from west to east."#]],
+            I look **at once**.
+            > c1 run_sql(sql="SELECT name, latitude FROM zones WHERE latitude < 0 ORDER BY name")
+              c1: {"columns":["name","latitude"],"rows":[["Africa/Maputo",-25.9],["America/Lima",-12.0],["Asia/Jakarta",-6.1]]}
+              ~ app:queries 3 -> 4
+              ~ last unset -> {"sql": "SELECT name, latitude FROM zones WHERE latitude < 0 ORDER BY name"}
+            > c2 run_sql(sql="DELETE FROM zones")
+            > c3 pay(euro=5)
+              c2!: only SELECT is allowed
+              c3: paid 5
+            There are *three* of them: `Africa/Maputo`, `America/Lima` and `Asia/Jakarta`, from west to east.
+        "#]],
     );
 }
 
@@ -221,11 +221,11 @@ fn in_a_pipe() {
 fn in_colors() {
     expect![[r#"
         ^[32m● ^[0mI look ^[1mat once^[0m.
-          ^[32m✓^[0m^[1m run_sql^[0m^[2m(sql="SELECT na…") → ^[0m{…+2}^[2m · 40 ms^[0m
+        ^[2m  ^[0m^[32m✓^[0m^[1m run_sql^[0m^[2m(sql="SELECT name, latitu…") → ^[0m{…+2}
         ^[2m  ~ ^[0m^[34mapp:queries^[0m^[2m 3 -> ^[0m4
         ^[2m  ~ ^[0m^[34mlast^[0m^[2m unset -> ^[0m{"sql": "SELECT name, latitude FROM…"}
-          ^[1m^[31m✗^[0m^[1m run_sql^[0m^[2m(sql="DELETE FR…") → ^[0m^[1m^[31monly SELECT is…^[0m^[2m · 120 ms^[0m
-          ^[32m✓^[0m^[1m pay^[0m^[2m(euro=5) → ^[0mpaid 5^[2m · 160 ms · at most once^[0m
+        ^[2m  ^[0m^[1m^[31m✗^[0m^[1m run_sql^[0m^[2m(sql="DELETE FROM zones") → ^[0m^[1m^[31monly SELECT is…^[0m
+        ^[2m  ^[0m^[32m✓^[0m^[1m pay^[0m^[2m(euro=5) → ^[0mpaid 5^[2m · 160 ms · at most once^[0m
         ^[32m● ^[0mThere are ^[3mthree^[0m of them: ^[36mAfrica/Maputo^[0m, ^[36mAmerica/Lima^[0m and
           ^[36mAsia/Jakarta^[0m, from west to east.
         ^[2m  3 steps · 3 calls · 760 ms^[0m
