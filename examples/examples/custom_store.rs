@@ -11,9 +11,9 @@ use stepfold::session_scopes::contract::Exam;
 use stepfold::session_scopes::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, Label, LabelVersion, ListForks, ListSessions,
-    MemoryStore, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed,
-    RewindSession, ScopeKey, Session, SessionError, SessionKey, SessionPage, SessionStore, Values, Verified,
-    VerifySessions, WriteScope,
+    ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionKey,
+    SessionPage, SessionStore, Unattended, UserId, Values, Verified, VerifySessions, WriteScope,
 };
 use stepfold_examples::say;
 
@@ -95,6 +95,14 @@ impl<S: SessionStore> SessionStore for Audited<S> {
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
         self.inner.forks(request).await
+    }
+
+    async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
+        self.inner.users(request).await
+    }
+
+    async fn unattended(&self, request: ListUnattended) -> Result<Vec<Unattended>, SessionError> {
+        self.inner.unattended(request).await
     }
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {

@@ -146,7 +146,11 @@ pub(crate) fn is_of_store(error: &anyhow::Error) -> bool {
 /// What a store said, if it was a store.
 fn session_error(error: &anyhow::Error) -> Option<&SessionError> {
     match error.downcast_ref::<RunnerError>() {
-        Some(RunnerError::Store { source, .. } | RunnerError::Conflict { source, .. }) => Some(source),
+        Some(
+            RunnerError::Store { source, .. }
+            | RunnerError::Conflict { source, .. }
+            | RunnerError::InvalidId { source, .. },
+        ) => Some(source),
         Some(_) => None,
         None => error.chain().find_map(|error| error.downcast_ref()),
     }

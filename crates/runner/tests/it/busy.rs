@@ -135,7 +135,9 @@ fn interrupt() {
             };
             let wait = Tool::new("wait", "Waits.", wait).build().unwrap();
             let script = "assistant: > c1 wait()  > c2 look()\nassistant: something else";
-            let look = world.tool("look", stepfold_tools::Effect::Pure).build().unwrap();
+            // Has ended when the other one is interrupted.
+            let look = Tool::new("look", "Looks.", async || Ok::<_, ToolError>("look is done"));
+            let look = look.effect(stepfold_tools::Effect::Pure).build().unwrap();
             let agent = world.agent(script).tools(vec![wait, look]);
             let session = session(world, Busy::Interrupt, agent).await;
             let first = session.send("wait").await.unwrap();

@@ -189,7 +189,8 @@ impl World {
                 }
                 context.writer().set("user:n", json!(1))?;
                 let turn: u32 = context.call_id().trim_start_matches('c').parse().unwrap_or_default();
-                for _ in 0..turn {
+                // Far enough apart for a commit between them.
+                for _ in 0..turn * 20 {
                     tokio::task::yield_now().await;
                 }
                 Ok::<_, ToolError>(json!(format!("{word} is done")))

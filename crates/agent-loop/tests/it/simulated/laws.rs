@@ -8,7 +8,8 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::{Executions, Script};
 use stepfold_agent_loop::{
-    Agent, Decision, Event, Observer, ObserverError, Outcome, Recording, Run, RunError, RunEvent, RunFault,
+    Agent, Decision, Event, EventKind, Observer, ObserverError, Outcome, Recording, Run, RunError, RunEvent,
+    RunFault,
 };
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall};
 use stepfold_state_core::state::ValueRef;
@@ -150,18 +151,29 @@ proptest! {
         prop_assert!(events.is_sorted_by_key(|event| event.step));
         let ended = seen.iter().filter(|event| matches!(event, RunEvent::Ended(_))).count();
         prop_assert_eq!((ended, seen.last()), (1, Some(&RunEvent::Ended(outcome.exit().clone()))));
-        // A call starts before it ends, and each does so once.
+        // A call starts before it ends, and each does so once; one that asked starts again with the answer.
         let mut under_way = std::collections::BTreeSet::new();
+        let (mut calls, mut asked) = (Vec::new(), std::collections::BTreeSet::new());
         for event in &seen {
             match event {
-                RunEvent::ToolStarted { call_id, .. } => prop_assert!(under_way.insert(call_id.clone())),
-                RunEvent::Committed(event) => {
-                    if let stepfold_agent_loop::EventKind::Answered(_) = &event.kind {
+                RunEvent::ToolStarted { call_id, .. } => {
+                    prop_assert!(under_way.insert(call_id.clone()) || asked.remove(call_id));
+                }
+                RunEvent::Committed(event) => match &event.kind {
+                    EventKind::Replied { .. } => {
+                        let reply = event.messages.iter().find(|message| message.role() == Role::Assistant);
+                        let ids = reply.into_iter().flat_map(|reply| reply.tool_calls());
+                        calls = ids.map(|call| call.id.clone()).collect();
+                        asked.clear();
+                    }
+                    EventKind::Asks { place, .. } => asked.extend(calls.get(*place).cloned()),
+                    EventKind::Answered(_) => {
                         for outcome in event.outcomes().iter().filter_map(|item| item.outcome.call()) {
                             prop_assert_eq!(under_way.remove(outcome.call_id()), outcome.tries > 0);
                         }
                     }
-                }
+                    _ => {}
+                },
                 _ => {}
             }
         }

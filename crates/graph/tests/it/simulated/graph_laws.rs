@@ -9,8 +9,8 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::{Executions, Script, Simulated, Simulator};
 use stepfold_agent_loop::{
-    Agent, ApprovalRequest, Decision, Exit, Input, Observer, ObserverError, Outcome, Recording, Run,
-    RunError, RunEvent,
+    Agent, ApprovalRequest, Decision, EventKind, Exit, Input, Observer, ObserverError, Outcome, Recording,
+    Run, RunError, RunEvent,
 };
 use stepfold_graph::progress::{ResearchState, Task, TaskStatus, keys};
 use stepfold_graph::{AgentNode, END, Graph, Node, NodeContext, NodeError, START, Update};
@@ -188,12 +188,17 @@ fn run_gated(turns: &[usize]) -> (Vec<RunEvent>, Outcome) {
     (seen, outcome)
 }
 
-/// The events, those of a superstep in an order of their own.
+/// The events, those of a superstep in an order of their own, and the outcomes one by one: which ended at the same moment
+/// is a matter of time.
 fn sorted_events(seen: &[RunEvent]) -> Vec<String> {
     let mut events: Vec<String> = seen
         .iter()
         .filter_map(RunEvent::committed)
-        .map(|event| {
+        .flat_map(|event| {
+            if let EventKind::Answered(_) = &event.kind {
+                let outcomes = event.outcomes();
+                return outcomes.iter().map(|it| format!("{:04} {it:?}", event.step)).collect();
+            }
             let mut event = event.clone();
             // The event that comes last ends the superstep.
             if event.step_end.take().is_some() {
@@ -201,7 +206,7 @@ fn sorted_events(seen: &[RunEvent]) -> Vec<String> {
                 event.delta = stepfold_state_core::state::Delta::new();
             }
             event.elapsed = std::time::Duration::ZERO;
-            format!("{:04} {}", event.step, serde_json::to_string(&event).unwrap())
+            vec![format!("{:04} {}", event.step, serde_json::to_string(&event).unwrap())]
         })
         .collect();
     events.sort();

@@ -93,7 +93,12 @@ fn tool(name: &'static str, effect: Effect, world: &World, points: &Points) -> T
             tokio::task::yield_now().await;
             world.note("did", &context);
             points.pass(&format!("{name}, after its effect"));
-            tokio::task::yield_now().await;
+            // One after the other, far enough apart for a commit between them: each outcome is an event of its own.
+            let number =
+                context.call_id().chars().last().and_then(|last| last.to_digit(10)).unwrap_or_default();
+            for _ in 0..20 * (number + 1) {
+                tokio::task::yield_now().await;
+            }
             context.writer().set("log", json!([context.call_id()]))?;
             context.writer().set("user:log", json!([context.call_id()]))?;
             context.writer().set("app:calls", 1)?;
