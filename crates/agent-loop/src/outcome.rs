@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use stepfold_state_core::chat::{Cost, FinishReason, Message, Price, Transcript, Usage};
+use stepfold_state_core::chat::{Cost, FinishReason, Message, Prices, Transcript, Usage};
 use stepfold_state_core::state::State;
 use stepfold_state_core::{DecodeError, decode};
 
@@ -97,27 +97,37 @@ impl Outcome {
         self.run.usage()
     }
 
-    /// The cost of the tokens at the prices of one model. The cost reported by the provider is in
-    /// [`usage().cost`](Usage::cost).
+    /// The token usage by model, including that of agents as tools: by the name that the provider reported, or the id of
+    /// the agent's model if it reported none.
+    pub fn usage_by_model(&self) -> impl Iterator<Item = (&str, Usage)> {
+        self.run.usage_by_model()
+    }
+
+    /// The cost of the tokens by a table of prices: the sum over all models that were asked, those behind a fallback and of
+    /// agents as tools included. `None` if a model has neither a price nor a reported cost. The cost that providers reported
+    /// is in [`usage().cost`](Usage::cost).
     ///
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
-    /// use stepfold_state_core::chat::Price;
+    /// use stepfold_state_core::chat::{Price, Prices};
     ///
     /// use stepfold_state_core::chat::{FinishReason, Message, Usage};
     /// # let usage = Usage::new(1_000, 500);
     /// # let model = Script::new([]).then(Message::assistant("area 3"), FinishReason::Stop, usage);
     /// let outcome = Agent::builder(model).build()?.run("which area?").await?;
     /// // In dollars for a million tokens of input and of output.
-    /// assert_eq!(outcome.cost(&Price::new(2.0, 8.0)).to_string(), "$0.006000");
+    /// let prices = Prices::new().with("script", Price::new(2.0, 8.0));
+    /// assert_eq!(outcome.cost(&prices).unwrap().to_string(), "$0.006000");
+    /// assert_eq!(outcome.cost(&Prices::new()), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
-    pub fn cost(&self, price: &Price) -> Cost {
-        price.cost(&self.usage())
+    pub fn cost(&self, prices: &Prices) -> Option<Cost> {
+        self.usage_by_model()
+            .try_fold(Cost::default(), |sum, (model, usage)| Some(sum + prices.cost(model, &usage)?))
     }
 
     /// The number of calls by tool. Calls of unknown tools and with invalid arguments count; those that the

@@ -49,6 +49,7 @@ impl Run {
         let unknown = self.unknown_by(&event.kind);
         let called = self.tools_called(&event.kind, &outcomes);
         let unknown_inside = self.commit_inner(event, folding)?;
+        let model = self.model_asked(&event.kind);
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
         if folding == Folding::Live && self.tally.events > 0 {
@@ -72,7 +73,7 @@ impl Run {
         self.is_taken_up = folding == Folding::CatchUp;
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let phase = self.phase_after(event, phase, reply.as_deref(), outcomes);
-        self.count(&event.kind, called);
+        self.count(&event.kind, model, called);
         self.phase = match phase {
             Phase::Working(mut work) => match &event.step_end {
                 Some(end) => {
@@ -484,10 +485,27 @@ impl Run {
         tools.map(named).collect()
     }
 
-    fn count(&mut self, kind: &EventKind, called: Vec<Arc<str>>) {
+    /// The model that the tokens of an event are of.
+    fn model_asked(&self, kind: &EventKind) -> Option<Arc<str>> {
+        let name = match kind {
+            EventKind::Replied { model: Some(model), .. } => model,
+            EventKind::Replied { .. } | EventKind::Summarized { .. } => self.agent().model().id(),
+            EventKind::Inner { place, event } => {
+                return self.item(*place)?.child()?.model_asked(&event.kind);
+            }
+            _ => return None,
+        };
+        let known = self.tally.usage_by_model.get_key_value(name);
+        Some(known.map_or_else(|| Arc::from(name), |(known, _)| Arc::clone(known)))
+    }
+
+    fn count(&mut self, kind: &EventKind, model: Option<Arc<str>>, called: Vec<Arc<str>>) {
         let (usage, calls) = spent_by(kind);
         // As it comes, so that it counts as well when the run inside fails or is stopped.
         self.tally.usage += usage;
+        if let Some(model) = model {
+            *self.tally.usage_by_model.entry(model).or_default() += usage;
+        }
         if let EventKind::Inner { .. } = kind {
             self.tally.calls_inside += calls;
         }

@@ -150,6 +150,9 @@ pub(crate) struct Tally {
     pub(crate) events: u64,
     pub(crate) steps: u64,
     pub(crate) usage: Usage,
+    /// The usage by model, that of the runs inside included.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) usage_by_model: BTreeMap<Arc<str>, Usage>,
     /// Calls by tool, those answered without running left out.
     pub(crate) calls: BTreeMap<Arc<str>, u64>,
     /// Calls of the runs inside. They count for the limits.
@@ -710,6 +713,11 @@ impl Run {
     /// The tokens used.
     pub fn usage(&self) -> Usage {
         self.tally.usage
+    }
+
+    /// The tokens used by model: by the name that the provider reported, or the id of the agent's model.
+    pub fn usage_by_model(&self) -> impl Iterator<Item = (&str, Usage)> {
+        self.tally.usage_by_model.iter().map(|(model, usage)| (&**model, *usage))
     }
 
     /// The number of calls by tool; those that the loop answered by itself are not counted.

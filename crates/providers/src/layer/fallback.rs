@@ -81,7 +81,9 @@ async fn first_answer(models: Arc<[Arc<dyn ChatModel>]>, request: ChatRequest) -
             _ => for_another(&request, models[0].id(), model.id()),
         };
         let error = match opening(model.respond(asked)).await {
-            Ok(begun) => return Ok(begun),
+            Ok(begun) if index == 0 => return Ok(begun),
+            // The id of the layer is that of the first model.
+            Ok(begun) => return Ok(begun.answered_by(model.id())),
             Err(error) => error,
         };
         tracing::debug!(model = model.id(), %error, "a model cannot answer");

@@ -28,6 +28,12 @@ pub(super) async fn opening(mut reply: ReplyStream) -> Result<Begun, ModelError>
 }
 
 impl Begun {
+    /// Names the model that answers, where its provider does not.
+    pub(super) fn answered_by(mut self, model: &str) -> Self {
+        self.held.insert(0, Chunk::Identity { id: None, model: Some(model.to_owned()) });
+        self
+    }
+
     /// The whole reply again.
     pub(super) fn into_stream(self) -> ReplyStream {
         ReplyStream::new(stream::iter(self.held.into_iter().map(Ok)).chain(self.rest))

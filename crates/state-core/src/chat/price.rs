@@ -12,7 +12,7 @@ use super::{Cost, Usage};
 /// ```
 /// use stepfold_state_core::chat::{Price, Usage};
 ///
-/// let price = Price { cached_input: Some(0.5), ..Price::new(2.0, 8.0) };
+/// let price = Price::new(2.0, 8.0).with_cached_input(0.5);
 /// let usage = Usage::new(1_000, 50).with_cached_input_tokens(600);
 /// assert_eq!(price.cost(&usage).to_string(), "$0.001500");
 /// ```
@@ -64,6 +64,18 @@ impl Price {
     }
 }
 
+/// The name without a date or a revision at its end.
+fn undated(id: &str) -> Option<&str> {
+    let mut parts = id.rsplitn(4, '-');
+    let mut digits =
+        || parts.next().filter(|part| part.bytes().all(|byte| byte.is_ascii_digit())).map(str::len);
+    match (digits(), digits(), digits()) {
+        (Some(2), Some(2), Some(4)) => id.get(..id.len() - "-2025-04-14".len()),
+        (Some(length @ (3 | 4 | 8)), _, _) => id.get(..id.len() - length - 1),
+        _ => None,
+    }
+}
+
 /// A table of prices by model.
 ///
 /// # Examples
@@ -75,6 +87,9 @@ impl Price {
 /// assert_eq!(prices.cost("openai/gpt-4.1", &usage).unwrap().to_string(), "$0.006000");
 /// assert_eq!(prices.cost("ollama/qwen3", &usage).unwrap().to_string(), "$0.000000");
 /// assert_eq!(prices.cost("openai/gpt-9", &usage), None);
+/// // As providers report it.
+/// assert_eq!(prices.cost("gpt-4.1-2025-04-14", &usage).unwrap().to_string(), "$0.006000");
+/// assert_eq!(prices.cost("gpt-4.1-mini", &usage), None);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -93,9 +108,23 @@ impl Prices {
         self
     }
 
-    /// The prices of the model with this id.
+    /// The prices of a model, by its id or by the name that a provider reports. In this order: of the same name; of the
+    /// same name without provider, if its entries agree; of the name without a date or revision at its end, such as
+    /// `-2025-04-14` or `-001`.
     pub fn price(&self, id: &str) -> Option<&Price> {
-        self.0.get(id).or_else(|| self.0.get(id.split_once('/')?.1))
+        self.same(id).or_else(|| self.same(undated(id)?))
+    }
+
+    fn same(&self, id: &str) -> Option<&Price> {
+        let name = |id: &str| id.split_once('/').map_or(id, |(_, name)| name).to_owned();
+        let by_name = || {
+            // An id with a provider is not one of another provider.
+            let fits = |entry: &str| name(entry) == name(id) && (entry.contains('/') != id.contains('/'));
+            let mut found = self.0.iter().filter(|(entry, _)| fits(entry)).map(|(_, price)| price);
+            let first = found.next()?;
+            found.all(|price| price == first).then_some(first)
+        };
+        self.0.get(id).or_else(by_name)
     }
 
     /// The cost of this usage of the model with this id: by its prices, or the cost that the provider
@@ -103,5 +132,42 @@ impl Prices {
     pub fn cost(&self, id: &str, usage: &Usage) -> Option<Cost> {
         let reported = (!usage.cost.is_zero()).then_some(usage.cost);
         self.price(id).map(|price| price.cost(usage)).or(reported)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_found_by_what_providers_call_it() {
+        let names = ["openai/gpt-4.1", "claude-sonnet-4", "gpt-4", "a/x", "b/x", "a/y", "b/y", "größe"];
+        let price = |index: usize| Price::new([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0][index], 0.0);
+        let prices = names.iter().enumerate().fold(Prices::new(), |prices, (index, name)| {
+            prices.with(*name, if index == 6 { price(5) } else { price(index) })
+        });
+        for (id, found) in [
+            ("openai/gpt-4.1", Some(0)),
+            ("gpt-4.1", Some(0)),
+            ("gpt-4.1-2025-04-14", Some(0)),
+            ("openai/gpt-4.1-2025-04-14", Some(0)),
+            ("azure/gpt-4.1", None),
+            ("gpt-4.1-mini", None),
+            ("anthropic/claude-sonnet-4-20250514", Some(1)),
+            // A newer model of the line is another model.
+            ("claude-sonnet-4-5", None),
+            ("claude-sonnet-4-5-20250929", None),
+            ("gpt-4-0613", Some(2)),
+            ("gpt-4-70b", None),
+            // Whose price is meant is not known, unless they are equal.
+            ("x", None),
+            ("a/x", Some(3)),
+            ("y", Some(5)),
+            ("größe-001", Some(7)),
+            ("", None),
+            ("-001", None),
+        ] {
+            assert_eq!(prices.price(id), found.map(price).as_ref(), "{id}");
+        }
     }
 }

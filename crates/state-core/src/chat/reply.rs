@@ -302,6 +302,15 @@ impl Cost {
     }
 }
 
+impl std::ops::Add for Cost {
+    type Output = Cost;
+
+    /// The sum; the largest amount if it is larger.
+    fn add(self, other: Cost) -> Cost {
+        Cost(self.0.saturating_add(other.0))
+    }
+}
+
 impl std::fmt::Display for Cost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let micro = self.0.saturating_add(500) / 1_000;
@@ -371,7 +380,7 @@ impl Add for Usage {
             cached_input_tokens: (self.cached_input_tokens).saturating_add(other.cached_input_tokens),
             reasoning_tokens: self.reasoning_tokens.saturating_add(other.reasoning_tokens),
             cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
-            cost: Cost(self.cost.0.saturating_add(other.cost.0)),
+            cost: self.cost + other.cost,
         }
     }
 }

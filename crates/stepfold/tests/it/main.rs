@@ -9,5 +9,6 @@
 )]
 
 mod coming_from;
+mod costs;
 mod mcp;
 mod otel;
