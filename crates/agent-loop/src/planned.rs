@@ -266,6 +266,11 @@ pub struct Next {
 }
 
 impl Next {
+    /// A superstep of these branches.
+    pub fn of(branches: impl IntoIterator<Item = Planned>) -> Self {
+        Next { branches: branches.into_iter().collect(), ..Next::default() }
+    }
+
     /// The end of the plan, with this exit.
     pub fn exit(exit: Exit) -> Self {
         Next { exit: Some(exit), ..Next::default() }

@@ -176,7 +176,7 @@ impl<'a> RunBuilder<'a> {
     /// use stepfold_agent_loop::{Agent, RunEvent};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
-    /// let (mut stored, mut shown) = (Vec::new(), Vec::new());
+    /// let (mut stored, mut shown) = (Vec::<RunEvent>::new(), Vec::<RunEvent>::new());
     /// agent.run("which area?").record_with(&mut stored).observe(&mut shown).await?;
     /// let names = stored.iter().filter_map(RunEvent::committed).map(|event| event.name());
     /// assert_eq!(names.collect::<Vec<_>>(), ["began", "replied"]);

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::ProptestConfig;
 use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, Ids};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, HookAction, HookContext, Ids};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, ListUnattended,
@@ -158,7 +158,8 @@ impl World {
         self.runner(agent.build().unwrap()).build().session("ada", "s1").await.unwrap()
     }
 
-    /// An agent that says these lines, and has a tool of each effect.
+    /// An agent that says these lines, and has a tool of each effect. With a hook after tools, so that each outcome is a
+    /// commit of its own, also of calls that end at the same moment.
     pub(crate) fn agent(&self, script: &str) -> AgentBuilder {
         let model = Loud { model: Script::parse(script).unwrap(), trace: self.trace.clone() };
         let tools = [
@@ -170,10 +171,10 @@ impl World {
             .name("clerk")
             .schema(schema())
             .tools(tools.map(|tool| tool.build().unwrap()).to_vec())
+            .after_tool(async |_: HookContext| Ok(HookAction::proceed()))
     }
 
-    /// A tool that leaves its idempotency key in the trace, and its name in the state. The calls of a reply end one after
-    /// the other, in the order of the digits in their ids, so that each outcome is a commit.
+    /// A tool that leaves its idempotency key in the trace, and its name in the state.
     pub(crate) fn tool(&self, name: &str, effect: Effect) -> ToolBuilder {
         let (trace, word) = (self.trace.clone(), name.to_owned());
         let function = move |RawArgs(arguments): RawArgs, context: ToolContext| {
@@ -188,11 +189,6 @@ impl World {
                     context.writer().set(key, value)?;
                 }
                 context.writer().set("user:n", json!(1))?;
-                let turn: u32 = context.call_id().trim_start_matches('c').parse().unwrap_or_default();
-                // Far enough apart for a commit between them.
-                for _ in 0..turn * 20 {
-                    tokio::task::yield_now().await;
-                }
                 Ok::<_, ToolError>(json!(format!("{word} is done")))
             }
         };

@@ -141,10 +141,10 @@ fn at_80_columns() {
               ~ app:queries 3 -> 4
               ~ last unset -> {"sql": "SELECT name, latitude FROM zones WHERE…"}
               ✗ run_sql(sql="DELETE FROM zones") → only SELECT is allowed · 120 ms
-              ✓ pay(euro=5) → paid 5 · 160 ms · at most once
+              ✓ pay(euro=5) → paid 5 · 120 ms · at most once
             ● There are three of them: Africa/Maputo, America/Lima and Asia/Jakarta, from
               west to east.
-              3 steps · 3 calls · 760 ms
+              3 steps · 3 calls · 720 ms
         "#]],
     );
 }
@@ -160,11 +160,11 @@ fn at_40_columns() {
               ~ app:queries 3 -> 4
               ~ last unset -> {"sql": "SELECT na…"}
               ✗ run_sql(sql="DELETE FR…") → only…
-              ✓ pay(euro=5) → paid 5 · 160 ms
+              ✓ pay(euro=5) → paid 5 · 120 ms
             ● There are three of them:
               Africa/Maputo, America/Lima and
               Asia/Jakarta, from west to east.
-              3 steps · 3 calls · 760 ms
+              3 steps · 3 calls · 720 ms
         "#]],
     );
 }
@@ -175,25 +175,25 @@ fn verbose() {
         Form::Terminal { width: 60 },
         true,
         &expect![[r#"
-        ● I look at once.
-          ✓ run_sql · 40 ms
-            sql = "SELECT name, latitude FROM zones WHERE latitude <
-              0 ORDER BY name"
-            → {"columns":["name","latitude"],"rows":[["Africa/Maputo
-              ",-25.9],["America/Lima",-12.0],["Asia/Jakarta",-6.1]]
-              }
-          ~ app:queries 3 -> 4
-          ~ last unset -> {"sql": "SELECT name, latitude FROM…"}
-          ✗ run_sql · 120 ms
-            sql = "DELETE FROM zones"
-            → only SELECT is allowed
-          ✓ pay · 160 ms · at most once
-            euro = 5
-            → paid 5
-        ● There are three of them: Africa/Maputo, America/Lima and
-          Asia/Jakarta, from west to east.
-          3 steps · 3 calls · 760 ms
-    "#]],
+            ● I look at once.
+              ✓ run_sql · 40 ms
+                sql = "SELECT name, latitude FROM zones WHERE latitude <
+                  0 ORDER BY name"
+                → {"columns":["name","latitude"],"rows":[["Africa/Maputo
+                  ",-25.9],["America/Lima",-12.0],["Asia/Jakarta",-6.1]]
+                  }
+              ~ app:queries 3 -> 4
+              ~ last unset -> {"sql": "SELECT name, latitude FROM…"}
+              ✗ run_sql · 120 ms
+                sql = "DELETE FROM zones"
+                → only SELECT is allowed
+              ✓ pay · 120 ms · at most once
+                euro = 5
+                → paid 5
+            ● There are three of them: Africa/Maputo, America/Lima and
+              Asia/Jakarta, from west to east.
+              3 steps · 3 calls · 720 ms
+        "#]],
     );
 }
 
@@ -225,10 +225,10 @@ fn in_colors() {
         ^[2m  ~ ^[0m^[34mapp:queries^[0m^[2m 3 -> ^[0m4
         ^[2m  ~ ^[0m^[34mlast^[0m^[2m unset -> ^[0m{"sql": "SELECT name, latitude FROM…"}
         ^[2m  ^[0m^[1m^[31m✗^[0m^[1m run_sql^[0m^[2m(sql="DELETE FROM zones") → ^[0m^[1m^[31monly SELECT is…^[0m
-        ^[2m  ^[0m^[32m✓^[0m^[1m pay^[0m^[2m(euro=5) → ^[0mpaid 5^[2m · 160 ms · at most once^[0m
+        ^[2m  ^[0m^[32m✓^[0m^[1m pay^[0m^[2m(euro=5) → ^[0mpaid 5^[2m · 120 ms · at most once^[0m
         ^[32m● ^[0mThere are ^[3mthree^[0m of them: ^[36mAfrica/Maputo^[0m, ^[36mAmerica/Lima^[0m and
           ^[36mAsia/Jakarta^[0m, from west to east.
-        ^[2m  3 steps · 3 calls · 760 ms^[0m
+        ^[2m  3 steps · 3 calls · 720 ms^[0m
     "#]].assert_eq(&shown(Form::Terminal { width: 60 }, false).to_ansi().replace('\u{1b}', "^"));
 }
 

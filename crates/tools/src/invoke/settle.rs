@@ -35,7 +35,7 @@ use super::threads::panic_message;
 /// let mut state = State::new(&schema);
 ///
 /// // Forty concurrent calls: no update is lost, because the handler adds, not the calls.
-/// let calls = (0..40).map(|n| ToolCall::new(format!("c{n}"), "visit", json!({}))).collect();
+/// let calls: Vec<_> = (0..40).map(|n| ToolCall::new(format!("c{n}"), "visit", json!({}))).collect();
 /// let tools = Tools::of([tool]).unwrap();
 /// let mut done = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default()).finish().await;
 /// let unmerged = settle(&mut state, &mut done.outcomes);

@@ -340,7 +340,7 @@ async fn all_faults_of_all_tools_are_told_at_once() {
     let clock = Tool::new("clock", "Tells the time.", tell).build().unwrap();
     let tools = Toolset::new("mine", [typo, clock, reads.clone(), reads]);
     check(tools.only(["save", "clock", "plain", "gone"]), expect![[r#"
-        check: invalid tools: gone: unknown tool of toolset "mine"; available: save, clock, plain, plain; plain: duplicate name in toolset "mine": rename one of the two; save: state key "reslut": unknown key "reslut"; known keys: messages; clock: resource it::toolset::all_faults_of_all_tools_are_told_at_once::{{closure}}::Clock: missing from the resources of the run
+        check: invalid tools: gone: unknown tool of toolset "mine"; available: save, clock, plain, plain; plain: duplicate name in toolset "mine": rename one of the two; save: state key "reslut": not declared: add it to the agent's schema, or to that of the graph around it; clock: resource it::toolset::all_faults_of_all_tools_are_told_at_once::{{closure}}::Clock: missing from the resources of the run
         step:  invalid tools: gone: unknown tool of toolset "mine"; available: save, clock, plain, plain; plain: duplicate name in toolset "mine": rename one of the two
     "#]]).await;
     // Dynamic tools are checked when they are there.

@@ -40,20 +40,20 @@ async fn build_says_all_faults_at_once() {
     refused(
         agent,
         expect![[r#"
-        agent ' '
-        limits.steps: must be positive: the model could not be called
-        limits.calls_per_reply: must be positive: no call could run
-        limits.tool_calls: must be positive: no call could run; remove the tools instead
-        limits.tokens: must be positive: the model could not be called
-        limits.time: must be positive: nothing could run
-        name: must not be empty: records and traces use it
-        repeat_guard: must be at least 2: a single call is not a repetition
-        instructions: unknown state key "nme": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
-        instructions: unknown state key "other": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
-        tool store: state key "nowhere": unknown key "nowhere"; known keys: name, messages
-        output area: unknown type "area"; available: null, boolean, integer, number, string, array, object
-        exit condition 'stor': unknown tool; available: store
-    "#]],
+            agent ' '
+            limits.steps: must be positive: the model could not be called
+            limits.calls_per_reply: must be positive: no call could run
+            limits.tool_calls: must be positive: no call could run; remove the tools instead
+            limits.tokens: must be positive: the model could not be called
+            limits.time: must be positive: nothing could run
+            name: must not be empty: records and traces use it
+            repeat_guard: must be at least 2: a single call is not a repetition
+            instructions: unknown state key "nme": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
+            instructions: unknown state key "other": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
+            tool store: state key "nowhere": not declared: add it to the agent's schema, or to that of the graph around it
+            output area: unknown type "area"; available: null, boolean, integer, number, string, array, object
+            exit condition 'stor': unknown tool; available: store
+        "#]],
     );
 }
 

@@ -90,7 +90,7 @@ async fn replay_diverges() {
     diverges(|agent| agent.limits(RunLimits::default().with_calls_per_reply(1)), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates[0][1].ask: recorded "rule", replayed nothing"#]]).await;
     diverges(
         |agent| agent.exit_on(["visit"]),
-        expect![[r#"event 6 (replied, step 2) is missing: the run would need Nothing(Tool("visit"))"#]],
+        expect![[r#"event 5 (replied, step 2) is missing: the run would need Nothing(Tool("visit"))"#]],
     )
     .await;
     diverges(

@@ -93,12 +93,7 @@ fn tool(name: &'static str, effect: Effect, world: &World, points: &Points) -> T
             tokio::task::yield_now().await;
             world.note("did", &context);
             points.pass(&format!("{name}, after its effect"));
-            // One after the other, far enough apart for a commit between them: each outcome is an event of its own.
-            let number =
-                context.call_id().chars().last().and_then(|last| last.to_digit(10)).unwrap_or_default();
-            for _ in 0..20 * (number + 1) {
-                tokio::task::yield_now().await;
-            }
+            tokio::task::yield_now().await;
             context.writer().set("log", json!([context.call_id()]))?;
             context.writer().set("user:log", json!([context.call_id()]))?;
             context.writer().set("app:calls", 1)?;
@@ -127,6 +122,8 @@ pub(crate) fn agent(turns: usize, world: &World, points: &Points) -> Agent {
             in_model.pass("a hook before the model");
             async move { HookAction::proceed().write(&context, "asked", 1) }
         })
+        // Each outcome is then a commit of its own, also of calls that end at the same moment.
+        .after_tool(async |_: HookContext| Ok(HookAction::proceed()))
         .build()
         .unwrap()
 }
