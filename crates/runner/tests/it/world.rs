@@ -353,6 +353,8 @@ pub(crate) struct Wire {
     appends: AtomicUsize,
     /// What another worker does before the append with this number is made.
     meanwhile: Mutex<Option<(usize, BoxFuture<'static, ()>)>>,
+    /// What another worker does before the read with this number is made.
+    meanwhile_read: Mutex<Option<(usize, BoxFuture<'static, ()>)>>,
     /// What was committed that is no append.
     commits: Mutex<Vec<&'static str>>,
     is_loud: AtomicBool,
@@ -384,6 +386,17 @@ impl Wire {
 
     fn take_meanwhile(&self, append: usize) -> Option<BoxFuture<'static, ()>> {
         self.meanwhile.lock().unwrap().take_if(|(number, _)| *number == append).map(|(_, happens)| happens)
+    }
+
+    /// From now on the reads of sessions are counted from 0, and this happens before one of them is made.
+    pub(crate) fn before_read(&self, read: usize, happens: impl Future<Output = ()> + Send + 'static) {
+        self.take_reads();
+        *self.meanwhile_read.lock().unwrap() = Some((read, Box::pin(happens)));
+    }
+
+    fn take_meanwhile_read(&self) -> Option<BoxFuture<'static, ()>> {
+        let read = self.reads.load(Ordering::SeqCst);
+        self.meanwhile_read.lock().unwrap().take_if(|(number, _)| *number == read).map(|(_, happens)| happens)
     }
 
     /// From now on what goes over it is noted in the trace.
@@ -506,6 +519,9 @@ impl SessionStore for Watched {
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
+        if let Some(meanwhile) = self.wire.take_meanwhile_read() {
+            meanwhile.await;
+        }
         tokio::task::yield_now().await;
         let session = self.store.get(request).await?;
         self.wire.reads.fetch_add(1, Ordering::SeqCst);
