@@ -235,6 +235,26 @@ fn a_run_that_begins_between_two_reads_is_not_withdrawn() {
     });
 }
 
+/// A worker looks at the session, then at the inbox. A run that begins in between goes on, and none goes on unrecorded.
+#[test]
+fn a_message_that_is_taken_while_the_inbox_is_read_is_not_run_twice() {
+    each_store(|world| {
+        process(async {
+            let first = session(world, "first").await;
+            let second = session(world, "second").await;
+            let other = second.clone();
+            world.wire.before_inbox(async move {
+                let report = other.run_as("k1", "pay").stop_after(Duration::ZERO).await.unwrap();
+                assert_eq!(report.status, RunStatus::Suspended);
+            });
+            let report = first.run_as("k1", "pay").await.unwrap();
+            assert!(matches!(report.status, RunStatus::Waiting(_)), "{report:?}");
+            assert_eq!(second.run_as("k1", "pay").await.unwrap(), report);
+            assert_eq!(asked(world), ["the", "look", "the"]);
+        });
+    });
+}
+
 /// Also while a later run waits: a run that was taken back to its middle does not go on.
 #[test]
 fn a_run_that_was_taken_back_to_its_middle_is_withdrawn() {
