@@ -71,7 +71,7 @@ impl RunAs {
             session.turn().check_decided(&decisions).await?;
             return Ok(report);
         }
-        let is_taken = read.0.taker(&key).is_some();
+        let mut is_taken = read.0.taker(&key).is_some();
         let is_looked_up = !is_taken && (!decisions.is_empty() || hides_inherited(&read.1));
         drop(read);
         if is_looked_up {
@@ -81,6 +81,8 @@ impl RunAs {
                     return Ok(*report);
                 }
                 Hidden::Unfinished => return Err(session.withdrawn()),
+                // A worker has begun it since the first read.
+                Hidden::Begun => is_taken = true,
                 // A run that has not begun has asked nothing.
                 Hidden::Unknown => session.turn().check_decided(&decisions).await?,
             }
@@ -107,7 +109,7 @@ impl RunAs {
             // Its run was hidden by a rewind.
             (Err(error), _) if may_be_hidden(&error) => match session.turn().hidden(&key).await? {
                 Hidden::Ended(report) => Ok(*report),
-                Hidden::Unfinished | Hidden::Unknown => Err(error),
+                Hidden::Unfinished | Hidden::Begun | Hidden::Unknown => Err(error),
             },
             (Err(error), _) | (Ok(_), Err(error)) => Err(error),
         }

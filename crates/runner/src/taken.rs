@@ -10,12 +10,14 @@ use crate::record::{ends, takes};
 use crate::report::Report;
 use crate::turn::{Read, Turn};
 
-/// The fate of a message whose events a rewind has hidden.
+/// The fate of a message that is in no visible run, or was in none when the session was read.
 pub(crate) enum Hidden {
     /// No run has taken it.
     Unknown,
     /// Its run was taken back before it had ended.
     Unfinished,
+    /// Its run has begun, and has not ended: it is not hidden.
+    Begun,
     Ended(Box<Report>),
 }
 
@@ -39,14 +41,15 @@ impl Turn {
         Ok((read, report))
     }
 
-    /// The fate of a message in the part of the record that rewinds have hidden.
+    /// The fate of a message by the whole record, also the part that rewinds have hidden.
     pub(crate) async fn hidden(&self, id: &InvocationId) -> Result<Hidden, RunnerError> {
         let session = self.get_all(None).await?;
-        let (mut taker, mut end) = (None, None);
+        let (mut taker, mut end, mut is_hidden) = (None, None, true);
         for committed in &session.events {
             let event = &committed.event;
             if takes(event, id) {
                 taker = Some(event.invocation.clone());
+                is_hidden &= !session.visible.contains(committed.version);
             }
             if taker.as_ref() == Some(&event.invocation) && ends(event) {
                 end = Some(committed.version);
@@ -54,7 +57,8 @@ impl Turn {
         }
         match (taker, end) {
             (None, _) => Ok(Hidden::Unknown),
-            (Some(_), None) => Ok(Hidden::Unfinished),
+            (Some(_), None) if is_hidden => Ok(Hidden::Unfinished),
+            (Some(_), None) => Ok(Hidden::Begun),
             (Some(_), Some(version)) => {
                 let report = self.report_in(id, self.get_all(Some(version)).await?)?;
                 Ok(report.map_or(Hidden::Unfinished, |report| Hidden::Ended(Box::new(report))))

@@ -185,8 +185,9 @@ impl<'a> Work<'a> {
                     self.wants = wants;
                     if wants == Wants::TakeInbox
                         && self.taker.as_ref().is_some_and(|(_, has_ended)| *has_ended)
+                        && let Some(outcome) = self.outcome_of_taker(&found.read).await?
                     {
-                        return self.outcome_of_taker(&found.read).await;
+                        return Ok(outcome);
                     }
                     if self.is_withdrawn(wants) {
                         return Err(self.withdrawn());
@@ -208,6 +209,12 @@ impl<'a> Work<'a> {
                     Some(self.turn(found.read, Input::new(), &id, Vec::new()).await?)
                 }
                 (Next::IsTaken, Some(found)) => match self.outcome_of_taker(&found.read).await {
+                    Ok(Some(outcome)) => return Ok(outcome),
+                    // It was taken between the read of the session and that of the inbox.
+                    Ok(None) => {
+                        self.wants = wants;
+                        None
+                    }
                     // A message that joined this invocation may still be in the inbox.
                     Err(RunnerError::Withdrawn { .. } | RunnerError::NothingToResume { .. })
                         if self.turn.slot.desk().take_joined() =>
@@ -216,10 +223,14 @@ impl<'a> Work<'a> {
                         None
                     }
                     Err(RunnerError::NothingToResume { .. }) => return Err(self.withdrawn()),
-                    ended => return ended,
+                    Err(error) => return Err(error),
                 },
                 (Next::Refuse(_), Some(found)) if self.taker.is_some() => {
-                    return self.outcome_of_taker(&found.read).await;
+                    if let Some(outcome) = self.outcome_of_taker(&found.read).await? {
+                        return Ok(outcome);
+                    }
+                    self.wants = wants;
+                    None
                 }
                 (Next::Refuse(pending), _) => return Err(self.pending(pending, wants)),
                 (Next::RefuseClaimed, Some(found)) => return Err(self.claimed(&found.read.1, wants)),
@@ -663,17 +674,21 @@ impl<'a> Work<'a> {
         Ok((history, session))
     }
 
-    /// The outcome of the run that took the message.
-    async fn outcome_of_taker(&mut self, read: &Read) -> Ended {
+    /// The outcome of the run that took the message; `None` if that has begun since the session was read, and has not
+    /// ended: then the session has to be checked again.
+    async fn outcome_of_taker(&mut self, read: &Read) -> Result<Option<Arc<Outcome>>, RunnerError> {
         self.turn.check_decided(&self.decisions).await?;
         let id = self.ticket.current.invocation.id();
         if read.0.last_takes(id) {
-            return self.outcome_of_last_run(read).await;
+            return self.outcome_of_last_run(read).await.map(Some);
         }
         let get = GetSession::new(self.turn.slot.key.clone()).events(EventRange::All);
         let session = self.turn.runner.store.get(get).await.map_err(|error| self.failed(error))?;
         let history = History::up_to_taker(&session, id)?.ok_or_else(|| self.withdrawn())?;
-        self.outcome_of_last_run(&(Arc::new(history), session)).await
+        if !history.has_ended() {
+            return Ok(None);
+        }
+        self.outcome_of_last_run(&(Arc::new(history), session)).await.map(Some)
     }
 
     /// The current outcome of the last run: nothing is run.

@@ -214,6 +214,47 @@ fn a_fork_and_a_rewind_keep_what_has_ended() {
     });
 }
 
+/// In a fork with hidden events the whole record is read as well, later: a run that has begun in between is not hidden.
+#[test]
+fn a_run_that_begins_between_two_reads_is_not_withdrawn() {
+    each_store(|world| {
+        process(async {
+            let origin = session(world, "first").await;
+            origin.run_as("k0", "pay").await.unwrap();
+            origin.rewind(0).await.unwrap();
+            let fork = origin.fork("s2", None).await.unwrap();
+            let other = runner(world, "second").session("ada", "s2").await.unwrap();
+            asked(world);
+            world.wire.before_read(1, async move {
+                other.run_as("k1", "pay").await.unwrap();
+            });
+            let report = fork.run_as("k1", "pay").await.unwrap();
+            assert!(matches!(report.status, RunStatus::Waiting(_)), "{report:?}");
+            assert_eq!(asked(world), ["the", "look", "the"]);
+        });
+    });
+}
+
+/// A worker looks at the session, then at the inbox. A run that begins in between goes on, and none goes on unrecorded.
+#[test]
+fn a_message_that_is_taken_while_the_inbox_is_read_is_not_run_twice() {
+    each_store(|world| {
+        process(async {
+            let first = session(world, "first").await;
+            let second = session(world, "second").await;
+            let other = second.clone();
+            world.wire.before_inbox(async move {
+                let report = other.run_as("k1", "pay").stop_after(Duration::ZERO).await.unwrap();
+                assert_eq!(report.status, RunStatus::Suspended);
+            });
+            let report = first.run_as("k1", "pay").await.unwrap();
+            assert!(matches!(report.status, RunStatus::Waiting(_)), "{report:?}");
+            assert_eq!(second.run_as("k1", "pay").await.unwrap(), report);
+            assert_eq!(asked(world), ["the", "look", "the"]);
+        });
+    });
+}
+
 /// Also while a later run waits: a run that was taken back to its middle does not go on.
 #[test]
 fn a_run_that_was_taken_back_to_its_middle_is_withdrawn() {
@@ -555,22 +596,25 @@ fn cases(cases: u32, world: impl Fn() -> World) {
         ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 300, ..Default::default() };
     let all = (any::<u64>(), prop::collection::vec(next(), 1..24));
     let result = proptest::test_runner::TestRunner::new(config).run(&all, |(seed, all)| {
-        let world = world();
-        let law = Law {
-            world: &world,
-            dice: Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))),
-            clock: Minutes::default(),
-            paid: Arc::default(),
-            finished: Mutex::default(),
-            sessions: Mutex::new(vec!["s1".to_owned()]),
-        };
-        law.go_through(&all);
-        law.finish();
+        case(world(), seed, &all);
         Ok(())
     });
     if let Err(error) = result {
         panic!("{error}");
     }
+}
+
+fn case(world: World, seed: u64, all: &[Next]) {
+    let law = Law {
+        world: &world,
+        dice: Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))),
+        clock: Minutes::default(),
+        paid: Arc::default(),
+        finished: Mutex::default(),
+        sessions: Mutex::new(vec!["s1".to_owned()]),
+    };
+    law.go_through(all);
+    law.finish();
 }
 
 fn case_count() -> u32 {
@@ -590,4 +634,17 @@ fn under_a_key_a_run_begins_once_and_all_are_told_the_same() {
 #[test]
 fn under_a_key_a_run_begins_once_and_all_are_told_the_same_over_sqlite() {
     cases((case_count() / 8).clamp(1, 400), World::over_sqlite);
+}
+
+/// A case of the law: the worker that goes on takes the message between two reads of the next caller.
+#[test]
+fn a_message_that_is_taken_between_two_reads_in_a_fork_is_not_withdrawn() {
+    let all = [
+        Next::Run { at: 0, key: 0, decides: false, is_slice: false },
+        Next::Rewind { at: 0, by: 1 },
+        Next::Both { at: 0, key: 2 },
+        Next::Fork { at: 0, by: 0 },
+        Next::Run { at: 0, key: 0, decides: false, is_slice: false },
+    ];
+    case(World::in_memory(), 3_005_527_441_889_565_916, &all);
 }

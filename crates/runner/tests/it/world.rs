@@ -350,6 +350,10 @@ pub(crate) struct Wire {
     appends: AtomicUsize,
     /// What another worker does before the append with this number is made.
     meanwhile: Mutex<Option<(usize, BoxFuture<'static, ()>)>>,
+    /// What another worker does before the read with this number is made.
+    meanwhile_read: Mutex<Option<(usize, BoxFuture<'static, ()>)>>,
+    /// What another worker does before an inbox is read.
+    meanwhile_inbox: Mutex<Option<BoxFuture<'static, ()>>>,
     /// What was committed that is no append.
     commits: Mutex<Vec<&'static str>>,
     is_loud: AtomicBool,
@@ -381,6 +385,26 @@ impl Wire {
 
     fn take_meanwhile(&self, append: usize) -> Option<BoxFuture<'static, ()>> {
         self.meanwhile.lock().unwrap().take_if(|(number, _)| *number == append).map(|(_, happens)| happens)
+    }
+
+    /// From now on the reads of sessions are counted from 0, and this happens before one of them is made.
+    pub(crate) fn before_read(&self, read: usize, happens: impl Future<Output = ()> + Send + 'static) {
+        self.take_reads();
+        *self.meanwhile_read.lock().unwrap() = Some((read, Box::pin(happens)));
+    }
+
+    fn take_meanwhile_read(&self) -> Option<BoxFuture<'static, ()>> {
+        let read = self.reads.load(Ordering::SeqCst);
+        self.meanwhile_read.lock().unwrap().take_if(|(number, _)| *number == read).map(|(_, happens)| happens)
+    }
+
+    /// This happens before the next read of an inbox is made.
+    pub(crate) fn before_inbox(&self, happens: impl Future<Output = ()> + Send + 'static) {
+        *self.meanwhile_inbox.lock().unwrap() = Some(Box::pin(happens));
+    }
+
+    fn take_meanwhile_inbox(&self) -> Option<BoxFuture<'static, ()>> {
+        self.meanwhile_inbox.lock().unwrap().take()
     }
 
     /// From now on what goes over it is noted in the trace.
@@ -503,6 +527,9 @@ impl SessionStore for Watched {
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
+        if let Some(meanwhile) = self.wire.take_meanwhile_read() {
+            meanwhile.await;
+        }
         tokio::task::yield_now().await;
         let session = self.store.get(request).await?;
         self.wire.reads.fetch_add(1, Ordering::SeqCst);
@@ -534,9 +561,15 @@ impl SessionStore for Watched {
         read_scope: ScopeKey => Values;
         write_scope: WriteScope => Values;
         prune: PruneSession => Pruned;
-        inbox: ReadInbox => Vec<InboxEntry>;
         users: ListUsers => Vec<UserId>;
         unattended: ListUnattended => Vec<Unattended>;
+    }
+
+    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+        if let Some(meanwhile) = self.wire.take_meanwhile_inbox() {
+            meanwhile.await;
+        }
+        self.store.inbox(request).await
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
