@@ -503,7 +503,7 @@ impl Run {
         let (usage, calls) = spent_by(kind);
         // As it comes, so that it counts as well when the run inside fails or is stopped.
         self.tally.usage += usage;
-        if let Some(model) = model {
+        if let Some(model) = model.filter(|_| usage != Usage::default()) {
             *self.tally.usage_by_model.entry(model).or_default() += usage;
         }
         if let EventKind::Inner { .. } = kind {
