@@ -90,13 +90,9 @@
 //! let key = store.create(CreateSession::new("my_app", "alice", &schema, now)?).await?.key;
 //!
 //! // A web server accepts a message. A repeated request gets the same position.
-//! let input = EnqueueInput {
-//!     key: key.clone(),
-//!     kind: InboxKind::Message,
-//!     idempotency_key: OperationId::new("request-1")?,
-//!     body: json!("which area has most stalls?"),
-//!     at: now,
-//! };
+//! let id = OperationId::new("request-1")?;
+//! let body = json!("which area has most stalls?");
+//! let input = EnqueueInput::new(key.clone(), InboxKind::Message, id, body, now);
 //! let accepted = store.enqueue(input.clone()).await?;
 //! assert!(store.enqueue(input).await?.is_repeat);
 //! assert_eq!(accepted.claim, None); // no worker holds a claim

@@ -379,7 +379,7 @@ impl FromIterator<(Arc<str>, Held)> for Values {
 /// use stepfold_session_scopes::{Rewound, Visible};
 ///
 /// // Five events, then back to version 2 (which is event 6), then two more.
-/// let visible = Visible::at(8, &[Rewound { version: 6, to: 2 }]);
+/// let visible = Visible::at(8, &[Rewound::new(6, 2)]);
 /// let versions: Vec<u64> = (1..=8).filter(|version| visible.contains(*version)).collect();
 /// assert_eq!(versions, [1, 2, 6, 7, 8]);
 /// ```
@@ -394,6 +394,13 @@ pub struct Rewound {
     pub version: u64,
     /// The version whose state it brought back.
     pub to: u64,
+}
+
+impl Rewound {
+    /// A rewind that made this version, and went back to another one.
+    pub const fn new(version: u64, to: u64) -> Self {
+        Rewound { version, to }
+    }
 }
 
 impl Visible {

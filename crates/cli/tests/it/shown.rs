@@ -37,7 +37,8 @@ fn nothing_hides_what_is_approved() {
         head 6:DIGEST
 
             1  began     user:      tidy up
-            2  replied   assistant: "I tidy\u001b[8m up\u202e."   > p1 run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc")
+            2  replied   assistant: "I tidy\u001b[8m up\u202e."   > p1 run(command="ls\u001b[8m; rm -rf /\u001b[0m",
+                         note="a\u202eb‍\nc")
             3  decided   p1#DIGEST approved
             4  started   starts p1
             5  answered  tool p1 run: "\u001b[2Jgone"

@@ -12,11 +12,11 @@ use crate::time::Timestamp;
 /// # Examples
 /// ```
 /// # futures_util::FutureExt::now_or_never(async {
-/// use stepfold_session_scopes::{CreateSession, ListUsers, MemoryStore, SessionStore, Timestamp};
+/// use stepfold_session_scopes::{CreateSession, ListUsers, MemoryStore, SessionSchema, SessionStore, Timestamp};
 ///
 /// let store = MemoryStore::new();
 /// for user in ["bob", "ada"] {
-///     let schema = Default::default();
+///     let schema = SessionSchema::new(Default::default());
 ///     store.create(CreateSession::new("my_app", user, &schema, Timestamp::from_micros(0))?).await?;
 /// }
 /// let users = store.users(ListUsers::new("my_app")?).await?;

@@ -67,10 +67,8 @@ impl GetSession {
     /// let (invocation, author) = (InvocationId::new("i1")?, Author::new("user")?);
     /// let event = Event::new(EventId::new("e1")?, invocation.clone(), author.clone(), now);
     /// store.append(AppendEvent::new(key.clone(), 0, event, &schema)).await?;
-    /// store.rewind(RewindSession {
-    ///     key: key.clone(), expected: Expected::Any, to: 0, event: EventId::new("back")?, invocation, author, at: now,
-    ///     claim: None, taken: vec![],
-    /// }).await?;
+    /// let back = EventId::new("back")?;
+    /// store.rewind(RewindSession::new(key.clone(), Expected::Any, 0, back, invocation, author, now)).await?;
     ///
     /// assert_eq!(store.get(GetSession::new(key.clone())).await?.events.len(), 2);
     /// let session = store.get(GetSession::new(key).visible()).await?;
