@@ -32,6 +32,7 @@ mod hosts;
 mod kept_open;
 mod keys;
 mod lasting;
+mod later;
 mod messages;
 mod questions;
 mod recover;

@@ -169,9 +169,11 @@ statements! {
         FROM u WHERE u.owner IS NOT NULL) \
         SELECT owner FROM u WHERE owner IS NOT NULL LIMIT $3";
     LIST_UNATTENDED = concat!(
-        "SELECT owner, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL ",
-        "FROM stepfold_sessions WHERE app = $1 AND (claim_owner IS NOT NULL OR inbox > 0) ",
-        "AND (claim_expires IS NULL OR claim_expires <= ", now!(), ") ",
+        "SELECT owner, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL, ",
+        "claim_owner IS NULL AND claim_expires IS NOT NULL ",
+        "FROM stepfold_sessions WHERE app = $1 AND (claim_expires IS NOT NULL OR inbox > 0) ",
+        "AND (claim_expires IS NULL OR claim_expires <= CASE WHEN claim_owner IS NULL THEN $5::bigint ELSE ",
+        now!(), " END) ",
         "AND (COALESCE(claim_expires, updated), number) > ($2::bigint, $3::bigint) ORDER BY since, number LIMIT $4"
     );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
