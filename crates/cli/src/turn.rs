@@ -368,7 +368,7 @@ impl Turns<'_> {
         Ok(self.watcher_of(left.state(self.desk.runner.schema()).ok(), run.as_ref(), about))
     }
 
-    /// The decisions of the person at the terminal; empty if there is none, or if they leave it open.
+    /// The decisions of the person at the terminal; empty without a person, or if they decide later.
     async fn ask(&mut self, pending: &[ApprovalRequest]) -> anyhow::Result<Vec<(String, Decision)>> {
         let mut decisions = Vec::new();
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
@@ -698,11 +698,7 @@ async fn decision(prompt: &mut Prompt, can_modify: bool) -> anyhow::Result<Optio
         false => ("run it? [y]es, [n]o, [l]ater: ", "answer y, n or l"),
     };
     loop {
-        let answer = match prompt.line(question).await? {
-            Line::Text(answer) => answer,
-            Line::NotText => String::new(),
-            Line::Interrupted | Line::End => return Ok(None),
-        };
+        let Some(answer) = prompt.answer(question).await? else { return Ok(None) };
         match answer.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => return Ok(Some(Decision::Approve)),
             "n" | "no" => {
@@ -731,11 +727,7 @@ async fn answer(prompt: &mut Prompt, has_content: bool) -> anyhow::Result<Option
         false => ("accept? [y]es, [d]ecline, [l]ater: ", "answer y, d or l"),
     };
     loop {
-        let text = match prompt.line(question).await? {
-            Line::Text(text) => text,
-            Line::NotText => String::new(),
-            Line::Interrupted | Line::End => return Ok(None),
-        };
+        let Some(text) = prompt.answer(question).await? else { return Ok(None) };
         match text.trim() {
             "y" | "yes" if !has_content => return Ok(Some(Decision::Approve)),
             "d" | "decline" | "n" | "no" => return Ok(Some(Decision::reject(""))),

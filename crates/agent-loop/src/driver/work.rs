@@ -242,7 +242,7 @@ impl Host<'_> {
         }
     }
 
-    /// Commits at once what calls have come to that ended at the same moment, as hooks have left it.
+    /// Commits the outcomes of calls that ended at the same moment, as one event, after their hooks.
     async fn calls_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, CallOutcome)>) {
         let places: Vec<usize> = ended.iter().map(|(place, _)| *place).collect();
         let mut outcomes = Vec::with_capacity(ended.len());
@@ -259,7 +259,7 @@ impl Host<'_> {
         }
     }
 
-    /// Commits at once what branches have come to that ended at the same moment; what they ask, each by itself.
+    /// Commits the outcomes of branches that ended at the same moment, as one event; each request by itself.
     async fn branches_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, BranchEnd)>) {
         let (mut outcomes, mut asked) = (Vec::new(), Vec::new());
         for (place, end) in ended {
@@ -285,7 +285,7 @@ impl Host<'_> {
         }
     }
 
-    /// Tells what a branch has come to, which is to be committed, unless its failure is for the caller.
+    /// Reports the end of a branch, and returns the outcome to commit, unless the caller handles its failure.
     async fn node_ended(
         &mut self,
         run: &Run,

@@ -377,7 +377,7 @@ impl Event {
     }
 }
 
-/// For what goes without saying.
+/// Whether a value is the default, which is not stored.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

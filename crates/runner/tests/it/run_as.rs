@@ -1,5 +1,5 @@
-//! A run under an idempotency key: any worker may repeat it, any number of times. It begins once, goes on, or tells what
-//! came of it; after crashes, suspensions, steered turns, rewinds and in forks.
+//! A run under an idempotency key: any worker may repeat it, any number of times. It begins once, goes on, or reports the
+//! result; after crashes, suspensions, steered turns, rewinds and in forks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -587,7 +587,7 @@ impl Law<'_> {
                 Err(error) => return Err(error),
             }
         }
-        panic!("{key} does not come to an end")
+        panic!("{key} does not end")
     }
 }
 
