@@ -451,7 +451,7 @@ fn a_token_that_is_none_is_refused() {
 fn a_remote_agent_is_called_once_and_waited_for() {
     each_store(|world| {
         let (trace, clock) = (Trace::default(), Hand::new());
-        let mut token = None;
+        let mut token: Option<String> = None;
         for round in 0..6 {
             process(async {
                 let worker = format!("w{round}");
