@@ -81,7 +81,7 @@ impl SessionHandle {
     /// It costs one more commit than `send`.
     ///
     /// # Errors
-    /// As `send`; [`RunnerError::Store`] with [`OperationReused`](SessionError::OperationReused) when the key
+    /// As `send`; [`RunnerError::Store`] with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) when the key
     /// was used with another message, and with [`Unsupported`](SessionError::Unsupported) by a store without
     /// inboxes.
     pub async fn send_once(

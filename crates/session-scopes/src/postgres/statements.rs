@@ -418,12 +418,12 @@ statements! {
     DELETE_ALL_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1";
     DELETE_REMOVED = "DELETE FROM stepfold_removed WHERE scope = $1";
     DELETE_ALL_SHARED_ITEMS = "DELETE FROM stepfold_shared_items WHERE scope = $1";
-    DELETE_OPERATIONS = "DELETE FROM stepfold_operations WHERE scope = $1";
-    FIND_OPERATION = concat!(
+    DELETE_KEYS = "DELETE FROM stepfold_operations WHERE scope = $1";
+    FIND_KEY = concat!(
         "SELECT body = $4 FROM stepfold_operations WHERE operation = $3 AND scope = ", scope!()
     );
-    ADD_OPERATION = "INSERT INTO stepfold_operations (scope, operation, body) VALUES ($1, $2, $3)";
-    FORGET_OPERATIONS = "DELETE FROM stepfold_operations WHERE scope = $1 AND number <= \
+    ADD_KEY = "INSERT INTO stepfold_operations (scope, operation, body) VALUES ($1, $2, $3)";
+    FORGET_KEYS = "DELETE FROM stepfold_operations WHERE scope = $1 AND number <= \
         (SELECT number FROM stepfold_operations WHERE scope = $1 ORDER BY number DESC LIMIT 1 OFFSET $2)";
 
     PAGE_OF_SCHEMAS = "SELECT id, text, checksum FROM stepfold_schemas WHERE id > $1 ORDER BY id LIMIT $2";

@@ -10,7 +10,7 @@ use crate::contract::room::{
     Case, Checked, Fault, Room, at, cases, delta, ensure, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
-use crate::ids::{AppId, LifeId, OperationId, SessionKey, WorkerId};
+use crate::ids::{AppId, IdempotencyKey, LifeId, SessionKey, WorkerId};
 use crate::store::{
     AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, DequeueInput,
     EnqueueInput, Expected, ForkSession, GetSession, InboxKind, ListSessions, ListUnattended, ReadInbox,
@@ -545,7 +545,7 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
     let waits = EnqueueInput {
         key: key("waits")?,
         kind: InboxKind::Message,
-        idempotency_key: OperationId::new("m1")?,
+        idempotency_key: IdempotencyKey::new("m1")?,
         body: json!("hello"),
         at: at(2),
     };
