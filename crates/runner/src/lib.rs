@@ -101,6 +101,8 @@ mod claim;
 mod closing;
 mod compare;
 mod complete;
+#[cfg(feature = "contract")]
+pub mod contract;
 mod decided;
 mod error;
 mod follow;
