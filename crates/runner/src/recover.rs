@@ -10,7 +10,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use stepfold_agent_loop::{Exit, Pause};
 use stepfold_session_scopes::{
-    ErrorKind, ListUnattended, SessionKey, SessionStore, TakeOver, Timestamp, Unattended,
+    ErrorKind, ListUnattended, SessionKey, SessionStore, StoreNotices, TakeOver, Timestamp, Unattended,
+    WatchStore,
 };
 
 use crate::error::RunnerError;
@@ -132,6 +133,8 @@ struct Recovery {
     running: FuturesUnordered<BoxFuture<'static, (Unattended, Ended)>>,
     at_work: HashSet<SessionKey>,
     tried: HashMap<SessionKey, Tried>,
+    /// Notices of work that is left, if the store gives any.
+    notices: Option<StoreNotices>,
 }
 
 /// The result of the last attempt in a session that is still listed.
@@ -153,12 +156,23 @@ impl Tried {
 impl Recovery {
     fn new(runner: Runner, options: RecoverOptions) -> Self {
         let (due, running) = (VecDeque::new(), FuturesUnordered::new());
-        Recovery { runner, options, due, running, at_work: HashSet::new(), tried: HashMap::new() }
+        Recovery {
+            runner,
+            options,
+            due,
+            running,
+            at_work: HashSet::new(),
+            tried: HashMap::new(),
+            notices: None,
+        }
     }
 
     async fn run(mut self) -> Result<(), RunnerError> {
         let inner = std::sync::Arc::clone(&self.runner.0);
         let poll = self.options.poll.unwrap_or(inner.claims.duration / 10).max(Duration::from_millis(10));
+        if !self.options.is_once {
+            self.notices = inner.store.notices(WatchStore::new()).await.ok();
+        }
         loop {
             self.list().await?;
             self.start();
@@ -179,6 +193,7 @@ impl Recovery {
                         }
                     }
                     () = &mut next_look => break,
+                    () = work_left(&mut self.notices) => break,
                 }
             }
         }
@@ -282,6 +297,18 @@ impl Recovery {
         let not_before = self.runner.0.clock.now().after(pause);
         self.tried.insert(session.key.clone(), Tried { failures, not_before, waits });
     }
+}
+
+/// Waits for a notice that work is left.
+async fn work_left(notices: &mut Option<StoreNotices>) {
+    while let Some(listening) = notices {
+        match listening.next().await {
+            Some(notice) if notice.has_work() => return,
+            Some(_) => {}
+            None => *notices = None,
+        }
+    }
+    std::future::pending().await
 }
 
 impl Runner {
