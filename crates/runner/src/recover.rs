@@ -60,7 +60,8 @@ impl RecoverOptions {
     }
 
     /// Sets the pause after a first failure of a session, which doubles with each further one, and the longest pause; one
-    /// second and five minutes by default.
+    /// second and five minutes by default. A session that needs an action first (a deployment, a repair) is tried after the
+    /// longest pause, which doubles as well, up to 64 times of it.
     pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
         self.pauses = (first, longest.max(first));
         self
@@ -282,7 +283,13 @@ impl Recovery {
                 | RunnerError::ShutDown { .. },
             ) => return,
             Err(error) => {
-                tracing::warn!(session = %session.key, %error, "session could not be recovered");
+                // What fails again and again is said once.
+                match failures {
+                    0 => tracing::warn!(session = %session.key, %error, "session could not be recovered"),
+                    _ => {
+                        tracing::debug!(session = %session.key, %error, "session could not be recovered again")
+                    }
+                }
                 match error.remedy() {
                     Remedy::Retry => (failures + 1, None),
                     // A deployment, a decision or a repair changes what is listed, or the agent of this process.
@@ -291,7 +298,8 @@ impl Recovery {
             }
         };
         let pause = match waits {
-            Some(_) => self.options.pauses.1,
+            // It may be fixed from outside without a trace in the store, a key of a model for example.
+            Some(_) => self.options.pauses.1.saturating_mul(1 << failures.saturating_sub(1).min(6)),
             None => self.options.pause(failures),
         };
         let not_before = self.runner.0.clock.now().after(pause);
