@@ -294,7 +294,7 @@ mod tests {
         expect_violations(
             krate("stepfold-runner", &[], &[&["reqwest"]]),
             &expect![[r#"
-                `stepfold-runner` has `reqwest` by way of reqwest: only providers, clients of MCP servers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold-server, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-runner` has `reqwest` by way of reqwest: only providers, clients of MCP servers, hosts and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold-restate, stepfold-server, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
         expect_clean(krate("stepfold-providers", &[], &[&["async-openai"], &["async-openai", "reqwest"]]));
@@ -317,7 +317,7 @@ mod tests {
         expect_violations(
             krate("stepfold-agent-loop", &[], &[&["stepfold-providers", "reqwest"]]),
             &expect![[r#"
-                `stepfold-agent-loop` has `reqwest` by way of stepfold-providers -> reqwest: only providers, clients of MCP servers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold-server, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-agent-loop` has `reqwest` by way of stepfold-providers -> reqwest: only providers, clients of MCP servers, hosts and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold-restate, stepfold-server, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
     }
