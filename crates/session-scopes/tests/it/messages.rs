@@ -27,7 +27,7 @@ fn of_sessions() -> Vec<SessionError> {
         SessionError::EventReused { key: key().into(), event: EventId::new("e1").unwrap() },
         SessionError::IdempotencyKeyReused {
             scope: "app stalls".to_owned(),
-            operation: IdempotencyKey::new("o1").unwrap(),
+            idempotency_key: IdempotencyKey::new("o1").unwrap(),
         },
         SessionError::Claimed { key: key().into(), owner: owner(), expires: Timestamp::from_micros(0) },
         SessionError::ClaimLost { key: key().into(), token: 7, owner: None },
