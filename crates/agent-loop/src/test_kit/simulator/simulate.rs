@@ -308,7 +308,7 @@ impl<'a> Simulator<'a> {
         let (mut run, mut came) = (run, Decisions::new());
         let ended = loop {
             let mut going =
-                run.resume().clock(Still).approve_with(&decide).observe(&mut watch).decide_all(came);
+                run.resume().clock(Still).approve_with(decide).observe(&mut watch).decide_all(came);
             if let Stop::At(breakpoints) = &stop {
                 going = breakpoints.iter().cloned().fold(going, RunBuilder::break_at);
             }
