@@ -166,7 +166,7 @@ impl Held {
         self.is_needless.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn is_due(&self, due: Option<Timestamp>) {
+    pub(crate) fn set_due(&self, due: Option<Timestamp>) {
         *self.due.lock().unwrap_or_else(PoisonError::into_inner) = due;
     }
 

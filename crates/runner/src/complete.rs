@@ -166,7 +166,7 @@ impl SessionHandle {
         let turn = self.turn();
         // Without claims in the store, deadlines are looked at when the session is used.
         if turn.claim(TakeOver::Never).await.is_ok() {
-            turn.slot.held.is_due(Some(due.into()));
+            turn.slot.held.set_due(Some(due.into()));
             turn.release(false).await;
         }
         Ok(())

@@ -59,7 +59,7 @@ impl Journal {
         let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
         // Whether the run ends here is determined by the current agent, and stored with the last event.
         let ended = self.ahead.commit(event.clone()).is_ok().then(|| self.ahead.exit()).flatten();
-        self.slot.held.is_due(self.ahead.next_deadline().map(Into::into));
+        self.slot.held.set_due(self.ahead.next_deadline().map(Into::into));
         let stamp = Stamp {
             invocation: &self.invocation,
             place: self.place,

@@ -327,7 +327,7 @@ impl Runner {
         // Not while this process works in it.
         let Ok(_known) = turn.slot.gate.try_lock() else { return };
         if turn.slot.held.token().is_none() && turn.claim(TakeOver::Never).await.is_ok() {
-            turn.slot.held.is_due(None);
+            turn.slot.held.set_due(None);
             turn.release(false).await;
         }
     }

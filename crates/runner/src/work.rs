@@ -298,14 +298,14 @@ impl<'a> Work<'a> {
             Err(RunnerError::Recover { .. }) if self.wants == Wants::Abandon => Ok((None, Last::Unreadable)),
             Err(error) => Err(error),
             Ok(None) => {
-                self.turn.slot.held.is_due(None);
+                self.turn.slot.held.set_due(None);
                 Ok((None, Last::Ended))
             }
             Ok(Some(stopped)) => {
                 let pending: Vec<String> =
                     stopped.run.pending().into_iter().map(|request| request.id).collect();
                 let due: Option<Timestamp> = stopped.run.next_deadline().map(Into::into);
-                self.turn.slot.held.is_due(due);
+                self.turn.slot.held.set_due(due);
                 // A deadline that has passed is an outcome: the run goes on with it.
                 let is_due = due.is_some_and(|due| due <= self.turn.runner.clock.now());
                 let last =

@@ -38,7 +38,7 @@ impl LaterRequest {
 
 impl Deadline {
     /// The point in time, for a request that is made now. None if it is beyond all time.
-    pub fn from_now(self, now: SystemTime) -> Option<SystemTime> {
+    pub fn resolve(self, now: SystemTime) -> Option<SystemTime> {
         match self {
             Deadline::At(at) => Some(at),
             Deadline::Within(duration) => now.checked_add(duration),

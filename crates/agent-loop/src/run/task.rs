@@ -110,7 +110,7 @@ impl<'a> Task<'a> {
         let id = subject.id_about(&path_of_call(&label), &json!([message, details, schema]));
         let call = ToolCall::new(label, name, Arguments::from(details));
         let request = ApprovalRequest::new(id, call, reason);
-        let deadline = later.as_ref().and_then(|later| later.deadline?.from_now(now)).map(whole_micros);
+        let deadline = later.as_ref().and_then(|later| later.deadline?.resolve(now)).map(whole_micros);
         let token = later.map(|later| later.token);
         ApprovalRequest { message: Some(message), parameters: schema, state, token, deadline, ..request }
     }

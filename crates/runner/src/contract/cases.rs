@@ -156,7 +156,6 @@ struct Worker {
 }
 
 impl Worker {
-    #[expect(clippy::disallowed_methods, reason = "the binary of the test is the worker, too")]
     fn start<H>(
         exam: &Exam<H>,
         kind: Kind,

@@ -1,5 +1,7 @@
 //! Workers of the exam, in processes of their own, and the agent that they run.
 
+#![expect(clippy::expect_used, reason = "a worker of an exam that cannot work ends, and the exam fails")]
+
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -80,6 +80,7 @@ impl<H: Host> Exam<H> {
     ///
     /// # Panics
     /// When the folder for the world cannot be created.
+    #[expect(clippy::expect_used, reason = "an exam without a world cannot be taken")]
     pub async fn run(self) -> Report {
         std::fs::create_dir_all(&self.folder).expect("the folder of temporary files can be written");
         let cases = cases::all(&self).await;
