@@ -596,6 +596,8 @@ impl ClientHandler for Client {
         let capabilities = json!({"elicitation": {"form": {}, "url": {}}});
         let capabilities = serde_json::from_value(capabilities).unwrap_or_default();
         let name = wire::Implementation::new("stepfold", env!("CARGO_PKG_VERSION"));
+        // The newer revision is asked for otherwise; this one is for `initialize`.
         wire::ClientConfig::new(capabilities, name)
+            .with_protocol_version(wire::ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
 }

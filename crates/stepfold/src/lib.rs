@@ -70,6 +70,7 @@
 //! | [`graph`] | workflows of functions, agents and graphs over one state |
 //! | [`runner`] | an agent in a session |
 //! | `mcp` | tools of servers that speak the Model Context Protocol, by the feature of this name |
+//! | `oauth` | | MCP servers at a URL are authorized by OAuth: a user signs in once |
 //! | `server` | agents as servers of the Model Context Protocol, by the feature of this name |
 //! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
 //! | `terminal` | runs shown at a terminal, by the feature of this name |

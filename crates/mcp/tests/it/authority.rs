@@ -282,6 +282,9 @@ pub(crate) async fn browse(page: &str) -> (Option<String>, String) {
     stream.shutdown().await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
-    let location = text.lines().find_map(|line| line.strip_prefix("location: ")).map(str::to_owned);
+    let location = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("location").then(|| value.to_owned())
+    });
     (location, text)
 }
