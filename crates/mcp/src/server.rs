@@ -506,7 +506,7 @@ impl Server {
         let (server, called) = (self.clone(), Arc::clone(definition));
         let call = move |RawArgs(arguments): RawArgs, context: ToolContext| {
             let (server, called, output) = (server.clone(), Arc::clone(&called), output.clone());
-            async move { server.call(&called, arguments, output.as_deref(), &context).await }
+            async move { Box::pin(server.call(&called, arguments, output.as_deref(), &context)).await }
         };
         Tool::new(name, about, call)
             .parameters(parameters(&definition.input_schema))

@@ -59,7 +59,7 @@ impl Authorization {
 
     /// A client with the credentials that are stored. Without any it sends none, and the server says what it wants.
     pub(crate) async fn client(&self, http: reqwest::Client) -> Result<AuthorizedClient, String> {
-        let manager = self.stored(&http).await.map_err(|error| self.words(&error))?;
+        let manager = Box::pin(self.stored(&http)).await.map_err(|error| self.words(&error))?;
         Ok(self.install(manager, http).await)
     }
 
@@ -74,20 +74,18 @@ impl Authorization {
         if self.sign_ins() != seen {
             return Ok(());
         }
-        match &self.oauth.sign_in {
-            Some(sign_in) => self.signed_in(sign_in, Some(challenge)).await.map_err(Denied::Failed),
-            None => {
-                let scope = self.challenged(challenge).join(" ");
-                let scope = if scope.is_empty() { String::new() } else { format!(" with scope `{scope}`") };
-                Err(Denied::NobodyAsked(format!("not signed in{scope}; {}", self.oauth.advice)))
-            }
+        if let Some(sign_in) = &self.oauth.sign_in {
+            return Box::pin(self.signed_in(sign_in, Some(challenge))).await.map_err(Denied::Failed);
         }
+        let scope = self.challenged(challenge).join(" ");
+        let scope = if scope.is_empty() { String::new() } else { format!(" with scope `{scope}`") };
+        Err(Denied::NobodyAsked(format!("not signed in{scope}; {}", self.oauth.advice)))
     }
 
     /// Has the user sign in, whatever is stored.
     pub(crate) async fn sign_in(&self, sign_in: &SignIn) -> Result<(), String> {
         let _asking = self.asking.lock().await;
-        self.signed_in(sign_in, None).await
+        Box::pin(self.signed_in(sign_in, None)).await
     }
 
     /// Forgets the credentials.
@@ -187,8 +185,12 @@ impl Authorization {
         let is_plain = self.url.starts_with("http://");
         for endpoint in [&metadata.authorization_endpoint, &metadata.token_endpoint] {
             let scheme = Url::parse(endpoint).ok().map(|url| url.scheme().to_owned());
-            if !matches!(scheme.as_deref(), Some("https")) && !(is_plain && scheme.as_deref() == Some("http"))
-            {
+            let is_safe = match scheme.as_deref() {
+                Some("https") => true,
+                Some("http") => is_plain,
+                _ => false,
+            };
+            if !is_safe {
                 return Err(format!(
                     "invalid address of the authorization server `{endpoint}`: must begin with https://"
                 ));

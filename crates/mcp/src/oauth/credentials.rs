@@ -243,30 +243,30 @@ pub(super) struct Kept {
     pub(super) client_secret: Option<String>,
 }
 
-fn unusable(error: BoxError) -> AuthError {
+fn unusable(error: &BoxError) -> AuthError {
     AuthError::CredentialStoreError(error.to_string())
 }
 
 #[async_trait::async_trait]
 impl RmcpCredentialStore for Kept {
     async fn load(&self) -> Result<Option<StoredCredentials>, AuthError> {
-        let known = self.store.load().map_err(unusable)?;
-        known.map(|known| known.stored().map_err(unusable)).transpose()
+        let known = self.store.load().map_err(|error| unusable(&error))?;
+        known.map(|known| known.stored().map_err(|error| unusable(&error))).transpose()
     }
 
     async fn save(&self, credentials: StoredCredentials) -> Result<(), AuthError> {
         let credentials = Credentials::of(&credentials, self.client_secret.clone());
-        self.store.save(credentials.as_ref()).map_err(unusable)
+        self.store.save(credentials.as_ref()).map_err(|error| unusable(&error))
     }
 
     async fn clear(&self) -> Result<(), AuthError> {
-        self.store.save(None).map_err(unusable)
+        self.store.save(None).map_err(|error| unusable(&error))
     }
 
     async fn acquire_refresh_guard(&self) -> Result<Option<CredentialRefreshGuard>, AuthError> {
         let store = Arc::clone(&self.store);
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
         let lock = lock.map_err(|error| AuthError::CredentialStoreError(error.to_string()))?;
-        Ok(Some(CredentialRefreshGuard::new(lock.map_err(unusable)?)))
+        Ok(Some(CredentialRefreshGuard::new(lock.map_err(|error| unusable(&error))?)))
     }
 }
