@@ -108,7 +108,7 @@ const NEXT: Scenarios = &[
     (
         "http-custom-headers",
         Some(
-            "it calls with null where the schema has a string: such arguments are refused before they are sent",
+            "it calls with null where the schema has a boolean: such arguments are refused before they are sent",
         ),
     ),
     ("http-invalid-tool-headers", None),
