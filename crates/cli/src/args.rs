@@ -236,6 +236,24 @@ pub(crate) enum Command {
         #[arg(long = "argument", value_name = "NAME=TEXT", requires = "read")]
         arguments: Vec<String>,
     },
+    /// Sign in to the agent's MCP servers that want it (OAuth). The page is opened in a browser on this machine.
+    Login {
+        /// The agent file.
+        #[arg(value_name = "AGENT.toml")]
+        agent: PathBuf,
+        /// The server; all that have `oauth` by default.
+        #[arg(value_name = "SERVER")]
+        server: Option<String>,
+    },
+    /// Forget the tokens of the agent's MCP servers.
+    Logout {
+        /// The agent file.
+        #[arg(value_name = "AGENT.toml")]
+        agent: PathBuf,
+        /// The server; all that have `oauth` by default.
+        #[arg(value_name = "SERVER")]
+        server: Option<String>,
+    },
     /// Draw the graph of a file.
     Draw {
         /// The graph file.
@@ -325,6 +343,8 @@ impl Command {
             }
             Command::Check { .. }
             | Command::Resources { .. }
+            | Command::Login { .. }
+            | Command::Logout { .. }
             | Command::Draw { .. }
             | Command::Schema { .. } => None,
         }

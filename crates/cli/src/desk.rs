@@ -365,6 +365,13 @@ fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
 
 /// Where sessions are kept by default.
 fn default_store() -> anyhow::Result<PathBuf> {
+    let folder = data_folder()
+        .map_err(|Misuse(reason)| Misuse(format!("{reason}: set the store with --store FILE")))?;
+    Ok(folder.join("sessions.db"))
+}
+
+/// Where data of the user is kept.
+pub(crate) fn data_folder() -> Result<PathBuf, Misuse> {
     let set = |name| crate::environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = || std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
     let folder = set("XDG_DATA_HOME").or_else(|| match std::env::consts::OS {
@@ -372,9 +379,8 @@ fn default_store() -> anyhow::Result<PathBuf> {
         "macos" => Some(home()?.join("Library/Application Support")),
         _ => Some(home()?.join(".local/share")),
     });
-    let folder =
-        folder.ok_or_else(|| Misuse("missing home folder: set the store with --store FILE".to_owned()))?;
-    Ok(folder.join("stepfold").join("sessions.db"))
+    let folder = folder.ok_or_else(|| Misuse("missing home folder".to_owned()))?;
+    Ok(folder.join("stepfold"))
 }
 
 /// A word as a shell takes it.

@@ -13,6 +13,7 @@ use rmcp::service::{
     PeerRequestOptions, RequestContext, RoleClient, RunningService, ServiceError,
 };
 use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClient;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::ErrorChain;
 use stepfold_tools::{ToolContext, ToolError};
@@ -21,6 +22,7 @@ use tokio::sync::Mutex;
 use crate::definition::Definition;
 use crate::error::McpError;
 use crate::http::{self, Remote};
+use crate::oauth;
 use crate::process::{Meter, Process, Program};
 use crate::question::{Answerer, Elicitations, Round, decline, questions};
 
@@ -50,6 +52,19 @@ pub(crate) struct Plan<'a> {
     pub(crate) start_timeout: Duration,
 }
 
+/// Why a call has no result.
+pub(crate) enum CallError {
+    /// The server wants another authorization, and did nothing; its challenge.
+    Unauthorized(String),
+    Tool(ToolError),
+}
+
+impl From<ToolError> for CallError {
+    fn from(error: ToolError) -> Self {
+        CallError::Tool(error)
+    }
+}
+
 /// A connection to a running server. Dropping it ends the server, if it is a process.
 pub(crate) struct Connection {
     server: String,
@@ -60,6 +75,7 @@ pub(crate) struct Connection {
     process_id: Option<u32>,
     meter: Option<Arc<Meter>>,
     client: Client,
+    remote: Option<Remote>,
     unwatched: Arc<AtomicBool>,
     pub(crate) since: tokio::time::Instant,
 }
@@ -106,6 +122,10 @@ impl Connection {
             meter: process.as_ref().map(Process::meter),
             process: process.map(Mutex::new),
             client,
+            remote: match plan.launch {
+                Launch::Program(_) => None,
+                Launch::Remote(remote) => Some(remote.clone()),
+            },
             unwatched,
             since: tokio::time::Instant::now(),
         })
@@ -260,6 +280,9 @@ impl Connection {
         match answer {
             Ok(answer) => Ok(answer),
             Err(error) => {
+                if let Some(challenge) = error.auth_challenge() {
+                    return Err(unauthorized(&self.server, self.remote.as_ref(), challenge));
+                }
                 let reason = self.reason(&error).await;
                 Err(McpError::Request { server: self.server.clone(), method, reason })
             }
@@ -275,7 +298,7 @@ impl Connection {
         tool: &str,
         arguments: Map<String, Value>,
         context: &ToolContext,
-    ) -> Result<wire::CallToolResult, ToolError> {
+    ) -> Result<wire::CallToolResult, CallError> {
         let mut params = wire::CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         // The run was asked before, and goes on with the answers.
         let before = Round::answered(context.answered());
@@ -291,12 +314,8 @@ impl Connection {
                     let requests = self.elicitations(wanted.input_requests.unwrap_or_default())?;
                     if self.client.answerer.is_none() && !requests.is_empty() {
                         let state = wanted.request_state.as_deref();
-                        return Err(ToolError::input_required(questions(
-                            &self.server,
-                            number + 1,
-                            state,
-                            requests,
-                        )));
+                        let questions = questions(&self.server, number + 1, state, requests);
+                        return Err(ToolError::input_required(questions).into());
                     }
                     params.request_state = wanted.request_state;
                     params.input_responses = Some(self.input(requests).await?);
@@ -304,13 +323,13 @@ impl Connection {
                 Ok(_) => {
                     let words =
                         format!("MCP server `{}` answered with what is no result of a tool", self.server);
-                    return Err(ToolError::unknown(words));
+                    return Err(ToolError::unknown(words).into());
                 }
                 Err(error) => return Err(self.failure(&error).await),
             }
         }
         let words = format!("MCP server `{}` asked for input {ROUNDS} times and gave no result", self.server);
-        Err(ToolError::unknown(words))
+        Err(ToolError::unknown(words).into())
     }
 
     async fn ask(
@@ -364,16 +383,23 @@ impl Connection {
         Ok(answers)
     }
 
-    async fn failure(&self, error: &ServiceError) -> ToolError {
+    async fn failure(&self, error: &ServiceError) -> CallError {
         let server = &self.server;
         if let ServiceError::McpError(refusal) = error {
-            return ToolError::new(format!("MCP server `{server}` refused the call: {}", refusal.message));
+            return ToolError::new(format!("MCP server `{server}` refused the call: {}", refusal.message))
+                .into();
+        }
+        if let Some(challenge) = error.auth_challenge() {
+            let challenge =
+                self.remote.as_ref().map_or_else(|| challenge.to_owned(), |remote| remote.shown(challenge));
+            return CallError::Unauthorized(challenge);
         }
         let reason = self.reason(error).await;
-        if error.is_authorization_required() {
-            return ToolError::permanent(format!("MCP server `{server}` refused the call: {reason}"));
+        if oauth::not_sent(error).is_some() {
+            return ToolError::new(format!("MCP server `{server}` was not called: {reason}")).into();
         }
-        ToolError::unknown(format!("the connection to MCP server `{server}` ended during the call: {reason}"))
+        let words = format!("the connection to MCP server `{server}` ended during the call: {reason}");
+        ToolError::unknown(words).into()
     }
 
     async fn reason(&self, error: &ServiceError) -> String {
@@ -382,7 +408,10 @@ impl Connection {
             (ServiceError::TransportClosed | ServiceError::TransportSend(_), Some(process)) => {
                 process.lock().await.post_mortem().await
             }
-            _ => ErrorChain(error).to_string(),
+            _ => match &self.remote {
+                Some(remote) => remote.shown(&ErrorChain(error).to_string()),
+                None => ErrorChain(error).to_string(),
+            },
         }
     }
 
@@ -400,9 +429,35 @@ async fn start_remote(
     plan: &Plan<'_>,
 ) -> Result<RunningService<RoleClient, Client>, McpError> {
     let http = http::client(plan.start_timeout).map_err(|reason| plan.failed(reason))?;
+    let Some(authorization) = &remote.authorization else {
+        return start_over(http, client, remote, plan).await;
+    };
+    let http = plan.in_time(authorization.client(http)).await?.map_err(|reason| plan.failed(reason))?;
+    start_over(http, client, remote, plan).await
+}
+
+async fn start_over<C>(
+    http: C,
+    client: &Client,
+    remote: &Remote,
+    plan: &Plan<'_>,
+) -> Result<RunningService<RoleClient, Client>, McpError>
+where
+    C: StreamableHttpClient + Send + Sync + 'static,
+{
     let transport = remote.transport(http, plan.message_bytes);
     let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
-    plan.in_time(started).await?.map_err(|error| plan.failed(ErrorChain(&error).to_string()))
+    plan.in_time(started).await?.map_err(|error| match error.auth_challenge() {
+        Some(challenge) => unauthorized(plan.server, Some(remote), challenge),
+        None => plan.failed(remote.shown(&ErrorChain(&error).to_string())),
+    })
+}
+
+/// The server wants an authorization. By default nothing is known that would give it.
+fn unauthorized(server: &str, remote: Option<&Remote>, challenge: &str) -> McpError {
+    let challenge = remote.map_or_else(|| challenge.to_owned(), |remote| remote.shown(challenge));
+    let reason = http::without_oauth(&challenge);
+    McpError::Unauthorized { server: server.to_owned(), challenge, reason }
 }
 
 impl Plan<'_> {
@@ -541,6 +596,8 @@ impl ClientHandler for Client {
         let capabilities = json!({"elicitation": {"form": {}, "url": {}}});
         let capabilities = serde_json::from_value(capabilities).unwrap_or_default();
         let name = wire::Implementation::new("stepfold", env!("CARGO_PKG_VERSION"));
+        // The newer revision is asked for otherwise; this one is for `initialize`.
         wire::ClientConfig::new(capabilities, name)
+            .with_protocol_version(wire::ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
 }

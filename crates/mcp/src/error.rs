@@ -24,6 +24,16 @@ pub enum McpError {
         /// Why not, with the end of what it wrote to its standard error.
         reason: String,
     },
+    /// The server wants an authorization that it was not given.
+    #[error("MCP server `{server}` requires authorization: {reason}")]
+    Unauthorized {
+        /// The server.
+        server: String,
+        /// What the server wants, as its `WWW-Authenticate` header says it.
+        challenge: String,
+        /// Why it was not given, and what to do.
+        reason: String,
+    },
     /// The server did not answer in time.
     #[error(
         "MCP server `{server}` did not answer `{method}` within {timeout:?}; raise the timeout, or check what delays the server"

@@ -9,15 +9,47 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpClientTransportConfig};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 
+use crate::oauth::Authorization;
+
 /// Where a server is, and what is sent along with each request. Headers may hold secrets and are never printed.
 #[derive(Clone)]
 pub(crate) struct Remote {
     pub(crate) url: String,
     pub(crate) token: Option<String>,
     pub(crate) headers: HashMap<HeaderName, HeaderValue>,
+    pub(crate) authorization: Option<Arc<Authorization>>,
+}
+
+/// What to do about a challenge where there is no OAuth.
+pub(crate) fn without_oauth(challenge: &str) -> String {
+    format!("it answered `{challenge}`; set a valid bearer token, or OAuth")
+}
+
+/// Why there is no authorization.
+pub(crate) enum Denied {
+    /// Nobody can be asked here; what a user may do.
+    NobodyAsked(String),
+    /// It failed.
+    Failed(String),
 }
 
 impl Remote {
+    pub(crate) fn new(url: String) -> Self {
+        Remote { url, token: None, headers: HashMap::new(), authorization: None }
+    }
+
+    /// Replaces secrets in a text: a server may send back what it was sent.
+    pub(crate) fn shown(&self, text: &str) -> String {
+        let text = match &self.authorization {
+            Some(authorization) => authorization.shown(text),
+            None => text.to_owned(),
+        };
+        match &self.token {
+            Some(token) if !token.is_empty() => text.replace(token.as_str(), "[secret]"),
+            _ => text,
+        }
+    }
+
     /// The address, if it can be one.
     pub(crate) fn check(&self) -> Result<(), String> {
         let url = reqwest::Url::parse(&self.url).ok().filter(reqwest::Url::has_host);
@@ -26,6 +58,9 @@ impl Remote {
         }
         let token = self.token.as_ref().map(|token| HeaderValue::try_from(format!("Bearer {token}")));
         match token {
+            Some(_) if self.authorization.is_some() => {
+                Err("a bearer token and OAuth exclude each other".to_owned())
+            }
             Some(Err(_)) => {
                 Err("the token has a character that cannot be sent, such as a line break".to_owned())
             }

@@ -46,11 +46,11 @@
 //!
 //! # What is absent
 //!
-//! Servers get no model to sample from and no folders ("roots"), and their logs are not read. There is no OAuth: a token is
-//! the program's to get.
+//! Servers get no model to sample from and no folders ("roots"), and their logs are not read.
 //!
 //! # Features
 //!
+//! - `oauth`: servers at a URL are authorized by OAuth 2.1: a user signs in once, tokens are kept and refreshed.
 //! - `validation`: checks arguments and structured results against their whole JSON Schema.
 
 mod connection;
@@ -60,6 +60,8 @@ mod error;
 mod http;
 mod listing;
 mod name;
+#[cfg_attr(not(feature = "oauth"), path = "no_oauth.rs")]
+mod oauth;
 mod offer;
 mod process;
 mod question;
@@ -68,6 +70,8 @@ mod server;
 pub use crate::definition::{Approved, Change, Definition};
 pub use crate::error::McpError;
 pub use crate::listing::{Prompt, Resource};
+#[cfg(feature = "oauth")]
+pub use crate::oauth::{CredentialFile, CredentialStore, Credentials, OAuth, SignIn};
 pub use crate::offer::Refused;
 pub use crate::question::{Answer, Question, Wants};
 pub use crate::server::{Server, ServerBuilder, ServerLimits};

@@ -103,6 +103,31 @@ pub(crate) fn questions(
     requests.into_iter().filter_map(ask).collect()
 }
 
+/// Where the state of a question says that it is about a sign-in.
+const SIGN_IN: &str = "signIn";
+
+/// The question whether the user has signed in by now, as one of the run.
+pub(crate) fn sign_in(server: &str, reason: &str, answered: &[AnsweredRequest]) -> InputRequest {
+    let number = answered.iter().filter(|answered| is_sign_in(answered)).count() + 1;
+    let label = if number == 1 { "sign_in".to_owned() } else { format!("sign_in.{number}") };
+    let message =
+        format!("MCP server `{server}` requires authorization: {reason}. Approve after the sign-in.");
+    InputRequest::new(label, message)
+        .details(json!({"server": server}))
+        .state(json!({SIGN_IN: number}))
+        .schema(false)
+}
+
+/// Whether the last question about a sign-in was answered by yes; none if there was none.
+pub(crate) fn has_signed_in(answered: &[AnsweredRequest]) -> Option<bool> {
+    let last = answered.iter().rfind(|answered| is_sign_in(answered))?;
+    Some(matches!(last.response, InputResponse::Accept(_)))
+}
+
+fn is_sign_in(answered: &AnsweredRequest) -> bool {
+    answered.request.state.as_ref().is_some_and(|state| state.get(SIGN_IN).is_some())
+}
+
 /// The last round of questions of a call, answered.
 pub(crate) struct Round {
     pub(crate) number: usize,

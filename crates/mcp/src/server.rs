@@ -1,6 +1,5 @@
 //! A server as its user sees it: described once, started when it is first needed, shared, restarted, ended.
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fmt;
@@ -19,22 +18,26 @@ use stepfold_tools::{
     Toolset,
 };
 
-use crate::connection::{Connection, Launch, Plan};
+use crate::connection::{CallError, Connection, Launch, Plan};
 use crate::content;
 use crate::definition::{Approved, Change, Definition};
 use crate::error::McpError;
-use crate::http::Remote;
+use crate::http::{Denied, Remote, without_oauth};
 use crate::listing::{Prompt, Resource};
 use crate::name::{Pattern, is_identifier};
+use crate::oauth::Authorization;
 use crate::offer::{Offer, Refused, Rules, offer};
 use crate::process::Program;
-use crate::question::{Answer, Answerer, Question};
+use crate::question::{self, Answer, Answerer, Question};
 
 /// The longest name of a server, in bytes: it stands before the names of its tools.
 const MAX_NAME_BYTES: usize = 32;
 
 /// How often a start is attempted before the caller is told that it failed.
 const ATTEMPTS: usize = 3;
+
+/// How often a user signs in for one request.
+const SIGN_INS: usize = 2;
 
 /// A server that lived as long as this has not failed to start.
 const SETTLED: Duration = Duration::from_secs(60);
@@ -133,8 +136,7 @@ impl Server {
 
     /// Describes a server at a URL, which speaks streamable HTTP.
     pub fn http(name: impl Into<String>, url: impl Into<String>) -> ServerBuilder {
-        let remote = Remote { url: url.into(), token: None, headers: HashMap::new() };
-        ServerBuilder::new(name.into(), Launch::Remote(remote))
+        ServerBuilder::new(name.into(), Launch::Remote(Remote::new(url.into())))
     }
 
     /// The name, by which errors call it.
@@ -163,6 +165,36 @@ impl Server {
         if let Some(connection) = connection {
             connection.stop().await;
         }
+    }
+
+    /// Signs a user in, whatever credentials are stored, and keeps the new ones. A call that waits for it may go on then.
+    ///
+    /// # Errors
+    /// [`McpError::Unauthorized`]: why the sign-in failed; or the server has no [OAuth](ServerBuilder::oauth).
+    #[cfg(feature = "oauth")]
+    pub async fn sign_in(&self, sign_in: &crate::SignIn) -> Result<(), McpError> {
+        let signed_in = match self.authorization() {
+            Some(authorization) => authorization.sign_in(sign_in).await,
+            None => Err("OAuth is not set".to_owned()),
+        };
+        signed_in.map_err(|reason| self.unauthorized(reason))
+    }
+
+    /// Forgets the credentials that are stored.
+    ///
+    /// # Errors
+    /// [`McpError::Unauthorized`]: why they cannot be forgotten.
+    #[cfg(feature = "oauth")]
+    pub async fn sign_out(&self) -> Result<(), McpError> {
+        match self.authorization() {
+            Some(authorization) => authorization.sign_out().await.map_err(|reason| self.unauthorized(reason)),
+            None => Ok(()),
+        }
+    }
+
+    #[cfg(feature = "oauth")]
+    fn unauthorized(&self, reason: String) -> McpError {
+        McpError::Unauthorized { server: self.0.name.clone(), challenge: String::new(), reason }
     }
 
     /// The id of the server's process, while it is one and runs.
@@ -247,7 +279,10 @@ impl Server {
     /// As [`start`](Server::start); or the server has no resources.
     pub async fn resources(&self) -> Result<Vec<Resource>, McpError> {
         let limits = &self.0.limits;
-        let resources = self.connection().await?.resources(limits.listed, limits.start_timeout).await?;
+        let list = |connection: Arc<Connection>| async move {
+            connection.resources(limits.listed, limits.start_timeout).await
+        };
+        let resources = self.authorized(list).await?;
         Ok(resources.into_iter().map(Into::into).collect())
     }
 
@@ -256,7 +291,9 @@ impl Server {
     /// # Errors
     /// As [`start`](Server::start); or there is no such resource.
     pub async fn read_resource(&self, uri: &str) -> Result<Vec<Part>, McpError> {
-        let read = self.connection().await?.resource(uri, self.0.limits.start_timeout).await?;
+        let timeout = self.0.limits.start_timeout;
+        let read = |connection: Arc<Connection>| async move { connection.resource(uri, timeout).await };
+        let read = self.authorized(read).await?;
         Ok(read.contents.into_iter().map(content::resource).collect())
     }
 
@@ -266,7 +303,10 @@ impl Server {
     /// As [`start`](Server::start); or the server has no prompts.
     pub async fn prompts(&self) -> Result<Vec<Prompt>, McpError> {
         let limits = &self.0.limits;
-        let prompts = self.connection().await?.prompts(limits.listed, limits.start_timeout).await?;
+        let list = |connection: Arc<Connection>| async move {
+            connection.prompts(limits.listed, limits.start_timeout).await
+        };
+        let prompts = self.authorized(list).await?;
         Ok(prompts.into_iter().map(Into::into).collect())
     }
 
@@ -275,7 +315,12 @@ impl Server {
     /// # Errors
     /// As [`start`](Server::start); or there is no such prompt, or an argument is missing.
     pub async fn prompt(&self, name: &str, arguments: Map<String, Value>) -> Result<Vec<Message>, McpError> {
-        let prompt = self.connection().await?.prompt(name, arguments, self.0.limits.start_timeout).await?;
+        let timeout = self.0.limits.start_timeout;
+        let get = |connection: Arc<Connection>| {
+            let arguments = arguments.clone();
+            async move { connection.prompt(name, arguments, timeout).await }
+        };
+        let prompt = self.authorized(get).await?;
         let message = |message: rmcp::model::PromptMessage| {
             let role = match message.role {
                 rmcp::model::Role::Assistant => Role::Assistant,
@@ -284,6 +329,47 @@ impl Server {
             Message::from_parts(role, vec![content::part(message.content)])
         };
         Ok(prompt.messages.into_iter().map(message).collect())
+    }
+
+    fn authorization(&self) -> Option<&Authorization> {
+        match &self.0.launch {
+            Launch::Remote(remote) => remote.authorization.as_deref(),
+            Launch::Program(_) => None,
+        }
+    }
+
+    fn sign_ins(&self) -> u64 {
+        self.authorization().map_or(0, Authorization::sign_ins)
+    }
+
+    /// Sends a request, and again after each sign-in that the server wants for it.
+    async fn authorized<T, F, Fut>(&self, request: F) -> Result<T, McpError>
+    where
+        F: Fn(Arc<Connection>) -> Fut,
+        Fut: Future<Output = Result<T, McpError>>,
+    {
+        for _ in 0..SIGN_INS {
+            let seen = self.sign_ins();
+            match request(self.connection().await?).await {
+                Err(error @ McpError::Unauthorized { .. }) => self.authorize(error, seen).await?,
+                answer => return answer,
+            }
+        }
+        request(self.connection().await?).await
+    }
+
+    /// Has the user sign in for what the server wants, where that is possible.
+    async fn authorize(&self, error: McpError, seen: u64) -> Result<(), McpError> {
+        let (Some(authorization), McpError::Unauthorized { server, challenge, .. }) =
+            (self.authorization(), &error)
+        else {
+            return Err(error);
+        };
+        let (server, challenge) = (server.clone(), challenge.clone());
+        authorization.authorize(&challenge, seen).await.map_err(|denied| {
+            let (Denied::NobodyAsked(reason) | Denied::Failed(reason)) = denied;
+            McpError::Unauthorized { server, challenge, reason }
+        })
     }
 
     /// The connection, made if there is none.
@@ -303,15 +389,21 @@ impl Server {
             message_bytes: self.0.limits.message_bytes,
             start_timeout: self.0.limits.start_timeout,
         };
-        let mut attempt = 1;
+        let (mut attempt, mut sign_ins) = (1, 0);
         loop {
             tokio::time::sleep(pause_after(link.failures)).await;
+            let seen = self.sign_ins();
             match Connection::start(&plan).await {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     link.connection = Some(Arc::clone(&connection));
                     return Ok(connection);
                 }
+                Err(error @ McpError::Unauthorized { .. }) if sign_ins < SIGN_INS => {
+                    sign_ins += 1;
+                    self.authorize(error, seen).await?;
+                }
+                Err(error @ McpError::Unauthorized { .. }) => return Err(error),
                 Err(error) => {
                     link.failures += 1;
                     tracing::warn!(server = self.0.name, %error, attempt, "an MCP server could not be started");
@@ -338,7 +430,10 @@ impl Server {
                 return Ok(offer);
             }
             let limits = &self.0.limits;
-            match connection.tools(limits.listed, limits.start_timeout).await {
+            let list = |connection: Arc<Connection>| async move {
+                connection.tools(limits.listed, limits.start_timeout).await
+            };
+            match self.authorized(list).await {
                 Ok(listed) => return Ok(self.learn(offer(listed, &self.0.rules))),
                 Err(error) => {
                     connection.mark_stale();
@@ -411,7 +506,7 @@ impl Server {
         let (server, called) = (self.clone(), Arc::clone(definition));
         let call = move |RawArgs(arguments): RawArgs, context: ToolContext| {
             let (server, called, output) = (server.clone(), Arc::clone(&called), output.clone());
-            async move { server.call(&called, arguments, output.as_deref(), &context).await }
+            async move { Box::pin(server.call(&called, arguments, output.as_deref(), &context)).await }
         };
         Tool::new(name, about, call)
             .parameters(parameters(&definition.input_schema))
@@ -448,9 +543,65 @@ impl Server {
         }
         // It runs only if it was approved as it is, or a human was asked about this very call.
         self.approve_definition(offered);
-        let connection = self.connection().await.map_err(not_called)?;
         let arguments = if let Value::Object(arguments) = arguments { arguments } else { Map::new() };
-        content::value(connection.call(tool, arguments, context).await?, output)
+        self.check_sign_in(context).await?;
+        for sign_ins in 0..=SIGN_INS {
+            let connection = self.connection().await.map_err(not_called)?;
+            let seen = self.sign_ins();
+            match connection.call(tool, arguments.clone(), context).await {
+                Ok(result) => return content::value(result, output),
+                Err(CallError::Tool(error)) => return Err(error),
+                Err(CallError::Unauthorized(_)) if sign_ins == SIGN_INS => break,
+                Err(CallError::Unauthorized(challenge)) => {
+                    self.authorize_call(&challenge, seen, context).await?;
+                }
+            }
+        }
+        let server = &self.0.name;
+        let words = format!("MCP server `{server}` refused the call: it wants more authorization each time");
+        Err(ToolError::permanent(words))
+    }
+
+    /// A call that was told to wait for a sign-in goes on with what is stored by now.
+    async fn check_sign_in(&self, context: &ToolContext) -> Result<(), ToolError> {
+        let server = &self.0.name;
+        match (question::has_signed_in(context.answered()), self.authorization()) {
+            (Some(false), _) => {
+                let words = format!("MCP server `{server}` was not called: the user does not authorize it");
+                Err(ToolError::permanent(words))
+            }
+            (Some(true), Some(authorization)) => {
+                let not_called =
+                    |reason| ToolError::new(format!("MCP server `{server}` was not called: {reason}"));
+                authorization.reload().await.map_err(not_called)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the user sign in for a call. Where nobody can be asked, the run asks, and goes on in whatever process.
+    async fn authorize_call(
+        &self,
+        challenge: &str,
+        seen: u64,
+        context: &ToolContext,
+    ) -> Result<(), ToolError> {
+        let server = &self.0.name;
+        let Some(authorization) = self.authorization() else {
+            let reason = without_oauth(challenge);
+            let words = format!("MCP server `{server}` refused the call: {reason}");
+            return Err(ToolError::permanent(words));
+        };
+        match authorization.authorize(challenge, seen).await {
+            Ok(()) => Ok(()),
+            Err(Denied::NobodyAsked(reason)) => {
+                let asked = question::sign_in(server, &reason, context.answered());
+                Err(ToolError::input_required([asked]))
+            }
+            Err(Denied::Failed(reason)) => {
+                Err(ToolError::new(format!("MCP server `{server}` requires authorization: {reason}")))
+            }
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -586,6 +737,20 @@ impl ServerBuilder {
             Launch::Remote(remote) => remote.token = Some(token.into()),
             Launch::Program(_) => {
                 self.faults.push("a token is for a server at a URL, and this is a command".to_owned());
+            }
+        }
+        self
+    }
+
+    /// Authorizes by OAuth what the server wants authorized.
+    #[cfg(feature = "oauth")]
+    pub fn oauth(mut self, oauth: crate::OAuth) -> Self {
+        match &mut self.launch {
+            Launch::Remote(remote) => {
+                remote.authorization = Some(Arc::new(Authorization::new(oauth, remote.url.clone())));
+            }
+            Launch::Program(_) => {
+                self.faults.push("OAuth is for a server at a URL, and this is a command".to_owned());
             }
         }
         self

@@ -92,6 +92,7 @@
 //! | `gemini` | | Google's Gemini models |
 //! | `postgres` | | sessions in PostgreSQL |
 //! | `mcp` | | tools of servers that speak the Model Context Protocol |
+//! | `oauth` | | MCP servers at a URL are authorized by OAuth: a user signs in once |
 //! | `server` | | agents as servers of the Model Context Protocol |
 //! | `restate` | | sessions as virtual objects of Restate, for many machines |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |

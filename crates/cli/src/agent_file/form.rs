@@ -338,6 +338,8 @@ pub(crate) struct McpForm {
     pub(crate) headers_from_environment: BTreeMap<String, String>,
     /// For a `url`: the variable of the environment that has the bearer token.
     pub(crate) token_from_environment: Option<String>,
+    /// For a `url`: the user signs in by OAuth, with `stepfold login`.
+    pub(crate) oauth: Option<OAuthForm>,
     /// What stands before the names of the tools; the server's name and `_` by default.
     pub(crate) prefix: Option<String>,
     /// The tools that are offered, by the server's own names; `*` stands for any characters. All by default.
@@ -361,6 +363,22 @@ pub(crate) struct McpForm {
     pub(crate) timeout: Option<Time>,
     /// The time that the server may take to start and to list its tools; `1m` by default.
     pub(crate) start_timeout: Option<Time>,
+}
+
+/// How the user signs in to a server. An empty table is enough for most.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct OAuthForm {
+    /// The scopes to ask for; by default those that the server names.
+    pub(crate) scopes: Vec<String>,
+    /// The id of a client that is registered at the authorization server; by default the command registers itself.
+    pub(crate) client_id: Option<String>,
+    /// The variable of the environment that has the secret of this client.
+    pub(crate) client_secret_from_environment: Option<String>,
+    /// The URL of a document that describes the client, for authorization servers that take one as its id.
+    pub(crate) client_metadata_url: Option<String>,
+    /// The port of this machine that the browser is sent back to; any by default.
+    pub(crate) port: Option<u16>,
 }
 
 /// A program that is a server.

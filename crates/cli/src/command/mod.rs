@@ -7,6 +7,7 @@ mod draw;
 mod history;
 mod inbox;
 mod inspect;
+mod login;
 mod mcp;
 mod requests;
 mod resources;
@@ -74,6 +75,8 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Resources { agent, read, arguments } => {
             resources::resources(agent, read.as_deref(), arguments, json).await
         }
+        Command::Login { agent, server } => login::login(agent, server.as_deref(), json).await,
+        Command::Logout { agent, server } => login::logout(agent, server.as_deref(), json).await,
         Command::Draw { graph, language } => draw::draw(graph, *language, json),
         Command::Schema { of } => {
             let schema = match of {

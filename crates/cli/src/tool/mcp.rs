@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use stepfold::mcp::{Approved, McpError, Server, ServerBuilder, ServerLimits};
+use stepfold::mcp::{Approved, CredentialFile, McpError, OAuth, Server, ServerBuilder, ServerLimits};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Part;
 
 use crate::agent_file::Faults;
-use crate::agent_file::form::{McpCommand, McpForm};
+use crate::agent_file::form::{McpCommand, McpForm, OAuthForm};
+use crate::desk;
 use crate::error::Misuse;
 use crate::show;
 
@@ -17,6 +18,7 @@ use crate::show;
 struct Known {
     server: Server,
     approved: Option<PathBuf>,
+    oauth: Option<OAuthForm>,
 }
 
 /// The servers of this process. A command has one agent, or the agents of one graph; its end ends them.
@@ -31,7 +33,7 @@ pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Fa
     let before = faults.count();
     let builder = match (&form.command, &form.url) {
         (Some(command), None) => command_of(name, command, folder, faults),
-        (None, Some(url)) => remote(name, url, form),
+        (None, Some(url)) => remote(name, url, form, faults),
         (None, None) => {
             faults.add_to_whole("invalid server: expected `command` or `url`");
             return None;
@@ -45,6 +47,7 @@ pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Fa
         for (field, is_there) in [
             ("headers", !form.headers.is_empty()),
             ("headers_from_environment", !form.headers_from_environment.is_empty()),
+            ("oauth", form.oauth.is_some()),
             ("token_from_environment", form.token_from_environment.is_some()),
         ] {
             if is_there {
@@ -81,7 +84,7 @@ pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Fa
     match builder.build() {
         Ok(server) if faults.count() == before => {
             let tools = server.toolset();
-            servers().push(Known { server, approved });
+            servers().push(Known { server, approved, oauth: form.oauth.clone() });
             Some(tools)
         }
         Ok(_) => None,
@@ -121,7 +124,7 @@ fn command_of(name: &str, command: &McpCommand, folder: &Path, faults: &mut Faul
 }
 
 /// A variable that is not set leaves its header out: the server says then what it misses.
-fn remote(name: &str, url: &str, form: &McpForm) -> ServerBuilder {
+fn remote(name: &str, url: &str, form: &McpForm, faults: &mut Faults) -> ServerBuilder {
     let mut builder = Server::http(name, url);
     for (header, value) in &form.headers {
         builder = builder.header(header, value);
@@ -132,9 +135,38 @@ fn remote(name: &str, url: &str, form: &McpForm) -> ServerBuilder {
             builder = builder.header(header, value);
         }
     }
-    match form.token_from_environment.as_ref().and_then(variable) {
-        Some(token) => builder.bearer_token(token),
+    if let Some(token) = form.token_from_environment.as_ref().and_then(variable) {
+        builder = builder.bearer_token(token);
+    }
+    match &form.oauth {
+        Some(oauth) => builder.oauth(authorization(name, url, oauth, faults)),
         None => builder,
+    }
+}
+
+/// Tokens are kept beside the sessions of the user, and no command but `login` asks for a sign-in: runs wait for it as for an
+/// approval.
+fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut Faults) -> OAuth {
+    let mut oauth = OAuth::new()
+        .scopes(&form.scopes)
+        .advice(format!("run `stepfold login AGENT.toml {name}` with this agent file"));
+    match desk::data_folder() {
+        Ok(folder) => oauth = oauth.credentials(CredentialFile::in_folder(folder.join("credentials"), url)),
+        Err(error) => faults.add(&["oauth"], error.to_string()),
+    }
+    let secret = form.client_secret_from_environment.as_ref().and_then(|name| crate::environment(name));
+    let secret = secret.map(|secret| secret.to_string_lossy().into_owned());
+    match &form.client_id {
+        Some(id) => oauth = oauth.client(id, secret),
+        None if form.client_secret_from_environment.is_some() => {
+            let words = "`client_secret_from_environment` requires a `client_id`";
+            faults.add(&["oauth", "client_secret_from_environment"], words);
+        }
+        None => {}
+    }
+    match &form.client_metadata_url {
+        Some(url) => oauth.client_metadata_url(url),
+        None => oauth,
     }
 }
 
@@ -160,6 +192,24 @@ fn read_approved(file: &Path, faults: &mut Faults) -> Option<Approved> {
 /// The servers of the agent.
 pub(crate) fn known() -> Vec<Server> {
     servers().iter().map(|known| known.server.clone()).collect()
+}
+
+/// The servers of the agent that want a sign-in, or the one of this name, each with the port of the way back.
+pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)>, Misuse> {
+    let known = servers();
+    let offered: Vec<_> =
+        known.iter().filter_map(|known| Some((known.server.clone(), known.oauth.as_ref()?.port))).collect();
+    let named = offered.iter().filter(|(server, _)| name.is_none_or(|name| server.name() == name));
+    let named: Vec<_> = named.cloned().collect();
+    if named.is_empty() {
+        let names: Vec<&str> = offered.iter().map(|(server, _)| server.name()).collect();
+        let all = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        return Err(Misuse(match name {
+            Some(name) => format!("unknown server `{name}`; servers with `oauth`: {all}"),
+            None => "no MCP server of the agent has `oauth`".to_owned(),
+        }));
+    }
+    Ok(named)
 }
 
 /// The server of `SERVER:NAME`, and the name there.
@@ -196,7 +246,7 @@ pub(crate) async fn change_of(tool: &str) -> Option<String> {
 /// Ends the servers of this process, and keeps what was approved.
 pub(crate) async fn end() {
     let known = std::mem::take(&mut *servers());
-    for Known { server, approved } in known {
+    for Known { server, approved, .. } in known {
         if let (Some(file), Some(approved)) = (approved, server.approved()) {
             // Definitions have a JSON form.
             let text = serde_json::to_string_pretty(&approved).unwrap_or_default();

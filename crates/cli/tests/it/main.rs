@@ -20,6 +20,7 @@ mod graphs;
 mod history;
 mod inbox;
 mod interop;
+mod logins;
 mod mcp;
 mod migrations;
 mod outcomes;

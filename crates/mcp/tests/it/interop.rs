@@ -11,7 +11,7 @@ use crate::kit::{call, invocation, line, offered};
 
 /// Where the command says that a peer is.
 #[expect(clippy::disallowed_methods, reason = "cargo xtask interop says it in the environment")]
-fn installed(variable: &str) -> Option<String> {
+pub(crate) fn installed(variable: &str) -> Option<String> {
     let found = std::env::var(variable).ok();
     if found.is_none() {
         eprintln!("skipped: {variable} is not set; run `cargo xtask interop`");

@@ -13,11 +13,17 @@
     reason = "a helper of a test fails the test and takes what reads best, and a test that is skipped says so"
 )]
 
+#[cfg(feature = "oauth")]
+mod authority;
 mod calls;
 mod interop;
+#[cfg(feature = "oauth")]
+mod interop_conformance;
 mod kit;
 mod lists;
 mod messages;
+#[cfg(feature = "oauth")]
+mod oauth;
 mod peer;
 mod questions;
 mod remote;

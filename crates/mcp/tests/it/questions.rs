@@ -47,7 +47,7 @@ async fn an_answer_that_does_not_fit_the_form_cancels() {
 }
 
 /// A call as a run makes it, which takes questions.
-fn asking(tools: &Tools, tool: &str, answered: Vec<AnsweredRequest>) -> Invocation {
+pub(crate) fn asking(tools: &Tools, tool: &str, answered: Vec<AnsweredRequest>) -> Invocation {
     let calls = vec![stepfold_state_core::chat::ToolCall::new("c1", tool, json!({}))];
     let mut invocation =
         Invocation::new(tools, state(), calls, InvokeOptions::scoped("session/1").hosting_calls());
@@ -55,7 +55,7 @@ fn asking(tools: &Tools, tool: &str, answered: Vec<AnsweredRequest>) -> Invocati
     invocation
 }
 
-async fn until_question(mut invocation: Invocation) -> Vec<InputRequest> {
+pub(crate) async fn until_question(mut invocation: Invocation) -> Vec<InputRequest> {
     loop {
         match invocation.next().await.expect("the call asks before it ends") {
             CallEvent::InputRequired { requests, .. } => return requests,
@@ -65,7 +65,7 @@ async fn until_question(mut invocation: Invocation) -> Vec<InputRequest> {
     }
 }
 
-fn accepted(request: &InputRequest, content: serde_json::Value) -> AnsweredRequest {
+pub(crate) fn accepted(request: &InputRequest, content: serde_json::Value) -> AnsweredRequest {
     AnsweredRequest::new(request.clone(), InputResponse::Accept(content))
 }
 

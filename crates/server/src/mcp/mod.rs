@@ -26,13 +26,17 @@
 //! # }).unwrap();
 //! ```
 //!
+//! Over HTTP it is a service for a router: [`AgentServer::into_http`].
+//!
 //! # What is absent
 //!
-//! One process serves one user: who may ask is decided by who may start it. No notifications are sent of tasks, nor of
+//! Nobody is authenticated here. On standard input and output who may ask is decided by who may start the program; over HTTP
+//! by what stands before the service ([`HttpOptions::user_of`]). No notifications are sent of tasks, nor of
 //! resources that change. There are no prompts.
 
 mod ask;
 mod call;
+mod http;
 mod resources;
 mod task;
 
@@ -48,12 +52,16 @@ use stepfold_runner::Runner;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::http::UserOf;
+pub use self::http::{HttpOptions, HttpService};
 use self::task::Failures;
 
 /// An agent, and whose sessions it works in.
+#[derive(Clone)]
 pub struct AgentServer {
     runner: Runner,
     user: Arc<str>,
+    user_of: Option<UserOf>,
     description: Option<String>,
     task_after: Duration,
     failures: Failures,
@@ -83,6 +91,7 @@ impl AgentServer {
         AgentServer {
             runner,
             user: user.into(),
+            user_of: None,
             description: None,
             task_after: Duration::from_secs(10),
             failures: Failures::default(),
@@ -186,15 +195,15 @@ impl ServerHandler for AgentServer {
             let words = format!("unknown tool `{}`; there is: {}", request.name, self.tool_name());
             return Err(wire::ErrorData::invalid_params(words, None));
         }
-        self.call(request, &context).await
+        self.of(&context)?.call(request, &context).await
     }
 
     async fn list_resources(
         &self,
         _: Option<wire::PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<wire::ListResourcesResult, wire::ErrorData> {
-        self.resources().await.map(wire::ListResourcesResult::with_all_items)
+        self.of(&context)?.resources().await.map(wire::ListResourcesResult::with_all_items)
     }
 
     async fn list_resource_templates(
@@ -208,32 +217,32 @@ impl ServerHandler for AgentServer {
     async fn get_task(
         &self,
         request: wire::GetTaskParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<wire::GetTaskResult, wire::ErrorData> {
-        self.task(&request.task_id).await
+        self.of(&context)?.task(&request.task_id).await
     }
 
     async fn update_task(
         &self,
         request: wire::UpdateTaskParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), wire::ErrorData> {
-        self.update(&request.task_id, &request.input_responses).await
+        self.of(&context)?.update(&request.task_id, &request.input_responses).await
     }
 
     async fn cancel_task(
         &self,
         request: wire::CancelTaskParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), wire::ErrorData> {
-        self.cancel(&request.task_id).await
+        self.of(&context)?.cancel(&request.task_id).await
     }
 
     async fn read_resource(
         &self,
         request: wire::ReadResourceRequestParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<wire::ReadResourceResponse, wire::ErrorData> {
-        self.resource(&request.uri).await.map(Into::into)
+        self.of(&context)?.resource(&request.uri).await.map(Into::into)
     }
 }

@@ -8,4 +8,6 @@
     reason = "a helper of a test fails the test, and takes what reads best"
 )]
 
+mod interop_conformance;
 mod mcp;
+mod mcp_http;

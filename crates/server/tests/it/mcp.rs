@@ -39,7 +39,7 @@ async fn book(context: ToolContext) -> Result<String, ToolError> {
     }
 }
 
-fn runner(script: &str) -> Runner {
+pub(crate) fn runner(script: &str) -> Runner {
     runner_over(AnyStore::new(MemoryStore::new()), script, true)
 }
 

@@ -1,0 +1,44 @@
+//! `stepfold login` and `logout`: the user's tokens at MCP servers.
+
+use std::path::Path;
+
+use serde_json::json;
+use stepfold::mcp::SignIn;
+
+use crate::agent_file::AgentFile;
+use crate::error::Ending;
+use crate::model::Models;
+use crate::show;
+use crate::tool::mcp;
+
+pub(super) async fn login(path: &Path, server: Option<&str>, json: bool) -> anyhow::Result<Ending> {
+    AgentFile::read(path)??.build(&Models::None)??;
+    for (server, port) in mcp::with_oauth(server)? {
+        let name = server.name().to_owned();
+        let page = SignIn::browser(move |page| match json {
+            true => show::line(json!({"page": page, "server": name}).to_string()),
+            false => show::line(format!("{name}: open this page to sign in\n{page}")),
+        });
+        server.sign_in(&page.port(port.unwrap_or_default())).await?;
+        // What was given is of use only if the server takes it.
+        server.start().await?;
+        told(server.name(), "signed in", json);
+    }
+    Ok(Ending::Done)
+}
+
+pub(super) async fn logout(path: &Path, server: Option<&str>, json: bool) -> anyhow::Result<Ending> {
+    AgentFile::read(path)??.build(&Models::None)??;
+    for (server, _) in mcp::with_oauth(server)? {
+        server.sign_out().await?;
+        told(server.name(), "signed out", json);
+    }
+    Ok(Ending::Done)
+}
+
+fn told(server: &str, what: &str, json: bool) {
+    match json {
+        true => show::line(json!({"server": server, "status": what}).to_string()),
+        false => show::line(format!("{server}: {what}")),
+    }
+}

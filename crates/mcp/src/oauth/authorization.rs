@@ -1,0 +1,303 @@
+//! The authorization at one server: requests get its token, and the user signs in where the server wants another one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use reqwest::Url;
+use rmcp::service::ServiceError;
+use rmcp::transport::auth::{
+    AuthClient, AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationRequest,
+    AuthorizationSession, OAuthClientConfig, OAuthHttpClient, OAuthHttpClientError, OAuthHttpClientFuture,
+    OAuthHttpRequest, WWWAuthenticateParams,
+};
+use stepfold_state_core::ErrorChain;
+
+use super::credentials::{Credentials, Kept};
+use super::sign_in::query;
+use super::{OAuth, SignIn};
+use crate::http::{self, Denied};
+
+/// How an authorization server calls this program.
+const CLIENT_NAME: &str = "stepfold";
+
+/// The longest response of an authorization server.
+const RESPONSE_BYTES: usize = 1024 * 1024;
+
+/// How long an authorization server may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An HTTP client that sends the token.
+pub(crate) type AuthorizedClient = AuthClient<reqwest::Client>;
+
+/// The authorization at one server, shared by all connections to it.
+pub(crate) struct Authorization {
+    oauth: OAuth,
+    url: String,
+    /// One for all connections, so that a sign-in holds for those that are open.
+    client: tokio::sync::Mutex<Option<AuthorizedClient>>,
+    /// Held while a user signs in.
+    asking: tokio::sync::Mutex<()>,
+    sign_ins: AtomicU64,
+}
+
+impl Authorization {
+    pub(crate) fn new(oauth: OAuth, url: String) -> Self {
+        Authorization {
+            oauth,
+            url,
+            client: tokio::sync::Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+            sign_ins: AtomicU64::new(0),
+        }
+    }
+
+    /// How often a user has signed in, to tell whether a request was sent before the last time.
+    pub(crate) fn sign_ins(&self) -> u64 {
+        self.sign_ins.load(Ordering::Acquire)
+    }
+
+    /// A client with the credentials that are stored. Without any it sends none, and the server says what it wants.
+    pub(crate) async fn client(&self, http: reqwest::Client) -> Result<AuthorizedClient, String> {
+        let manager = Box::pin(self.stored(&http)).await.map_err(|error| self.words(&error))?;
+        Ok(self.install(manager, http).await)
+    }
+
+    /// The credentials that are stored now, by another process for instance.
+    pub(crate) async fn reload(&self) -> Result<(), String> {
+        self.client(http::client(TIMEOUT)?).await.map(drop)
+    }
+
+    /// Has the user sign in for what the server has asked for, unless somebody did since the request was sent.
+    pub(crate) async fn authorize(&self, challenge: &str, seen: u64) -> Result<(), Denied> {
+        let _asking = self.asking.lock().await;
+        if self.sign_ins() != seen {
+            return Ok(());
+        }
+        if let Some(sign_in) = &self.oauth.sign_in {
+            return Box::pin(self.signed_in(sign_in, Some(challenge))).await.map_err(Denied::Failed);
+        }
+        let scope = self.challenged(challenge).join(" ");
+        let scope = if scope.is_empty() { String::new() } else { format!(" with scope `{scope}`") };
+        Err(Denied::NobodyAsked(format!("not signed in{scope}; {}", self.oauth.advice)))
+    }
+
+    /// Has the user sign in, whatever is stored.
+    pub(crate) async fn sign_in(&self, sign_in: &SignIn) -> Result<(), String> {
+        let _asking = self.asking.lock().await;
+        Box::pin(self.signed_in(sign_in, None)).await
+    }
+
+    /// Forgets the credentials.
+    pub(crate) async fn sign_out(&self) -> Result<(), String> {
+        self.oauth.credentials.save(None).map_err(|error| error.to_string())?;
+        *self.client.lock().await = None;
+        Ok(())
+    }
+
+    /// Replaces secrets: what others send may repeat them.
+    pub(crate) fn shown(&self, text: &str) -> String {
+        let known = self.oauth.credentials.load().ok().flatten();
+        let mut shown = text.to_owned();
+        let configured = self.oauth.client.iter().filter_map(|(_, secret)| secret.as_deref());
+        for secret in known.iter().flat_map(Credentials::secrets).chain(configured) {
+            if !secret.is_empty() {
+                shown = shown.replace(secret, "[secret]");
+            }
+        }
+        shown
+    }
+
+    fn words(&self, error: &AuthError) -> String {
+        let advice = match error {
+            AuthError::TokenRefreshFailed(_) => "; try again, or sign in again",
+            _ => "",
+        };
+        self.shown(&format!("{}{advice}", ErrorChain(error)))
+    }
+
+    async fn install(&self, manager: AuthorizationManager, http: reqwest::Client) -> AuthorizedClient {
+        let mut client = self.client.lock().await;
+        if let Some(known) = &*client {
+            *known.auth_manager.lock().await = manager;
+            return known.clone();
+        }
+        client.insert(AuthClient::new(http, manager)).clone()
+    }
+
+    fn kept(&self, client_secret: Option<String>) -> Kept {
+        Kept { store: Arc::clone(&self.oauth.credentials), client_secret }
+    }
+
+    async fn manager(&self, http: &reqwest::Client) -> Result<AuthorizationManager, AuthError> {
+        let http = Arc::new(Http(http.clone()));
+        AuthorizationManager::new_with_oauth_http_client(&*self.url, http).await
+    }
+
+    async fn stored(&self, http: &reqwest::Client) -> Result<AuthorizationManager, AuthError> {
+        let mut manager = self.manager(http).await?;
+        let known = self.oauth.credentials.load();
+        let known = known.map_err(|error| AuthError::CredentialStoreError(error.to_string()))?;
+        let secret = known.and_then(|known| known.client_secret);
+        manager.set_credential_store(self.kept(secret.clone()));
+        if manager.initialize_from_store().await?
+            && let Some(secret) = secret
+        {
+            let (id, _) = manager.get_credentials().await?;
+            // Nothing is redirected by a refresh.
+            manager.configure_client(OAuthClientConfig::new(id, &*self.url).with_client_secret(secret))?;
+        }
+        Ok(manager)
+    }
+
+    async fn signed_in(&self, sign_in: &SignIn, challenge: Option<&str>) -> Result<(), String> {
+        let failed = |error: AuthError| format!("the sign-in failed: {}", self.words(&error));
+        let http = http::client(TIMEOUT)?;
+        let visit = sign_in.begin().await?;
+        let mut manager = self.manager(&http).await.map_err(failed)?;
+        let resolved = manager.resolve_metadata_from_challenge(challenge).await.map_err(failed)?;
+        self.check(&resolved.metadata)?;
+        manager.set_metadata(resolved.metadata.clone());
+        let scopes = self.scopes(&manager, challenge).await?;
+        let client = self.identify(&mut manager, &resolved.metadata, &visit.redirect, &scopes).await;
+        let (id, secret) = client.map_err(failed)?;
+        manager.set_credential_store(self.kept(secret.clone()));
+        let mut request = AuthorizationRequest::new(&*visit.redirect)
+            .with_preregistered_client(id)
+            .with_initial_scope_selection()
+            .with_scopes(scopes);
+        if let Some(secret) = secret {
+            request = request.with_client_secret(secret);
+        }
+        let session =
+            AuthorizationSession::new(manager, request).await.map_err(|(_, error)| failed(error))?;
+        let page = session.get_authorization_url().to_owned();
+        let back = visit.finish(page.clone()).await?;
+        came_back(&page, &back).map_err(|reason| format!("the sign-in failed: {reason}"))?;
+        session.handle_callback_url(&back).await.map_err(failed)?;
+        self.install(session.auth_manager, http).await;
+        self.sign_ins.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Pages are opened in a browser, and tokens sent: only over TLS, unless the user's own URL has none.
+    fn check(&self, metadata: &AuthorizationMetadata) -> Result<(), String> {
+        let is_plain = self.url.starts_with("http://");
+        for endpoint in [&metadata.authorization_endpoint, &metadata.token_endpoint] {
+            let scheme = Url::parse(endpoint).ok().map(|url| url.scheme().to_owned());
+            let is_safe = match scheme.as_deref() {
+                Some("https") => true,
+                Some("http") => is_plain,
+                _ => false,
+            };
+            if !is_safe {
+                return Err(format!(
+                    "invalid address of the authorization server `{endpoint}`: must begin with https://"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The scopes that a challenge names.
+    fn challenged(&self, challenge: &str) -> Vec<String> {
+        let scope =
+            Url::parse(&self.url).ok().and_then(|url| WWWAuthenticateParams::parse(challenge, &url).scope);
+        scope.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// What is asked for: what was granted before, what is set, and what the server wants now.
+    async fn scopes(
+        &self,
+        manager: &AuthorizationManager,
+        challenge: Option<&str>,
+    ) -> Result<Vec<String>, String> {
+        let known = self.oauth.credentials.load().map_err(|error| error.to_string())?;
+        let mut scopes = known.map(|known| known.scopes).unwrap_or_default();
+        scopes.extend(self.oauth.scopes.iter().cloned());
+        match challenge.map(|challenge| self.challenged(challenge)) {
+            Some(challenged) if !challenged.is_empty() => scopes.extend(challenged),
+            _ if self.oauth.scopes.is_empty() => scopes.extend(manager.select_initial_scopes(&[]).await),
+            _ => {}
+        }
+        let mut seen = std::collections::HashSet::new();
+        scopes.retain(|scope| seen.insert(scope.clone()));
+        Ok(scopes)
+    }
+
+    /// The client's id and secret: as configured, the address of its document, or registered now.
+    async fn identify(
+        &self,
+        manager: &mut AuthorizationManager,
+        metadata: &AuthorizationMetadata,
+        redirect: &str,
+        scopes: &[String],
+    ) -> Result<(String, Option<String>), AuthError> {
+        if let Some(client) = &self.oauth.client {
+            return Ok(client.clone());
+        }
+        let takes_documents = metadata.additional_fields.get("client_id_metadata_document_supported");
+        if let Some(url) = &self.oauth.metadata_url
+            && takes_documents.and_then(serde_json::Value::as_bool) == Some(true)
+        {
+            return Ok((url.clone(), None));
+        }
+        let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+        let client = manager.register_client(CLIENT_NAME, redirect, &scopes).await?;
+        Ok((client.client_id, client.client_secret))
+    }
+}
+
+/// Whether the way back belongs to the page, and has what it was for.
+fn came_back(page: &str, back: &str) -> Result<(), String> {
+    if query(page, "state") != query(back, "state") {
+        return Err("the `state` of the redirect is not that of the request; try again".to_owned());
+    }
+    match query(back, "error") {
+        Some(error) => {
+            let described = query(back, "error_description");
+            let described = described.map(|words| format!(": {words}")).unwrap_or_default();
+            Err(format!("the authorization server refused it with `{error}`{described}"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Why a request was not sent, or was refused before anything was done: there was no usable token.
+pub(crate) fn not_sent(error: &ServiceError) -> Option<&AuthError> {
+    let ServiceError::TransportSend(error) = error else { return None };
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error.error.as_ref());
+    while let Some(current) = source {
+        if let Some(error) = current.downcast_ref::<AuthError>() {
+            return Some(error);
+        }
+        source = current.source();
+    }
+    None
+}
+
+/// The HTTP client for authorization servers. It follows no redirects, whatever is asked for: a body may hold a secret.
+struct Http(reqwest::Client);
+
+impl OAuthHttpClient for Http {
+    fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
+        Box::pin(async move {
+            let mut sent = reqwest::Request::try_from(request.request)?;
+            *sent.timeout_mut() = Some(request.timeout.unwrap_or(TIMEOUT));
+            let mut response = self.0.execute(sent).await?;
+            let mut received = ::http::Response::builder().status(response.status());
+            for (name, value) in response.headers() {
+                received = received.header(name, value);
+            }
+            let mut body = Vec::new();
+            while let Some(chunk) = response.chunk().await? {
+                if body.len() + chunk.len() > RESPONSE_BYTES {
+                    let words = format!("the response has more than {RESPONSE_BYTES} bytes");
+                    return Err(OAuthHttpClientError::from(words));
+                }
+                body.extend_from_slice(&chunk);
+            }
+            Ok(received.body(body)?)
+        })
+    }
+}

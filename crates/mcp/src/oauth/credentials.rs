@@ -1,0 +1,272 @@
+//! What a sign-in gave, and where it is kept: secrets, which are shown to nobody.
+
+use std::any::Any;
+use std::error::Error;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::transport::auth::{
+    AuthError, CredentialRefreshGuard, CredentialStore as RmcpCredentialStore, StoredCredentials,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// The version of the stored form.
+const VERSION: u32 = 1;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The tokens of a user at a server, and the client that they were given to. Secrets: the serialised form has all of them.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Credentials {
+    version: u32,
+    client_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) client_secret: Option<String>,
+    /// The authorization server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    issuer: Option<String>,
+    pub(super) access_token: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refresh_token: Option<String>,
+    /// In seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_in: Option<u64>,
+    /// In seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    received_at: Option<u64>,
+    /// Those that were granted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) scopes: Vec<String>,
+}
+
+impl Credentials {
+    /// The scopes that were granted.
+    pub fn scopes(&self) -> impl Iterator<Item = &str> {
+        self.scopes.iter().map(String::as_str)
+    }
+
+    /// None if there is no token.
+    fn of(stored: &StoredCredentials, client_secret: Option<String>) -> Option<Self> {
+        // The SDK's form of a token response is that of RFC 6749.
+        let token = serde_json::to_value(stored.token_response.as_ref()?).ok()?;
+        let text = |name: &str| token[name].as_str().map(str::to_owned);
+        Some(Credentials {
+            version: VERSION,
+            client_id: stored.client_id.clone(),
+            client_secret,
+            issuer: stored.issuer.clone(),
+            access_token: text("access_token")?,
+            refresh_token: text("refresh_token"),
+            expires_in: token["expires_in"].as_u64(),
+            received_at: stored.token_received_at,
+            scopes: stored.granted_scopes.clone(),
+        })
+    }
+
+    fn stored(&self) -> Result<StoredCredentials, BoxError> {
+        if self.version != VERSION {
+            let words = format!("unknown version {} of stored credentials: sign in again", self.version);
+            return Err(words.into());
+        }
+        let mut token = json!({"access_token": self.access_token, "token_type": "bearer"});
+        if let Some(refresh_token) = &self.refresh_token {
+            token["refresh_token"] = json!(refresh_token);
+        }
+        if let Some(seconds) = self.expires_in {
+            token["expires_in"] = json!(seconds);
+        }
+        let token = serde_json::from_value(token)?;
+        let stored = StoredCredentials::new(
+            self.client_id.clone(),
+            Some(token),
+            self.scopes.clone(),
+            self.received_at,
+        );
+        Ok(stored.with_issuer(self.issuer.clone()))
+    }
+
+    /// All that must not be shown.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
+        [Some(&self.access_token), self.refresh_token.as_ref(), self.client_secret.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("client_id", &self.client_id)
+            .field("issuer", &self.issuer)
+            .field("scopes", &self.scopes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where the credentials of a user at one server are kept. It is implemented by programs, and called before each request and
+/// after each sign-in and refresh.
+pub trait CredentialStore: Send + Sync {
+    /// The credentials; none if nobody is signed in.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    fn load(&self) -> Result<Option<Credentials>, Box<dyn Error + Send + Sync>>;
+
+    /// Keeps the credentials instead of those before; none forgets them.
+    ///
+    /// # Errors
+    /// Why they cannot be kept.
+    fn save(&self, credentials: Option<&Credentials>) -> Result<(), Box<dyn Error + Send + Sync>>;
+
+    /// Waits until no other process refreshes these credentials, and keeps others waiting until the result is dropped: most
+    /// authorization servers take a refresh token once. By default other processes are not waited for.
+    ///
+    /// # Errors
+    /// Why there is no lock.
+    fn lock(&self) -> Result<Box<dyn Any + Send>, Box<dyn Error + Send + Sync>> {
+        Ok(Box::new(()))
+    }
+}
+
+/// Credentials for as long as the process runs.
+#[derive(Default)]
+pub(super) struct MemoryCredentials(Mutex<Option<Credentials>>);
+
+impl CredentialStore for MemoryCredentials {
+    fn load(&self) -> Result<Option<Credentials>, BoxError> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn save(&self, credentials: Option<&Credentials>) -> Result<(), BoxError> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = credentials.cloned();
+        Ok(())
+    }
+}
+
+/// Credentials in a JSON file that only its owner can read, shared by all processes that name it. Its name with `.lock` is a
+/// lock while a token is refreshed.
+#[derive(Clone, Debug)]
+pub struct CredentialFile {
+    path: PathBuf,
+}
+
+impl CredentialFile {
+    /// Keeps them at this path. Its folder is made if it is missing.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        CredentialFile { path: path.into() }
+    }
+
+    /// Keeps them in a folder, in a file of this server's own.
+    pub fn in_folder(folder: impl AsRef<Path>, url: &str) -> Self {
+        let host = reqwest::Url::parse(url).ok().and_then(|url| Some(url.host_str()?.to_owned()));
+        let host = host.unwrap_or_default().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
+        let digest = &blake3::hash(url.as_bytes()).to_hex()[..16];
+        CredentialFile::new(folder.as_ref().join(format!("{host}-{digest}.json")))
+    }
+
+    /// Where they are.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn beside(&self, ending: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(ending);
+        name.into()
+    }
+
+    fn create(&self, ending: &str) -> io::Result<(PathBuf, File)> {
+        let path = self.beside(ending);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(&path)?;
+        Ok((path, file))
+    }
+
+    fn failed(&self, what: &str, error: &dyn fmt::Display) -> BoxError {
+        format!("credentials in {} cannot be {what}: {error}", self.path.display()).into()
+    }
+}
+
+impl CredentialStore for CredentialFile {
+    fn load(&self) -> Result<Option<Credentials>, BoxError> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(self.failed("read", &error)),
+        };
+        // An error of JSON could show what is there.
+        let read = serde_json::from_slice(&text).map(Some);
+        read.map_err(|_| self.failed("read", &"invalid JSON; delete the file and sign in again"))
+    }
+
+    fn save(&self, credentials: Option<&Credentials>) -> Result<(), BoxError> {
+        let Some(credentials) = credentials else {
+            return match fs::remove_file(&self.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("deleted", &error)),
+                _ => Ok(()),
+            };
+        };
+        let written = || {
+            let (path, mut file) = self.create(&format!(".{}", std::process::id()))?;
+            file.write_all(&serde_json::to_vec(credentials)?)?;
+            file.sync_all()?;
+            fs::rename(path, &self.path)
+        };
+        written().map_err(|error| self.failed("written", &error))
+    }
+
+    fn lock(&self) -> Result<Box<dyn Any + Send>, BoxError> {
+        let locked = || {
+            let (_, file) = self.create(".lock")?;
+            file.lock()?;
+            io::Result::Ok(file)
+        };
+        Ok(Box::new(locked().map_err(|error| self.failed("locked", &error))?))
+    }
+}
+
+/// A store as the SDK sees it.
+pub(super) struct Kept {
+    pub(super) store: Arc<dyn CredentialStore>,
+    /// Of the client that the tokens are given to.
+    pub(super) client_secret: Option<String>,
+}
+
+fn unusable(error: &BoxError) -> AuthError {
+    AuthError::CredentialStoreError(error.to_string())
+}
+
+#[async_trait::async_trait]
+impl RmcpCredentialStore for Kept {
+    async fn load(&self) -> Result<Option<StoredCredentials>, AuthError> {
+        let known = self.store.load().map_err(|error| unusable(&error))?;
+        known.map(|known| known.stored().map_err(|error| unusable(&error))).transpose()
+    }
+
+    async fn save(&self, credentials: StoredCredentials) -> Result<(), AuthError> {
+        let credentials = Credentials::of(&credentials, self.client_secret.clone());
+        self.store.save(credentials.as_ref()).map_err(|error| unusable(&error))
+    }
+
+    async fn clear(&self) -> Result<(), AuthError> {
+        self.store.save(None).map_err(|error| unusable(&error))
+    }
+
+    async fn acquire_refresh_guard(&self) -> Result<Option<CredentialRefreshGuard>, AuthError> {
+        let store = Arc::clone(&self.store);
+        let lock = tokio::task::spawn_blocking(move || store.lock()).await;
+        let lock = lock.map_err(|error| AuthError::CredentialStoreError(error.to_string()))?;
+        Ok(Some(CredentialRefreshGuard::new(lock.map_err(|error| unusable(&error))?)))
+    }
+}

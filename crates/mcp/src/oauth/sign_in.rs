@@ -1,0 +1,193 @@
+//! How a user signs in: a page is shown, and the browser is sent back to an address with a code.
+
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Url;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+/// The longest head of a request that is read.
+const HEAD_BYTES: u64 = 16 * 1024;
+
+/// How long a browser may take to send a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+type Visiting = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+
+/// How a user is shown the page of an authorization server, and how the way back from it is learnt.
+#[derive(Clone)]
+pub struct SignIn {
+    way: Way,
+    timeout: Duration,
+}
+
+#[derive(Clone)]
+enum Way {
+    Browser { port: u16, show: Arc<dyn Fn(&str) + Send + Sync> },
+    Redirect { address: String, visit: Arc<dyn Fn(String) -> Visiting + Send + Sync> },
+}
+
+impl SignIn {
+    /// Signs in by a browser on this machine: `show` is given the page to open. The browser is sent back to a port of the
+    /// loopback interface, where it is waited for; any free port by default.
+    pub fn browser(show: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        SignIn::by(Way::Browser { port: 0, show: Arc::new(show) })
+    }
+
+    /// Signs in by means of the program's own. The browser is sent back to `address`; `visit` gets the page and gives the whole
+    /// address of the way back, or none if the user does not want to.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_mcp::SignIn;
+    ///
+    /// # fn line() -> Option<String> { None }
+    /// let sign_in = SignIn::redirect("http://127.0.0.1:7777/callback", |page| async move {
+    ///     println!("please visit {page}, then paste the address that the browser ends at");
+    ///     line()
+    /// });
+    /// ```
+    pub fn redirect<F, Fut>(address: impl Into<String>, visit: F) -> Self
+    where
+        F: Fn(String) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Option<String>> + Send + 'static,
+    {
+        SignIn::by(Way::Redirect {
+            address: address.into(),
+            visit: Arc::new(move |page| Box::pin(visit(page))),
+        })
+    }
+
+    fn by(way: Way) -> Self {
+        SignIn { way, timeout: Duration::from_secs(300) }
+    }
+
+    /// Sets the port that a browser is sent back to, for clients that are registered with it.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        if let Way::Browser { port: known, .. } = &mut self.way {
+            *known = port;
+        }
+        self
+    }
+
+    /// Sets how long the user may take; five minutes by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Prepares the way back, so that its address is known before the page is.
+    pub(super) async fn begin(&self) -> Result<Visit, String> {
+        match &self.way {
+            Way::Redirect { address, .. } => {
+                Ok(Visit { sign_in: self.clone(), listener: None, redirect: address.clone() })
+            }
+            Way::Browser { port, .. } => {
+                let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).await;
+                let listener =
+                    bound.map_err(|error| format!("port {port} of 127.0.0.1 cannot be opened: {error}"))?;
+                let address = listener.local_addr().map_err(|error| error.to_string())?;
+                let redirect = format!("http://{address}/callback");
+                Ok(Visit { sign_in: self.clone(), listener: Some(listener), redirect })
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for SignIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignIn").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// A sign-in whose way back is open.
+pub(super) struct Visit {
+    sign_in: SignIn,
+    listener: Option<TcpListener>,
+    /// Where the browser is sent back to.
+    pub(super) redirect: String,
+}
+
+impl Visit {
+    /// Shows the page, and waits for the whole address of the way back.
+    pub(super) async fn finish(self, page: String) -> Result<String, String> {
+        let Visit { sign_in, listener, redirect } = self;
+        let back = async {
+            match (&sign_in.way, listener) {
+                (Way::Browser { show, .. }, Some(listener)) => {
+                    let state = query(&page, "state");
+                    show(&page);
+                    Some(returned(&listener, &redirect, state.as_deref()).await)
+                }
+                (Way::Redirect { visit, .. }, _) => visit(page).await,
+                (Way::Browser { .. }, None) => None,
+            }
+        };
+        let late = |_| format!("nobody signed in within {:?}; try again", sign_in.timeout);
+        let back = tokio::time::timeout(sign_in.timeout, back).await.map_err(late)?;
+        back.ok_or_else(|| "the user did not sign in".to_owned())
+    }
+}
+
+/// A parameter of an address.
+pub(super) fn query(address: &str, name: &str) -> Option<String> {
+    let address = Url::parse(address).ok()?;
+    address.query_pairs().find(|(known, _)| known == name).map(|(_, value)| value.into_owned())
+}
+
+/// Waits until a browser comes back with this state. Whatever else asks is sent away: any page could.
+async fn returned(listener: &TcpListener, redirect: &str, state: Option<&str>) -> String {
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(1);
+    loop {
+        tokio::select! {
+            Some(address) = receiver.recv() => return address,
+            Ok((stream, _)) = listener.accept() => {
+                let (sender, redirect, state) = (sender.clone(), redirect.to_owned(), state.map(str::to_owned));
+                // One that sends nothing must not keep others waiting.
+                tokio::spawn(async move {
+                    let served = served(stream, &redirect, state.as_deref());
+                    if let Ok(Some(address)) = tokio::time::timeout(REQUEST_TIMEOUT, served).await {
+                        let _ = sender.send(address).await;
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Answers a browser; its address if it is the one that is waited for.
+async fn served(mut stream: TcpStream, redirect: &str, state: Option<&str>) -> Option<String> {
+    let mut head = Vec::new();
+    let mut limited = (&mut stream).take(HEAD_BYTES);
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if limited.read_buf(&mut head).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let address = String::from_utf8(head).ok().and_then(|head| {
+        let path = head.strip_prefix("GET ")?.split(' ').next()?;
+        Some(Url::parse(redirect).ok()?.join(path).ok()?.to_string())
+    });
+    let is_it = |address: &String| {
+        address.split('?').next() == Some(redirect) && query(address, "state").as_deref() == state
+    };
+    let address = address.filter(is_it);
+    let (status, words) = match &address {
+        Some(address) if query(address, "error").is_some() => ("200 OK", "The sign-in was refused."),
+        Some(_) => ("200 OK", "You can close this page."),
+        None => ("400 Bad Request", "This is not the sign-in that is waited for."),
+    };
+    let response = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{words}",
+        words.len()
+    );
+    let _ = stream.write_all(response.as_bytes()).await;
+    let _ = stream.shutdown().await;
+    address
+}
