@@ -372,7 +372,7 @@ impl Turns<'_> {
     async fn ask(&mut self, pending: &[ApprovalRequest]) -> anyhow::Result<Vec<(String, Decision)>> {
         let mut decisions = Vec::new();
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
-        for request in pending {
+        for request in pending.iter().filter(|request| !request.is_later()) {
             show_request(request).await;
             let decided = match request.reason {
                 AskReason::Input => answer(prompt, request.can_modify()).await?,
@@ -517,7 +517,9 @@ impl Turns<'_> {
                 true => format!("--modify {}", quoted(&format!("{}=JSON", request.id))),
                 false => format!("--approve {}", quoted(&request.id)),
             };
-            waits["resume"] = json!(format!("{resume} {decide}"));
+            if !request.is_later() {
+                waits["resume"] = json!(format!("{resume} {decide}"));
+            }
             if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
                 waits["changed"] = json!(change);
             }
@@ -580,13 +582,19 @@ impl Turns<'_> {
     }
 
     async fn how_to_decide(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
-        let Some(first) = pending.first() else { return };
+        if pending.is_empty() {
+            return;
+        }
         // The approver has seen the request.
         if self.prompt.is_none() {
             for request in pending {
                 show_request(request).await;
             }
         }
+        let Some(first) = pending.iter().find(|request| !request.is_later()) else {
+            let outcome = "the run waits for an outcome that comes later, and is stored; `stepfold work` goes on with it";
+            return show::note(outcome);
+        };
         if show::is_at_terminal() {
             let resume = format!("stepfold resume {}", self.desk.words());
             return show::note(format!(

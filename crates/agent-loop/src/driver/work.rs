@@ -135,7 +135,8 @@ impl Host<'_> {
                 work.trouble.note(self.said(run, said).await);
             }
             Happened::Asks { place, requests } => {
-                let requests = run.task(place).map(|task| task.requests(requests)).unwrap_or_default();
+                let now = self.clock.time_of_day();
+                let requests = run.task(place).map(|task| task.requests(requests, now)).unwrap_or_default();
                 work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
             }
             Happened::Finished(ended) => self.calls_ended(run, work, ended).await,

@@ -470,7 +470,7 @@ impl Run {
     }
 
     /// The items of an open step of calls, each with its call.
-    fn calls_at_work(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
+    pub(super) fn calls_at_work(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
         let items = self.work().filter(|work| work.calls().is_some()).map(|work| &*work.items);
         let calls = items.unwrap_or_default().iter().zip(self.calls()).enumerate();
         calls.map(|(place, (item, call))| (place, item, call))

@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, Input};
 use stepfold_runner::session_scopes::{
-    EnqueueInput, EventRange, InboxKind, OperationId, Session, SessionStore, Timestamp,
+    EnqueueInput, EventRange, IdempotencyKey, InboxKind, Session, SessionStore, Timestamp,
 };
 use stepfold_runner::{RecoverOptions, RunStatus, Runner, SessionChange, SessionHandle};
 use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
@@ -243,7 +243,7 @@ async fn many_sessions(place: Place) {
         let message = EnqueueInput::new(
             session.key().clone(),
             InboxKind::Message,
-            OperationId::new("k1").unwrap(),
+            IdempotencyKey::new("k1").unwrap(),
             Input::from("pay").to_json().unwrap(),
             Timestamp::from_micros(0),
         );

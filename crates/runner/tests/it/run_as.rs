@@ -157,7 +157,7 @@ fn another_input_under_the_key_is_refused() {
             let session = session(world, "first").await;
             let error = session.send_once("k1", "do not pay").await.unwrap_err();
             let RunnerError::Store { source, .. } = &error else { panic!("{error:?}") };
-            assert!(matches!(**source, SessionError::OperationReused { .. }), "{source:?}");
+            assert!(matches!(**source, SessionError::IdempotencyKeyReused { .. }), "{source:?}");
             assert_eq!(error.remedy(), Remedy::Never);
         });
     });

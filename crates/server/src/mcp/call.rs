@@ -83,7 +83,7 @@ impl AgentServer {
             if pending.is_empty() {
                 return Ok(result(session, &outcome.text(), outcome.exit()).into());
             }
-            if ask::can_require_input(context) {
+            if ask::can_require_input(context) && ask::of_persons(&pending).next().is_some() {
                 return Ok(ask::required(session, &pending).into());
             }
             let decisions = ask::elicited(&pending, context).await;
@@ -131,7 +131,7 @@ async fn still_waits(
     context: &RequestContext<RoleServer>,
 ) -> Result<wire::CallToolResponse, RunnerError> {
     let pending = session.pending().await?;
-    if ask::can_require_input(context) {
+    if ask::can_require_input(context) && ask::of_persons(&pending).next().is_some() {
         return Ok(ask::required(session, &pending).into());
     }
     Ok(waits(session, "the session waits for decisions about earlier calls", &pending).into())

@@ -129,6 +129,9 @@ impl AgentServer {
             Some(exit) => {
                 wire::TaskPayload::Completed { result: object(&result(session, &run.text(), exit)) }
             }
+            None if !pending.is_empty() && ask::of_persons(&pending).next().is_none() => {
+                wire::TaskPayload::Working
+            }
             None if !pending.is_empty() => {
                 wire::TaskPayload::InputRequired { input_requests: ask::questions(&pending) }
             }
