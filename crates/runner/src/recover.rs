@@ -10,7 +10,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use stepfold_agent_loop::{Exit, Pause};
 use stepfold_session_scopes::{
-    ErrorKind, ListUnattended, SessionKey, SessionStore, TakeOver, Timestamp, Unattended,
+    ErrorKind, ListUnattended, SessionKey, SessionStore, StoreNotices, TakeOver, Timestamp, Unattended,
+    WatchStore,
 };
 
 use crate::error::RunnerError;
@@ -59,7 +60,8 @@ impl RecoverOptions {
     }
 
     /// Sets the pause after a first failure of a session, which doubles with each further one, and the longest pause; one
-    /// second and five minutes by default.
+    /// second and five minutes by default. A session that needs an action first (a deployment, a repair) is tried after the
+    /// longest pause, which doubles as well, up to 64 times of it.
     pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
         self.pauses = (first, longest.max(first));
         self
@@ -132,6 +134,8 @@ struct Recovery {
     running: FuturesUnordered<BoxFuture<'static, (Unattended, Ended)>>,
     at_work: HashSet<SessionKey>,
     tried: HashMap<SessionKey, Tried>,
+    /// Notices of work that is left, if the store gives any.
+    notices: Option<StoreNotices>,
 }
 
 /// The result of the last attempt in a session that is still listed.
@@ -153,12 +157,23 @@ impl Tried {
 impl Recovery {
     fn new(runner: Runner, options: RecoverOptions) -> Self {
         let (due, running) = (VecDeque::new(), FuturesUnordered::new());
-        Recovery { runner, options, due, running, at_work: HashSet::new(), tried: HashMap::new() }
+        Recovery {
+            runner,
+            options,
+            due,
+            running,
+            at_work: HashSet::new(),
+            tried: HashMap::new(),
+            notices: None,
+        }
     }
 
     async fn run(mut self) -> Result<(), RunnerError> {
         let inner = std::sync::Arc::clone(&self.runner.0);
         let poll = self.options.poll.unwrap_or(inner.claims.duration / 10).max(Duration::from_millis(10));
+        if !self.options.is_once {
+            self.notices = inner.store.notices(WatchStore::new()).await.ok();
+        }
         loop {
             self.list().await?;
             self.start();
@@ -179,6 +194,7 @@ impl Recovery {
                         }
                     }
                     () = &mut next_look => break,
+                    () = work_left(&mut self.notices) => break,
                 }
             }
         }
@@ -267,7 +283,13 @@ impl Recovery {
                 | RunnerError::ShutDown { .. },
             ) => return,
             Err(error) => {
-                tracing::warn!(session = %session.key, %error, "session could not be recovered");
+                // What fails again and again is said once.
+                match failures {
+                    0 => tracing::warn!(session = %session.key, %error, "session could not be recovered"),
+                    _ => {
+                        tracing::debug!(session = %session.key, %error, "session could not be recovered again")
+                    }
+                }
                 match error.remedy() {
                     Remedy::Retry => (failures + 1, None),
                     // A deployment, a decision or a repair changes what is listed, or the agent of this process.
@@ -276,12 +298,25 @@ impl Recovery {
             }
         };
         let pause = match waits {
-            Some(_) => self.options.pauses.1,
+            // It may be fixed from outside without a trace in the store, a key of a model for example.
+            Some(_) => self.options.pauses.1.saturating_mul(1 << failures.saturating_sub(1).min(6)),
             None => self.options.pause(failures),
         };
         let not_before = self.runner.0.clock.now().after(pause);
         self.tried.insert(session.key.clone(), Tried { failures, not_before, waits });
     }
+}
+
+/// Waits for a notice that work is left.
+async fn work_left(notices: &mut Option<StoreNotices>) {
+    while let Some(listening) = notices {
+        match listening.next().await {
+            Some(notice) if notice.has_work() => return,
+            Some(_) => {}
+            None => *notices = None,
+        }
+    }
+    std::future::pending().await
 }
 
 impl Runner {

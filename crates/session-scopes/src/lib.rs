@@ -228,9 +228,9 @@ pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
     Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, Fault, FaultKind, FaultPlace,
     ForkInfo, ForkSession, GetSession, InboxEntry, InboxKind, LabelVersion, ListForks, ListSessions,
-    ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, PruneSession, Pruned,
-    REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
-    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, TakeOver, Unattended, Verified,
-    VerifySessions, WriteScope,
+    ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, Notices, PruneSession,
+    Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, StoreNotice,
+    StoreNotices, TakeOver, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 pub use crate::time::Timestamp;

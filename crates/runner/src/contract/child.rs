@@ -5,8 +5,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use stepfold_agent_loop::Agent;
+use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::test_kit::Script;
+use stepfold_agent_loop::{Agent, Decision};
+use stepfold_session_scopes::SessionKey;
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream, Role};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
@@ -46,6 +48,13 @@ impl Kind {
     }
 }
 
+/// A client in a process of its own, which decides and may begin the call.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Client {
+    pub(super) key: (String, String, String),
+    pub(super) decisions: Vec<(String, Decision)>,
+}
+
 /// Works in a process that the exam has started, until that is killed; does nothing in any other one.
 ///
 /// # Panics
@@ -58,8 +67,18 @@ pub fn child<H: Host, F: Future<Output = H>>(open: impl FnOnce(String) -> F) {
     let (kind, address, world) = (Kind::of(&line()), line(), PathBuf::from(line()));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime can be built");
+    let client = lines
+        .next()
+        .filter(|client| !client.is_empty())
+        .map(|client| serde_json::from_str::<Client>(client).expect("the exam says it right"));
     runtime.block_on(async {
         let host = open(address).await;
+        if let Some(Client { key: (app, user, id), decisions }) = client {
+            let key = SessionKey::new(app, user, id).expect("the key of a session");
+            host.decide(&agent(&world, kind), &key, "k1", decisions).await.expect("the host takes decisions");
+            // It stays until it is killed.
+            return std::future::pending().await;
+        }
         host.work(agent(&world, kind), CLAIM, Ready(())).await.expect("the host works");
     });
 }

@@ -35,6 +35,7 @@ mod keys;
 mod lasting;
 mod later;
 mod messages;
+mod notices;
 mod questions;
 mod recover;
 mod run_as;

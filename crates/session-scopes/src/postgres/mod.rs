@@ -10,6 +10,7 @@ mod claims;
 mod error;
 mod inbox;
 mod lists;
+mod notices;
 mod plan;
 mod read;
 mod rows;
@@ -33,6 +34,7 @@ use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::error::{failed, no_connection};
+use self::notices::Board;
 use self::rows::Cache;
 use self::transaction::within;
 use crate::apply::initial;
@@ -44,8 +46,8 @@ use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, EventRange, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
     ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Unattended,
-    Verified, VerifySessions, WriteScope,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, StoreNotices,
+    Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 
 /// A connection that was idle for longer than this is tested before use.
@@ -178,8 +180,9 @@ impl PostgresOptions {
         }
         let patience = self.limits.statement.saturating_add(GRACE);
         tables::set_up(&config, tls.clone(), (self.timeout, patience)).await?;
-        let pool = self.pool(config, tls)?;
-        Ok(PostgresStore(Arc::new(Inner { pool, patience, cache: Cache::default() })))
+        let pool = self.pool(config.clone(), tls.clone())?;
+        let board = Board::new(pool.clone(), config, tls);
+        Ok(PostgresStore(Arc::new(Inner { pool, patience, cache: Cache::default(), board })))
     }
 
     fn pool(&self, config: Config, tls: MakeRustlsConnect) -> Result<Pool, SessionError> {
@@ -262,6 +265,7 @@ struct Inner {
     /// How long an operation waits for the server.
     patience: Duration,
     cache: Cache,
+    board: Board,
 }
 
 impl PostgresStore {
@@ -333,7 +337,10 @@ impl SessionStore for PostgresStore {
         let request = request.prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let connection = self.connection().await?;
-        self.within(Box::pin(write::append(connection, &self.0.cache, &request, &body))).await
+        let receipt =
+            self.within(Box::pin(write::append(connection, &self.0.cache, &request, &body))).await?;
+        self.0.board.tell(&request.key, false);
+        Ok(receipt)
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
@@ -345,7 +352,10 @@ impl SessionStore for PostgresStore {
         let event = request.to_event();
         let body = event.to_body()?;
         let connection = self.connection().await?;
-        self.within(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body))).await
+        let receipt =
+            self.within(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body))).await?;
+        self.0.board.tell(&request.key, false);
+        Ok(receipt)
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
@@ -407,13 +417,23 @@ impl SessionStore for PostgresStore {
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::release(connection, &request))).await
+        self.within(Box::pin(claims::release(connection, &request))).await?;
+        if request.unfinished.is_some() {
+            self.0.board.tell(&request.key, true);
+        }
+        Ok(())
+    }
+
+    async fn notices(&self, _: WatchStore) -> Result<StoreNotices, SessionError> {
+        Ok(self.0.board.listen())
     }
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
         let prepared = request.prepare()?;
         let connection = self.connection().await?;
-        self.within(Box::pin(inbox::enqueue(connection, &prepared))).await
+        let enqueued = self.within(Box::pin(inbox::enqueue(connection, &prepared))).await?;
+        self.0.board.tell(&prepared.input.key, true);
+        Ok(enqueued)
     }
 
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {

@@ -13,6 +13,7 @@ mod file;
 mod history;
 mod inbox;
 mod lists;
+mod notices;
 mod past;
 mod read;
 mod schemas;
@@ -36,6 +37,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use self::error::failed;
 use self::file::Found;
+use self::notices::Board;
 use self::threads::{Desk, Readers, Threads, Writer, start_readers, start_writer};
 use self::write::Prepared;
 use crate::apply::initial;
@@ -47,8 +49,8 @@ use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
     ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
-    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Unattended, Verified,
-    VerifySessions, WriteScope,
+    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, StoreNotices, Unattended,
+    Verified, VerifySessions, WatchStore, WriteScope,
 };
 
 /// The guarantee of a commit after its return.
@@ -202,7 +204,8 @@ impl SqliteOptions {
     }
 
     fn store(self, writer: Option<Writer>, readers: Readers, threads: Vec<JoinHandle<()>>) -> SqliteStore {
-        SqliteStore(Arc::new(Inner { path: self.path, writer, readers, _threads: Threads(threads) }))
+        let board = Board::default();
+        SqliteStore(Arc::new(Inner { path: self.path, writer, readers, board, _threads: Threads(threads) }))
     }
 
     fn reader(&self) -> Result<Desk, SessionError> {
@@ -322,6 +325,7 @@ struct Inner {
     /// None in a store that is opened for reading.
     writer: Option<Writer>,
     readers: Readers,
+    board: Board,
     _threads: Threads,
 }
 
@@ -388,6 +392,10 @@ impl SessionStore for SqliteStore {
 
     async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
         self.0.readers.run(move |desk| lists::users(desk, &request)).await
+    }
+
+    async fn notices(&self, _: WatchStore) -> Result<StoreNotices, SessionError> {
+        self.0.board.listen(&self.0.readers)
     }
 
     async fn unattended(&self, request: ListUnattended) -> Result<Vec<Unattended>, SessionError> {

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub(super) struct Desk {
     pub(super) reconnect: Option<Reconnect>,
     /// How long it waits for other processes that write.
     pub(super) patience: Duration,
+    /// The version of the file, as it was asked for [notices](super::notices) last.
+    pub(super) version: Option<i64>,
 }
 
 /// Returns another connection when another process has opened the file.
@@ -191,6 +193,44 @@ impl Readers {
     }
 }
 
+impl Readers {
+    /// The same, for those who must not keep the file open.
+    pub(super) fn downgrade(&self) -> WeakReaders {
+        WeakReaders(Arc::downgrade(&self.0))
+    }
+
+    /// Runs `work` at a desk, from a thread that may wait; none if too many jobs wait.
+    fn run_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+    ) -> Option<Result<T, SessionError>> {
+        let (sender, receiver) = oneshot::channel();
+        let job = Box::new(Work { run: Some(work), result: None, sender });
+        let line = &self.0.0;
+        line.room.try_acquire().ok()?.forget();
+        line.lock().jobs.push_back(job);
+        line.arrived.notify_one();
+        Some(receiver.blocking_recv().unwrap_or_else(|_| Err(closed())))
+    }
+}
+
+/// Readers, as long as somebody has the store.
+pub(super) struct WeakReaders(Weak<Opening>);
+
+impl WeakReaders {
+    /// Runs `work` at a desk, from a thread that may wait; none once the store is closed.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+    ) -> Option<Result<T, SessionError>> {
+        Readers(self.0.upgrade()?).run_blocking(work)
+    }
+
+    pub(super) fn are_closed(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
 /// Dropped with the last place where jobs for readers are handed in, which ends them.
 struct Opening(Arc<Line>);
 
@@ -266,7 +306,7 @@ pub(super) fn start_readers(desks: Vec<Desk>) -> Result<(Readers, Vec<JoinHandle
     Ok((Readers(Arc::new(opening)), threads))
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, SessionError> {
+pub(super) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, SessionError> {
     let started = thread::Builder::new().name(name.to_owned()).spawn(run);
     started.map_err(|error| SessionError::Store { what: "start a thread", source: error.into() })
 }
@@ -432,7 +472,7 @@ fn write_group(desk: &mut Desk, group: &mut [Box<dyn Job>]) -> Result<(), Sessio
 impl Desk {
     /// A desk with a connection that waits so long for other processes that write.
     pub(super) fn new(connection: Connection, patience: Duration) -> Self {
-        Desk { connection, schemas: Schemas::default(), reconnect: None, patience }
+        Desk { connection, schemas: Schemas::default(), reconnect: None, patience, version: None }
     }
 
     /// Begins a transaction that writes, unless another process writes.

@@ -12,8 +12,8 @@ use super::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
     ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
-    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Unattended, Verified,
-    VerifySessions, WriteScope,
+    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, StoreNotices, Unattended,
+    Verified, VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
@@ -64,6 +64,7 @@ erase! {
     labels: ReadLabels => Vec<(Label, u64)>;
     users: ListUsers => Vec<UserId>;
     unattended: ListUnattended => Vec<Unattended>;
+    notices: WatchStore => StoreNotices;
     claim: ClaimSession => Claim;
     renew: RenewClaim => Renewed;
     release: ReleaseClaim => ();

@@ -5,6 +5,7 @@ mod claims;
 mod erased;
 mod inbox;
 mod lists;
+mod notices;
 mod past;
 mod requests;
 mod verify;
@@ -23,6 +24,11 @@ pub use self::inbox::{
 };
 pub(crate) use self::inbox::{InputDigest, PreparedInput};
 pub use self::lists::{ListUnattended, ListUsers, Unattended};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::notices::Subscribers;
+#[cfg(feature = "postgres")]
+pub(crate) use self::notices::digest;
+pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
 pub(crate) use self::requests::page_of;
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, ForkSession,
@@ -192,6 +198,19 @@ pub trait SessionStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Unattended>, SessionError>> + Send {
         let _ = request;
         async { Err(unsupported(CLAIMS)) }
+    }
+
+    /// Notices of commits, whichever process makes them: hints to look, for those who follow sessions or recover runs. A
+    /// store may notify late, in vain, or not at all; whoever listens looks now and then by itself.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`] by a store that does not notify.
+    fn notices(
+        &self,
+        request: WatchStore,
+    ) -> impl Future<Output = Result<StoreNotices, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported("notices of commits")) }
     }
 
     /// Claims a session for a worker. A worker that already holds the claim gets a new one, with another

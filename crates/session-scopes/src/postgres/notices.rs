@@ -1,0 +1,194 @@
+//! Notices by `LISTEN` and `NOTIFY`: sent after the commit, those of some milliseconds together, never inside of a
+//! transaction, where they would make all commits of the database wait for each other.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio_postgres::{AsyncMessage, Config};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::ids::SessionKey;
+use crate::store::{StoreNotice, StoreNotices, Subscribers, digest};
+
+/// How long notices are collected.
+const COLLECTED: Duration = Duration::from_millis(20);
+
+/// How many sessions a notice names: a payload has 8,000 bytes.
+const MOST: usize = 400;
+
+/// How long the listener waits before it connects again, and how often it looks whether anybody listens.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The notices of a store.
+pub(super) struct Board {
+    pool: Pool,
+    config: Config,
+    tls: MakeRustlsConnect,
+    told: Arc<Mutex<Told>>,
+    subscribers: Subscribers,
+    is_heard: Arc<Mutex<bool>>,
+}
+
+/// What is told next.
+#[derive(Default)]
+struct Told {
+    sessions: BTreeSet<u64>,
+    has_work: bool,
+    is_scheduled: bool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Board {
+    pub(super) fn new(pool: Pool, config: Config, tls: MakeRustlsConnect) -> Self {
+        let (told, is_heard) = (Arc::default(), Arc::default());
+        Board { pool, config, tls, told, subscribers: Subscribers::default(), is_heard }
+    }
+
+    /// Tells all processes soon that something was committed in a session.
+    pub(super) fn tell(&self, key: &SessionKey, has_work: bool) {
+        let mut told = locked(&self.told);
+        told.sessions.insert(digest(key));
+        told.has_work |= has_work;
+        if !std::mem::replace(&mut told.is_scheduled, true) {
+            let scheduled = Scheduled(Arc::clone(&self.told));
+            tokio::spawn(send(scheduled, self.pool.clone()));
+        }
+    }
+
+    /// The notices from now on, by one connection for all who listen.
+    pub(super) fn listen(&self) -> StoreNotices {
+        let notices = self.subscribers.subscribe();
+        let mut is_heard = locked(&self.is_heard);
+        if !std::mem::replace(&mut *is_heard, true) {
+            let hearing = Hearing(Arc::clone(&self.is_heard));
+            let (config, tls) = (self.config.clone(), self.tls.clone());
+            tokio::spawn(hear(hearing, config, tls, self.subscribers.clone()));
+        }
+        notices
+    }
+}
+
+/// Notices that are to be sent. If their task ends before, the next one is scheduled anew.
+struct Scheduled(Arc<Mutex<Told>>);
+
+impl Drop for Scheduled {
+    fn drop(&mut self) {
+        locked(&self.0).is_scheduled = false;
+    }
+}
+
+async fn send(scheduled: Scheduled, pool: Pool) {
+    tokio::time::sleep(COLLECTED).await;
+    let told = std::mem::take(&mut *locked(&scheduled.0));
+    // What is committed from now on is told next time.
+    drop(scheduled);
+    let payload = payload(&told);
+    let sent = async {
+        let connection = pool.get().await.map_err(|error| error.to_string())?;
+        let sent = connection.execute("SELECT pg_notify('stepfold', $1)", &[&payload]).await;
+        sent.map_err(|error| error.to_string())
+    };
+    // Those who listen look by themselves, too.
+    if let Err(error) = sent.await {
+        tracing::debug!(error, "a notice could not be sent");
+    }
+}
+
+/// `w` if work is left, and the sessions; no sessions if there are too many of them.
+fn payload(told: &Told) -> String {
+    let mut payload = String::from(if told.has_work { "w" } else { "" });
+    if told.sessions.len() <= MOST {
+        for session in &told.sessions {
+            // Writing to a string cannot fail.
+            let _ = write!(payload, ",{session:x}");
+        }
+    }
+    payload
+}
+
+fn notice(payload: &str) -> StoreNotice {
+    let mut parts = payload.split(',');
+    let has_work = parts.next() == Some("w");
+    let sessions: Vec<u64> = parts.filter_map(|part| u64::from_str_radix(part, 16).ok()).collect();
+    if sessions.is_empty() { StoreNotice::anything() } else { StoreNotice::of(sessions, has_work) }
+}
+
+/// The task that listens.
+struct Hearing(Arc<Mutex<bool>>);
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        *locked(&self.0) = false;
+    }
+}
+
+async fn hear(_hearing: Hearing, config: Config, tls: MakeRustlsConnect, subscribers: Subscribers) {
+    while subscribers.are_there() {
+        if let Err(error) = hear_once(&config, &tls, &subscribers).await {
+            tracing::debug!(%error, "the connection for notices ended");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Listens until the connection ends, or nobody is left.
+async fn hear_once(
+    config: &Config,
+    tls: &MakeRustlsConnect,
+    subscribers: &Subscribers,
+) -> Result<(), tokio_postgres::Error> {
+    let (client, mut connection) = config.connect(tls.clone()).await?;
+    let mut begins = pin!(client.batch_execute("LISTEN stepfold"));
+    let mut has_begun = false;
+    loop {
+        tokio::select! {
+            begun = &mut begins, if !has_begun => {
+                begun?;
+                has_begun = true;
+                // Whatever was told before is unknown.
+                subscribers.tell(&StoreNotice::anything());
+            }
+            message = poll_fn(|context| connection.poll_message(context)) => match message.transpose()? {
+                Some(AsyncMessage::Notification(told)) => {
+                    subscribers.tell(&notice(told.payload()));
+                }
+                Some(_) => {}
+                None => return Ok(()),
+            },
+            () = tokio::time::sleep(PAUSE) => {
+                if !subscribers.are_there() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_survive_their_payload() {
+        let key = |id: &str| SessionKey::new("app", "ada", id).unwrap();
+        let mut told = Told { has_work: true, ..Told::default() };
+        told.sessions.extend([digest(&key("s1")), digest(&key("s2"))]);
+        let heard = notice(&payload(&told));
+        assert!(heard.has_work() && heard.may_concern(&key("s2")) && !heard.may_concern(&key("s3")));
+        told.has_work = false;
+        assert!(!notice(&payload(&told)).has_work());
+        told.sessions.extend(0..MOST as u64);
+        let heard = notice(&payload(&told));
+        assert!(heard.may_concern(&key("s3")), "too many to be named are all");
+        told.sessions = (0..MOST as u64).map(|session| u64::MAX - session).collect();
+        assert!(payload(&told).len() < 8_000);
+    }
+}

@@ -1,0 +1,139 @@
+//! Notices that something was committed, in this process or another one: a hint to look, which may come late, in vain, or
+//! not at all.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::ids::SessionKey;
+
+/// A request for [notices](crate::SessionStore::notices).
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct WatchStore;
+
+impl WatchStore {
+    /// All notices of a store.
+    pub const fn new() -> Self {
+        WatchStore
+    }
+}
+
+/// A notice of commits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreNotice {
+    /// The digests of the keys of the sessions; none if it may be any.
+    sessions: Option<Arc<[u64]>>,
+    has_work: bool,
+}
+
+impl StoreNotice {
+    /// Something may have happened in any session.
+    pub const fn anything() -> Self {
+        StoreNotice { sessions: None, has_work: true }
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn of(sessions: impl IntoIterator<Item = u64>, has_work: bool) -> Self {
+        StoreNotice { sessions: Some(sessions.into_iter().collect()), has_work }
+    }
+
+    /// Whether it may be about this session.
+    pub fn may_concern(&self, key: &SessionKey) -> bool {
+        self.sessions.as_ref().is_none_or(|sessions| sessions.contains(&digest(key)))
+    }
+
+    /// Whether work may be left that no worker has: messages were accepted, or a run was given up.
+    pub const fn has_work(&self) -> bool {
+        self.has_work
+    }
+}
+
+/// The same in every process (FNV-1a).
+pub(crate) fn digest(key: &SessionKey) -> u64 {
+    let parts = [key.app.as_str(), key.user.as_str(), key.id.as_str()];
+    let bytes = parts.into_iter().flat_map(|part| part.bytes().chain([0xff]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Notices of a store, until it is dropped.
+pub struct StoreNotices(Box<dyn Notices>);
+
+impl StoreNotices {
+    /// Notices from wherever they come.
+    pub fn new(notices: impl Notices + 'static) -> Self {
+        StoreNotices(Box::new(notices))
+    }
+
+    /// The next notice; `None` if there are no more.
+    pub async fn next(&mut self) -> Option<StoreNotice> {
+        poll_fn(|context| Pin::new(&mut *self.0).poll_notice(context)).await
+    }
+}
+
+impl fmt::Debug for StoreNotices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreNotices").finish_non_exhaustive()
+    }
+}
+
+/// A source of notices: implemented by stores, polled by [`StoreNotices`].
+pub trait Notices: Send + Unpin {
+    /// The next notice; `None` if there are no more.
+    fn poll_notice(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<StoreNotice>>;
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod subscribers {
+    use std::pin::Pin;
+    use std::sync::{Arc, Mutex, PoisonError};
+    use std::task::{Context, Poll};
+
+    use tokio::sync::mpsc;
+
+    use super::{Notices, StoreNotice, StoreNotices};
+
+    /// How many notices wait for a slow subscriber. More are dropped: it has enough to look at.
+    const KEPT: usize = 256;
+
+    /// Those who get the notices of a store.
+    #[derive(Clone, Default)]
+    pub(crate) struct Subscribers(Arc<Mutex<Vec<mpsc::Sender<StoreNotice>>>>);
+
+    impl Subscribers {
+        pub(crate) fn subscribe(&self) -> StoreNotices {
+            let (sender, receiver) = mpsc::channel(KEPT);
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+            StoreNotices::new(Subscription(receiver))
+        }
+
+        /// Tells all; whether anybody is left.
+        pub(crate) fn tell(&self, notice: &StoreNotice) -> bool {
+            let mut senders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            senders.retain(|sender| {
+                !matches!(sender.try_send(notice.clone()), Err(mpsc::error::TrySendError::Closed(_)))
+            });
+            !senders.is_empty()
+        }
+
+        /// Whether anybody is left.
+        pub(crate) fn are_there(&self) -> bool {
+            let mut senders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            senders.retain(|sender| !sender.is_closed());
+            !senders.is_empty()
+        }
+    }
+
+    struct Subscription(mpsc::Receiver<StoreNotice>);
+
+    impl Notices for Subscription {
+        fn poll_notice(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<StoreNotice>> {
+            self.0.poll_recv(context)
+        }
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::subscribers::Subscribers;
