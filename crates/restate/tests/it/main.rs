@@ -10,6 +10,7 @@
 )]
 
 mod balancer;
+mod exam;
 mod interop;
 mod server;
 mod world;
