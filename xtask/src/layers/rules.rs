@@ -152,9 +152,15 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["reqwest", "hyper", "ureq", "isahc", "curl", "attohttpc", "async-openai"],
         reach: Reach::Tree,
-        // The server has it through rmcp, whose features `mcp` turns on for both.
+        // The server serves with it; and through rmcp, whose features `mcp` turns on for both.
         allowed: &[PROVIDERS, OTEL, MCP, SERVER, FACADE, CLI, EXAMPLES],
         reason: "only providers, clients of MCP servers and exporters of spans talk to the network",
+    },
+    Fence {
+        libraries: &["axum", "axum-core"],
+        reach: Reach::Tree,
+        allowed: &[SERVER, FACADE, CLI, EXAMPLES],
+        reason: "agents are served over HTTP in one place",
     },
     Fence {
         libraries: &["rmcp"],

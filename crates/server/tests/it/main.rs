@@ -8,4 +8,5 @@
     reason = "a helper of a test fails the test, and takes what reads best"
 )]
 
+mod http;
 mod mcp;
