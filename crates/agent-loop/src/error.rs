@@ -11,6 +11,7 @@ use stepfold_state_core::state::{Issue, Issues, StateError};
 use thiserror::Error as ThisError;
 
 use crate::decisions::DecisionError;
+use crate::edit::EditError;
 
 /// An error of building an agent. All faults are listed.
 #[derive(ThisError)]
@@ -106,6 +107,9 @@ pub enum FeedError {
     /// Decisions were rejected.
     #[error(transparent)]
     Decision(#[from] DecisionError),
+    /// An edit was rejected.
+    #[error(transparent)]
+    Edit(#[from] EditError),
     /// The route after a node failed: it names no node, or its function failed.
     #[error("route after {node} failed: {words}")]
     Route {

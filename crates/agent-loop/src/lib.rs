@@ -119,6 +119,7 @@ mod approval;
 mod decisions;
 mod digest;
 mod driver;
+mod edit;
 mod error;
 mod exit;
 mod observe;
@@ -150,6 +151,7 @@ pub use crate::agent::{
 pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision, Question};
 pub use crate::decisions::{DecisionError, Decisions};
 pub use crate::driver::{RunBuilder, RunStream};
+pub use crate::edit::{Edit, EditError, ValueEdit};
 pub use crate::error::{AgentError, FeedError, StartError};
 pub use crate::exit::{Breakpoint, Exit, Pause};
 pub use crate::observe::{DynObserver, Observer, ObserverError, RunEvent, Traces};

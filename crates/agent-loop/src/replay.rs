@@ -16,6 +16,7 @@ use stepfold_tools::ToolsetError;
 use crate::agent::HookPoint;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Decisions;
+use crate::edit::Edit;
 use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::observe::{Observer, ObserverError, RunEvent};
@@ -257,8 +258,8 @@ impl Replay {
 /// The event that the run makes of what came from outside when the recorded one was made.
 fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     let refused = |error| Box::new(Difference::Refused(error));
-    // What was to be condensed is told by all of the conversation.
-    if run.is_pruned() && matches!(recorded.kind, EventKind::Summarized { .. }) {
+    // What was to be condensed is told by all of the conversation, and so is which results there were.
+    if run.is_pruned() && matches!(recorded.kind, EventKind::Summarized { .. } | EventKind::Edited { .. }) {
         return Ok(recorded.clone());
     }
     recorded.whole_outcomes().map_err(refused)?;
@@ -656,13 +657,19 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
             let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
             Answer::Decisions(Decisions { decisions: decisions.clone(), by, idempotency_key })
         }
+        (EventKind::Edited { .. }, _) => Answer::Edit(Edit::of(event)?),
         (EventKind::Cancelled, _) => Answer::Cancelled,
         (EventKind::TimedOut, _) => Answer::TimedOut,
         (EventKind::Planned { .. }, Need::Superstep) => Answer::Plan,
         // Where items run side by side, one may be under way or wait while another gets on.
         (
             _,
-            Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval | Need::Hook(HookPoint::AfterTool),
+            Need::Calls
+            | Need::Nodes
+            | Need::Interrupted
+            | Need::Approval
+            // After an edit, hooks look again at calls while others are under way.
+            | Need::Hook(HookPoint::AfterTool | HookPoint::BeforeTool),
         ) => {
             return answer_of_item(event, run);
         }

@@ -75,6 +75,15 @@ impl Planner for Shape {
         write.key() == keys::EXECUTION_COUNTS.name()
     }
 
+    /// The counts, and the tasks where it tracks any.
+    fn keeps(&self, key: &str) -> bool {
+        let is_of_counts = key == keys::EXECUTION_COUNTS.name()
+            || key == keys::CURRENT_NODE.name()
+            || key == keys::ROUTER_DECISION.name();
+        let is_of_tasks = key == keys::TASKS.name() || key == keys::OVERALL_PROGRESS.name();
+        is_of_counts || (is_of_tasks && self.nodes.iter().any(|node| node.is_tracked))
+    }
+
     fn merged(
         &self,
         before: &State,

@@ -100,6 +100,9 @@ mod attend;
 mod claim;
 mod closing;
 mod compare;
+mod complete;
+#[cfg(feature = "contract")]
+pub mod contract;
 mod decided;
 mod error;
 mod follow;
@@ -117,6 +120,7 @@ mod process;
 mod record;
 mod recover;
 mod remedy;
+mod remote;
 mod replay;
 mod report;
 mod resume;

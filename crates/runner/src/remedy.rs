@@ -63,6 +63,8 @@ impl RunnerError {
             | RunnerError::Withdrawn { .. }
             | RunnerError::NothingToResume { .. }
             | RunnerError::InvalidId { .. }
+            | RunnerError::InvalidToken { .. }
+            | RunnerError::NotAwaited { .. }
             | RunnerError::Diverged { .. } => Remedy::Never,
         }
     }

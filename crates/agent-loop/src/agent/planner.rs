@@ -58,6 +58,11 @@ pub trait Planner: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether the plan keeps the values of a key by itself, so that an [edit](crate::Edit) of them is refused.
+    fn keeps(&self, _key: &str) -> bool {
+        false
+    }
+
     /// The writes of a branch, merged into the state that those before it have left; none of them, if one cannot be
     /// merged. `before` is the state on which the superstep began.
     ///

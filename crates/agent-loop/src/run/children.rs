@@ -66,7 +66,7 @@ impl<'a> Inside<'a> {
         }
     }
 
-    fn shares_write(self, outer: &Schema, write: &Write) -> bool {
+    pub(super) fn shares_write(self, outer: &Schema, write: &Write) -> bool {
         match self {
             Inside::Branch(inside) => inside.shares_write(outer, write),
             Inside::Call(inside) => inside.shares_write(write),
@@ -153,9 +153,7 @@ impl Run {
 
     /// The runs inside derive their keys from this one, and what they may spend.
     pub(super) fn pass_on(&mut self) {
-        let Phase::Working(work) = &self.phase else { return };
-        let places: Vec<usize> = (0..work.items.len()).filter(|place| self.has_child(*place)).collect();
-        for place in places {
+        for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
             child.run = match (child.run, self.task(place)) {
                 (ChildRun::Run(run), Some(task)) => ChildRun::Run(Box::new(self.with_inside(task, *run))),
@@ -165,16 +163,21 @@ impl Run {
         }
     }
 
+    pub(super) fn places_of_children(&self) -> Vec<usize> {
+        let items = self.work().map_or(0, |work| work.items.len());
+        (0..items).filter(|place| self.has_child(*place)).collect()
+    }
+
     fn has_child(&self, place: usize) -> bool {
         self.item(place).is_some_and(|item| item.child.is_some())
     }
 
-    fn take_child(&mut self, place: usize) -> Option<Box<Child>> {
+    pub(super) fn take_child(&mut self, place: usize) -> Option<Box<Child>> {
         let Phase::Working(work) = &mut self.phase else { return None };
         work.items.change(place, |item| item.child.take())?
     }
 
-    fn put_child(&mut self, place: usize, child: Box<Child>) {
+    pub(super) fn put_child(&mut self, place: usize, child: Box<Child>) {
         if let Phase::Working(work) = &mut self.phase {
             work.items.change(place, |item| item.child = Some(child));
         }
@@ -219,6 +222,10 @@ impl Run {
             child.events.push(event.clone());
             return Ok(Vec::new());
         };
+        if let (EventKind::Edited { .. }, ChildRun::Run(_)) = (&event.kind, &child.run) {
+            self.edit_child(place, child, event, folding);
+            return Ok(Vec::new());
+        }
         let mut run = match std::mem::take(&mut child.run) {
             ChildRun::Run(run) => run,
             _ => Box::new(self.new_child(task, event, folding)?),
@@ -281,10 +288,8 @@ impl Run {
     /// Puts their agents to the runs inside that wait for that: those that were loaded, and those whose agents are among
     /// tools that were not known. Gives what has changed of the agents.
     pub(super) fn revive(&mut self) -> Result<Vec<String>, LoadError> {
-        let Phase::Working(work) = &self.phase else { return Ok(Vec::new()) };
-        let places: Vec<usize> = (0..work.items.len()).filter(|place| self.has_child(*place)).collect();
         let mut differences = Vec::new();
-        for place in places {
+        for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
             let (is_kept, unknown) = self.revive_child(place, &mut child, &mut differences)?;
             self.unknown.extend(unknown);

@@ -9,6 +9,7 @@ use stepfold_state_core::state::Delta;
 use stepfold_tools::{CallFailure, CallStatus};
 
 use super::call_ids::CallIds;
+use super::edited::after_edit;
 use super::event::{Event, EventKind, Fate, OutputFate};
 use super::feed::{broken_off_call, hooked_outcome};
 use super::machine::{Approved, Phase, Run};
@@ -64,6 +65,7 @@ impl Run {
         self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
         self.note_ids(event);
         self.note_decisions(&event.kind);
+        self.note_edit(event, folding);
         self.unknown.extend(unknown.into_iter().chain(unknown_inside));
         match (&event.kind, folding) {
             (_, Folding::CatchUp) => self.is_lost = true,
@@ -127,6 +129,7 @@ impl Run {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
                 !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
+            (EventKind::Edited { results, .. }, _) => self.may_be_edited() && self.has_results(results),
             (kind, Phase::Working(work)) => fits_work(work, kind),
             (EventKind::Cancelled | EventKind::TimedOut, phase) => {
                 !matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_))
@@ -189,6 +192,7 @@ impl Run {
                 let asker = self.asker_of(key_prefix.as_deref());
                 Phase::Working(self.after_decisions(work, reply, decisions, &asker))
             }
+            (EventKind::Edited { .. }, phase) => after_edit(event, phase, reply),
             (EventKind::Planned { exit: Some(exit), .. }, Phase::Working(_)) => Phase::Leaving(exit.clone()),
             (EventKind::Answered(_), Phase::Working(work)) => Phase::Working(after_outcomes(work, outcomes)),
             (kind, Phase::Working(work)) => after_work(work, reply, kind),
@@ -199,7 +203,7 @@ impl Run {
         }
     }
 
-    fn show(&mut self, instructions: Option<String>, view: stepfold_trim::View, log: &Transcript) {
+    pub(super) fn show(&mut self, instructions: Option<String>, view: stepfold_trim::View, log: &Transcript) {
         let window = self.agent.config().window.as_ref();
         self.prompt = Prompt::new(instructions, view, window, log, self.tally.turn_start);
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
+use stepfold_state_core::chat::{FinishReason, Message, ToolResult, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, StateError};
 
 use super::recorded::{AnsweredItem, RecordedCall};
@@ -189,6 +189,22 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key_prefix: Option<String>,
     },
+    /// Values or results were changed from outside, while the run was paused. The values are the writes of the event.
+    Edited {
+        /// The new results of calls, by their ids. Those of closed steps replace their messages in the conversation, and
+        /// those of the open step the outcomes of its calls.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        results: Vec<ToolResult>,
+        /// Whether the summary is dropped: a result has changed that it replaces.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        drops_summary: bool,
+        /// Who made the edit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
+        /// The key under which the same edit may be sent again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idempotency_key: Option<String>,
+    },
     /// Calls need an approval: the rule has changed since the reply, or they were approved with other values from the
     /// state than they would run with.
     Asked {
@@ -318,8 +334,57 @@ impl Event {
         if let Some(transcript) = &self.rewrite {
             state.replace_messages(transcript.clone());
         }
+        if !self.edited_results().is_empty() {
+            let mut log = state.messages().clone();
+            self.replace_results(&mut log);
+            state.replace_messages(log);
+        }
         for message in &self.messages {
             state.push_message(Arc::clone(message));
+        }
+    }
+
+    /// The results of calls that an [edit](EventKind::Edited) changes; none of other events.
+    pub fn edited_results(&self) -> &[ToolResult] {
+        match &self.kind {
+            EventKind::Edited { results, .. } => results,
+            _ => &[],
+        }
+    }
+
+    /// Whether the summary of the conversation is dropped, because an edit has changed what it stands for.
+    pub const fn drops_summary(&self) -> bool {
+        matches!(self.kind, EventKind::Edited { drops_summary: true, .. })
+    }
+
+    /// Puts the results of an [edit](EventKind::Edited) in place of those in a conversation, as far as it has them. For a
+    /// host that folds the conversation by itself; [`fold`](Event::fold) does it as well.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Answer, Edit, Input, Run};
+    /// use stepfold_state_core::chat::Transcript;
+    /// use stepfold_state_core::state::State;
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: 12")?).build()?;
+    /// let mut log: Transcript = "user: count\nassistant: > c1 count()\ntool c1: 3\nassistant: 3".parse()?;
+    /// let mut state = State::new(agent.schema());
+    /// state.replace_messages(log.clone());
+    /// let mut run = Run::new(&agent, Input::on(state).say("sure?"), "run-1")?;
+    /// run.commit(run.feed(Answer::Begin, Duration::ZERO)?)?;
+    ///
+    /// let edited = run.feed(Answer::Edit(Edit::new().result("c1", 12)), Duration::ZERO)?;
+    /// edited.replace_results(&mut log);
+    /// assert_eq!(log.get(2).unwrap().tool_result().unwrap().text(), "12");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn replace_results(&self, log: &mut Transcript) {
+        for result in self.edited_results() {
+            if let Some(index) = place_of_result(log, result.call_id()) {
+                log.replace(index, Message::tool(result.clone()));
+            }
         }
     }
 
@@ -364,6 +429,7 @@ impl Event {
             EventKind::Steered => "steered",
             EventKind::Replied { .. } => "replied",
             EventKind::Decided { .. } => "decided",
+            EventKind::Edited { .. } => "edited",
             EventKind::Asked { .. } => "asked",
             EventKind::Started { .. } => "started",
             EventKind::Answered(_) => "answered",
@@ -377,7 +443,15 @@ impl Event {
     }
 }
 
-/// For what goes without saying.
+/// Where the result of a call is in a conversation.
+pub(super) fn place_of_result(log: &Transcript, call_id: &str) -> Option<usize> {
+    let is_it =
+        |message: &Arc<Message>| message.tool_result().is_some_and(|result| result.call_id() == call_id);
+    let from_end = log.iter().rev().position(is_it)?;
+    Some(log.len() - 1 - from_end)
+}
+
+/// Whether a value is the default, which is not stored.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -21,6 +21,7 @@ use super::work::{Item, ItemOutcome, ItemState, Work, WorkOutcome};
 use crate::agent::{HookPoint, HookVerdict, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::ApprovalRequest;
 use crate::decisions::Decisions;
+use crate::edit::Edit;
 use crate::error::{FeedError, StartError};
 use crate::exit::Exit;
 use crate::planned::{Next, NodeOutcome, NodeStatus, Planned};
@@ -46,6 +47,8 @@ pub enum Answer {
     Reply(Reply),
     /// Decisions about pending requests. They may be some of those needed.
     Decisions(Decisions),
+    /// Values or results are changed from outside. Taken after the beginning and before the end, whatever the run needs.
+    Edit(Edit),
     /// Calls that [need an approval](Run::calls_to_ask) now.
     Ask(Vec<(usize, Fate)>),
     /// Calls or branches that must not run twice are about to start; by their places.
@@ -90,6 +93,7 @@ impl Answer {
             Answer::Steer(_) => "a message",
             Answer::Reply(_) => "a reply",
             Answer::Decisions(_) => "decisions",
+            Answer::Edit(_) => "an edit",
             Answer::Ask(_) => "calls to ask about",
             Answer::Started(_) => "started calls",
             Answer::Inner { .. } => "a commit of a run inside",
@@ -194,6 +198,7 @@ impl Run {
                 self.replied(reply, last.is_some(), elapsed)
             }
             (Answer::Decisions(decisions), Phase::Working(work)) => self.decided(work, decisions, elapsed),
+            (Answer::Edit(edit), _) => self.edited(&edit, elapsed),
             (Answer::Plan, Phase::Working(work)) => self.planned(work, elapsed),
             (Answer::Interrupted, Phase::Working(work)) => self.interrupted(work, elapsed),
             (Answer::Outcomes(outcomes), Phase::Working(work)) => self.answered(work, outcomes, elapsed),

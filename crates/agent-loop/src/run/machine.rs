@@ -1,5 +1,6 @@
 //! What a run is, and what it needs next: a pure function of where it is.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -469,7 +470,7 @@ impl Run {
     }
 
     /// The items of an open step of calls, each with its call.
-    fn calls_at_work(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
+    pub(super) fn calls_at_work(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
         let items = self.work().filter(|work| work.calls().is_some()).map(|work| &*work.items);
         let calls = items.unwrap_or_default().iter().zip(self.calls()).enumerate();
         calls.map(|(place, (item, call))| (place, item, call))
@@ -774,6 +775,11 @@ impl Run {
             return None;
         }
         messages.find(|message| message.role() == Role::Assistant)
+    }
+
+    /// The text of the last reply; empty if there is no reply.
+    pub fn text(&self) -> Cow<'_, str> {
+        self.reply().map(|reply| reply.text()).unwrap_or_default()
     }
 
     /// A digest of the state and the conversation. Two runs with the same digest ended the same: a replay

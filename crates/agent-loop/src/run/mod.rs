@@ -10,6 +10,7 @@ mod call_ids;
 mod children;
 mod close;
 mod commit;
+mod edited;
 mod event;
 mod feed;
 mod file;

@@ -58,6 +58,22 @@ impl Transcript {
         self
     }
 
+    /// Replaces the message at an index; returns whether there is one. O(1).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::{Message, Transcript};
+    ///
+    /// let mut transcript: Transcript = "user: one\nassistant: 1".parse()?;
+    /// assert!(transcript.replace(1, Message::assistant("one")));
+    /// assert!(!transcript.replace(2, Message::assistant("two")));
+    /// assert_eq!(transcript.to_string(), "user:      one\nassistant: one\n");
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn replace(&mut self, index: usize, message: impl Into<Arc<Message>>) -> bool {
+        self.0.set(index, message.into())
+    }
+
     /// The number of messages.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -24,6 +24,7 @@ mod questions;
 
 mod build;
 mod decision_times;
+mod edits;
 mod golden;
 mod history;
 mod nested;

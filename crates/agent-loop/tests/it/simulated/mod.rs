@@ -2,6 +2,7 @@
 
 mod agents;
 mod common;
+pub(crate) mod edited;
 mod examples;
 mod laws;
 mod scenarios;
@@ -10,8 +11,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::test_kit::{Executions, Script, Simulated, Simulator};
+use stepfold_agent_loop::{Agent, ApprovalRequest};
 
 use common::{block_on, config, kind};
 use scenarios::Scenario;
@@ -89,6 +90,52 @@ fn an_agent_that_is_a_tool_comes_to_the_same() {
         panic!("{error}");
     }
     assert!(cases < 16 || interrupted.get() > 0);
+}
+
+/// Somebody edits values and results while the run is paused, at any of its events.
+#[test]
+fn a_run_that_is_edited_anywhere_is_folded_stored_and_replayed() {
+    let made = std::cell::Cell::new((0, 0, 0));
+    let mut runner = TestRunner::new(config());
+    let result = runner.run(&(scenarios::scenario(), edited::pauses()), |(scenario, pauses)| {
+        let agent = agents::agent(&scenario, &Executions::new());
+        let seed = scenario.seed;
+        let decide = move |request: &ApprovalRequest| agents::decision(seed, request);
+        let edits = block_on(edited::check(&agent, agents::input(&scenario), decide, &pauses));
+        let edits = edits.map_err(TestCaseError::fail)?;
+        let (values, results, refused) = made.get();
+        made.set((values + edits.values, results + edits.results, refused + edits.refused));
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let (values, results, refused) = made.get();
+    assert!(
+        values > 10 && results > 10 && refused > 10,
+        "{values} values, {results} results, {refused} refused"
+    );
+}
+
+/// The same of an agent that is a tool of another one, with which it shares keys that are edited while it is under way.
+#[test]
+fn an_agent_around_others_that_is_edited_anywhere_is_folded_stored_and_replayed() {
+    let cases = (config().cases / 8).max(1);
+    let mut runner = TestRunner::new(Config { cases, ..config() });
+    let result = runner.run(&(scenarios::scenario(), edited::pauses()), |(scenario, pauses)| {
+        let clerk = agents::agent(&scenario, &Executions::new()).as_tool("clerk", "Works.");
+        let clerk = clerk.share(["log", "count", "last"]).build().unwrap();
+        let model = Script::parse(
+            "assistant: > c1 clerk(task=\"a\")   > c2 clerk(task=\"b\")\nassistant: > c3 clerk(task=\"c\")\nassistant: done",
+        );
+        let agent = Agent::builder(model.unwrap()).schema(agents::schema()).tools([clerk]).build().unwrap();
+        let seed = scenario.seed;
+        let decide = move |request: &ApprovalRequest| agents::decision(seed, request);
+        block_on(edited::check(&agent, "go".into(), decide, &pauses)).map(drop).map_err(TestCaseError::fail)
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
 }
 
 const EXITS: [&str; 11] = [

@@ -20,7 +20,7 @@ use stepfold_tools::CancellationToken;
 use tokio::sync::oneshot;
 
 use super::graph_plans::{self, GraphPlan};
-use super::{agents, block_on, config, graphs, kind};
+use super::{agents, block_on, config, edited, graphs, kind};
 
 fn simulate(plan: &GraphPlan) -> Result<Simulated, String> {
     let executions = Executions::new();
@@ -66,6 +66,25 @@ fn a_graph_that_is_ended_anywhere_comes_to_the_same() {
         assert!(missing.is_empty(), "never generated: {missing:?}; of {enough} graphs: {seen:#?}");
         assert!(seen["interrupted"] > 0);
     }
+}
+
+/// Values are edited while nodes wait or have begun, also with agents and graphs inside of them.
+#[test]
+fn a_graph_that_is_edited_anywhere_is_folded_stored_and_replayed() {
+    let values = std::cell::Cell::new(0);
+    let mut runner = TestRunner::new(cases(4));
+    let result = runner.run(&(graph_plans::graph(), edited::pauses()), |(plan, pauses)| {
+        let graph = graphs::graph(&plan, &Executions::new());
+        let seed = plan.seed;
+        let decide = move |request: &ApprovalRequest| agents::decision(seed, request);
+        let made = block_on(edited::check(graph.agent(), graphs::input(), decide, &pauses));
+        values.set(values.get() + made.map_err(TestCaseError::fail)?.values);
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    assert!(values.get() > 5);
 }
 
 const SEEN: [&str; 8] = [

@@ -6,6 +6,8 @@
 mod agents;
 #[path = "../../../../agent-loop/tests/it/simulated/common.rs"]
 mod common;
+#[path = "../../../../agent-loop/tests/it/simulated/edited.rs"]
+mod edited;
 mod graph_laws;
 mod graph_plans;
 mod graph_regressions;

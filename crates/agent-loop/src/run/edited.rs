@@ -1,0 +1,265 @@
+//! Edits from outside: from an edit to its event, and what the event changes beside values and messages.
+//!
+//! What calls of the open step have written is merged at the end of the step, over the edited values. Runs inside that
+//! have begun get the values that they share with this one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepfold_state_core::chat::{Message, ToolContent, ToolResult, Transcript};
+use stepfold_state_core::state::{Delta, Write};
+use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
+use stepfold_trim::View;
+
+use super::commit::Folding;
+use super::event::{Event, EventKind, place_of_result};
+use super::machine::{Phase, Run, call_in};
+use super::work::{Child, ChildRun, Item, ItemState, Plan, Work, WorkOutcome};
+use crate::edit::{Edit, EditError, replaces};
+use crate::error::FeedError;
+
+impl Run {
+    /// Whether an edit is taken where the run is: after its beginning, and before its end.
+    pub(super) const fn may_be_edited(&self) -> bool {
+        !matches!(&self.phase, Phase::Fresh(_) | Phase::Closing(_) | Phase::Done(_))
+    }
+
+    /// The event of an edit.
+    pub(super) fn edited(&self, edit: &Edit, elapsed: Duration) -> Result<Event, FeedError> {
+        if !self.may_be_edited() {
+            return Err(self.not_needed("an edit"));
+        }
+        if edit.is_empty() {
+            return Err(EditError::Empty.into());
+        }
+        let delta = self.edited_values(edit)?;
+        let results = self.edited_results(&edit.results)?;
+        let drops_summary = results.iter().any(|result| self.is_summarized(result.call_id()));
+        let (by, idempotency_key) = (edit.by.clone(), edit.idempotency_key.clone());
+        let kind = EventKind::Edited { results, drops_summary, by, idempotency_key };
+        Ok(Event { delta, ..Event::new(self.tally.steps, elapsed, kind) })
+    }
+
+    fn edited_values(&self, edit: &Edit) -> Result<Delta, EditError> {
+        let delta = edit.delta(self.state.schema())?;
+        let is_kept = |write: &&Write| self.planner().is_some_and(|planner| planner.keeps(write.key()));
+        if let Some(write) = delta.iter().find(is_kept) {
+            return Err(EditError::Reserved { key: write.key().to_owned() });
+        }
+        if !delta.is_empty() {
+            self.state.clone().apply(&delta)?;
+        }
+        Ok(delta)
+    }
+
+    fn edited_results(&self, results: &[(String, ToolContent)]) -> Result<Vec<ToolResult>, EditError> {
+        let mut edited: Vec<ToolResult> = Vec::with_capacity(results.len());
+        for (id, content) in results {
+            if edited.iter().any(|earlier| earlier.call_id() == id) {
+                return Err(EditError::Duplicate { id: id.clone() });
+            }
+            edited.push(ToolResult::new(id, self.tool_answered(id)?, content.clone()));
+        }
+        Ok(edited)
+    }
+
+    /// The tool of a call that has a result.
+    fn tool_answered(&self, id: &str) -> Result<&str, EditError> {
+        let log = self.transcript();
+        let result = place_of_result(log, id).and_then(|index| log.get(index)?.tool_result());
+        if let Some(result) = result {
+            return Ok(result.name());
+        }
+        let open = self.calls_at_work().find(|(_, _, call)| call.id == id);
+        let Some((_, item, call)) = open else {
+            return Err(EditError::UnknownCall { id: id.to_owned(), known: self.answered_ids().collect() });
+        };
+        match why_unanswered(item) {
+            None => Ok(&call.name),
+            Some(why) => Err(EditError::NotAnswered { id: id.to_owned(), why }),
+        }
+    }
+
+    /// The ids of the calls of this run that have a result.
+    fn answered_ids(&self) -> impl Iterator<Item = &str> {
+        let closed = self.transcript().iter_from(self.tally.turn_start);
+        let closed = closed.filter_map(|message| Some(message.tool_result()?.call_id()));
+        let open = self.calls_at_work().filter(|(_, item, _)| item.is_done());
+        closed.chain(open.map(|(_, _, call)| call.id.as_str()))
+    }
+
+    /// Whether the model is shown a summary in place of the result of a call.
+    fn is_summarized(&self, id: &str) -> bool {
+        let (Some(summary), Some(index)) = (&self.summary, place_of_result(self.transcript(), id)) else {
+            return false;
+        };
+        !summary.view(self.transcript()).kept().contains(index)
+    }
+
+    /// Whether each of these results is of a call that has one. A pruned conversation may have lost some.
+    pub(super) fn has_results(&self, results: &[ToolResult]) -> bool {
+        let has = |result: &ToolResult| self.tool_answered(result.call_id()).is_ok();
+        results.iter().all(|result| self.is_pruned() || has(result))
+    }
+
+    /// What an edit changes beside the state; its event is folded into that already.
+    pub(super) fn note_edit(&mut self, event: &Event, folding: Folding) {
+        let EventKind::Edited { results, drops_summary, .. } = &event.kind else { return };
+        let is_of_result = |id: &str| results.iter().any(|result| result.call_id() == id);
+        self.unknown.retain(|call| !is_of_result(&call.id));
+        if self.tally.stopped_at == Some(self.tally.events - 1) {
+            // It has stopped here, and an edit does not bring it on.
+            self.tally.stopped_at = Some(self.tally.events);
+        }
+        let log = self.state.messages();
+        if results.iter().any(|result| place_of_result(log, result.call_id()).is_some()) {
+            // The step before had other results.
+            self.tally.repeats = self.tally.repeats.min(1);
+            self.show_edited(*drops_summary);
+        }
+        self.edit_inside(event, folding);
+    }
+
+    /// Shows the same messages of the log as before, as they are now.
+    fn show_edited(&mut self, drops_summary: bool) {
+        let (log, before) = (self.state.messages(), self.prompt.view());
+        let seen = beginning(log, before.kept().len() + before.dropped());
+        let view = if drops_summary {
+            self.summary = None;
+            self.agent.config().trim.view(&seen)
+        } else {
+            let (kept, summary) = (before.kept().clone(), before.summary().cloned());
+            View::assemble(&seen, kept, summary, before.reasons().to_vec())
+        };
+        let instructions = self.prompt.instructions().map(str::to_owned);
+        self.show(instructions, view, &seen);
+    }
+
+    /// Gives an edit of shared values to the runs inside.
+    fn edit_inside(&mut self, event: &Event, folding: Folding) {
+        if event.delta.is_empty() {
+            return;
+        }
+        for place in self.places_of_children() {
+            let Some(mut child) = self.take_child(place) else { continue };
+            self.edit_child(place, &mut child, event, folding);
+            self.put_child(place, child);
+        }
+    }
+
+    /// Gives an edit to a run inside: as far as it shares the keys, and as an event of its own that is not recorded, since
+    /// it comes of that of the run around it. What it had written to a key that is set is not merged any more.
+    pub(super) fn edit_child(&self, place: usize, child: &mut Child, event: &Event, folding: Folding) {
+        let inside = self.task(place).and_then(|task| self.inside(task));
+        let (Some(inside), ChildRun::Run(run)) = (inside, &mut child.run) else {
+            // Its agent is not known yet.
+            child.events.push(event.clone());
+            return;
+        };
+        let is_shared = |write: &&Write| {
+            let schema = run.state.schema();
+            inside.shares_write(self.state.schema(), write) && schema.key(write.key()).is_some()
+        };
+        // Values that are there by now have what was merged.
+        let is_new = |write: &&Write| folding == Folding::Live || is_set(write);
+        let delta: Delta = event.delta.iter().filter(is_shared).filter(is_new).cloned().collect();
+        if delta.is_empty() || !run.may_be_edited() {
+            return;
+        }
+        let is_overwritten =
+            |write: &Write| delta.iter().any(|edited| is_set(edited) && edited.key() == write.key());
+        let writes = std::mem::take(&mut child.writes);
+        child.writes = writes.into_iter().filter(|write| !is_overwritten(write)).collect();
+        let kind =
+            EventKind::Edited { results: Vec::new(), drops_summary: false, by: None, idempotency_key: None };
+        let edited = Event { delta, ..Event::new(run.tally.steps, run.tally.elapsed, kind) };
+        let (is_taken_up, is_lost) = (run.is_taken_up, run.is_lost);
+        // One that does not fit its schema stays with the run around it.
+        let _ = run.commit(edited);
+        (run.is_taken_up, run.is_lost) = (is_taken_up, is_lost);
+    }
+}
+
+/// Where an edit leads. Hooks before the model and before tools look again at what they have seen.
+pub(super) fn after_edit(event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
+    let EventKind::Edited { results, drops_summary, .. } = &event.kind else { return phase };
+    match phase {
+        Phase::Asking { last: None, .. } if *drops_summary => Phase::Condensing { gave_up: false },
+        Phase::Asking { last, .. } => Phase::Asking { is_hooked: false, last },
+        Phase::Working(work) => Phase::Working(after_edit_of_work(work, reply, results)),
+        phase => phase,
+    }
+}
+
+/// Whether a write leaves nothing of the value that was there.
+fn is_set(write: &Write) -> bool {
+    write.handler().is_none_or(replaces)
+}
+
+/// The first messages of a log.
+fn beginning(log: &Transcript, messages: usize) -> Transcript {
+    match messages >= log.len() {
+        true => log.clone(),
+        false => log.iter().take(messages).cloned().collect(),
+    }
+}
+
+/// Why the result of a call cannot be edited, if it cannot.
+fn why_unanswered(item: &Item) -> Option<&'static str> {
+    Some(match &item.state {
+        ItemState::Done(_) => return None,
+        ItemState::Started => "it was started, and has no result yet; wait for its outcome",
+        ItemState::HookPending(_) => "a hook has not seen its result yet; resume the run first",
+        _ if item.waits() => "it waits for a decision; decide about it",
+        _ => "it has not run yet; reject it, or let it run",
+    })
+}
+
+/// The open step with these results, as far as they are of its calls.
+fn after_edit_of_work(mut work: Work, reply: Option<&Message>, results: &[ToolResult]) -> Work {
+    let calls = work.items.len();
+    for result in results {
+        let is_its = |place: &usize| {
+            let call = reply.and_then(|reply| call_in(reply, *place, Some(calls)));
+            call.is_some_and(|call| call.id == result.call_id())
+        };
+        let place = (0..calls).find(is_its).filter(|_| work.calls().is_some());
+        if let Some(place) = place {
+            work.items.change(place, |item| item.answer_with(result));
+        }
+    }
+    let Plan::Calls(plan) = &mut work.plan else { return work };
+    if plan.is_hooked {
+        work.items.change_all(|items| items.iter_mut().for_each(Item::hook_again));
+        plan.is_hooked = work.items.iter().all(|item| !item.is_unhooked);
+    }
+    work
+}
+
+impl Item {
+    /// Another result of a call that has one. What it has written stays: that has happened.
+    fn answer_with(&mut self, result: &ToolResult) {
+        let ItemState::Done(outcome) = &mut self.state else { return };
+        let WorkOutcome::Call(outcome) = Arc::make_mut(outcome) else { return };
+        outcome.status = edited_status(outcome, result);
+        outcome.result = result.clone();
+    }
+
+    /// Has hooks before tools see the call again, if it has not begun.
+    fn hook_again(&mut self) {
+        let is_ahead =
+            !matches!(self.state, ItemState::Started | ItemState::HookPending(_) | ItemState::Done(_));
+        if is_ahead && self.child.is_none() {
+            self.is_unhooked = true;
+            self.writes = Delta::new();
+        }
+    }
+}
+
+fn edited_status(outcome: &CallOutcome, result: &ToolResult) -> CallStatus {
+    match (result.is_error(), outcome.status) {
+        (false, _) => CallStatus::Succeeded,
+        (true, CallStatus::Succeeded) => CallStatus::Failed(CallFailure::Error),
+        (true, status) => status,
+    }
+}
