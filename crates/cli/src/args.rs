@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -71,6 +72,23 @@ pub(crate) enum Command {
         place: Place,
         #[command(flatten)]
         asked: Asked,
+    },
+    /// Serve agents over HTTP: an API of their sessions, with a live stream of each.
+    ///
+    /// It prints its address, with a token that is valid until it ends. SIGTERM and Ctrl-C end it in order: runs have some
+    /// time to complete, and what is left is resumed by the next process.
+    Serve(Serve),
+    /// Make a token for `serve --tokens`: the token is printed, and the line of the file with its hash.
+    Token {
+        /// Whose sessions it opens.
+        #[arg(long, value_name = "ID", default_value = "local")]
+        user: String,
+        /// What it may do.
+        #[arg(long, value_enum, default_value_t)]
+        role: TokenRole,
+        /// The name that is recorded for decisions; by default the user.
+        #[arg(long)]
+        name: Option<String>,
     },
     /// List the sessions of an agent.
     Sessions {
@@ -341,7 +359,9 @@ impl Command {
             | Command::State { command: StateCommand::Get { place, .. } | StateCommand::Set { place, .. } } => {
                 Some(place)
             }
-            Command::Check { .. }
+            Command::Serve(_)
+            | Command::Token { .. }
+            | Command::Check { .. }
             | Command::Resources { .. }
             | Command::Login { .. }
             | Command::Logout { .. }
@@ -427,6 +447,51 @@ pub(crate) struct Place {
     /// Whose session it is.
     #[arg(long, value_name = "ID", default_value = "local")]
     pub(crate) user: String,
+}
+
+/// What is served, to whom, and from where.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Serve {
+    /// The files of agents and graphs.
+    #[arg(required = true, value_name = "AGENT.toml")]
+    pub(crate) agents: Vec<PathBuf>,
+    /// The SQLite file with the sessions, or the URL of a PostgreSQL database; a file in the user's data folder by default.
+    #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
+    pub(crate) store: Option<String>,
+    /// The address to listen on; port 0 is any free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8477")]
+    pub(crate) bind: SocketAddr,
+    /// A file with the tokens of users and their roles: see `stepfold token`. Without one, a token is printed for the user
+    /// `local`, and only this host is served.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
+    /// A name by which clients reach the server, without a port. Requests to other names are refused. Repeatable.
+    #[arg(long = "host-name", value_name = "NAME")]
+    pub(crate) host_names: Vec<String>,
+    /// An origin whose pages may use the API with tokens, such as https://app.example. Repeatable.
+    #[arg(long = "allow-origin", value_name = "ORIGIN")]
+    pub(crate) origins: Vec<String>,
+    /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are marked so.
+    #[arg(long)]
+    pub(crate) https: bool,
+    /// How many seconds runs have to complete after a signal to end.
+    #[arg(long, value_name = "SECONDS", default_value = "30")]
+    pub(crate) drain: u64,
+    /// Ask this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+}
+
+/// What a token may do: each role has the rights of those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TokenRole {
+    /// Read sessions.
+    Read,
+    /// Send messages, decide, cancel, fork and rewind.
+    #[default]
+    Act,
+    /// Delete sessions, write what users share, and read metrics.
+    Administer,
 }
 
 /// The model, and its parameters.

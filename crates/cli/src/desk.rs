@@ -47,6 +47,42 @@ pub(crate) struct Desk {
     at_work: OnceLock<String>,
 }
 
+/// An agent file, read and built.
+pub(crate) struct Opened {
+    pub(crate) agent: Agent,
+    pub(crate) schema: SessionSchema,
+    /// Of a graph: the nodes that are agents and go on with its conversation.
+    pub(crate) speakers: Option<BTreeSet<String>>,
+    /// Of a graph: its nodes and edges.
+    pub(crate) shape: Option<Value>,
+}
+
+impl Opened {
+    pub(crate) fn read(path: &Path, models: &Models<'_>) -> anyhow::Result<Self> {
+        let file = AgentFile::read(path)??;
+        let migrations = file.migrations();
+        let built = match file.build(models) {
+            Ok(built) => built?,
+            // What is wrong with the files comes before models that cannot be had.
+            Err(error) => {
+                AgentFile::read(path)??.check()?;
+                return Err(error);
+            }
+        };
+        let (speakers, shape) = match &built {
+            Built::Agent(_) => (None, None),
+            Built::Graph(built) => {
+                (Some(built.speakers.clone()), Some(serde_json::to_value(built.graph.shape())?))
+            }
+        };
+        let agent = Agent::from(built);
+        // The runner would take another name for one that no store accepts.
+        AppId::new(agent.name()).map_err(|error| Misuse(error.to_string()))?;
+        let schema = session_schema(agent.schema(), migrations);
+        Ok(Opened { agent, schema, speakers, shape })
+    }
+}
+
 impl Desk {
     /// With a model and a store that is created if it is missing, for commands that begin sessions.
     pub(crate) fn to_run(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
@@ -108,25 +144,8 @@ impl Desk {
         failures: Failures,
         open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
     ) -> anyhow::Result<Self> {
-        let file = AgentFile::read(&place.agent)??;
-        let migrations = file.migrations();
-        let built = match file.build(models) {
-            Ok(built) => built?,
-            // What is wrong with the files comes before models that cannot be had.
-            Err(error) => {
-                AgentFile::read(&place.agent)??.check()?;
-                return Err(error);
-            }
-        };
-        let speakers = match &built {
-            Built::Agent(_) => None,
-            Built::Graph(built) => Some(built.speakers.clone()),
-        };
-        let agent = Agent::from(built);
-        // The runner would take another name for one that no store accepts.
-        AppId::new(agent.name()).map_err(|error| Misuse(error.to_string()))?;
+        let Opened { agent, schema, speakers, .. } = Opened::read(&place.agent, models)?;
         let store = open_store(&store_path(place)?)?;
-        let schema = session_schema(agent.schema(), migrations);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let runner = Runner::builder(agent, store)
             .schema(schema)
@@ -351,7 +370,7 @@ fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
 }
 
 /// The store, created if nothing is at its path. A foreign database is not changed.
-fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
+pub(crate) fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
     if path.exists() {
         let opened = SqliteOptions::new(path).must_exist().open();
         return opened.map(AnyStore::new).map_err(cannot_open(path));
@@ -364,7 +383,7 @@ fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
 }
 
 /// Where sessions are kept by default.
-fn default_store() -> anyhow::Result<PathBuf> {
+pub(crate) fn default_store() -> anyhow::Result<PathBuf> {
     let folder = data_folder()
         .map_err(|Misuse(reason)| Misuse(format!("{reason}: set the store with --store FILE")))?;
     Ok(folder.join("sessions.db"))

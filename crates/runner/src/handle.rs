@@ -473,6 +473,38 @@ impl SessionHandle {
     /// is; when the version does not exist, another worker was faster, or the store fails.
     #[doc(alias("time_travel", "rollback", "undo"))]
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
+        self.rewound(None, to).await
+    }
+
+    /// Rewinds as [`rewind`](SessionHandle::rewind) does, if the session is at the expected version: for a caller that has
+    /// shown this version to a person.
+    ///
+    /// # Errors
+    /// As `rewind`; [`RunnerError::Conflict`] with both versions if the session is at another one.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::{Runner, RunnerError};
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("which area has most stalls?").await?;
+    /// let error = session.rewind_from(1, 0).await.unwrap_err();
+    /// assert!(matches!(error, RunnerError::Conflict { .. }));
+    /// assert_eq!(session.rewind_from(2, 0).await?, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn rewind_from(&self, expected: u64, to: u64) -> Result<u64, RunnerError> {
+        self.rewound(Some(expected), to).await
+    }
+
+    async fn rewound(&self, expected: Option<u64>, to: u64) -> Result<u64, RunnerError> {
         let Ok(mut known) = self.slot.gate.try_lock() else {
             return Err(self.busy("an invocation is running"));
         };
@@ -482,7 +514,7 @@ impl SessionHandle {
         let failed = |error| self.failed(error);
         let request = RewindSession::new(
             self.slot.key.clone(),
-            session.version,
+            expected.unwrap_or(session.version),
             to,
             EventId::new(format!("{name}.0")).map_err(failed)?,
             InvocationId::new(name).map_err(failed)?,

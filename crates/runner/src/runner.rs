@@ -167,6 +167,42 @@ impl Runner {
         Ok(self.handle(key))
     }
 
+    /// Opens the session of a user if it exists; `None` otherwise. It creates nothing.
+    ///
+    /// # Errors
+    /// [`RunnerError::InvalidId`], and when the store fails.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// assert!(runner.find_session("ada", "s1").await?.is_none());
+    /// runner.session("ada", "s1").await?;
+    /// assert!(runner.find_session("ada", "s1").await?.is_some());
+    /// assert!(runner.find_session("bob", "s1").await?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn find_session(
+        &self,
+        user: impl Into<Arc<str>>,
+        id: impl Into<Arc<str>>,
+    ) -> Result<Option<SessionHandle>, RunnerError> {
+        let key = self.key(user, id)?;
+        let get = GetSession::new(key.clone()).events(EventRange::None).without_state();
+        match self.0.store.get(get).await {
+            Ok(_) => Ok(Some(self.handle(key))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(RunnerError::store(&key, error)),
+        }
+    }
+
     /// Creates a session with initial values: an object by key, of any scope.
     ///
     /// # Errors

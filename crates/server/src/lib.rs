@@ -1,10 +1,13 @@
-//! Agents in sessions as servers of protocols that others speak.
+//! Agents in sessions as servers: over HTTP, and as tools of the Model Context Protocol.
 //!
-//! Each protocol is a feature and a module: [`mcp`] offers an agent as a tool of the Model Context Protocol.
+//! Each is a feature and a module: [`http`] serves apps to browsers and programs, with a live stream of each session;
+//! [`mcp`] offers an agent as a tool of the Model Context Protocol.
 //!
 //! # What is absent
 //!
-//! Nothing is decided here that the [runner](stepfold_runner) decides. There is no HTTP server yet.
+//! Nothing is decided here that the [runner](stepfold_runner) decides.
 
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "mcp")]
 pub mod mcp;

@@ -70,8 +70,8 @@
 //! | [`graph`] | workflows of functions, agents and graphs over one state |
 //! | [`runner`] | an agent in a session |
 //! | `mcp` | tools of servers that speak the Model Context Protocol, by the feature of this name |
+//! | `server` | agents over HTTP, and as servers of the Model Context Protocol, by the feature of this name |
 //! | `restate` | sessions as virtual objects of Restate, by the feature of this name |
-//! | `server` | agents as servers of the Model Context Protocol, by the feature of this name |
 //! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
 //! | `terminal` | runs shown at a terminal, by the feature of this name |
 //!
@@ -93,7 +93,7 @@
 //! | `postgres` | | sessions in PostgreSQL |
 //! | `mcp` | | tools of servers that speak the Model Context Protocol |
 //! | `oauth` | | MCP servers at a URL are authorized by OAuth: a user signs in once |
-//! | `server` | | agents as servers of the Model Context Protocol |
+//! | `server` | | agents over HTTP, and as servers of the Model Context Protocol |
 //! | `restate` | | sessions as virtual objects of Restate, for many machines |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `terminal` | | runs are shown at a terminal: answers, calls, state changes, approvals |
@@ -193,6 +193,9 @@ pub mod guide {
     pub mod deploying {}
     #[doc = include_str!("../guide/many_machines.md")]
     pub mod many_machines {}
+    #[cfg(feature = "server")]
+    #[doc = include_str!("../guide/server.md")]
+    pub mod server {}
     #[cfg(feature = "mcp")]
     #[doc = include_str!("../guide/mcp.md")]
     pub mod mcp {}

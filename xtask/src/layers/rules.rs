@@ -161,7 +161,7 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["reqwest", "hyper", "ureq", "isahc", "curl", "attohttpc", "async-openai"],
         reach: Reach::Tree,
-        // The server has it through rmcp, whose features `mcp` turns on for both.
+        // The server serves with it; and through rmcp, whose features `mcp` turns on for both.
         allowed: &[PROVIDERS, OTEL, MCP, RESTATE, SERVER, FACADE, CLI, EXAMPLES],
         reason: "only providers, clients of MCP servers, hosts and exporters of spans talk to the network",
     },
@@ -170,6 +170,12 @@ pub const FENCES: &[Fence] = &[
         reach: Reach::Tree,
         allowed: &[RESTATE, FACADE, CLI, EXAMPLES],
         reason: "one crate adapts the runner to Restate",
+    },
+    Fence {
+        libraries: &["axum", "axum-core"],
+        reach: Reach::Tree,
+        allowed: &[SERVER, FACADE, CLI, EXAMPLES],
+        reason: "agents are served over HTTP in one place",
     },
     Fence {
         libraries: &["rmcp"],

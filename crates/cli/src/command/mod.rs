@@ -13,8 +13,10 @@ mod requests;
 mod resources;
 mod resume;
 mod run;
+mod serve;
 mod sessions;
 mod state;
+mod token;
 mod verify;
 mod work;
 
@@ -35,6 +37,8 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         }
         Command::Chat { place, asked } => chat::chat(place, asked, json).await,
         Command::Mcp { place, asked } => mcp::mcp(place, asked).await,
+        Command::Serve(asked) => serve::serve(asked, json).await,
+        Command::Token { user, role, name } => token::token(user, *role, name.as_deref(), json),
         Command::Sessions { place, limit } => sessions::sessions(place, limit.get(), json).await,
         Command::Inspect { place, at, diff, all, full } => {
             let what = inspect::What { at: at.as_ref(), diff: diff.as_deref(), all: *all, full: *full };

@@ -8,6 +8,7 @@
     reason = "a helper of a test fails the test, and takes what reads best"
 )]
 
+mod http;
 mod interop_conformance;
 mod mcp;
 mod mcp_http;

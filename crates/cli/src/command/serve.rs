@@ -1,0 +1,177 @@
+//! `stepfold serve`: agents over HTTP.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::future::join_all;
+use serde_json::json;
+use stepfold::prelude::*;
+use stepfold::runner::RecoverOptions;
+use stepfold::server::http::{App, Limits, Metrics, Principal, Role, Server, Token, Tokens};
+use stepfold::session_scopes::{AnyStore, PostgresStore};
+use tokio::net::TcpListener;
+
+use crate::args::{Asked, Mode, Serve, WhenBusy};
+use crate::desk::{Opened, default_store, open_or_create};
+use crate::error::{Ending, Misuse};
+use crate::model::Models;
+use crate::show;
+use crate::signals::{Interrupts, Signals};
+
+/// Whose sessions are served without a file of tokens.
+const LOCAL: &str = "local";
+
+pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
+    if asked.tokens.is_none() && !asked.bind.ip().is_loopback() {
+        let words = "`--bind` to other hosts needs `--tokens FILE`: make tokens with `stepfold token`";
+        return Err(Misuse(words.to_owned()).into());
+    }
+    let (tokens, printed) = tokens(asked)?;
+    let (metrics, store) = (Metrics::new(), store(asked).await?);
+    let apps = apps(asked, &store, &metrics)?;
+    let mut limits = Limits::default();
+    limits.drain = Duration::from_secs(asked.drain);
+    let mut server = Server::builder().auth(tokens).metrics(&metrics).limits(limits);
+    for name in &asked.host_names {
+        server = server.host_name(name);
+    }
+    for origin in &asked.origins {
+        server = server.allow_origin(origin);
+    }
+    if asked.https {
+        server = server.secure_cookies();
+    }
+    for app in &apps {
+        server = server.app(app.clone());
+    }
+    let server = server.build().map_err(|error| Misuse(error.to_string()))?;
+    let listener = TcpListener::bind(asked.bind).await.with_context(|| {
+        format!(
+            "{} cannot be listened on: another process may; `--bind 127.0.0.1:0` takes a free port",
+            asked.bind
+        )
+    })?;
+    tell(&listener, &apps, printed.as_ref(), json)?;
+    let recovery = tokio::spawn(join_all(apps.iter().map(|app| app.runner().recover(RecoverOptions::new()))));
+    let ended = until_ended(server, listener).await;
+    for ended in recovery.await? {
+        ended?;
+    }
+    ended
+}
+
+/// Who may send requests; and the token that is printed, if there is no file.
+fn tokens(asked: &Serve) -> anyhow::Result<(Tokens, Option<Token>)> {
+    let Some(path) = &asked.tokens else {
+        let token = Token::random()?;
+        let principal = Principal::new(LOCAL, Role::Administer)?;
+        return Ok((Tokens::new().with(&token, principal), Some(token)));
+    };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("file of tokens {} cannot be read", path.display()))?;
+    let tokens = Tokens::parse(&text).map_err(|error| Misuse(format!("{}: {error}", path.display())))?;
+    Ok((tokens, None))
+}
+
+async fn store(asked: &Serve) -> anyhow::Result<AnyStore> {
+    match &asked.store {
+        Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+            let store = PostgresStore::open(url.as_str()).await;
+            Ok(AnyStore::new(store.context("the PostgreSQL store cannot be opened")?))
+        }
+        Some(path) => open_or_create(Path::new(path)),
+        None => open_or_create(&default_store()?),
+    }
+}
+
+fn apps(asked: &Serve, store: &AnyStore, metrics: &Metrics) -> anyhow::Result<Vec<App>> {
+    let model = Asked {
+        model: asked.model.clone(),
+        cassette: None,
+        mode: Mode::default(),
+        interactive: false,
+        by: None,
+        when_claimed: WhenBusy::default(),
+        last: false,
+    };
+    let (models, _failures) = Models::asked(&model);
+    let mut names = BTreeSet::new();
+    let mut apps = Vec::new();
+    for path in &asked.agents {
+        let Opened { agent, schema, shape, .. } = Opened::read(path, &models)?;
+        if !names.insert(agent.name().to_owned()) {
+            let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
+            return Err(Misuse(words).into());
+        }
+        let observer = metrics.observer();
+        let runner = Runner::builder(agent, store.clone())
+            .schema(schema)
+            .process_worker()
+            .observe(move |_| observer.clone())
+            .build();
+        let app = App::from(runner);
+        apps.push(match shape {
+            Some(shape) => app.graph(shape),
+            None => app,
+        });
+    }
+    Ok(apps)
+}
+
+/// Says where the server is.
+fn tell(listener: &TcpListener, apps: &[App], token: Option<&Token>, json: bool) -> anyhow::Result<()> {
+    let address = listener.local_addr()?;
+    let names: Vec<&str> = apps.iter().map(App::name).collect();
+    let mut url = format!("http://{address}/");
+    if let Some(token) = token {
+        url.push_str("#token=");
+        url.push_str(token.secret());
+    }
+    if json {
+        let token = token.map(Token::secret);
+        show::line(
+            json!({"url": url, "address": address.to_string(), "token": token, "apps": names}).to_string(),
+        );
+    } else {
+        show::note(format!("serving {}; Ctrl-C ends it", names.join(", ")));
+        show::line(url);
+    }
+    Ok(())
+}
+
+/// Serves until a signal, and then until runs have completed or their time is over.
+async fn until_ended(server: Server, listener: TcpListener) -> anyhow::Result<Ending> {
+    let mut signals = Signals::listen().context("signals cannot be waited for")?;
+    let mut interrupts = Interrupts::new();
+    let (ending, ended) = tokio::sync::oneshot::channel();
+    let stop = async move {
+        let ended = tokio::select! {
+            stopped = signals.received() => Ok(stopped),
+            interrupted = interrupts.next() => interrupted.map(|()| Ending::Interrupted),
+        };
+        show::note("stopping: runs have some time to complete; again Ctrl-C stops them at their last commit");
+        // It is waited for below.
+        let _ = ending.send(ended);
+        interrupts
+    };
+    let (told, mut interrupts) = tokio::sync::oneshot::channel();
+    let serving = server.serve_until(listener, async {
+        let _ = told.send(stop.await);
+    });
+    tokio::pin!(serving);
+    let completed = tokio::select! {
+        completed = &mut serving => completed,
+        () = async {
+            match (&mut interrupts).await {
+                Ok(mut interrupts) => drop(interrupts.next().await),
+                Err(_) => std::future::pending().await,
+            }
+        } => false,
+    };
+    if !completed {
+        show::note("some runs have not completed; the next process resumes them");
+    }
+    ended.await.context("the server has ended without a signal")?
+}

@@ -1,0 +1,30 @@
+//! `stepfold token`: a token for `serve --tokens`.
+
+use serde_json::json;
+use stepfold::server::http::{Principal, Role, Token};
+
+use crate::args::TokenRole;
+use crate::error::{Ending, Misuse};
+use crate::show;
+
+pub(super) fn token(user: &str, role: TokenRole, name: Option<&str>, json: bool) -> anyhow::Result<Ending> {
+    let role = match role {
+        TokenRole::Read => Role::Read,
+        TokenRole::Act => Role::Act,
+        TokenRole::Administer => Role::Administer,
+    };
+    Principal::new(user, role).map_err(|error| Misuse(error.to_string()))?;
+    let token = Token::random()?;
+    let line = match name {
+        Some(name) => format!("{} {name}", token.line(user, role)),
+        None => token.line(user, role),
+    };
+    if json {
+        show::line(json!({"token": token.secret(), "line": line}).to_string());
+    } else {
+        show::note("the token, for its holder, and the line of the file with its hash:");
+        show::line(token.secret());
+        show::line(line);
+    }
+    Ok(Ending::Done)
+}

@@ -1,0 +1,394 @@
+//! What happens in one session, told to any number of readers, each at its own pace.
+//!
+//! One task for each session that has readers: it follows the session's commits, whichever process makes them, and the
+//! unfinished text of the run in this process. Events are encoded once. Readers that are too slow lose their place, and
+//! read the commits that they missed from the store.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt as _};
+use serde::Serialize;
+use serde_json::{Value, json};
+use stepfold_agent_loop::{ApprovalRequest, Exit, Ids as _, Pause, RandomIds, RunEvent};
+use stepfold_runner::{Runner, RunnerError, Seen, SessionChange, SessionHandle, failure};
+use stepfold_session_scopes::{CommittedEvent, EventRange, SessionKey};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+
+use super::frame::{Frame, encode};
+use super::problem::Problem;
+use super::rows::{self, EventRow, RequestRow};
+
+/// Bounds what is kept of a session for readers that are slow or connect again: events, and their bytes.
+const KEPT: usize = 512;
+const KEPT_BYTES: usize = 256 << 10;
+
+/// How long a session is followed without readers: a browser that connects again finds its place.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// The sessions that have readers.
+#[derive(Clone, Default)]
+pub(super) struct Channels(Arc<Mutex<HashMap<SessionKey, Arc<Channel>>>>);
+
+/// One of them.
+pub(super) struct Channel {
+    /// Which one of the channels that a session had in any process.
+    pub(super) epoch: String,
+    kept: Mutex<Kept>,
+    next: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// The number of the first kept event.
+    first: u64,
+    frames: VecDeque<Frame>,
+    bytes: usize,
+    /// The version of the newest commit.
+    version: u64,
+    /// The number of the event after it.
+    after_commit: u64,
+    running: Option<String>,
+    /// Nothing follows, for this reason.
+    ended: Option<&'static str>,
+}
+
+/// What is at a place.
+pub(super) enum At {
+    Event(Frame),
+    /// The place is no longer kept.
+    Missed,
+    NotYet,
+    End(&'static str),
+}
+
+/// Where a reader begins: the next event, and the version before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) number: u64,
+    pub(super) version: u64,
+}
+
+impl Channels {
+    /// The channel of a session: an existing one, or a new one.
+    pub(super) async fn of(
+        &self,
+        runner: &Runner,
+        session: &SessionHandle,
+    ) -> Result<(Arc<Channel>, watch::Receiver<u64>), Problem> {
+        let key = session.key().clone();
+        if let Some(found) = self.open().get(&key) {
+            return Ok((Arc::clone(found), found.next.subscribe()));
+        }
+        let version = session.read(EventRange::None).await?.version;
+        let mut open = self.open();
+        if let Some(found) = open.get(&key) {
+            return Ok((Arc::clone(found), found.next.subscribe()));
+        }
+        let channel = Arc::new(Channel {
+            epoch: RandomIds.next().chars().take(8).collect(),
+            kept: Mutex::new(Kept { version, ..Kept::default() }),
+            next: watch::Sender::new(0),
+        });
+        let receiver = channel.next.subscribe();
+        open.insert(key.clone(), Arc::clone(&channel));
+        drop(open);
+        let pump = Pump::new(runner, session.clone(), Arc::clone(&channel), version);
+        let channels = self.clone();
+        tokio::spawn(async move {
+            pump.run(&channels).await;
+        });
+        Ok((channel, receiver))
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<Channel>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes a channel if it has no readers.
+    fn close_unread(&self, key: &SessionKey) -> bool {
+        let mut open = self.open();
+        let is_unread = open.get(key).is_none_or(|channel| channel.next.receiver_count() == 0);
+        if is_unread {
+            open.remove(key);
+        }
+        is_unread
+    }
+}
+
+impl Channel {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a new reader begins: with the unfinished text after the newest commit.
+    pub(super) fn start(&self) -> Start {
+        let kept = self.kept();
+        Start { number: kept.after_commit.max(kept.first), version: kept.version }
+    }
+
+    /// Where a reader goes on that has read the event with this number, if it is still kept.
+    pub(super) fn after(&self, number: u64) -> Option<Start> {
+        let kept = self.kept();
+        let place = usize::try_from(number.checked_sub(kept.first)?).ok()?;
+        let read = kept.frames.get(place)?;
+        Some(Start { number: number + 1, version: read.version })
+    }
+
+    pub(super) fn at(&self, number: u64) -> At {
+        let kept = self.kept();
+        let Some(place) = number.checked_sub(kept.first) else { return At::Missed };
+        let place = usize::try_from(place).unwrap_or(usize::MAX);
+        match (kept.frames.get(place), kept.ended) {
+            (Some(frame), _) => At::Event(frame.clone()),
+            (None, Some(reason)) => At::End(reason),
+            (None, None) => At::NotYet,
+        }
+    }
+
+    /// The invocation that runs in this process.
+    pub(super) fn running(&self) -> Option<String> {
+        self.kept().running.clone()
+    }
+
+    fn push(&self, event: &str, is_commit: bool, version: u64, data: &impl Serialize) {
+        let mut kept = self.kept();
+        let number = kept.first + kept.frames.len() as u64;
+        if is_commit {
+            (kept.version, kept.after_commit) = (version, number + 1);
+        }
+        let bytes = encode(Some((kept.version, &self.epoch, Some(number))), event, data);
+        kept.bytes += bytes.len();
+        let version = kept.version;
+        kept.frames.push_back(Frame { version, is_commit, bytes });
+        while kept.frames.len() > KEPT || (kept.bytes > KEPT_BYTES && kept.frames.len() > 1) {
+            let dropped = kept.frames.pop_front().map_or(0, |frame| frame.bytes.len());
+            kept.bytes -= dropped;
+            kept.first += 1;
+        }
+        drop(kept);
+        self.next.send_replace(number + 1);
+    }
+
+    fn end(&self, reason: &'static str) {
+        self.kept().ended = Some(reason);
+        self.next.send_modify(|_| ());
+    }
+}
+
+/// Follows a session for its channel.
+struct Pump {
+    runner: Runner,
+    session: SessionHandle,
+    channel: Arc<Channel>,
+    changes: BoxStream<'static, SessionChange>,
+    run: Option<BoxStream<'static, Seen>>,
+    /// An event of the run that comes after a commit which was not followed yet.
+    held: Option<(u64, RunEvent)>,
+    told: u64,
+}
+
+impl Pump {
+    fn new(runner: &Runner, session: SessionHandle, channel: Arc<Channel>, version: u64) -> Self {
+        let changes = runner.watch().boxed();
+        let mut pump =
+            Pump { runner: runner.clone(), session, channel, changes, run: None, held: None, told: version };
+        pump.attach();
+        pump
+    }
+
+    async fn run(mut self, channels: &Channels) {
+        let key = self.session.key().clone();
+        let mut commits = self.runner.follow(key.clone(), self.told);
+        let channel = Arc::clone(&self.channel);
+        let mut unread = None;
+        loop {
+            tokio::select! {
+                biased;
+                seen = next_of(&mut self.run), if self.held.is_none() => self.saw(seen).await,
+                commit = commits.next() => match commit {
+                    Some(Ok(commit)) => {
+                        self.committed(&commit);
+                        self.release().await;
+                        self.attach();
+                        if self.run.is_none() {
+                            self.tell_requests().await;
+                        }
+                    }
+                    Some(Err(error)) => {
+                        let is_gone = Problem::from(error).status() == http::StatusCode::NOT_FOUND;
+                        self.channel.end(if is_gone { "deleted" } else { "failed" });
+                        break;
+                    }
+                    None => break,
+                },
+                Some(_) = next_change(&mut self.changes, &key) => self.attach(),
+                () = channel.next.closed(), if unread.is_none() => {
+                    unread = Some(Box::pin(tokio::time::sleep(LINGER)));
+                }
+                () = until(&mut unread) => {
+                    if channels.close_unread(&key) {
+                        return;
+                    }
+                    unread = None;
+                }
+            }
+        }
+        // The next reader gets a new one.
+        channels.open().remove(&key);
+    }
+
+    /// Tells a commit, and the end of a run that it is.
+    fn committed(&mut self, commit: &CommittedEvent) {
+        self.told = commit.version;
+        let row = EventRow::of(commit, true);
+        self.channel.push("committed", true, commit.version, &row);
+        let end = json!({"version": row.version, "invocation": row.invocation, "exit": row.exit});
+        if row.exit.is_some() {
+            self.channel.push("ended", false, self.told, &end);
+        }
+        if let Some(cause) = failure(&commit.event) {
+            let failed = json!({"version": row.version, "invocation": row.invocation, "cause": cause});
+            self.channel.push("failed", false, self.told, &failed);
+        }
+    }
+
+    /// Begins to listen to the run in this process, if there is another one than before.
+    fn attach(&mut self) {
+        if self.run.is_some() {
+            return;
+        }
+        let running = self.session.running();
+        let id = running.as_ref().map(|running| running.id().to_string());
+        let is_new = {
+            let mut kept = self.channel.kept();
+            let is_new = id.is_some() && kept.running != id;
+            kept.running.clone_from(&id);
+            is_new
+        };
+        if let Some(running) = running.filter(|_| is_new) {
+            self.channel.push("running", false, self.told, &json!({"invocation": running.id().as_str()}));
+            self.run = Some(running.subscribe(0).boxed());
+        }
+    }
+
+    async fn saw(&mut self, seen: Option<Seen>) {
+        match seen {
+            Some(Seen::Event { version, event, .. }) if version > self.told => {
+                self.held = Some((version, event));
+            }
+            Some(Seen::Event { version, event, .. }) if version == self.told => self.tell(&event).await,
+            // The commit that followed has all of it; or it is no longer kept.
+            Some(_) => {}
+            None => {
+                self.run = None;
+                self.attach();
+            }
+        }
+    }
+
+    /// Tells what was held back, if the commit before it is told.
+    async fn release(&mut self) {
+        if let Some((version, event)) = self.held.take_if(|(version, _)| *version <= self.told) {
+            if version == self.told {
+                self.tell(&event).await;
+            }
+        }
+    }
+
+    async fn tell(&mut self, event: &RunEvent) {
+        if let Some((name, data)) = told(event) {
+            self.channel.push(name, false, self.told, &data);
+        }
+        if *event == RunEvent::Ended(Exit::Paused(Pause::Approval)) {
+            self.tell_requests().await;
+        }
+    }
+
+    /// Tells which requests wait for decisions, if any do after the newest commit that was told.
+    async fn tell_requests(&mut self) {
+        let (pending, newest) = match pending(self.session.clone()).await {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::warn!(%error, "pending requests could not be read");
+                return;
+            }
+        };
+        // Those of a later commit are told after it.
+        if !pending.is_empty() && newest == self.told {
+            let requests: Vec<RequestRow> = pending.iter().map(RequestRow::of).collect();
+            let waiting = json!({"version": self.told, "requests": requests});
+            self.channel.push("waiting", false, self.told, &waiting);
+        }
+    }
+}
+
+/// The requests of a session that wait for decisions, and its version.
+async fn pending(session: SessionHandle) -> Result<(Vec<ApprovalRequest>, u64), RunnerError> {
+    let pending = session.pending().await?;
+    Ok((pending, session.read(EventRange::None).await?.version))
+}
+
+/// The end of a time that has begun.
+async fn until(time: &mut Option<Pin<Box<Sleep>>>) {
+    match time {
+        Some(time) => time.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next event of a run; never without one.
+async fn next_of(run: &mut Option<BoxStream<'static, Seen>>) -> Option<Seen> {
+    match run {
+        Some(run) => run.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next change of the session, or a gap in which there may be one.
+async fn next_change(
+    changes: &mut (impl Stream<Item = SessionChange> + Unpin),
+    session: &SessionKey,
+) -> Option<SessionChange> {
+    loop {
+        match changes.next().await? {
+            SessionChange::Changed { key, .. } if key != *session => {}
+            change => return Some(change),
+        }
+    }
+}
+
+/// What readers are told of an event of a run; commits are told from the store.
+fn told(event: &RunEvent) -> Option<(&'static str, Value)> {
+    Some(match event {
+        RunEvent::Asking { step, model, .. } => ("asking", json!({"step": step, "model": model})),
+        RunEvent::Text(text) => ("text", json!({"delta": text})),
+        RunEvent::Reasoning(text) => ("reasoning", json!({"delta": text})),
+        RunEvent::ToolStarted { call_id, tool, arguments } => {
+            ("tool_started", json!({"call": call_id, "tool": tool, "arguments": arguments}))
+        }
+        RunEvent::ToolProgress { call_id, report } => {
+            ("tool_progress", json!({"call": call_id, "report": report}))
+        }
+        RunEvent::ToolFinished { call_id, tool, status, text } => {
+            ("tool_finished", json!({"call": call_id, "tool": tool, "status": status, "text": text}))
+        }
+        RunEvent::NodeStarted { node, branch } => ("node_started", json!({"node": node, "branch": branch})),
+        RunEvent::NodeFinished { node, branch, error, .. } => {
+            ("node_finished", json!({"node": node, "branch": branch, "error": error}))
+        }
+        RunEvent::Output { node, branch, kind, value } => {
+            ("output", json!({"node": node, "branch": branch, "kind": kind, "value": value}))
+        }
+        RunEvent::Inner { name, place, event } => {
+            let (inner, data) = told(event)?;
+            ("inner", json!({"name": name, "place": place, "event": inner, "data": data}))
+        }
+        RunEvent::Ended(exit @ Exit::Paused(_)) => ("paused", json!({"exit": rows::exit(exit)})),
+        _ => return None,
+    })
+}

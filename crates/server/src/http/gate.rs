@@ -1,0 +1,204 @@
+//! Which requests a server listens to at all, by their headers: decided before anyone is authenticated.
+//!
+//! A browser sends requests of any page to us, with our cookies. What tells them apart is seen in Chromium 156: a page on
+//! another port of this host counts as `same-site` and sends cookies that are `SameSite=Strict`; a page whose name was
+//! rebound to this address sends neither `Origin` nor `Sec-Fetch-Site`, and only its `Host` shows.
+
+use http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use http::{HeaderMap, HeaderValue, Method, Uri};
+
+/// The names of this host that anyone may use.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// The rules about hosts and origins.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules {
+    /// The names by which clients may reach the server, beside those of the loopback interface.
+    pub(super) hosts: Vec<String>,
+    /// The foreign origins whose pages may use the API, with bearer tokens.
+    pub(super) origins: Vec<String>,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Denied {
+    /// The host is not one of ours.
+    Host,
+    /// A page of another origin has sent it.
+    Origin,
+    /// It would change something and is not JSON.
+    ContentType,
+}
+
+/// An admitted request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    /// It is from no page, or from one of ours: a cookie counts.
+    Own,
+    /// It is from a page of another origin that is allowed: only a bearer token counts.
+    Foreign,
+}
+
+impl Rules {
+    /// Decides about a request.
+    pub(super) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Admitted, Denied> {
+        let host = text(headers, &HOST);
+        // Of two names, both must be ours; a request without any is from no browser, and HTTP/1.1 forbids it.
+        let named = [host, uri.authority().map(|authority| authority.as_str())];
+        if named.iter().flatten().next().is_none() || !named.iter().flatten().all(|host| self.is_ours(host)) {
+            return Err(Denied::Host);
+        }
+        let admitted = self.origin(host.unwrap_or_default(), headers)?;
+        let has_body = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        if has_body && !is_json(headers) {
+            return Err(Denied::ContentType);
+        }
+        Ok(admitted)
+    }
+
+    /// Decides about the host alone: for what anyone may read.
+    pub(super) fn admit_host(&self, headers: &HeaderMap) -> Result<(), Denied> {
+        text(headers, &HOST).filter(|host| self.is_ours(host)).map(drop).ok_or(Denied::Host)
+    }
+
+    fn is_ours(&self, host: &str) -> bool {
+        let name = without_port(host);
+        LOOPBACK.iter().any(|ours| ours.eq_ignore_ascii_case(name))
+            || self.hosts.iter().any(|ours| ours.eq_ignore_ascii_case(name))
+    }
+
+    /// The foreign origin of a request, if it is allowed.
+    pub(super) fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = headers.get(ORIGIN)?;
+        let text = origin.to_str().ok()?;
+        self.origins.iter().any(|allowed| allowed == text).then(|| origin.clone())
+    }
+
+    fn origin(&self, host: &str, headers: &HeaderMap) -> Result<Admitted, Denied> {
+        // What cannot be read is not ours.
+        let origin = headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or("null"));
+        let site = headers.get("sec-fetch-site").map(|site| site.to_str().unwrap_or("cross-site"));
+        if self.allowed_origin(headers).is_some() {
+            return Ok(Admitted::Foreign);
+        }
+        let is_own = |origin: &str| {
+            let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+            rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host))
+        };
+        if origin.is_some_and(|origin| !is_own(origin)) {
+            return Err(Denied::Origin);
+        }
+        match site {
+            None | Some("none" | "same-origin") => Ok(Admitted::Own),
+            // Another port of this host counts as the same site.
+            Some(_) => Err(Denied::Origin),
+        }
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
+    // What cannot be read is no name of ours.
+    headers.get(name).map(|value| value.to_str().unwrap_or_default())
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = text(headers, &CONTENT_TYPE).unwrap_or_default();
+    let kind = value.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
+}
+
+/// The name of a host, without its port.
+pub(super) fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !port.is_empty() => name,
+        _ => host,
+    }
+}
+
+/// The name of the cookie with a token: by port, since cookies are shared by all ports of a host.
+pub(super) fn cookie_name(headers: &HeaderMap) -> String {
+    let host = text(headers, &HOST).unwrap_or_default();
+    let port = &host[without_port(host).len()..];
+    format!("stepfold_{}", port.trim_start_matches(':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a request is let in, by its headers: `Host`, `Origin`, `Sec-Fetch-Site`.
+    fn check(method: Method, headers: &[(&'static str, &str)]) -> Result<(), Denied> {
+        let rules = Rules {
+            hosts: vec!["agents.example".to_owned()],
+            origins: vec!["https://app.example".to_owned()],
+        };
+        let mut map = HeaderMap::new();
+        map.insert(CONTENT_TYPE, "application/json".parse().unwrap());
+        for (name, value) in headers {
+            map.insert(*name, value.parse().unwrap());
+        }
+        rules.admit(&method, &Uri::from_static("/api/v1/apps"), &map).map(drop)
+    }
+
+    #[test]
+    fn hosts() {
+        let host = |host: &str| check(Method::GET, &[("host", host)]);
+        for ours in ["127.0.0.1:8812", "localhost", "LOCALHOST:1", "[::1]:80", "[::1]", "agents.example"] {
+            assert_eq!(host(ours), Ok(()), "{ours}");
+        }
+        for other in
+            ["evil.test:8812", "127.0.0.1.evil.test", "", "localhost.", "127.0.0.1:80@evil.test", "0.0.0.0"]
+        {
+            assert_eq!(host(other), Err(Denied::Host), "{other}");
+        }
+        assert_eq!(check(Method::GET, &[]), Err(Denied::Host));
+    }
+
+    #[test]
+    fn origins() {
+        let post = |rest: &[(&'static str, &str)]| {
+            let host = [("host", "127.0.0.1:8812")];
+            check(Method::POST, &host.iter().chain(rest).copied().collect::<Vec<_>>())
+        };
+        assert_eq!(post(&[]), Ok(()));
+        assert_eq!(post(&[("origin", "http://127.0.0.1:8812"), ("sec-fetch-site", "same-origin")]), Ok(()));
+        assert_eq!(post(&[("origin", "https://app.example"), ("sec-fetch-site", "cross-site")]), Ok(()));
+        for hostile in [
+            "http://127.0.0.1:8811",
+            "http://evil.test:8812",
+            "null",
+            "http://localhost:8812",
+            "127.0.0.1:8812",
+            "http://127.0.0.1:8812.evil.test",
+            "",
+        ] {
+            assert_eq!(post(&[("origin", hostile)]), Err(Denied::Origin), "{hostile}");
+        }
+        for site in ["same-site", "cross-site", "other"] {
+            assert_eq!(post(&[("sec-fetch-site", site)]), Err(Denied::Origin), "{site}");
+        }
+    }
+
+    #[test]
+    fn forms_are_no_requests() {
+        for kind in [
+            "text/plain",
+            "text/plain; application/json",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data",
+        ] {
+            let headers = [("host", "localhost"), ("content-type", kind)];
+            assert_eq!(check(Method::POST, &headers), Err(Denied::ContentType), "{kind}");
+            assert_eq!(check(Method::DELETE, &headers), Err(Denied::ContentType), "{kind}");
+        }
+        let json = [("host", "localhost"), ("content-type", "Application/JSON; charset=utf-8")];
+        assert_eq!(check(Method::PUT, &json), Ok(()));
+    }
+
+    #[test]
+    fn cookies_are_named_by_port() {
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, "127.0.0.1:8812".parse().unwrap());
+        assert_eq!(cookie_name(&headers), "stepfold_8812");
+    }
+}

@@ -1,0 +1,161 @@
+//! Bounds on what clients can take of the server, and who has taken what.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use stepfold_session_scopes::UserId;
+
+use super::problem::Problem;
+
+/// The bounds of a server. All can be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Bytes of the body of a request; 8 MiB. More is answered with 413.
+    pub body: usize,
+    /// The time for the headers of a request, after which the connection is closed; 10 seconds.
+    pub header_timeout: Duration,
+    /// The time for the body of a request; 30 seconds. Later, it is answered with 408.
+    pub body_timeout: Duration,
+    /// The time after which a connection is closed whose client does not read; 30 seconds.
+    pub write_timeout: Duration,
+    /// How often an idle live stream has a comment, so that proxies keep it open; 15 seconds.
+    pub keep_alive: Duration,
+    /// Live streams of one user; 64. More are answered with 429.
+    pub streams_per_user: usize,
+    /// Live streams of all users; 10,000. More are answered with 429.
+    pub streams: usize,
+    /// Running invocations of one user that this process has started; 16. More are answered with 429.
+    pub runs_per_user: usize,
+    /// Open connections; 12,000. More wait until others are closed.
+    pub connections: usize,
+    /// The time that runs have to complete after a signal to stop; 30 seconds. Then they stop at their last commit.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            body: 8 << 20,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(15),
+            streams_per_user: 64,
+            streams: 10_000,
+            runs_per_user: 16,
+            connections: 12_000,
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What is taken.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Usage(Arc<Mutex<Taken>>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    streams: usize,
+    by_user: HashMap<UserId, OfUser>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct OfUser {
+    streams: usize,
+    runs: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Stream,
+    Run,
+}
+
+/// A place that is taken until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    usage: Usage,
+    user: UserId,
+    kind: Kind,
+}
+
+impl Usage {
+    /// Takes a place for a live stream.
+    pub(super) fn stream(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
+        self.with(|taken| {
+            let of_user = taken.by_user.get(user).copied().unwrap_or_default();
+            if of_user.streams >= limits.streams_per_user {
+                return Err(Problem::too_many("live streams of one user", limits.streams_per_user));
+            }
+            if taken.streams >= limits.streams {
+                return Err(Problem::too_many("live streams", limits.streams));
+            }
+            taken.streams += 1;
+            taken.by_user.entry(user.clone()).or_default().streams += 1;
+            Ok(self.place(user, Kind::Stream))
+        })
+    }
+
+    /// Takes a place for a run.
+    pub(super) fn run(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
+        self.with(|taken| {
+            let of_user = taken.by_user.entry(user.clone()).or_default();
+            if of_user.runs >= limits.runs_per_user {
+                return Err(Problem::too_many("runs of one user", limits.runs_per_user));
+            }
+            of_user.runs += 1;
+            Ok(self.place(user, Kind::Run))
+        })
+    }
+
+    fn place(&self, user: &UserId, kind: Kind) -> Place {
+        Place { usage: self.clone(), user: user.clone(), kind }
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Taken) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.usage.with(|taken| {
+            let Some(of_user) = taken.by_user.get_mut(&self.user) else { return };
+            match self.kind {
+                Kind::Stream => {
+                    of_user.streams -= 1;
+                    taken.streams -= 1;
+                }
+                Kind::Run => of_user.runs -= 1,
+            }
+            if *of_user == OfUser::default() {
+                taken.by_user.remove(&self.user);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_is_free_again() {
+        let (usage, user) = (Usage::default(), UserId::new("ada").unwrap());
+        let limits = Limits { streams_per_user: 2, streams: 3, runs_per_user: 1, ..Limits::default() };
+        let first = usage.stream(&user, &limits).unwrap();
+        let _second = usage.stream(&user, &limits).unwrap();
+        assert_eq!(usage.stream(&user, &limits).unwrap_err().status().as_u16(), 429);
+        let bob = UserId::new("bob").unwrap();
+        let _third = usage.stream(&bob, &limits).unwrap();
+        assert_eq!(usage.stream(&bob, &limits).unwrap_err().status().as_u16(), 429, "all users together");
+        drop(first);
+        let _fourth = usage.stream(&bob, &limits).unwrap();
+        let run = usage.run(&user, &limits).unwrap();
+        assert!(usage.run(&user, &limits).is_err());
+        drop(run);
+        assert!(usage.run(&user, &limits).is_ok());
+    }
+}

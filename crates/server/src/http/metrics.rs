@@ -1,0 +1,253 @@
+//! Metrics of a process, in the format of OpenMetrics. No label names a user or a session.
+//!
+//! Names and buckets of what concerns models are those of OpenTelemetry's conventions for generative AI, as Prometheus
+//! writes them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use http::StatusCode;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use stepfold_agent_loop::{EventKind, Observer, ObserverError, RunEvent};
+use tokio::time::Instant;
+
+use super::limits::Place;
+
+/// The bounds of durations, in seconds: `gen_ai.client.operation.duration`.
+const SECONDS: [f64; 14] =
+    [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
+
+/// The bounds of token counts: `gen_ai.client.token.usage`.
+const TOKENS: [f64; 12] =
+    [1.0, 4.0, 16.0, 64.0, 256.0, 1_024.0, 4_096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 4_194_304.0];
+
+/// The metrics of a process, shared by its server and the runners that it serves. Cloning is cheap.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use stepfold_agent_loop::Agent;
+/// use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_runner::Runner;
+/// use stepfold_server::http::Metrics;
+/// use stepfold_session_scopes::MemoryStore;
+///
+/// # let model = Script::parse("assistant: area 3")?;
+/// let metrics = Metrics::new();
+/// let agent = Agent::builder(model).build()?;
+/// let observer = metrics.observer();
+/// let runner = Runner::builder(agent, MemoryStore::new()).observe(move |_| observer.clone()).build();
+/// runner.session("ada", "s1").await?.run("which area has most stalls?").await?;
+/// assert!(metrics.text().contains("stepfold_runs_total{exit=\"text\"} 1"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    requests: Family<OfRequest, Counter>,
+    streams: Gauge<i64, AtomicI64>,
+    runs: Family<OfRun, Counter>,
+    steps: Counter,
+    tokens: Family<OfTokens, Histogram>,
+    model: Family<OfModel, Histogram>,
+    tools: Family<OfTool, Histogram>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRequest {
+    operation: &'static str,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRun {
+    exit: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTokens {
+    gen_ai_request_model: String,
+    gen_ai_token_type: TokenType,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum TokenType {
+    Input,
+    Output,
+}
+
+impl EncodeLabelValue for TokenType {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        let word = match self {
+            TokenType::Input => "input",
+            TokenType::Output => "output",
+        };
+        EncodeLabelValue::encode(&word, encoder)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfModel {
+    gen_ai_request_model: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTool {
+    gen_ai_tool_name: String,
+    status: String,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// Metrics that are all zero.
+    pub fn new() -> Self {
+        let mut registry = Registry::default();
+        let (requests, streams, runs) = (Family::default(), Gauge::default(), Family::default());
+        let steps = Counter::default();
+        let tokens: Family<OfTokens, Histogram> = Family::new_with_constructor(|| Histogram::new(TOKENS));
+        let model: Family<OfModel, Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
+        let tools: Family<OfTool, Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
+        registry.register("stepfold_http_requests", "Requests, by operation and status", requests.clone());
+        registry.register("stepfold_live_streams", "Open live streams", streams.clone());
+        registry.register("stepfold_runs", "Runs that ended or paused, by exit reason", runs.clone());
+        registry.register("stepfold_steps", "Replies of models", steps.clone());
+        registry.register(
+            "gen_ai_client_token_usage",
+            "Tokens of a reply, by model and type",
+            tokens.clone(),
+        );
+        registry.register_with_unit(
+            "gen_ai_client_operation_duration",
+            "Duration of a request to a model",
+            Unit::Seconds,
+            model.clone(),
+        );
+        registry.register_with_unit(
+            "gen_ai_execute_tool_duration",
+            "Duration of a call of a tool",
+            Unit::Seconds,
+            tools.clone(),
+        );
+        Metrics(Arc::new(Inner { registry, requests, streams, runs, steps, tokens, model, tools }))
+    }
+
+    /// An observer that counts the runs of a runner: clone it for each invocation.
+    pub fn observer(&self) -> RunMetrics {
+        RunMetrics { metrics: self.clone(), asked: None, calls: HashMap::new() }
+    }
+
+    /// The text of the metrics, in the format of OpenMetrics.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string never fails.
+        let _ = encode(&mut text, &self.0.registry);
+        text
+    }
+
+    pub(super) fn answered(&self, operation: &'static str, status: StatusCode) {
+        let labels = OfRequest { operation, status: status.as_u16() };
+        self.0.requests.get_or_create(&labels).inc();
+    }
+
+    /// Counts a stream until its place is dropped.
+    pub(super) fn stream(&self, place: Place) -> CountedStream {
+        self.0.streams.inc();
+        CountedStream { metrics: self.clone(), _place: place }
+    }
+}
+
+/// An open stream.
+pub(super) struct CountedStream {
+    metrics: Metrics,
+    _place: Place,
+}
+
+impl Drop for CountedStream {
+    fn drop(&mut self) {
+        self.metrics.0.streams.dec();
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// Counts the events of an invocation: see [`Metrics::observer`].
+#[derive(Clone, Debug)]
+pub struct RunMetrics {
+    metrics: Metrics,
+    /// The model that was asked, and when.
+    asked: Option<(String, Instant)>,
+    /// When the calls of the step were started.
+    calls: HashMap<String, Instant>,
+}
+
+impl RunMetrics {
+    fn count(&mut self, event: &RunEvent) {
+        let metrics = &self.metrics.0;
+        match event {
+            RunEvent::Asking { model, .. } => self.asked = Some((model.clone(), Instant::now())),
+            RunEvent::Committed(event) => {
+                let EventKind::Replied { usage, .. } = &event.kind else { return };
+                metrics.steps.inc();
+                let Some((model, at)) = self.asked.take() else { return };
+                for (kind, tokens) in
+                    [(TokenType::Input, usage.input_tokens), (TokenType::Output, usage.output_tokens)]
+                {
+                    let labels = OfTokens { gen_ai_request_model: model.clone(), gen_ai_token_type: kind };
+                    #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^53")]
+                    metrics.tokens.get_or_create(&labels).observe(tokens as f64);
+                }
+                let labels = OfModel { gen_ai_request_model: model };
+                metrics.model.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
+            }
+            RunEvent::ToolStarted { call_id, .. } => {
+                self.calls.insert(call_id.clone(), Instant::now());
+            }
+            RunEvent::ToolFinished { call_id, tool, status, .. } => {
+                let Some(at) = self.calls.remove(call_id) else { return };
+                let labels = OfTool { gen_ai_tool_name: tool.clone(), status: word(status) };
+                metrics.tools.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
+            }
+            RunEvent::Ended(exit) => {
+                metrics.runs.get_or_create(&OfRun { exit: word(exit) }).inc();
+            }
+            // Those of inner runs are in the commits of their parents; their calls are counted as such.
+            _ => {}
+        }
+    }
+}
+
+/// The name of a variant, without what is in it: labels have few values.
+fn word(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        Ok(serde_json::Value::Object(fields)) => fields.keys().next().cloned().unwrap_or_default(),
+        _ => "other".to_owned(),
+    }
+}
+
+impl Observer for RunMetrics {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        self.count(event);
+        Ok(())
+    }
+}

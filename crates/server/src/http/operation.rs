@@ -1,0 +1,377 @@
+//! An operation of the API: one function with its types, from which its route and its part of the OpenAPI document are made.
+//!
+//! What every request has to pass stands here once: host and origin, authentication, the role, the app and the session of
+//! the principal, the query, the body. A handler is reached with all of it done.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts as _, Path, Query};
+use futures_util::future::BoxFuture;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use stepfold_runner::{Runner, SessionHandle};
+
+use super::auth::{Principal, Role};
+use super::problem::Problem;
+use super::server::{App, BASE, Shared};
+
+/// What a handler gets.
+pub(super) struct Asked<T, Q = (), B = ()> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) principal: Principal,
+    pub(super) target: T,
+    pub(super) query: Q,
+    pub(super) body: B,
+    pub(super) headers: HeaderMap,
+}
+
+impl<T, Q, B> Asked<T, Q, B> {
+    /// The header `Idempotency-Key`.
+    pub(super) fn idempotency_key(&self) -> Result<Option<String>, Problem> {
+        let Some(key) = self.headers.get("idempotency-key") else { return Ok(None) };
+        let key = key.to_str().map_err(|_| Problem::invalid("Idempotency-Key", "must be ASCII text"))?;
+        // The draft of the header writes it as a quoted string.
+        Ok(Some(key.trim_matches('"').to_owned()))
+    }
+}
+
+/// What an operation is about, as its path names it.
+pub(super) trait Target: Sized + Send {
+    /// Finds it, for this principal.
+    fn find(
+        shared: &Arc<Shared>,
+        principal: &Principal,
+        names: &HashMap<String, String>,
+    ) -> impl Future<Output = Result<Self, Problem>> + Send;
+}
+
+/// The server.
+pub(super) struct Whole;
+
+/// An app.
+pub(super) struct InApp(pub(super) Arc<App>);
+
+/// A session of the principal.
+pub(super) struct InSession {
+    pub(super) app: Arc<App>,
+    pub(super) session: SessionHandle,
+}
+
+impl InSession {
+    pub(super) fn runner(&self) -> &Runner {
+        self.app.runner()
+    }
+}
+
+impl Target for Whole {
+    async fn find(_: &Arc<Shared>, _: &Principal, _: &HashMap<String, String>) -> Result<Self, Problem> {
+        Ok(Whole)
+    }
+}
+
+impl Target for InApp {
+    async fn find(
+        shared: &Arc<Shared>,
+        _: &Principal,
+        names: &HashMap<String, String>,
+    ) -> Result<Self, Problem> {
+        let name = names.get("app").map_or("", String::as_str);
+        let app = shared.apps.get(name).ok_or_else(|| Problem::unknown_app(name))?;
+        Ok(InApp(Arc::clone(app)))
+    }
+}
+
+impl Target for InSession {
+    async fn find(
+        shared: &Arc<Shared>,
+        principal: &Principal,
+        names: &HashMap<String, String>,
+    ) -> Result<Self, Problem> {
+        let InApp(app) = InApp::find(shared, principal, names).await?;
+        let id = names.get("session").map_or("", String::as_str);
+        let session = find_session(&app, principal, id).await?;
+        Ok(InSession { app, session })
+    }
+}
+
+/// An existing session of the principal.
+pub(super) async fn find_session(
+    app: &App,
+    principal: &Principal,
+    id: &str,
+) -> Result<SessionHandle, Problem> {
+    let found = app.runner().find_session(principal.user().as_str(), id).await?;
+    found.ok_or_else(|| Problem::unknown_session(id))
+}
+
+/// The body of a request.
+pub(super) trait RequestBody: Sized + Send {
+    fn schema(generator: &mut SchemaGenerator) -> Option<Schema>;
+    fn read(bytes: &[u8]) -> Result<Self, Problem>;
+}
+
+impl RequestBody for () {
+    fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
+        None
+    }
+
+    fn read(_: &[u8]) -> Result<Self, Problem> {
+        Ok(())
+    }
+}
+
+/// A body of JSON.
+pub(super) struct Json<T>(pub(super) T);
+
+impl<T: DeserializeOwned + JsonSchema + Send> RequestBody for Json<T> {
+    fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
+        Some(generator.subschema_for::<T>())
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, Problem> {
+        // An absent body is an empty object.
+        let bytes = if bytes.is_empty() { b"{}" } else { bytes };
+        serde_json::from_slice(bytes).map(Json).map_err(|error| Problem::invalid("request body", error))
+    }
+}
+
+/// The answer of an operation.
+pub(super) trait Answer {
+    const STATUS: StatusCode;
+    const MEDIA_TYPE: Option<&'static str>;
+    fn schema(generator: &mut SchemaGenerator) -> Option<Schema>;
+    fn respond(self) -> Response<Body>;
+}
+
+/// A JSON value, with the status 200.
+pub(super) struct Found<T>(pub(super) T);
+
+/// A JSON value, with the status 201, and the path of the session that was created.
+pub(super) struct Created<T> {
+    path: String,
+    value: T,
+}
+
+impl<T> Created<T> {
+    pub(super) fn session(app: &App, id: &str, value: T) -> Self {
+        let name = |name| utf8_percent_encode(name, RESERVED).to_string();
+        let path = format!("{BASE}/apps/{}/sessions/{}", name(app.name()), name(id));
+        Created { path, value }
+    }
+}
+
+/// What a part of a path cannot have as it is.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A JSON value, with the status 202: it is stored, and goes on without the client.
+pub(super) struct Taken<T>(pub(super) T);
+
+/// Nothing, with the status 204, and headers.
+pub(super) struct Done(pub(super) HeaderMap);
+
+/// A stream of events.
+pub(super) struct Events(pub(super) Body);
+
+/// Text of another media type.
+pub(super) struct OpenMetrics(pub(super) String);
+
+macro_rules! json_answer {
+    ($name:ident, $status:ident) => {
+        impl<T: Serialize + JsonSchema> Answer for $name<T> {
+            const STATUS: StatusCode = StatusCode::$status;
+            const MEDIA_TYPE: Option<&'static str> = Some("application/json");
+
+            fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
+                Some(generator.subschema_for::<T>())
+            }
+
+            fn respond(self) -> Response<Body> {
+                json_response(Self::STATUS, &self.0)
+            }
+        }
+    };
+}
+
+json_answer!(Found, OK);
+json_answer!(Taken, ACCEPTED);
+
+impl<T: Serialize + JsonSchema> Answer for Created<T> {
+    const STATUS: StatusCode = StatusCode::CREATED;
+    const MEDIA_TYPE: Option<&'static str> = Some("application/json");
+
+    fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
+        Some(generator.subschema_for::<T>())
+    }
+
+    fn respond(self) -> Response<Body> {
+        let mut response = json_response(Self::STATUS, &self.value);
+        if let Ok(path) = HeaderValue::from_str(&self.path) {
+            response.headers_mut().insert(header::LOCATION, path);
+        }
+        response
+    }
+}
+
+impl Answer for Done {
+    const STATUS: StatusCode = StatusCode::NO_CONTENT;
+    const MEDIA_TYPE: Option<&'static str> = None;
+
+    fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
+        None
+    }
+
+    fn respond(self) -> Response<Body> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = Self::STATUS;
+        *response.headers_mut() = self.0;
+        response
+    }
+}
+
+impl Answer for Events {
+    const STATUS: StatusCode = StatusCode::OK;
+    const MEDIA_TYPE: Option<&'static str> = Some("text/event-stream");
+
+    fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
+        Some(schemars::json_schema!({"type": "string"}))
+    }
+
+    fn respond(self) -> Response<Body> {
+        let mut response = Response::new(self.0);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        // Proxies that collect a response before they pass it on would keep it for ever.
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        response
+    }
+}
+
+impl Answer for OpenMetrics {
+    const STATUS: StatusCode = StatusCode::OK;
+    const MEDIA_TYPE: Option<&'static str> = Some("application/openmetrics-text");
+
+    fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
+        Some(schemars::json_schema!({"type": "string"}))
+    }
+
+    fn respond(self) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.0));
+        let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+}
+
+pub(super) fn json_response(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+    let text = serde_json::to_vec(value).unwrap_or_default();
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+type Handler =
+    Arc<dyn Fn(Arc<Shared>, Principal, Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+
+/// An operation.
+pub(super) struct Operation {
+    pub(super) method: Method,
+    /// The path, from `/api/v1` on.
+    pub(super) path: &'static str,
+    /// The name, as clients are generated with it.
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) needs: Role,
+    /// Whether it takes an `Idempotency-Key`.
+    pub(super) takes_key: bool,
+    pub(super) shapes: fn(&mut SchemaGenerator) -> Shapes,
+    pub(super) handler: Handler,
+}
+
+/// The schemas of an operation.
+pub(super) struct Shapes {
+    pub(super) query: Schema,
+    pub(super) body: Option<Schema>,
+    pub(super) status: StatusCode,
+    pub(super) media_type: Option<&'static str>,
+    pub(super) answer: Option<Schema>,
+}
+
+impl Operation {
+    pub(super) fn new<T, Q, B, A, F>(
+        method: Method,
+        path: &'static str,
+        needs: Role,
+        id: &'static str,
+        summary: &'static str,
+        handle: impl Fn(Asked<T, Q, B>) -> F + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Target + 'static,
+        Q: DeserializeOwned + JsonSchema + Send + 'static,
+        B: RequestBody + 'static,
+        A: Answer,
+        F: Future<Output = Result<A, Problem>> + Send,
+    {
+        let shapes = |generator: &mut SchemaGenerator| Shapes {
+            query: Q::json_schema(generator),
+            body: B::schema(generator),
+            status: A::STATUS,
+            media_type: A::MEDIA_TYPE,
+            answer: A::schema(generator),
+        };
+        let handler: Handler = Arc::new(move |shared, principal, request| {
+            let handle = handle.clone();
+            Box::pin(async move {
+                let asked = match ask::<T, Q, B>(shared, principal, request).await {
+                    Ok(asked) => asked,
+                    Err(problem) => return problem.into_response(),
+                };
+                match handle(asked).await {
+                    Ok(answer) => answer.respond(),
+                    Err(problem) => problem.into_response(),
+                }
+            })
+        });
+        Operation { method, path, id, summary, needs, takes_key: false, shapes, handler }
+    }
+}
+
+/// Reads what a request is about. Whose session it is comes before what the request says.
+async fn ask<T: Target, Q: DeserializeOwned, B: RequestBody>(
+    shared: Arc<Shared>,
+    principal: Principal,
+    request: Request<Body>,
+) -> Result<Asked<T, Q, B>, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let names = names(&mut parts).await?;
+    let target = T::find(&shared, &principal, &names).await?;
+    let query = Query::<Q>::try_from_uri(&parts.uri).map_err(|error| Problem::invalid("query", error))?;
+    let body = read_body(&shared, body).await?;
+    let (query, body) = (query.0, B::read(&body)?);
+    Ok(Asked { shared, principal, target, query, body, headers: parts.headers })
+}
+
+async fn names(parts: &mut Parts) -> Result<HashMap<String, String>, Problem> {
+    let names = Path::<HashMap<String, String>>::from_request_parts(parts, &()).await;
+    names.map(|names| names.0).map_err(|error| Problem::invalid("path", error))
+}
+
+async fn read_body(shared: &Shared, body: Body) -> Result<bytes::Bytes, Problem> {
+    let limits = &shared.limits;
+    let collected = Limited::new(body, limits.body).collect();
+    match tokio::time::timeout(limits.body_timeout, collected).await {
+        Err(_) => Err(Problem::too_slow()),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::too_large(limits.body)),
+        Ok(Err(error)) => Err(Problem::invalid("request body", error)),
+    }
+}

@@ -1,0 +1,69 @@
+//! The operations of the API, each once: routes, roles and the OpenAPI document are made from this table.
+
+mod apps;
+mod history;
+mod login;
+mod runs;
+mod sessions;
+
+use axum::body::Body;
+use http::{HeaderValue, Method, Response, header};
+
+use super::auth::Role;
+use super::operation::Operation;
+
+macro_rules! operations {
+    ($($method:ident $path:expr, $role:ident, $id:literal, $handler:path, $summary:literal;)*) => {
+        vec![$(Operation::new(Method::$method, $path, Role::$role, $id, $summary, $handler)),*]
+    };
+}
+
+/// All operations.
+pub(super) fn operations() -> Vec<Operation> {
+    let mut operations = operations! {
+        POST "/login", Read, "login", login::login, "Sets a cookie with the bearer token of this request.";
+        POST "/logout", Read, "logout", login::logout, "Removes the cookie.";
+        GET "/metrics", Administer, "metrics", apps::metrics, "The metrics of this process, in the format of OpenMetrics.";
+        GET "/apps", Read, "list_apps", apps::list, "Lists the apps.";
+        GET "/apps/{app}", Read, "read_app", apps::read, "Reads an app.";
+        GET "/apps/{app}/graph", Read, "read_graph", apps::graph, "Reads the nodes and edges of an app that is a graph.";
+        GET "/apps/{app}/sessions", Read, "list_sessions", sessions::list, "Lists sessions, the one that was written last first.";
+        POST "/apps/{app}/sessions", Act, "create_session", sessions::create, "Creates a session.";
+        GET "/apps/{app}/sessions/{session}", Read, "read_session", sessions::read, "Reads a session and what it waits for.";
+        DELETE "/apps/{app}/sessions/{session}", Administer, "delete_session", sessions::delete, "Deletes a session for good.";
+        GET "/apps/{app}/sessions/{session}/events", Read, "list_events", history::events, "Lists commits, in order.";
+        GET "/apps/{app}/sessions/{session}/state", Read, "read_state", history::state, "Reads the state at a version.";
+        GET "/apps/{app}/sessions/{session}/diff", Read, "diff", history::diff, "Lists the changes between two versions.";
+        GET "/apps/{app}/sessions/{session}/compare", Read, "compare", history::compare, "Compares a session with another one, such as a fork.";
+        POST "/apps/{app}/sessions/{session}/fork", Act, "fork", history::fork, "Creates a session that shares the history up to a version.";
+        POST "/apps/{app}/sessions/{session}/rewind", Act, "rewind", history::rewind, "Goes back to a version; nothing is deleted.";
+        POST "/apps/{app}/sessions/{session}/replay", Read, "replay", history::replay, "Replays every run without model and tools, and reports the first divergence.";
+        GET "/apps/{app}/sessions/{session}/live", Read, "live", runs::live, "Streams commits and unfinished text as server-sent events.";
+        POST "/apps/{app}/sessions/{session}/messages", Act, "send", runs::send, "Accepts a message, and starts a run.";
+        DELETE "/apps/{app}/sessions/{session}/messages/{message}", Act, "withdraw", runs::withdraw, "Withdraws a message that was not taken yet.";
+        POST "/apps/{app}/sessions/{session}/run", Act, "run", runs::run, "Accepts a message, and waits for the result of its run.";
+        POST "/apps/{app}/sessions/{session}/decisions", Act, "decide", runs::decide, "Decides about requests, in one commit, and continues the run.";
+        POST "/apps/{app}/sessions/{session}/resume", Act, "resume", runs::resume, "Continues a run that was interrupted or failed.";
+        POST "/apps/{app}/sessions/{session}/abandon", Act, "abandon", runs::abandon, "Ends a run that waits, was interrupted or failed.";
+        POST "/apps/{app}/sessions/{session}/cancel", Act, "cancel", runs::cancel, "Cancels the run, in whatever process it is.";
+    };
+    for operation in &mut operations {
+        operation.takes_key = matches!(operation.id, "send" | "run" | "decide");
+    }
+    operations
+}
+
+/// A file of the page at `/`, which swaps the token of its address for a cookie.
+pub(super) fn file(path: &str) -> Response<Body> {
+    let (kind, text) = match path {
+        "/login.js" => ("text/javascript; charset=utf-8", include_str!("login.js")),
+        _ => ("text/html; charset=utf-8", include_str!("page.html")),
+    };
+    let mut response = Response::new(Body::from(text));
+    let policy = "default-src 'none'; script-src 'self'; connect-src 'self'; frame-ancestors 'none'; \
+                  require-trusted-types-for 'script'; trusted-types 'none'";
+    for (name, value) in [(header::CONTENT_TYPE, kind), (header::CONTENT_SECURITY_POLICY, policy)] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

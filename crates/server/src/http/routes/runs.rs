@@ -1,0 +1,211 @@
+//! Runs: messages, decisions, and the live stream.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use http::HeaderMap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use stepfold_agent_loop::{Decisions, Ids as _, Input, RandomIds};
+use stepfold_runner::Invocation;
+use stepfold_session_scopes::InvocationId;
+
+use super::sessions::check_shared;
+use crate::http::auth::Principal;
+use crate::http::frame::Position;
+use crate::http::limits::Place;
+use crate::http::live;
+use crate::http::operation::{Asked, Done, Events, Found, InSession, Json, Taken, Target};
+use crate::http::problem::Problem;
+use crate::http::rows::{Accepted, Decided, DecisionRow, RunRow, exit};
+use crate::http::server::Shared;
+
+/// A message of the user.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewMessage {
+    /// The text.
+    text: String,
+    /// Values to write to the state first, by key, merged by their handlers (reducers).
+    #[serde(default)]
+    values: Map<String, Value>,
+}
+
+impl NewMessage {
+    fn into_input(self) -> Input {
+        let input = Input::new().say(self.text);
+        if self.values.is_empty() { input } else { input.with_values(Value::Object(self.values)) }
+    }
+}
+
+pub(super) async fn send(asked: Asked<InSession, (), Json<NewMessage>>) -> Result<Taken<Accepted>, Problem> {
+    let key = asked.idempotency_key()?;
+    check_shared(&asked.principal, &asked.body.0.values)?;
+    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
+    let (session, input) = (&asked.target.session, asked.body.0.into_input());
+    let invocation = match key {
+        Some(key) => session.send_once(key, input).await?,
+        None => session.send(input).await?,
+    };
+    Ok(Taken(taken(invocation, place)))
+}
+
+/// The place of a run is taken until it ends or waits.
+fn taken(invocation: Invocation, place: Place) -> Accepted {
+    let accepted = Accepted { invocation: invocation.id().to_string() };
+    tokio::spawn(async move {
+        if let Err(error) = invocation.outcome().await {
+            tracing::info!(invocation = %invocation.id(), %error, "invocation failed");
+        }
+        drop(place);
+    });
+    accepted
+}
+
+pub(super) async fn run(asked: Asked<InSession, (), Json<NewMessage>>) -> Result<Found<RunRow>, Problem> {
+    let key = asked.idempotency_key()?.unwrap_or_else(|| RandomIds.next());
+    check_shared(&asked.principal, &asked.body.0.values)?;
+    let _place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
+    let report = asked.target.session.run_as(key, asked.body.0.into_input()).await?;
+    Ok(Found(RunRow::of(report)))
+}
+
+pub(super) async fn withdraw(asked: Asked<InMessage>) -> Result<Done, Problem> {
+    let InMessage { session: InSession { session, .. }, message } = asked.target;
+    match session.withdraw(&message).await? {
+        true => Ok(Done(HeaderMap::new())),
+        false => Err(Problem::not_waiting(message.as_str())),
+    }
+}
+
+/// A message of a session of the principal.
+pub(super) struct InMessage {
+    session: InSession,
+    message: InvocationId,
+}
+
+impl Target for InMessage {
+    async fn find(
+        shared: &Arc<Shared>,
+        principal: &Principal,
+        names: &HashMap<String, String>,
+    ) -> Result<Self, Problem> {
+        let session = InSession::find(shared, principal, names).await?;
+        let message = InvocationId::new(names.get("message").map_or("", String::as_str))?;
+        Ok(InMessage { session, message })
+    }
+}
+
+/// Decisions about requests.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewDecisions {
+    /// The decisions, by the ids of the requests.
+    decisions: BTreeMap<String, DecisionRow>,
+    /// Continues the run even if the agent has changed since it began.
+    #[serde(default)]
+    with_changed_agent: bool,
+}
+
+pub(super) async fn decide(
+    asked: Asked<InSession, (), Json<NewDecisions>>,
+) -> Result<Taken<Decided>, Problem> {
+    let key = asked.idempotency_key()?;
+    let Json(NewDecisions { decisions, with_changed_agent }) = asked.body;
+    if decisions.is_empty() {
+        return Err(Problem::invalid("decisions", "expected at least one"));
+    }
+    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
+    let decisions: Decisions = decisions.into_iter().map(|(id, decision)| (id, decision.into())).collect();
+    let mut resume = asked.target.session.resume().decide_all(decisions).by(asked.principal.name());
+    if let Some(key) = key {
+        resume = resume.idempotency_key(key);
+    }
+    if with_changed_agent {
+        resume = resume.with_changed_agent();
+    }
+    let (receipt, invocation) = resume.submit().await?;
+    let Accepted { invocation } = taken(invocation, place);
+    Ok(Taken(Decided { invocation, version: receipt.version, requests: receipt.requests, by: receipt.by }))
+}
+
+/// A resumption.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Resumption {
+    /// Continues the run even if the agent has changed since it began.
+    #[serde(default)]
+    with_changed_agent: bool,
+}
+
+pub(super) async fn resume(
+    asked: Asked<InSession, (), Json<Resumption>>,
+) -> Result<Taken<Accepted>, Problem> {
+    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
+    let mut resume = asked.target.session.resume();
+    if asked.body.0.with_changed_agent {
+        resume = resume.with_changed_agent();
+    }
+    let invocation = resume.start()?;
+    // It fails before its first event, if it cannot go on.
+    if invocation.subscribe(0).next().await.is_none()
+        && let Err(error) = invocation.outcome().await
+    {
+        return Err(error.into());
+    }
+    Ok(Taken(taken(invocation, place)))
+}
+
+/// The end of a run.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct EndRow {
+    /// The exit reason.
+    exit: Value,
+}
+
+pub(super) async fn abandon(asked: Asked<InSession>) -> Result<Found<EndRow>, Problem> {
+    let outcome = asked.target.session.abandon().await?;
+    Ok(Found(EndRow { exit: exit(outcome.exit()) }))
+}
+
+/// Whether a run was cancelled.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CancelRow {
+    /// Whether anything was running. The run ends with its next commit.
+    cancelled: bool,
+}
+
+pub(super) async fn cancel(asked: Asked<InSession>) -> Result<Taken<CancelRow>, Problem> {
+    Ok(Taken(CancelRow { cancelled: asked.target.session.cancel_everywhere().await? }))
+}
+
+/// Where a live stream begins.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LiveFrom {
+    /// The version after which commits are sent; the newest by default.
+    after: Option<u64>,
+}
+
+pub(super) async fn live(asked: Asked<InSession, LiveFrom>) -> Result<Events, Problem> {
+    let shared = &asked.shared;
+    let last = match asked.headers.get("last-event-id") {
+        None => None,
+        Some(id) => {
+            let position = id.to_str().ok().and_then(Position::parse);
+            Some(position.ok_or_else(|| Problem::invalid("Last-Event-ID", "it is none of this server"))?)
+        }
+    };
+    let place = shared.usage.stream(asked.principal.user(), &shared.limits)?;
+    let opening = live::Opening {
+        last,
+        after: asked.query.after,
+        keep_alive: shared.limits.keep_alive,
+        stopping: shared.stopping.subscribe(),
+        place: shared.metrics.stream(place),
+    };
+    let body = live::open(&shared.channels, asked.target.runner(), &asked.target.session, opening).await?;
+    Ok(Events(body))
+}

@@ -1,0 +1,438 @@
+//! What the API says about sessions: its own shapes, apart from what is stored.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepfold_agent_loop as agent_loop;
+use stepfold_agent_loop::{ApprovalRequest, Decision, EventKind, Exit, FORMAT_VERSION};
+use stepfold_runner::{RECORD_FORMAT, Report, RunStatus};
+use stepfold_session_scopes::{CommittedEvent, Session};
+
+/// An app: an agent with its sessions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct AppRow {
+    /// The name, as in paths.
+    pub(super) app: String,
+    /// The name of the agent.
+    pub(super) agent: String,
+    /// What it is for.
+    pub(super) description: Option<String>,
+    /// The model.
+    pub(super) model: String,
+    /// The keys of its state: their JSON Schemas, merge handlers (reducers) and descriptions.
+    pub(super) schema: Value,
+    /// Whether `/graph` has the shape of its graph.
+    pub(super) has_graph: bool,
+}
+
+/// The apps of a server.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Apps {
+    pub(super) apps: Vec<AppRow>,
+}
+
+/// A session in a list.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SessionRow {
+    /// The id.
+    pub(super) id: String,
+    /// The number of its commits.
+    pub(super) version: u64,
+    /// The oldest version that it can go back to.
+    pub(super) oldest: u64,
+    /// When it was created (RFC 3339).
+    pub(super) created: String,
+    /// When it was written last (RFC 3339).
+    pub(super) updated: String,
+    /// Whether a worker has it, in any process.
+    pub(super) claimed: bool,
+    /// The session that it was forked from.
+    pub(super) parent: Option<ParentRow>,
+}
+
+/// The origin of a fork.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ParentRow {
+    pub(super) id: String,
+    pub(super) version: u64,
+}
+
+/// A page of sessions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SessionRows {
+    /// The sessions, the one that was written last first.
+    pub(super) sessions: Vec<SessionRow>,
+    /// The cursor of the next page, as `after`; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<String>,
+}
+
+/// A session, and what it waits for.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SessionDetail {
+    #[serde(flatten)]
+    pub(super) session: SessionRow,
+    /// The invocation that runs in this process.
+    pub(super) running: Option<String>,
+    /// Whether its last run has not ended: it runs, waits for decisions, was interrupted or failed.
+    pub(super) unfinished: bool,
+    /// The requests that wait for decisions.
+    pub(super) pending: Vec<RequestRow>,
+    /// The messages that were accepted and not taken.
+    pub(super) inbox: Vec<WaitingRow>,
+}
+
+/// A message in the inbox of a session.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct WaitingRow {
+    /// The id of its invocation.
+    pub(super) invocation: String,
+    /// When it was accepted (RFC 3339).
+    pub(super) at: String,
+}
+
+impl SessionRow {
+    pub(super) fn of(session: &Session) -> Self {
+        let parent = session.parent.as_ref();
+        SessionRow {
+            id: session.key.id.to_string(),
+            version: session.version,
+            oldest: session.oldest,
+            created: session.created.to_string(),
+            updated: session.updated.to_string(),
+            claimed: session.claim.is_some(),
+            parent: parent.map(|parent| ParentRow { id: parent.id.to_string(), version: parent.version }),
+        }
+    }
+}
+
+/// A request that waits for a decision.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct RequestRow {
+    /// The id that a decision names. It has a digest of what is asked, so that it is used for nothing else.
+    pub(super) id: String,
+    /// The call.
+    pub(super) call: CallRow,
+    /// Why it is asked: `rule`, `may_have_happened`, `node` or `input`.
+    pub(super) reason: Value,
+    /// The question of a tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
+    /// The values that the state adds to the arguments, by parameter.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub(super) inputs_from_state: Value,
+    /// The JSON Schema that modified arguments must fit, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) schema: Option<Value>,
+    /// Whether it can be approved with other arguments.
+    pub(super) can_modify: bool,
+}
+
+/// A call of a tool.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CallRow {
+    pub(super) id: String,
+    /// The tool.
+    pub(super) name: String,
+    /// The arguments: an object, or text if the model sent no valid one.
+    pub(super) arguments: Value,
+}
+
+impl RequestRow {
+    pub(super) fn of(request: &ApprovalRequest) -> Self {
+        let text = request.call.arguments.to_text();
+        let arguments =
+            serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.clone().into_owned()));
+        let inputs = match request.inputs_from_state.as_slice() {
+            [] => Value::Null,
+            inputs => json(&inputs),
+        };
+        RequestRow {
+            id: request.id.clone(),
+            call: CallRow { id: request.call.id.clone(), name: request.call.name.clone(), arguments },
+            reason: json(&request.reason),
+            message: request.message.clone(),
+            inputs_from_state: inputs,
+            schema: request.schema().cloned(),
+            can_modify: request.can_modify(),
+        }
+    }
+}
+
+/// A commit of a session.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct EventRow {
+    /// The version of the session after it.
+    pub(super) version: u64,
+    /// Its kind: `began`, `replied`, `answered`, `decided`, `rewind`, and others.
+    pub(super) kind: String,
+    /// The invocation that it belongs to.
+    pub(super) invocation: String,
+    pub(super) author: String,
+    /// When it was stored (RFC 3339).
+    pub(super) at: String,
+    /// The step of the run, from 1; absent for an event of no run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) step: Option<u64>,
+    /// Microseconds of the run until then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) elapsed_us: Option<u64>,
+    /// Tokens of the model's reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<UsageRow>,
+    /// The messages that it added to the conversation.
+    pub(super) messages: Vec<Value>,
+    /// The writes to the state, in order, as they are merged by their handlers.
+    pub(super) writes: Vec<WriteRow>,
+    /// The exit reason of the run, at its last event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) exit: Option<Value>,
+    /// The author of decisions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) decided_by: Option<String>,
+    /// Whether it counts: events that were rewound do not.
+    pub(super) visible: bool,
+}
+
+/// A write to the state.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct WriteRow {
+    pub(super) key: String,
+    /// The merge handler (reducer); absent for a removal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) handler: Option<String>,
+    /// What is merged into the value; absent for a removal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) value: Option<Value>,
+}
+
+/// Token counts.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct UsageRow {
+    pub(super) input_tokens: u64,
+    pub(super) output_tokens: u64,
+    pub(super) cached_input_tokens: u64,
+    pub(super) reasoning_tokens: u64,
+}
+
+impl From<stepfold_state_core::chat::Usage> for UsageRow {
+    fn from(usage: stepfold_state_core::chat::Usage) -> Self {
+        UsageRow {
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cached_input_tokens: usage.cached_input_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
+        }
+    }
+}
+
+impl EventRow {
+    pub(super) fn of(committed: &CommittedEvent, visible: bool) -> Self {
+        let event = &*committed.event;
+        let record = event.record.as_ref();
+        // A newer worker's record is not read; everything else is told.
+        let record =
+            record.filter(|record| record.format == RECORD_FORMAT && record.version <= FORMAT_VERSION);
+        let run = record.and_then(|record| record.read::<agent_loop::Event>().ok());
+        let (usage, decided_by) = match run.as_ref().map(|run| &run.kind) {
+            Some(EventKind::Replied { usage, .. }) => (Some((*usage).into()), None),
+            Some(EventKind::Decided { by, .. }) => (None, by.clone()),
+            _ => (None, None),
+        };
+        let writes = event.actions.delta.iter().map(|write| WriteRow {
+            key: write.key().to_owned(),
+            handler: write.handler().map(|handler| handler.name()),
+            value: write.value().cloned(),
+        });
+        EventRow {
+            version: committed.version,
+            kind: event.kind.as_str().to_owned(),
+            invocation: event.invocation.to_string(),
+            author: event.author.to_string(),
+            at: event.at.to_string(),
+            step: run.as_ref().map(|run| run.step),
+            elapsed_us: run.as_ref().map(|run| u64::try_from(run.elapsed.as_micros()).unwrap_or(u64::MAX)),
+            usage,
+            messages: event.messages.iter().map(|message| json(&**message)).collect(),
+            writes: writes.collect(),
+            exit: event.metadata.get("exit").cloned(),
+            decided_by,
+            visible,
+        }
+    }
+}
+
+/// A page of commits.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct EventRows {
+    /// The commits, in order.
+    pub(super) events: Vec<EventRow>,
+    /// The version to read on from, as `after`; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<u64>,
+    /// The version of the session.
+    pub(super) version: u64,
+    /// The oldest version that is kept.
+    pub(super) oldest: u64,
+}
+
+/// The state of a session at a version.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct StateRow {
+    pub(super) version: u64,
+    /// The values of the session, and those of scopes that it shares (`user:`, `app:`), which are always the current ones.
+    pub(super) values: BTreeMap<String, Value>,
+    /// The last write of each key that the session itself has written, in the versions that are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) origin: Option<BTreeMap<String, OriginRow>>,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct OriginRow {
+    /// The version of the last write.
+    pub(super) version: u64,
+    /// The merge handler (reducer) of that write.
+    pub(super) handler: Option<String>,
+    /// The number of writes.
+    pub(super) writes: u64,
+}
+
+/// The changes between two versions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DiffRow {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// The changed values.
+    pub(super) changed: Vec<ChangeRow>,
+    /// The messages that the second has and the first has not.
+    pub(super) messages: Vec<Value>,
+}
+
+/// A changed value.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ChangeRow {
+    pub(super) key: String,
+    /// Absent if it was unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<Value>,
+    /// Absent if it is unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) after: Option<Value>,
+}
+
+/// An accepted request.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Accepted {
+    /// The invocation. With an idempotency key, the same for each repetition.
+    pub(super) invocation: String,
+}
+
+/// Stored decisions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Decided {
+    /// The invocation that continues the run.
+    pub(super) invocation: String,
+    /// The version of the session with the decisions.
+    pub(super) version: u64,
+    /// The requests.
+    pub(super) requests: Vec<String>,
+    /// The author that is recorded; of a repetition, the first one.
+    pub(super) by: Option<String>,
+}
+
+/// The result of a run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct RunRow {
+    /// The invocation: the idempotency key, if there was one.
+    pub(super) invocation: String,
+    pub(super) status: StatusRow,
+    /// The text of the last reply.
+    pub(super) text: String,
+    /// The requested output, if the agent has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) output: Option<Value>,
+    /// The exit reason, if it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) exit: Option<Value>,
+    /// The requests that it waits for.
+    pub(super) pending: Vec<RequestRow>,
+    /// The version of the session after it.
+    pub(super) version: u64,
+    pub(super) usage: UsageRow,
+}
+
+/// The status of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StatusRow {
+    /// It has ended.
+    Finished,
+    /// It waits for decisions.
+    Waiting,
+    /// It was suspended; send the same request again.
+    Suspended,
+}
+
+impl RunRow {
+    pub(super) fn of(report: Report) -> Self {
+        let (status, ended, pending) = match &report.status {
+            RunStatus::Finished(reason) => (StatusRow::Finished, Some(exit(reason)), Vec::new()),
+            RunStatus::Waiting(requests) => {
+                (StatusRow::Waiting, None, requests.iter().map(RequestRow::of).collect())
+            }
+            _ => (StatusRow::Suspended, None, Vec::new()),
+        };
+        RunRow {
+            invocation: report.idempotency_key.to_string(),
+            status,
+            text: report.text,
+            output: report.output,
+            exit: ended,
+            pending,
+            version: report.version,
+            usage: report.usage.into(),
+        }
+    }
+}
+
+/// A decision about a request.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum DecisionRow {
+    /// The call runs.
+    Approve,
+    /// The call does not run; the model reads why.
+    Reject {
+        /// The reason, for the model.
+        #[serde(default)]
+        reason: String,
+    },
+    /// The call runs with other arguments.
+    Modify {
+        /// The arguments, or the answer to the question of a tool.
+        arguments: Value,
+    },
+}
+
+impl From<DecisionRow> for Decision {
+    fn from(row: DecisionRow) -> Self {
+        match row {
+            DecisionRow::Approve => Decision::Approve,
+            DecisionRow::Reject { reason } => Decision::reject(reason),
+            DecisionRow::Modify { arguments } => Decision::modify(arguments),
+        }
+    }
+}
+
+/// An exit reason, as it is stored.
+pub(super) fn exit(exit: &Exit) -> Value {
+    json(exit)
+}
+
+/// What serialises without errors: maps have text keys.
+pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}

@@ -1,0 +1,442 @@
+//! The server: its apps, its rules, and its router.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::routing::{MethodFilter, on};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use serde_json::Value;
+use stepfold_runner::Runner;
+use thiserror::Error;
+use tokio::sync::watch;
+
+use super::auth::{Authenticate, Credentials, Principal};
+use super::channel::Channels;
+use super::gate::{Admitted, Rules, cookie_name};
+use super::limits::{Limits, Usage};
+use super::metrics::Metrics;
+use super::operation::{Operation, json_response};
+use super::problem::Problem;
+use super::{openapi, routes};
+
+/// The path before each operation.
+pub(super) const BASE: &str = "/api/v1";
+
+/// An app of a server: a runner, under the name of its application.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_agent_loop::Agent;
+/// use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_runner::Runner;
+/// use stepfold_server::http::App;
+/// use stepfold_session_scopes::MemoryStore;
+///
+/// # let model = Script::parse("assistant: area 3")?;
+/// let agent = Agent::builder(model).name("stalls").build()?;
+/// let app = App::from(Runner::builder(agent, MemoryStore::new()).build()).describe("Counts stalls.");
+/// assert_eq!(app.name(), "stalls");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct App {
+    runner: Runner,
+    name: String,
+    description: Option<String>,
+    graph: Option<Value>,
+}
+
+impl From<Runner> for App {
+    fn from(runner: Runner) -> Self {
+        // A key of any session has the name.
+        let key = runner.key("-", "-");
+        let name = key.map_or_else(|_| runner.agent().name().to_owned(), |key| key.app.to_string());
+        App { runner, name, description: None, graph: None }
+    }
+}
+
+impl App {
+    /// Sets what it is for, as clients show it.
+    #[must_use]
+    pub fn describe(mut self, description: impl Into<String>) -> Self {
+        self.description = Some(description.into());
+        self
+    }
+
+    /// Sets the shape of its graph, if it is one: nodes and edges, as JSON.
+    #[must_use]
+    pub fn graph(mut self, shape: impl Into<Value>) -> Self {
+        self.graph = Some(shape.into());
+        self
+    }
+
+    /// The name, as in paths: that of the runner's application.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The runner.
+    pub fn runner(&self) -> &Runner {
+        &self.runner
+    }
+
+    pub(super) fn description(&self) -> Option<&str> {
+        self.description.as_deref()
+    }
+
+    pub(super) fn shape(&self) -> Option<&Value> {
+        self.graph.as_ref()
+    }
+}
+
+/// Agents over HTTP. See the [module](super).
+#[derive(Clone)]
+pub struct Server {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What all requests share.
+pub(super) struct Shared {
+    pub(super) apps: BTreeMap<String, Arc<App>>,
+    pub(super) auth: Box<dyn Authenticate>,
+    pub(super) rules: Rules,
+    pub(super) limits: Limits,
+    pub(super) usage: Usage,
+    pub(super) channels: Channels,
+    pub(super) metrics: Metrics,
+    pub(super) has_secure_cookies: bool,
+    /// Becomes true when the server stops.
+    pub(super) stopping: watch::Sender<bool>,
+}
+
+/// Builds a [`Server`].
+#[must_use = "a builder does nothing until it is built"]
+pub struct ServerBuilder {
+    apps: Vec<App>,
+    auth: Option<Box<dyn Authenticate>>,
+    rules: Rules,
+    limits: Limits,
+    metrics: Metrics,
+    has_secure_cookies: bool,
+}
+
+/// Why a server cannot be built.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// It has no apps.
+    #[error("missing app: a server needs at least one")]
+    NoApps,
+    /// Two apps have one name.
+    #[error("duplicate app `{app}`: give one of the runners another name with `RunnerBuilder::app`")]
+    DuplicateApp {
+        /// The name.
+        app: String,
+    },
+    /// It does not authenticate anyone.
+    #[error("missing authentication: set it with `auth`, for example to `Tokens`")]
+    NoAuthentication,
+}
+
+impl Server {
+    /// Starts building a server.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder {
+            apps: Vec::new(),
+            auth: None,
+            rules: Rules::default(),
+            limits: Limits::default(),
+            metrics: Metrics::new(),
+            has_secure_cookies: false,
+        }
+    }
+
+    /// The router, to embed into an application's own [axum](https://docs.rs/axum) program. All rules apply to it; limits
+    /// of connections are those of the program.
+    pub fn router(&self) -> Router {
+        let mut router = Router::new();
+        for operation in routes::operations() {
+            let path = format!("{BASE}{}", operation.path);
+            let filter = MethodFilter::try_from(operation.method.clone()).unwrap_or(MethodFilter::GET);
+            let (shared, operation) = (Arc::clone(&self.shared), Arc::new(operation));
+            let handler = move |request: Request| {
+                let (shared, operation) = (Arc::clone(&shared), Arc::clone(&operation));
+                async move { answer(shared, Some(&operation), request).await }
+            };
+            router = router.route(&path, on(filter, handler));
+        }
+        let health = |shared: Arc<Shared>| {
+            move |request: Request| {
+                let shared = Arc::clone(&shared);
+                async move { public(&shared, request) }
+            }
+        };
+        for path in PUBLIC {
+            router = router.route(path, on(MethodFilter::GET, health(Arc::clone(&self.shared))));
+        }
+        let (shared, other) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+        router
+            .method_not_allowed_fallback(move |request: Request| {
+                let shared = Arc::clone(&shared);
+                async move { not_allowed(shared, request).await }
+            })
+            .fallback(move |request: Request| {
+                let shared = Arc::clone(&other);
+                async move { answer(shared, None, request).await }
+            })
+    }
+
+    /// The OpenAPI 3.1 document of the API.
+    pub fn openapi(&self) -> Value {
+        openapi::document(&routes::operations())
+    }
+
+    /// The apps.
+    pub fn apps(&self) -> impl Iterator<Item = &App> {
+        self.shared.apps.values().map(|app| &**app)
+    }
+
+    pub(super) fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+}
+
+/// What anyone may read who names the host: nothing of it is secret.
+const PUBLIC: [&str; 5] = ["/healthz", "/readyz", "/api/v1/openapi.json", "/", "/login.js"];
+
+fn public(shared: &Shared, request: Request) -> Response<Body> {
+    let response = match shared.rules.admit_host(request.headers()) {
+        Err(denied) => Problem::denied(denied).into_response(),
+        Ok(()) => match request.uri().path() {
+            "/healthz" => text(StatusCode::OK, "ok\n"),
+            "/readyz" if *shared.stopping.borrow() => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+            "/readyz" => text(StatusCode::OK, "ready\n"),
+            "/api/v1/openapi.json" => {
+                json_response(StatusCode::OK, &openapi::document(&routes::operations()))
+            }
+            path => routes::file(path),
+        },
+    };
+    with_headers(response)
+}
+
+fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Answers a request: the rules first, then who sends it, then what it may do. Without an operation, the path is unknown.
+async fn answer(shared: Arc<Shared>, operation: Option<&Operation>, request: Request) -> Response<Body> {
+    let (metrics, foreign) = (shared.metrics.clone(), shared.rules.allowed_origin(request.headers()));
+    let (parts, body) = request.into_parts();
+    let response = match authenticate(&shared, &parts).await {
+        Err(problem) => problem.into_response(),
+        Ok(principal) => match operation {
+            None => Problem::unknown_path().into_response(),
+            Some(operation) if !principal.may(operation.needs) => {
+                Problem::forbidden(operation.needs).into_response()
+            }
+            Some(operation) => act(shared, operation, principal, Request::from_parts(parts, body)).await,
+        },
+    };
+    metrics.answered(operation.map_or("unknown", |operation| operation.id), response.status());
+    with_origin(with_headers(response), foreign)
+}
+
+/// Does what is asked. What changes something is done in a task of its own: a client that is gone cancels nothing.
+async fn act(
+    shared: Arc<Shared>,
+    operation: &Operation,
+    principal: Principal,
+    request: Request,
+) -> Response<Body> {
+    let is_read = operation.method == Method::GET;
+    let answered = (operation.handler)(shared, principal, request);
+    if is_read {
+        return answered.await;
+    }
+    match tokio::spawn(answered).await {
+        Ok(response) => response,
+        Err(_) => Problem::unavailable("the request was stopped: its handler panicked or the server stops")
+            .into_response(),
+    }
+}
+
+/// A known path with an unknown method; or a browser that asks first, for a page of an allowed origin.
+async fn not_allowed(shared: Arc<Shared>, request: Request) -> Response<Body> {
+    let foreign = shared.rules.allowed_origin(request.headers());
+    let (parts, _) = request.into_parts();
+    let is_preflight = foreign.is_some() && parts.method == Method::OPTIONS;
+    let response = match shared.rules.admit_host(&parts.headers) {
+        Err(denied) => Problem::denied(denied).into_response(),
+        Ok(()) if is_preflight => text(StatusCode::NO_CONTENT, ""),
+        Ok(()) => match authenticate(&shared, &parts).await {
+            Err(problem) => problem.into_response(),
+            Ok(_) => Problem::method().into_response(),
+        },
+    };
+    with_origin(with_headers(response), foreign)
+}
+
+async fn authenticate(shared: &Shared, parts: &Parts) -> Result<Principal, Problem> {
+    let headers = &parts.headers;
+    let admitted = shared.rules.admit(&parts.method, &parts.uri, headers).map_err(Problem::denied)?;
+    let name = cookie_name(headers);
+    let token = bearer(headers).or_else(|| match admitted {
+        Admitted::Own => cookie(headers, &name),
+        Admitted::Foreign => None,
+    });
+    match shared.auth.authenticate(&Credentials::new(token, headers)).await {
+        Ok(Some(principal)) => Ok(principal),
+        Ok(None) => Err(Problem::unauthenticated()),
+        Err(error) => {
+            tracing::error!(%error, "a request could not be authenticated");
+            Err(Problem::unavailable("authentication is unavailable"))
+        }
+    }
+}
+
+/// The token of the header `Authorization`.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+    let mut pairs =
+        cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
+/// The headers of every response.
+fn with_headers(mut response: Response<Body>) -> Response<Body> {
+    let headers = response.headers_mut();
+    let policy = "default-src 'none'; frame-ancestors 'none'";
+    for (name, value) in [
+        ("cache-control", "no-store"),
+        ("content-security-policy", policy),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("referrer-policy", "no-referrer"),
+        ("x-content-type-options", "nosniff"),
+    ] {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Lets pages of an allowed origin read the response.
+fn with_origin(mut response: Response<Body>, foreign: Option<HeaderValue>) -> Response<Body> {
+    let headers = response.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    let Some(origin) = foreign else { return response };
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    for (name, value) in [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, idempotency-key, last-event-id"),
+        (header::ACCESS_CONTROL_EXPOSE_HEADERS, "location, retry-after"),
+        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+impl ServerBuilder {
+    /// Adds an app. Its runner keeps its own settings: what a message for a busy session does, the duration of claims,
+    /// observers.
+    pub fn app(mut self, app: impl Into<App>) -> Self {
+        self.apps.push(app.into());
+        self
+    }
+
+    /// Sets how senders of requests are authenticated. It is required: there is no server without.
+    pub fn auth(mut self, auth: impl Authenticate) -> Self {
+        self.auth = Some(Box::new(auth));
+        self
+    }
+
+    /// Adds a name by which clients may reach the server, without a port; those of the loopback interface are always
+    /// allowed. A request with another `Host` is refused: its page may have rebound a name to this address.
+    pub fn host_name(mut self, name: impl Into<String>) -> Self {
+        self.rules.hosts.push(name.into());
+        self
+    }
+
+    /// Adds an origin, such as `https://app.example`, whose pages may use the API with bearer tokens. Cookies of such
+    /// requests do not count.
+    pub fn allow_origin(mut self, origin: impl Into<String>) -> Self {
+        self.rules.origins.push(origin.into().trim_end_matches('/').to_owned());
+        self
+    }
+
+    /// Sets the limits.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets the metrics, shared with [observers](Metrics::observer) of the runners.
+    pub fn metrics(mut self, metrics: &Metrics) -> Self {
+        self.metrics = metrics.clone();
+        self
+    }
+
+    /// Marks cookies as secure: for a server that clients reach by HTTPS only.
+    pub fn secure_cookies(mut self) -> Self {
+        self.has_secure_cookies = true;
+        self
+    }
+
+    /// Builds the server.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn build(self) -> Result<Server, ServerError> {
+        let auth = self.auth.ok_or(ServerError::NoAuthentication)?;
+        let mut apps = BTreeMap::new();
+        for app in self.apps {
+            let name = app.name.clone();
+            if apps.insert(name.clone(), Arc::new(app)).is_some() {
+                return Err(ServerError::DuplicateApp { app: name });
+            }
+        }
+        if apps.is_empty() {
+            return Err(ServerError::NoApps);
+        }
+        let shared = Shared {
+            apps,
+            auth,
+            rules: self.rules,
+            limits: self.limits,
+            usage: Usage::default(),
+            channels: Channels::default(),
+            metrics: self.metrics,
+            has_secure_cookies: self.has_secure_cookies,
+            stopping: watch::Sender::new(false),
+        };
+        Ok(Server { shared: Arc::new(shared) })
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let apps: Vec<&String> = self.shared.apps.keys().collect();
+        f.debug_struct("Server").field("apps", &apps).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerBuilder").field("apps", &self.apps).finish_non_exhaustive()
+    }
+}

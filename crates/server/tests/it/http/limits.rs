@@ -1,0 +1,193 @@
+//! Each limit, with the answer of a request beyond it.
+
+use std::time::Duration;
+
+use http::Method;
+use serde_json::json;
+use stepfold_runner::Runner;
+use stepfold_server::http::Limits;
+use stepfold_session_scopes::MemoryStore;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::live::waiting_site;
+use super::site::{Site, agent};
+
+/// A time that is over at once.
+const AT_ONCE: Duration = Duration::from_millis(50);
+
+async fn site(limits: Limits) -> Site {
+    let runner = Runner::builder(agent("", Vec::new()), MemoryStore::new()).build();
+    let site = Site::over(runner, limits).await;
+    assert_eq!(site.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
+    site
+}
+
+fn limits() -> Limits {
+    Limits::default()
+}
+
+/// What the server answers to these bytes, until it closes the connection.
+async fn answer_to(site: &Site, text: &str) -> String {
+    let mut stream = TcpStream::connect(&site.address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let read = tokio::time::timeout(Duration::from_secs(20), stream.read_to_string(&mut answer));
+    // A connection that is reset is closed as well.
+    let _ = read.await.expect("the server closes the connection");
+    answer
+}
+
+#[tokio::test]
+async fn bodies_are_limited() {
+    let mut limits = limits();
+    limits.body = 1_000;
+    let site = site(limits).await;
+    let body = |bytes: usize| json!({"values": {"user:name": "x".repeat(bytes)}}).to_string();
+    let send = |bytes: usize| {
+        let (site, body) = (&site, body(bytes));
+        async move { site.ask("ada", Method::POST, "/sessions", &[], &body).await }
+    };
+    assert_eq!(send(900).await.status, 201);
+    assert_eq!(send(1_000).await.problem(), (413, "too_large".to_owned()));
+}
+
+#[tokio::test]
+async fn slow_requests_are_ended() {
+    let mut limits = limits();
+    (limits.header_timeout, limits.body_timeout) = (AT_ONCE, AT_ONCE);
+    let site = site(limits).await;
+    // Headers without an end.
+    assert!(!answer_to(&site, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n").await.contains("200 OK"));
+    // A body without an end.
+    let head = format!(
+        "POST /api/v1/apps/clerk/sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\n\
+         Content-Type: application/json\r\nContent-Length: 100\r\nConnection: close\r\n\r\n{{",
+        site.bearer("ada")
+    );
+    let answer = answer_to(&site, &head).await;
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("\"kind\":\"timeout\""), "{answer}");
+}
+
+#[tokio::test]
+async fn streams_are_limited() {
+    let mut limits = limits();
+    (limits.streams_per_user, limits.streams) = (2, 3);
+    let site = site(limits).await;
+    site.post("bob", "/sessions", json!({"id": "b1"})).await;
+    let first = site.live("ada", "s1", None).await;
+    let _second = site.live("ada", "s1", None).await;
+    let refused = site.get("ada", "/sessions/s1/live").await;
+    assert_eq!(refused.problem(), (429, "too_many".to_owned()));
+    assert_eq!(refused.headers["retry-after"], "2");
+    let _third = site.live("bob", "b1", None).await;
+    assert_eq!(site.get("bob", "/sessions/b1/live").await.problem().0, 429, "of all users together");
+    // One that is closed makes room, as soon as the server sees it.
+    drop(first);
+    let bearer = site.bearer("ada");
+    loop {
+        let headers = [("authorization", bearer.as_str()), ("last-event-id", "nonsense")];
+        let path = "/api/v1/apps/clerk/sessions/s1/live";
+        assert_eq!(site.raw(Method::GET, path, &headers, "").await.problem().0, 400);
+        let metrics =
+            site.raw(Method::GET, "/api/v1/metrics", &[("authorization", &site.bearer("root"))], "").await;
+        if metrics.text.contains("stepfold_live_streams 2\n") {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let _again = site.live("ada", "s1", None).await;
+}
+
+#[tokio::test]
+async fn runs_are_limited() {
+    let mut limits = limits();
+    limits.runs_per_user = 1;
+    let (site, gate) = waiting_site(limits).await;
+    let mut live = site.live("ada", "s1", None).await;
+    let sent = site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    assert_eq!(sent.status, 202, "{}", sent.text);
+    live.until("tool_started").await;
+    site.post("ada", "/sessions", json!({"id": "s2"})).await;
+    for path in ["messages", "run"] {
+        let refused = site.post("ada", &format!("/sessions/s2/{path}"), json!({"text": "hi"})).await;
+        assert_eq!(refused.problem(), (429, "too_many".to_owned()), "{path}");
+    }
+    // Those of other users are theirs.
+    site.post("bob", "/sessions", json!({"id": "b1"})).await;
+    assert_eq!(site.post("bob", "/sessions/b1/messages", json!({"text": "hi"})).await.status, 202);
+    gate.add_permits(2);
+    live.until("ended").await;
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_is_closed() {
+    let mut limits = limits();
+    limits.write_timeout = AT_ONCE;
+    let script = "assistant: one\nassistant: two\nassistant: three\nassistant: four\n";
+    let runner = Runner::builder(agent(script, Vec::new()), MemoryStore::new()).build();
+    let site = Site::over(runner, limits).await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    // More than the system keeps for a connection.
+    for _ in 0..4 {
+        let run = site.post("ada", "/sessions/s1/run", json!({"text": "x".repeat(6 << 20)})).await;
+        assert_eq!(run.status, 200);
+    }
+    let mut stream = TcpStream::connect(&site.address).await.unwrap();
+    let request = format!(
+        "GET /api/v1/apps/clerk/sessions/s1/live?after=0 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\n\r\n",
+        site.bearer("ada")
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let bearer = site.bearer("root");
+    let metrics = || site.raw(Method::GET, "/api/v1/metrics", &[("authorization", &bearer)], "");
+    // It is opened, and closed without being read.
+    while !metrics().await.text.contains("operation=\"live\",status=\"200\"") {}
+    while !metrics().await.text.contains("stepfold_live_streams 0\n") {}
+    drop(stream);
+}
+
+#[tokio::test]
+async fn a_stop_drains_runs() {
+    let (site, gate) = waiting_site(limits()).await;
+    let mut live = site.live("ada", "s1", None).await;
+    site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    live.until("tool_started").await;
+    let (runner, stopping) = (site.runner.clone(), tokio::spawn(site.stop()));
+    assert_eq!(live.until("bye").await.last().unwrap().data["reason"], "shutdown");
+    gate.add_permits(1);
+    assert!(stopping.await.unwrap(), "the run has completed");
+    let session = runner.find_session("ada", "s1").await.unwrap().unwrap();
+    assert!(session.unfinished().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_run_that_takes_too_long_is_left_to_others() {
+    let mut limits = limits();
+    limits.drain = Duration::ZERO;
+    let (site, _gate) = waiting_site(limits).await;
+    let mut live = site.live("ada", "s1", None).await;
+    site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    live.until("tool_started").await;
+    let next = site.again("assistant: done\n").await;
+    assert!(!site.stop().await, "a run has not completed");
+    let read = next.get("ada", "/sessions/s1").await.json();
+    assert_eq!((&read["unfinished"], &read["claimed"]), (&json!(true), &json!(false)), "{read}");
+}
+
+#[tokio::test]
+async fn metrics_count_what_happens() {
+    let site = site(limits()).await;
+    let bearer = site.bearer("root");
+    let reply = site.raw(Method::GET, "/api/v1/metrics", &[("authorization", &bearer)], "").await;
+    assert!(reply.headers["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    assert!(
+        reply.text.contains("stepfold_http_requests_total{operation=\"create_session\",status=\"201\"} 1\n"),
+        "{}",
+        reply.text
+    );
+    assert!(reply.text.ends_with("# EOF\n"));
+    for private in ["ada", "s1", "root"] {
+        assert!(!reply.text.contains(private), "{private} in {}", reply.text);
+    }
+}

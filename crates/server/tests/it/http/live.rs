@@ -1,0 +1,233 @@
+//! The live stream of a session: each commit once, in order, whatever happens to the connection.
+
+use std::sync::Arc;
+
+use http::Method;
+use serde_json::json;
+use stepfold_runner::Runner;
+use stepfold_server::http::Limits;
+use stepfold_session_scopes::{AnyStore, MemoryStore};
+use stepfold_tools::{Effect, Tool, ToolError};
+use tokio::sync::Semaphore;
+
+use super::site::{Site, Told, agent, names, versions};
+
+const TALK: &str = "assistant: one\nassistant: two\nassistant: three\n";
+
+async fn site_with_session(script: &str) -> Site {
+    let site = Site::new(script).await;
+    assert_eq!(site.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
+    site
+}
+
+async fn run(site: &Site, text: &str) {
+    let run = site.post("ada", "/sessions/s1/run", json!({"text": text})).await;
+    assert_eq!(run.status, 200, "{}", run.text);
+}
+
+#[tokio::test]
+async fn a_run_is_told_as_it_happens() {
+    let site = site_with_session("assistant: > c1 pay()\nassistant: It is paid.\n").await;
+    let mut live = site.live("ada", "s1", None).await;
+    let hello = live.next().await.unwrap();
+    assert_eq!((hello.event.as_str(), &hello.data["version"]), ("hello", &json!(0)));
+    run(&site, "pay the bill").await;
+    let told = live.until("waiting").await;
+    assert_eq!(versions(&told), [1, 2]);
+    let request = told.last().unwrap().data["requests"][0]["id"].as_str().unwrap().to_owned();
+    site.post("ada", "/sessions/s1/decisions", json!({"decisions": {&request: "approve"}})).await;
+    let told = live.until("ended").await;
+    assert_eq!(told.last().unwrap().data["exit"], "text");
+    // A reader that comes now is told what is there.
+    let hello = site.live("reader", "s1", None).await.next().await.unwrap();
+    assert_eq!(hello.data["version"], told.last().unwrap().data["version"]);
+}
+
+#[tokio::test]
+async fn unfinished_text_comes_before_its_commit() {
+    let (site, gate) = waiting_site(Limits::default()).await;
+    let mut live = site.live("ada", "s1", None).await;
+    site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    live.until("tool_started").await;
+    // A reader that comes meanwhile is told what is unfinished too.
+    let mut late = site.live("reader", "s1", None).await;
+    assert_eq!(late.until("tool_started").await[0].event, "hello");
+    gate.add_permits(1);
+    for live in [&mut live, &mut late] {
+        let told = live.until("ended").await;
+        let text = told.iter().position(|told| told.event == "text").expect("text");
+        let committed = told.iter().rposition(|told| told.event == "committed").unwrap();
+        assert!(text < committed, "{:?}", names(&told));
+        assert_eq!(told[text].data["delta"], "done");
+    }
+}
+
+#[tokio::test]
+async fn it_can_begin_anywhere() {
+    let site = site_with_session(TALK).await;
+    run(&site, "first").await;
+    run(&site, "second").await;
+    for after in 0..=4_u64 {
+        let mut live = site.live_from("ada", &format!("/sessions/s1/live?after={after}"), None).await;
+        assert_eq!(live.next().await.unwrap().data["version"], after);
+        let told = if after < 4 { live.until_version(4).await } else { Vec::new() };
+        assert_eq!(versions(&told), (after + 1..=4).collect::<Vec<_>>());
+    }
+}
+
+/// Reads a stream that is cut after each event in turn, and connects again, to the site of `places[n % len]`.
+async fn read_cut(sites: &[&Site], cut_after: usize, newest: u64) -> Vec<u64> {
+    let (mut last, mut seen, mut place): (Option<String>, Vec<u64>, usize) = (None, Vec::new(), 0);
+    while seen.last() != Some(&newest) {
+        let site = sites[place % sites.len()];
+        place += 1;
+        let path = if last.is_some() { "/sessions/s1/live" } else { "/sessions/s1/live?after=0" };
+        let mut live = site.live_from("ada", path, last.as_deref()).await;
+        for _ in 0..cut_after {
+            let Told { id, event, data } = live.next().await.unwrap();
+            last = id.or(last);
+            if event == "committed" {
+                seen.push(data["version"].as_u64().unwrap());
+            }
+            if seen.last() == Some(&newest) {
+                break;
+            }
+        }
+    }
+    seen
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_anywhere_has_each_commit_once() {
+    let site = site_with_session(TALK).await;
+    for text in ["first", "second", "third"] {
+        run(&site, text).await;
+    }
+    let other = site.again("").await;
+    let all: Vec<u64> = (1..=6).collect();
+    for cut_after in 2..9 {
+        assert_eq!(read_cut(&[&site], cut_after, 6).await, all, "cut after {cut_after}");
+        assert_eq!(
+            read_cut(&[&site, &other], cut_after, 6).await,
+            all,
+            "two processes, cut after {cut_after}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_place_is_found_again_after_a_restart() {
+    let site = site_with_session(TALK).await;
+    let mut live = site.live("ada", "s1", None).await;
+    run(&site, "first").await;
+    let told = live.until("ended").await;
+    let last = told.last().unwrap().id.clone().unwrap();
+    let next = site.again(TALK).await;
+    assert!(site.stop().await);
+    let bye = live.until("bye").await;
+    assert_eq!(bye.last().unwrap().data["reason"], "shutdown");
+    assert!(live.next().await.is_none());
+
+    let mut live = next.live("ada", "s1", Some(&last)).await;
+    // What was unfinished is gone, and said so; nothing that was committed is told again.
+    assert_eq!(live.next().await.unwrap().event, "reset");
+    run(&next, "second").await;
+    assert_eq!(versions(&live.until_version(4).await), [3, 4]);
+}
+
+#[tokio::test]
+async fn a_reader_that_connects_again_in_time_loses_nothing() {
+    let site = site_with_session(TALK).await;
+    let mut live = site.live("ada", "s1", None).await;
+    run(&site, "first").await;
+    let told = live.until("ended").await;
+    let middle = told.iter().position(|told| told.event == "committed").unwrap();
+    let mut again = site.live("ada", "s1", told[middle].id.as_deref()).await;
+    let rest = again.until("ended").await;
+    assert_eq!(names(&rest), names(&told[middle + 1..]));
+}
+
+#[tokio::test]
+async fn commits_of_another_process_are_told() {
+    let here = site_with_session("").await;
+    let there = here.again("assistant: > c1 pay()\nassistant: It is paid.\n").await;
+    let mut live = here.live("ada", "s1", None).await;
+    run(&there, "pay the bill").await;
+    // It is followed here, and decided here; the model of this process says nothing.
+    let told = live.until("waiting").await;
+    assert_eq!(versions(&told), [1, 2]);
+    let request = told.last().unwrap().data["requests"][0]["id"].as_str().unwrap();
+    let decided =
+        there.post("ada", "/sessions/s1/decisions", json!({"decisions": {request: "approve"}})).await;
+    assert_eq!(decided.status, 202, "{}", decided.text);
+    let newest = decided.json()["version"].as_u64().unwrap() + 2;
+    assert_eq!(versions(&live.until_version(newest).await), (3..=newest).collect::<Vec<_>>());
+}
+
+/// A site whose tool `wait` returns when it is let.
+pub(crate) async fn waiting_site(limits: Limits) -> (Site, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let let_in = Arc::clone(&gate);
+    let wait = move || {
+        let gate = Arc::clone(&let_in);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok::<_, ToolError>("waited")
+        }
+    };
+    let wait = Tool::new("wait", "Waits.", wait).effect(Effect::Pure).build().unwrap();
+    let agent = agent("assistant: > c1 wait()\nassistant: done\n", vec![wait]);
+    let store = AnyStore::new(MemoryStore::new());
+    let site = Site::over(Runner::builder(agent, store).build(), limits).await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    (site, gate)
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_nothing() {
+    let (site, gate) = waiting_site(Limits::default()).await;
+    let mut live = site.live("ada", "s1", None).await;
+    let request = site.post("ada", "/sessions/s1/run", json!({"text": "wait"}));
+    // The client is gone when the tool has begun.
+    tokio::select! {
+        reply = request => panic!("{}", reply.text),
+        _ = live.until("tool_started") => {}
+    }
+    drop(live);
+    gate.add_permits(1);
+    let mut live = site.live_from("ada", "/sessions/s1/live?after=0", None).await;
+    let told = live.until("ended").await;
+    assert_eq!(told.last().unwrap().data["exit"], "text");
+}
+
+#[tokio::test]
+async fn a_run_is_cancelled_on_request_only() {
+    let (site, _gate) = waiting_site(Limits::default()).await;
+    let mut live = site.live("ada", "s1", None).await;
+    let sent = site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    live.until("tool_started").await;
+    // A message that comes meanwhile can be withdrawn.
+    let waits = site.post("ada", "/sessions/s1/messages", json!({"text": "more"})).await.json();
+    let message = waits["invocation"].as_str().unwrap();
+    let read = site.get("ada", "/sessions/s1").await.json();
+    assert_eq!(
+        (&read["running"], &read["inbox"][0]["invocation"]),
+        (&sent.json()["invocation"], &json!(message))
+    );
+    let path = format!("/sessions/s1/messages/{message}");
+    assert_eq!(site.ask("ada", Method::DELETE, &path, &[], "").await.status, 204);
+
+    let cancelled = site.post("ada", "/sessions/s1/cancel", json!({})).await;
+    assert_eq!((cancelled.status.as_u16(), &cancelled.json()["cancelled"]), (202, &json!(true)));
+    assert_eq!(live.until("ended").await.last().unwrap().data["exit"], "cancelled");
+}
+
+#[tokio::test]
+async fn a_deleted_session_ends_its_streams() {
+    let site = site_with_session(TALK).await;
+    let mut live = site.live("ada", "s1", None).await;
+    live.next().await.unwrap();
+    assert_eq!(site.ask("root", Method::DELETE, "/sessions/s1", &[], "").await.status, 204);
+    assert_eq!(live.until("bye").await.last().unwrap().data["reason"], "deleted");
+    assert!(live.next().await.is_none());
+}

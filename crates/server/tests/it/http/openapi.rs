@@ -1,0 +1,88 @@
+//! The OpenAPI document: complete, consistent, and of valid schemas.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::site::Site;
+
+/// The operations of the document: path, method, operation.
+pub(crate) fn operations(document: &Value) -> Vec<(String, String, Value)> {
+    let paths = document["paths"].as_object().unwrap();
+    let each = |(path, methods): (&String, &Value)| {
+        let methods: Map<String, Value> = methods.as_object().unwrap().clone();
+        let path = path.clone();
+        methods
+            .into_iter()
+            .map(move |(method, operation)| (path.clone(), method, operation))
+            .collect::<Vec<_>>()
+    };
+    paths.iter().flat_map(each).collect()
+}
+
+/// The references in a value.
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(Value::String(reference)) = fields.get("$ref") {
+                found.insert(reference.clone());
+            }
+            fields.values().for_each(|value| references(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn the_document_is_sound() {
+    let site = Site::new("").await;
+    let document = site.server.openapi();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut found = BTreeSet::new();
+    references(&document, &mut found);
+    for reference in &found {
+        let pointer = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference} is elsewhere"));
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+    }
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        assert!(jsonschema::meta::is_valid(schema), "{name}");
+        assert!(found.contains(&format!("#/components/schemas/{name}")), "{name} is not used");
+        assert!(schema["description"].is_string(), "{name} is not described");
+    }
+    let tags: Vec<&Value> = document["tags"].as_array().unwrap().iter().map(|tag| &tag["name"]).collect();
+    let mut ids = BTreeSet::new();
+    for (path, method, operation) in operations(&document) {
+        let at = format!("{method} {path}");
+        assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{at}: id is not unique");
+        assert!(operation["summary"].as_str().unwrap().ends_with('.'), "{at}");
+        assert!(tags.contains(&&operation["tags"][0]), "{at}");
+        assert!(
+            ["read", "act", "administer"].contains(&operation["x-stepfold-role"].as_str().unwrap()),
+            "{at}"
+        );
+        let in_path: BTreeSet<String> = path
+            .split('/')
+            .filter_map(|part| Some(part.strip_prefix('{')?.strip_suffix('}')?.to_owned()))
+            .collect();
+        let parameters = operation["parameters"].as_array().unwrap();
+        let declared: BTreeSet<String> = parameters
+            .iter()
+            .filter(|parameter| parameter["in"] == "path")
+            .map(|parameter| parameter["name"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(in_path, declared, "{at}");
+        for parameter in parameters {
+            assert!(parameter["description"].is_string(), "{at}: {parameter}");
+            assert!(jsonschema::meta::is_valid(&parameter["schema"]), "{at}: {parameter}");
+        }
+        let responses = operation["responses"].as_object().unwrap();
+        assert!(responses.keys().any(|status| status.starts_with('2')), "{at}");
+        for status in ["401", "403", "421", "429"] {
+            assert!(responses.contains_key(status), "{at}: {status}");
+        }
+        // A body that changes something is described, and a question has none.
+        assert!(method != "get" || operation.get("requestBody").is_none(), "{at}");
+    }
+    assert_eq!(document["components"]["securitySchemes"]["token"]["scheme"], json!("bearer"));
+}
