@@ -63,7 +63,7 @@ fn it_researches_in_parallel_and_writes_a_cited_report() {
         &[
             "  * plan of plan: What is committed; Calls that were cut off; What Rust gives",
             "  0 % task 3 is running: What Rust gives",
-            "  ! task 2: read_document guide/durability.md has no section \"after-a-crash\"; it has: durability",
+            "    task 2 | ✗ read_document(document=\"guide/durability.md\", section=\"after-a-crash\") → guide/durability.md has no section",
             " 33 % task",
             " 66 % task",
             "  * verdict of judge: not enough: Both questions are answered",
