@@ -6,6 +6,7 @@ use serde_json::Value;
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
 use stepfold::state_core::escape_all_invisible;
+use stepfold::terminal::{Printer, approval, stdout_form};
 use stepfold_examples::{ask, say};
 
 use crate::graph::Plan;
@@ -39,8 +40,8 @@ impl Person {
             "Is it right? yes, no and why, keep 1 2, all (yes to everything): "
         } else {
             // Whole: what is agreed to is what is shown.
-            let arguments = request.call.arguments.to_text();
-            say(format!("{}: {} {}", request.id, request.call.name, escape_all_invisible(&arguments)));
+            let form = stdout_form();
+            Printer::in_form(form).line(approval(request, form));
             "May it? yes, no and why, all (yes to everything): "
         };
         loop {

@@ -26,6 +26,7 @@ use stepfold::graph::progress::{Mode, OutputFormat, ResearchDepth, ResearchState
 use stepfold::prelude::*;
 use stepfold::runner::Invocation;
 use stepfold::session_scopes::{EventRange, SqliteStore};
+use stepfold::terminal::{Look, Text, stdout_form};
 use stepfold_examples::{
     Failure, Recording, USER, command, ended, fork, inspect, is_unfinished, list, live, newest, say,
     write as write_text,
@@ -97,14 +98,16 @@ async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Re
         let id = &session.key().id;
         let waits = last.as_ref().is_some_and(|run| !run.pending().is_empty());
         let why = if waits { "waits for you" } else { "was interrupted; it goes on where it stopped" };
-        screen.line(&format!("The research {id} {why}."));
+        let sign = if stdout_form().is_terminal() { "↻ " } else { "" };
+        let words = format!("The research {id} {why}.");
+        screen.line(Text::new(Look::ASK, sign).with(Look::DIM, words));
         let first = go_on(&session, &mut person).await?;
         follow(&session, first, &mut screen, &mut person).await?;
     } else if is_asked {
         let question = question(arguments)?;
         let name = arguments.options.model_name();
-        screen.line(&preface(name.as_deref(), corpus));
-        screen.line(&format!("\nyou: {question}"));
+        screen.aside(preface(name.as_deref(), corpus));
+        screen.user(&question);
         let input = Input::from(question.as_str()).with_values(values(arguments, &session, &question)?);
         let first = Some(session.send(input).await?);
         follow(&session, first, &mut screen, &mut person).await?;
@@ -186,8 +189,8 @@ fn preface(model: Option<&str>, corpus: &Corpus) -> String {
         Some(model) => format!("Asking {model} about {documents}."),
         None => format!(
             "There is no model here: what the agents say was written beforehand \
-             (examples/deep_research/conversation.txt).\nThe graph, the tools, the {documents},\nthe state and the \
-             session are real. To ask a real model, set ANTHROPIC_API_KEY or OPENAI_API_KEY, or give\n--model \
+             (examples/deep_research/conversation.txt). The graph, the tools, the {documents}, the state and the \
+             session are real. To ask a real model, set ANTHROPIC_API_KEY or OPENAI_API_KEY, or give --model \
              PROVIDER:MODEL."
         ),
     }

@@ -1,11 +1,12 @@
-//! What a person sees: bars of the tasks with the percentage of all, what the models write, calls, outputs, errors.
+//! What a person sees: bars of the tasks with the percentage of all, what the models write, calls, outputs, errors. Its
+//! lines are those of `stepfold::terminal`.
 //!
 //! At a terminal the bars stand below everything else; elsewhere there is a line for each change. With `--json` there
 //! are the events and nothing else.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -15,8 +16,8 @@ use stepfold::graph::progress::{Progress, Task, TaskStatus, keys};
 use stepfold::prelude::*;
 use stepfold::runner::{Invocation, Seen};
 use stepfold::state_core::escape_all_invisible;
-use stepfold::tools::CallStatus;
-use stepfold_examples::{Failure, cut, say, write as put};
+use stepfold::terminal::{Calls, Look, Printer, Text, stdout_form};
+use stepfold_examples::{Failure, cut, say};
 
 use crate::graph::{QUESTION, RESEARCH};
 
@@ -27,16 +28,25 @@ pub(crate) struct Screen {
     /// Which task each branch of the superstep works at.
     at_work: BTreeMap<usize, i64>,
     bars: Option<Bars>,
-    /// Whether a reply is printed word by word; only one is at a time.
-    is_speaking: bool,
+    printer: Printer,
+    calls: Calls,
+    began: Instant,
 }
 
 impl Screen {
     /// A screen for a research that is where `run` is, if it has begun.
     pub(crate) fn new(is_json: bool, run: Option<&Run>) -> Self {
         let bars = (!is_json && io::stdout().is_terminal() && io::stderr().is_terminal()).then(Bars::new);
-        let mut screen =
-            Screen { is_json, tasks: Vec::new(), at_work: BTreeMap::new(), bars, is_speaking: false };
+        let form = stdout_form();
+        let mut screen = Screen {
+            is_json,
+            tasks: Vec::new(),
+            at_work: BTreeMap::new(),
+            bars,
+            printer: Printer::in_form(form),
+            calls: Calls::new(form),
+            began: Instant::now(),
+        };
         if let Some(run) = run {
             screen.go_on(run);
         }
@@ -70,7 +80,7 @@ impl Screen {
                     say(json!({"event": event, "number": number}).to_string());
                 }
                 Seen::Event { event, .. } => self.event(&event),
-                Seen::Missed { events } => self.line(&format!("  ({events} events went by unseen)")),
+                Seen::Missed { events } => self.aside(format!("  ({events} events went by unseen)")),
                 _ => {}
             }
         }
@@ -79,20 +89,30 @@ impl Screen {
     }
 
     /// A line above the bars.
-    pub(crate) fn line(&mut self, text: &str) {
-        if self.is_json {
-            return;
-        }
-        self.end_speech();
+    pub(crate) fn line(&mut self, text: impl Into<Text>) {
+        let printer = &mut self.printer;
         match &mut self.bars {
-            Some(bars) => bars.above(|| say(text)),
-            None => say(text),
+            _ if self.is_json => {}
+            Some(bars) => bars.above(|| printer.line(text)),
+            None => printer.line(text),
+        }
+    }
+
+    /// A line in the background.
+    pub(crate) fn aside(&mut self, text: impl AsRef<str>) {
+        self.line(Text::new(Look::DIM, text));
+    }
+
+    /// What is to be found out.
+    pub(crate) fn user(&mut self, question: &str) {
+        if !self.is_json {
+            self.printer.user(question);
         }
     }
 
     /// Takes the bars away, for a question or the end.
     pub(crate) fn stop(&mut self) {
-        self.end_speech();
+        self.printer.end_reply();
         if let Some(bars) = &mut self.bars {
             bars.clear();
         }
@@ -102,7 +122,7 @@ impl Screen {
         match event {
             RunEvent::NodeStarted { node, branch } => match self.at_work.get(branch) {
                 Some(id) => self.task_started(*id),
-                None => self.line(&format!("- {node}")),
+                None => self.aside(format!("  ▸ {node}")),
             },
             RunEvent::NodeFinished { node, branch, error, .. } => {
                 match self.at_work.remove(branch) {
@@ -110,8 +130,7 @@ impl Screen {
                     None => self.update(),
                 }
                 if let Some(error) = error {
-                    let error = cut(error);
-                    self.line(&format!("  ! {node}: {error}"));
+                    self.line(Text::from("  ").with(Look::BAD, format!("✗ {node}: ")).and(cut(error)));
                 }
             }
             // What was asked is known.
@@ -119,11 +138,11 @@ impl Screen {
             RunEvent::Output { node, branch, kind, value } => {
                 let whose = self.whose(node, *branch);
                 let kind = kind.as_deref().unwrap_or("output");
-                self.line(&format!("  * {kind} of {whose}: {}", words_of(value)));
+                self.line(Text::new(Look::DIM, format!("  * {kind} of {whose}: ")).and(words_of(value)));
             }
             RunEvent::Inner { name, place, event } => self.inner(name, *place, event),
             RunEvent::Committed(event) => self.committed(event),
-            RunEvent::Ended(exit) if *exit != Exit::End => self.line(&format!("  ({exit})")),
+            RunEvent::Ended(exit) if *exit != Exit::End => self.aside(format!("  ({exit})")),
             _ => {}
         }
     }
@@ -133,18 +152,17 @@ impl Screen {
         let whose = self.whose(node, branch);
         match event {
             // Of those who work side by side the words would be mixed up; theirs come as outputs.
-            RunEvent::Text(text) if matches!(node, "write" | "answer") => self.speak(&whose, text),
-            RunEvent::ToolStarted { tool, arguments, .. } => {
-                let call = format!("{tool} {}", cut(arguments));
-                self.line(&format!("  > {whose}: {call}"));
+            RunEvent::Text(text) if matches!(node, "write" | "answer") => self.speak(text),
+            RunEvent::ToolStarted { call_id, tool, arguments } => {
+                self.calls.started(&format!("{branch} {call_id}"), tool, arguments, self.began.elapsed());
                 if let (Some(bars), Some(id)) = (&mut self.bars, self.at_work.get(&branch)) {
                     bars.note(*id, tool);
                 }
             }
-            RunEvent::ToolFinished { tool, status, text, .. } => {
-                let mark = if *status == CallStatus::Succeeded { '<' } else { '!' };
-                let text = cut(text);
-                self.line(&format!("  {mark} {whose}: {tool} {text}"));
+            RunEvent::ToolFinished { call_id, tool, status, text } => {
+                let (id, now) = (format!("{branch} {call_id}"), self.began.elapsed());
+                let line = self.calls.finished_in(&whose, &id, (tool, *status, text), now);
+                self.line(line);
             }
             _ => {}
         }
@@ -184,7 +202,7 @@ impl Screen {
         if let Some(bars) = &mut self.bars {
             bars.begin(id, &title);
         }
-        self.line(&format!("{} task {id} is running: {title}", self.percentage()));
+        self.line(self.progress(id).and(format!(" is running: {title}")));
         self.update();
     }
 
@@ -195,7 +213,8 @@ impl Screen {
             bars.end(id);
         }
         let title = self.title(id);
-        self.line(&format!("{} task {id} {status}: {title}", self.percentage()));
+        let look = if is_success { Look::GOOD } else { Look::BAD };
+        self.line(self.progress(id).with(look, format!(" {status}")).and(format!(": {title}")));
         self.update();
     }
 
@@ -217,33 +236,25 @@ impl Screen {
         }
     }
 
-    fn percentage(&self) -> String {
-        format!("{:>3} %", Progress::of_tasks(&self.tasks).percentage)
+    /// The percentage of all tasks, and which one a line is about.
+    fn progress(&self, id: i64) -> Text {
+        let percentage = Progress::of_tasks(&self.tasks).percentage;
+        Text::new(Look::KEY, format!("{percentage:>3} %")).with(Look::STRONG, format!(" task {id}"))
     }
 
     fn update(&mut self) {
-        self.end_speech();
+        self.printer.end_reply();
         if let (Some(bars), false) = (&mut self.bars, self.tasks.is_empty()) {
             bars.overall(&Progress::of_tasks(&self.tasks));
         }
     }
 
-    fn end_speech(&mut self) {
-        if std::mem::take(&mut self.is_speaking) {
-            say("");
-        }
-    }
-
     /// Words as they come. The bars would write over them.
-    fn speak(&mut self, whose: &str, text: &str) {
-        if !self.is_speaking {
-            if let Some(bars) = &mut self.bars {
-                bars.clear();
-            }
-            say(format!("  {whose}:"));
-            self.is_speaking = true;
+    fn speak(&mut self, text: &str) {
+        if let Some(bars) = &mut self.bars {
+            bars.clear();
         }
-        put(text);
+        self.printer.reply(text);
     }
 }
 

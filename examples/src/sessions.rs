@@ -11,7 +11,7 @@ use stepfold::prelude::*;
 use stepfold::session_scopes::{EventRange, ListSessions, SessionStore as _};
 use stepfold::state_core::ErrorChain;
 use stepfold::state_core::chat::Transcript;
-use stepfold::terminal::{Color, Form, Printer, brief};
+use stepfold::terminal::{Color, Form, Look, Printer, Text, brief, stdout_form};
 
 use crate::model::named_by_environment;
 use crate::show::{cut, say, tell};
@@ -216,7 +216,10 @@ pub async fn farewell(
 ) -> Result<(), Failure> {
     let stored = session.read(EventRange::None).await?;
     let (id, version, file) = (&stored.key.id, stored.version, file.display());
-    say(format!("The session {id} is in {file}, at version {version}; another process may go on with it."));
+    let mut printer = Printer::in_form(stdout_form());
+    printer.line(format!(
+        "The session {id} is in {file}, at version {version}; another process may go on with it."
+    ));
     let fork = format!("--fork {}", version / 2);
     let things = [
         ("every event, and the state", "--inspect"),
@@ -225,8 +228,17 @@ pub async fn farewell(
     let things: Vec<(String, &str)> =
         things.iter().chain(more).map(|(what, option)| (format!("{command} {option}"), *what)).collect();
     let width = things.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
+    let is_wide = things.iter().all(|(_, what)| width + what.len() + 6 <= printer.form().width());
     for (line, what) in things {
-        say(format!("  {line:width$}  # {what}"));
+        let comment = Text::new(Look::DIM, format!("  # {what}"));
+        if is_wide {
+            let mut row = Text::from(format!("  {line:width$}"));
+            row.append(&comment);
+            printer.line(row);
+        } else {
+            printer.line(comment);
+            printer.line(format!("  {line}"));
+        }
     }
     Ok(())
 }

@@ -18,7 +18,11 @@ pub fn cut(text: &str) -> String {
     }
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(WIDTH) {
-        Some((end, _)) => format!("{}...", &line[..end]),
+        Some((end, _)) => {
+            // Between words, if there is a space near the end.
+            let end = line[..end].rfind(' ').filter(|space| *space > end / 2).unwrap_or(end);
+            format!("{}…", line[..end].trim_end())
+        }
         None => line,
     }
 }

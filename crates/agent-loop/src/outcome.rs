@@ -228,7 +228,7 @@ impl Outcome {
 }
 
 /// An error of reading the output.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OutputError {
     /// The run ended without one, or the agent was not built to give one.
@@ -244,3 +244,5 @@ pub enum OutputError {
         r#source: DecodeError,
     },
 }
+
+stepfold_state_core::debug_as_text!(OutputError);

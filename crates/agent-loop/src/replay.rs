@@ -127,7 +127,7 @@ impl Recording {
         let run = run.replay(&self.events, |_| true).map_err(explained)?;
         match &self.ended {
             Some(exit) if !exit.is_resumable() && run.exit() != Some(exit) => {
-                Err(Divergence::End { recorded: exit.clone(), need: format!("{:?}", run.decide()) })
+                Err(Divergence::End { recorded: exit.clone(), need: run.decide().to_string() })
             }
             _ => Ok(run),
         }
@@ -277,7 +277,7 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         _ => answer_in(recorded, run),
     };
     let answer = answer.ok_or_else(|| {
-        let need = format!("{:?}", run.decide());
+        let need = run.decide().to_string();
         Box::new(Difference::NotNeeded { need })
     })?;
     let made = match as_decided(run, &recorded.kind) {

@@ -69,7 +69,7 @@ pub enum RunFault {
     Tools(ToolsetError),
     /// A hook failed. After a tool, the outcomes of the call and of concurrent ones were committed first; a
     /// resumed run begins with that hook.
-    #[error("hook failed ({point:?}): {}", ErrorChain(&**source))]
+    #[error("hook {point} failed: {}", ErrorChain(&**source))]
     Hook {
         /// The point of the hook.
         point: HookPoint,

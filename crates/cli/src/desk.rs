@@ -164,7 +164,7 @@ impl Desk {
         &self,
         command: impl Future<Output = anyhow::Result<Ending>>,
     ) -> anyhow::Result<Ending> {
-        let mut signals = Signals::listen().context("signals cannot be waited for")?;
+        let mut signals = Signals::listen().context("could not listen for signals")?;
         let ended = tokio::select! {
             ended = command => ended,
             stopped = signals.received() => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use stepfold::prelude::*;
 use stepfold::providers::layer::{ChatModelExt as _, FailedAttempt, Retry};
-use stepfold::providers::{Cassette, NameError, Scripted, ScriptedReply};
+use stepfold::providers::{Cassette, MODEL_VARIABLE, NameError, Scripted, ScriptedReply};
 use stepfold::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Role};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -174,14 +174,13 @@ fn by_name(
 }
 
 fn advice(error: &NameError) -> String {
-    let words = crate::error::chain(error);
     match error {
-        NameError::None { .. } => {
-            format!(
-                "{words}; or give the agent file a `model`, or use --model, or --cassette FILE --mode replay"
-            )
-        }
-        _ => words,
+        // The first error of many: the list of all keys would hide what to do.
+        NameError::None { found, .. } => format!(
+            "missing model: use --model PROVIDER:MODEL, set {MODEL_VARIABLE}, give the agent file a `model`, or use \
+             --cassette FILE --mode replay; keys that are set: {found}"
+        ),
+        _ => crate::error::chain(error),
     }
 }
 

@@ -92,7 +92,7 @@ impl Interrupts {
 
     /// Waits for the next one.
     pub(crate) async fn next(&mut self) -> anyhow::Result<()> {
-        (&mut self.0).await.context("Ctrl-C cannot be waited for")?;
+        (&mut self.0).await.context("could not listen for Ctrl-C")?;
         *self = Interrupts::new();
         Ok(())
     }

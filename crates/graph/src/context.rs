@@ -216,7 +216,6 @@ impl fmt::Debug for NodeContext {
 /// }
 /// assert_eq!(parse("x").unwrap_err().to_string(), "invalid digit found in string");
 /// ```
-#[derive(Debug)]
 pub struct NodeError(pub(crate) Kind);
 
 #[derive(Debug)]
@@ -247,6 +246,13 @@ impl fmt::Display for NodeError {
             Kind::Failed { message, .. } => f.write_str(message),
             Kind::Asks(request) => write!(f, "approval `{}` is pending", request.id),
         }
+    }
+}
+
+/// The text: it is what a failed `unwrap` and a `main` that returns the error print.
+impl fmt::Debug for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

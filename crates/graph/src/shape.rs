@@ -297,15 +297,17 @@ impl<'a> Steps<'a> {
         let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
             .map_err(|panic| fault(format!("its router panicked: {}", panic_message(&*panic))))?;
         if is_single && chosen.nodes.len() != 1 {
-            let words = "nodes, and a `route` chooses one; see `route_to_many`";
-            return Err(fault(format!("its router chose {} {words}", chosen.nodes.len())));
+            let count = chosen.nodes.len();
+            return Err(fault(format!(
+                "expected one target, found {count}; use `route_to_many` for several"
+            )));
         }
         let mut found = Vec::new();
         for name in &chosen.nodes {
             let target = targets.iter().find(|target| self.shape.target_name(**target) == name);
             found.push(*target.ok_or_else(|| {
                 let known = listed(targets.iter().map(|target| self.shape.target_name(*target)));
-                fault(format!("its router chose \"{name}\"; its targets: {known}"))
+                fault(format!("unknown target \"{name}\"; declared: {known}"))
             })?);
         }
         self.routes.push(Routed::new(from.to_owned(), chosen.nodes, chosen.reason));

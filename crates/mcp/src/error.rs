@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// Why a server cannot be used.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum McpError {
     /// The server was described in a way that cannot work.
@@ -67,3 +67,5 @@ pub enum McpError {
         limit: usize,
     },
 }
+
+stepfold_state_core::debug_as_text!(McpError);

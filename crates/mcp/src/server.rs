@@ -86,7 +86,7 @@ impl ServerLimits {
 
 /// A server that speaks the Model Context Protocol. Cheap to clone: clones are one server.
 ///
-/// It is started when its tools are first asked for, shared by all runs that use it, and started again, after a growing
+/// It is started when its tools are first requested, shared by all runs that use it, and started again, after a growing
 /// pause, when it has died. When the last clone is dropped, and the last tool of it, it is ended with all that it has
 /// started; [`stop`](Server::stop) ends it politely.
 #[derive(Clone)]
@@ -144,7 +144,7 @@ impl Server {
         &self.0.name
     }
 
-    /// The server's tools as a dynamic toolset: the list is asked for anew when the server says that it changed, and when it
+    /// The server's tools as a dynamic toolset: the list is requested again when the server says that it changed, and when it
     /// was started again.
     pub fn toolset(&self) -> Toolset {
         Toolset::dynamic(self.0.name.as_str(), Offering { server: self.clone(), built: Mutex::default() })
@@ -665,7 +665,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Describes a [`Server`]; nothing is started before its tools are asked for.
+/// Describes a [`Server`]; nothing is started before its tools are requested.
 #[must_use = "a builder does nothing until it is built"]
 pub struct ServerBuilder {
     name: String,
@@ -805,7 +805,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets the timeout of a call; a minute by default. The server is told to stop then.
+    /// Sets the timeout of a call; a minute by default. The server is asked to cancel the call then.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.rules.call_timeout = timeout;
         self

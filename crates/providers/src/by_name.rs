@@ -23,7 +23,7 @@ pub const MODEL_VARIABLE: &str = "STEPFOLD_MODEL";
 pub const KEY_VARIABLE: &str = "STEPFOLD_API_KEY";
 
 /// An error of finding a model by name.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
     /// The form of the name is invalid.
@@ -47,7 +47,7 @@ pub enum NameError {
         known: String,
     },
     /// A key or an address is not set.
-    #[error("missing {what} for `{name}`: set one of {looked_for}")]
+    #[error("missing {what} for `{name}`: set {looked_for}")]
     Missing {
         /// The name.
         name: String,
@@ -319,7 +319,7 @@ fn needed(
     variables.iter().find_map(|variable| look_up(variable)).ok_or_else(|| NameError::Missing {
         name: name.to_owned(),
         what,
-        looked_for: variables.join(", "),
+        looked_for: variables.join(" or "),
     })
 }
 
@@ -374,3 +374,5 @@ mod tests {
         }
     }
 }
+
+stepfold_state_core::debug_as_text!(NameError);

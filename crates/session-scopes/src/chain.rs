@@ -6,7 +6,7 @@ use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
 use crate::seal::SessionRecord;
-use crate::store::{Fault, FaultKind, FaultPlace, Verified};
+use crate::store::{FaultKind, FaultPlace, StoreFault, Verified};
 
 /// A chain of events that is read from its end: each event is checked once the one before it is known.
 pub(crate) struct Chain {
@@ -108,11 +108,11 @@ pub(crate) fn check_links(
 #[expect(clippy::needless_pass_by_value, reason = "texts and errors alike")]
 impl Verified {
     pub(crate) fn damaged(&mut self, place: FaultPlace, detail: impl ToString) {
-        self.add(Fault { place, kind: FaultKind::Damaged, detail: detail.to_string() });
+        self.add(StoreFault { place, kind: FaultKind::Damaged, detail: detail.to_string() });
     }
 
     pub(crate) fn missing(&mut self, place: FaultPlace, detail: impl ToString) {
-        self.add(Fault { place, kind: FaultKind::Missing, detail: detail.to_string() });
+        self.add(StoreFault { place, kind: FaultKind::Missing, detail: detail.to_string() });
     }
 }
 

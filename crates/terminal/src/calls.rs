@@ -112,8 +112,8 @@ impl Calls {
         }
     }
 
-    /// A call of a run within has its outcome: a line, after the name of what it runs in.
-    pub(crate) fn finished_in(
+    /// A call of an agent in a graph, or in another agent, has its outcome: a line, after the name of its node or tool.
+    pub fn finished_in(
         &mut self,
         name: &str,
         id: &str,
@@ -154,13 +154,15 @@ impl Call<'_> {
         }
     }
 
-    /// The call in a line after `before`. The result has a third of it if it needs that, and the arguments have what they
-    /// need of the rest. What is told beside them has to fit.
+    /// The call in a line after `before`. The result has a third of it if it needs that, an error two thirds, and the
+    /// arguments have what they need of the rest. What is told beside them has to fit.
     pub(crate) fn in_a_line(&self, before: &str, about: &[String], width: usize) -> Text {
         let wide = |text: &str| Text::from(text).width();
         let parens = if self.arguments.is_some() { "()" } else { "" };
         let room = width.saturating_sub(wide(&format!("{before}✓ {}{parens} → ", self.tool))).max(16);
-        let least = wide(&brief_result(self.text, usize::MAX)).min((room / 3).max(8));
+        // An error is what a reader looks for; a result is there in full with `verbose`.
+        let share = if matches!(self.status, CallStatus::Failed(_)) { room * 2 / 3 } else { room / 3 };
+        let least = wide(&brief_result(self.text, usize::MAX)).min(share.max(8));
         let arguments = self.arguments.map(|arguments| brief_arguments(arguments, room - least));
         let left = room - arguments.as_deref().map_or(0, wide);
         let beside =

@@ -305,7 +305,19 @@ impl Printer {
         }
     }
 
-    fn reply(&mut self, text: &str) {
+    /// Shows more of an answer: Markdown as it comes at a terminal, text after the assistant's name in a log. The next line
+    /// ends it.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_terminal::{Form, Printer};
+    ///
+    /// let mut printer = Printer::to_writer(Form::Log, std::io::stderr()).name("writer");
+    /// printer.reply("It is ");
+    /// printer.reply("**open**.");
+    /// printer.end_reply();
+    /// ```
+    pub fn reply(&mut self, text: &str) {
         self.end_live();
         match self.form() {
             Form::Log => {
@@ -323,7 +335,8 @@ impl Printer {
         }
     }
 
-    fn end_reply(&mut self) {
+    /// Ends the answer that is shown, if one is.
+    pub fn end_reply(&mut self) {
         self.end_live();
         if let Some(mut reply) = self.reply.take() {
             self.write(&reply.end(), "");

@@ -281,7 +281,7 @@ impl StateWriter {
 }
 
 /// Errors of buffering a write.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
     /// The tool does not declare the key, so calls could not be ordered by it.
@@ -302,3 +302,5 @@ pub enum WriteError {
     #[error(transparent)]
     State(#[from] StateError),
 }
+
+stepfold_state_core::debug_as_text!(WriteError);

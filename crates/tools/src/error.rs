@@ -30,7 +30,6 @@ use crate::input::InputRequest;
 /// }
 /// assert_eq!(parse("x").unwrap_err().to_string(), "invalid float literal");
 /// ```
-#[derive(Debug)]
 pub struct ToolError(Kind);
 
 #[derive(Debug)]
@@ -165,6 +164,13 @@ impl fmt::Display for ToolError {
     }
 }
 
+/// The text: it is what a failed `unwrap` and a `main` that returns the error print.
+impl fmt::Debug for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl<E: Error + Send + Sync + 'static> From<E> for ToolError {
     fn from(error: E) -> Self {
         ToolError::new(ErrorChain(&error).to_string())
@@ -172,7 +178,7 @@ impl<E: Error + Send + Sync + 'static> From<E> for ToolError {
 }
 
 /// An error of building a tool, a toolset or the tools of an agent. All faults are listed.
-#[derive(Debug, ThisError)]
+#[derive(ThisError)]
 #[non_exhaustive]
 pub enum BuildError {
     /// The declaration of a tool is invalid.
@@ -192,7 +198,7 @@ pub enum BuildError {
 }
 
 /// An error of listing the tools of a toolset.
-#[derive(Debug, ThisError)]
+#[derive(ThisError)]
 #[non_exhaustive]
 pub enum ToolsetError {
     /// A dynamic toolset failed to list its tools.
@@ -207,3 +213,5 @@ pub enum ToolsetError {
     #[error(transparent)]
     Build(#[from] BuildError),
 }
+
+stepfold_state_core::debug_as_text!(BuildError, ToolsetError);

@@ -63,7 +63,7 @@ fn it_researches_in_parallel_and_writes_a_cited_report() {
         &[
             "  * plan of plan: What is committed; Calls that were cut off; What Rust gives",
             "  0 % task 3 is running: What Rust gives",
-            "  ! task 2: read_document guide/durability.md has no section \"after-a-crash\"; it has: durability",
+            "    task 2 | ✗ read_document(document=\"guide/durability.md\", section=\"after-a-crash\") → guide/durability.md has no section",
             " 33 % task",
             " 66 % task",
             "  * verdict of judge: not enough: Both questions are answered",
@@ -153,7 +153,7 @@ fn a_fork_from_the_middle_comes_to_the_same_report() {
     assert_prints(&printed, &["The session s-from-30 shares the past of s up to version 30."]);
     let printed = run(folder.path(), &["--session", "s-from-30"]).unwrap();
     assert_prints(&printed, &["The research s-from-30 was interrupted; it goes on where it stopped."]);
-    assert!(!printed.contains("- plan"), "{printed}");
+    assert!(!printed.contains("▸ plan"), "{printed}");
     assert_eq!(report(folder.path(), "s-from-30.md"), REPORT);
 }
 
@@ -169,7 +169,7 @@ fn a_plan_waits_for_an_approver_and_so_does_each_call() {
     // Another process, later: the same question, and no model was asked again.
     let printed = run(folder.path(), &["--session", "s"]).unwrap();
     assert_prints(&printed, &["The research s waits for you.", "The plan:", "There is no report yet."]);
-    assert!(!printed.contains("- plan"), "{printed}");
+    assert!(!printed.contains("▸ plan"), "{printed}");
     let printed = run_with(folder.path(), &["--session", "s"], "perhaps\nno too broad\n");
     assert_prints(
         &printed,
@@ -215,8 +215,8 @@ fn a_task_that_fails_is_noted_and_the_others_go_on() {
 fn the_plain_loop_answers_as_well() {
     let folder = tempfile::tempdir().unwrap();
     let printed = run(folder.path(), &["--mode", "react"]).unwrap();
-    assert_prints(&printed, &["- answer", "  > answer: search", "- publish"]);
-    assert!(!printed.contains("- plan"), "{printed}");
+    assert_prints(&printed, &["  ▸ answer", "    answer | ✓ search", "  ▸ publish"]);
+    assert!(!printed.contains("▸ plan"), "{printed}");
     expect![[r##"
         # After a crash
 
@@ -250,7 +250,7 @@ fn the_report_has_the_form_that_was_asked_for() {
     let pdf = folder.path().join("other.pdf");
     let printed =
         run(folder.path(), &["--session", "s", "--format", "pdf", "--out", pdf.to_str().unwrap()]).unwrap();
-    assert!(!printed.contains("- plan"), "{printed}");
+    assert!(!printed.contains("▸ plan"), "{printed}");
     let pdf = fs::read(pdf).unwrap();
     assert!(pdf.starts_with(b"%PDF-1.") && pdf.trim_ascii_end().ends_with(b"%%EOF"));
     let text = String::from_utf8_lossy(&pdf);

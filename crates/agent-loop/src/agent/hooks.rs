@@ -42,6 +42,19 @@ pub enum HookPoint {
     AfterRun,
 }
 
+impl fmt::Display for HookPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HookPoint::BeforeRun => "before the run",
+            HookPoint::BeforeModel => "before the model",
+            HookPoint::BeforeTool => "before a tool",
+            HookPoint::AfterTool => "after a tool",
+            HookPoint::OnExit => "at the exit",
+            HookPoint::AfterRun => "after the run",
+        })
+    }
+}
+
 /// The input of a hook.
 #[doc(alias("middleware", "callback"))]
 #[derive(Clone, Debug)]

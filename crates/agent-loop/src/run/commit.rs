@@ -138,7 +138,7 @@ impl Run {
         };
         match fits {
             true => Ok(()),
-            false => Err(FeedError::Misplaced { event: event.name(), need: format!("{:?}", self.decide()) }),
+            false => Err(FeedError::Misplaced { event: event.name(), need: self.decide().to_string() }),
         }
     }
 

@@ -213,7 +213,7 @@ impl Run {
     }
 
     pub(super) fn not_needed(&self, answer: &'static str) -> FeedError {
-        FeedError::NotNeeded { answer, need: format!("{:?}", self.decide()) }
+        FeedError::NotNeeded { answer, need: self.decide().to_string() }
     }
 
     /// The instructions are rendered on the state with the inputs; the log is repaired if it has to be.

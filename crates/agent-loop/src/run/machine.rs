@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -228,6 +229,23 @@ pub enum Need {
     Nodes,
     /// Nothing more: the run has ended.
     Nothing(Exit),
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Need::Begin => f.write_str("its beginning"),
+            Need::Hook(point) => write!(f, "its hooks {point}"),
+            Need::Summary(_) => f.write_str("a summary"),
+            Need::Model => f.write_str("a reply of the model"),
+            Need::Interrupted => f.write_str("the report of interrupted calls"),
+            Need::Approval => f.write_str("decisions about approvals"),
+            Need::Calls => f.write_str("outcomes of calls"),
+            Need::Superstep => f.write_str("the next superstep"),
+            Need::Nodes => f.write_str("outcomes of nodes"),
+            Need::Nothing(exit) => write!(f, "nothing more, since {exit}"),
+        }
+    }
 }
 
 /// An outcome that a hook after tools has still to see.

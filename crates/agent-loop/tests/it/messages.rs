@@ -7,7 +7,7 @@ use stepfold_agent_loop::state_core::chat::{ModelError, ModelErrorKind};
 use stepfold_agent_loop::state_core::state::{Issue, StateError};
 use stepfold_agent_loop::tools::{FatalError, ToolsetError};
 use stepfold_agent_loop::{
-    AgentError, Breakpoint, Decision, DecisionError, Divergence, Exit, FeedError, HookPoint, LoadError,
+    AgentError, Breakpoint, Decision, DecisionError, Divergence, Exit, FeedError, HookPoint, LoadError, Need,
     OutputError, Pause, RunFault, StartError,
 };
 
@@ -57,8 +57,8 @@ fn start_errors() -> Vec<StartError> {
 fn feed_errors() -> Vec<FeedError> {
     let text = str::to_owned;
     vec![
-        FeedError::NotNeeded { answer: "a reply", need: text("Calls") },
-        FeedError::Misplaced { event: "replied", need: text("Calls") },
+        FeedError::NotNeeded { answer: "a reply", need: Need::Calls.to_string() },
+        FeedError::Misplaced { event: "replied", need: Need::Calls.to_string() },
         FeedError::NoSuchItem { place: 3 },
         FeedError::NoReply { role: "user" },
         FeedError::Route { node: text("'plan'"), words: text("unknown node 'x'") },
@@ -126,7 +126,7 @@ fn divergences() -> Vec<Divergence> {
             step: 1,
             source: ToolsetError::List { toolset: "remote".to_owned(), source: "no network".into() },
         },
-        Divergence::End { recorded: Exit::Text, need: "Calls".to_owned() },
+        Divergence::End { recorded: Exit::Text, need: Need::Calls.to_string() },
     ]
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> S
     let near = known.iter().map(|known| (distance(name, known), *known)).min();
     match near {
         Some((distance, near)) if distance <= 1 + near.len() / 4 => format!("; did you mean `{near}`?"),
-        _ => format!("; there are: {}", known.join(", ")),
+        _ => format!("; available: {}", known.join(", ")),
     }
 }
 
@@ -93,6 +93,6 @@ mod tests {
     fn a_near_name_is_offered() {
         let names = || ["instructions", "limits"].into_iter();
         assert_eq!(nearest("instruction", names()), "; did you mean `instructions`?");
-        assert_eq!(nearest("color", names()), "; there are: instructions, limits");
+        assert_eq!(nearest("color", names()), "; available: instructions, limits");
     }
 }

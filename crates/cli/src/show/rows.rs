@@ -8,13 +8,18 @@ use super::text::line;
 /// The column at which the content of an event begins.
 pub(crate) const CONTENT: usize = 17;
 
-/// Prints a row. Lines after a wrap begin at this column.
+/// Prints a row. Lines after a wrap begin at this column, or where an indented row begins.
 pub(crate) fn row(text: &Text, column: usize) {
     match stdout_form() {
         // On a narrow terminal the content needs the room.
-        Form::Terminal { width } => line(text.wrapped(width, 0, column.min(width / 3))),
+        Form::Terminal { width } => line(text.wrapped(width, 0, column.max(indent(text)).min(width / 3))),
         Form::Log => line(text.clone()),
     }
+}
+
+/// The column at which the text of a row begins.
+fn indent(text: &Text) -> usize {
+    text.to_plain().chars().take_while(|character| *character == ' ').count()
 }
 
 /// A line of an event in looks: its version, its kind, and its content. One that does not count is in the background.

@@ -61,7 +61,7 @@ pins = { messages = 3 }
             f.toml:1:1: unknown field `nmae`; did you mean `name`?
             f.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
             f.toml:3:1: instructions: unknown state key "who": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
-            f.toml:4:12: unknown tool `submit`; there are: count, both, none, remember, ask
+            f.toml:4:12: unknown tool `submit`; available: count, both, none, remember, ask
             f.toml:4:22: unknown tool `conut`; did you mean `count`?
             f.toml:5:1: expected one of never, always, once
             f.toml:8:1: limits.steps: must be positive: the model could not be called
@@ -122,7 +122,7 @@ fn a_bad_handler_is_found_behind_a_bad_type() {
         expect![[r#"
             f.toml:2:1: invalid JSON Schema: unknown type "integr"; available: null, boolean, integer, number, string, array, object
             f.toml:3:1: unknown handler "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
-            f.toml:7:1: handler sum requires a type that allows number, found string
+            f.toml:7:1: invalid handler sum: requires number, found string
             f.toml:8:1: invalid default: invalid value for key "b": expected string, found integer at $
             f.toml:11:1: unknown handler "plus"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
             f.toml:12:1: invalid default: invalid value for key "c": expected integer, found string at $
@@ -141,7 +141,7 @@ fn a_value_that_does_not_fit_is_told_once() {
          [tools.c]\ndescription = \"C.\"\nhttp = { url = \"https://example.org\" }\n",
         expect![[r#"
             f.toml:1:12: expected string, found integer
-            f.toml:1:15: unknown tool `nope`; there are: a, b, c
+            f.toml:1:15: unknown tool `nope`; available: a, b, c
             f.toml:2:8: the number does not fit 64 bits
             f.toml:3:8: invalid value: integer `-1`
             f.toml:7:13: expected list, found integer

@@ -398,7 +398,7 @@ fn without_a_model_it_says_what_to_do() {
     let room = Room::new("", "");
     room.write("b.toml", "instructions = \"Be brief.\"");
     room.check("run b.toml hello", expect![[r#"
-        | error: missing model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; known keys: ANTHROPIC_API_KEY, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, XAI_API_KEY, CEREBRAS_API_KEY, PERPLEXITY_API_KEY, HF_TOKEN, ZAI_API_KEY, FIREWORKS_API_KEY, VENICE_API_KEY, SNOWFLAKE_TOKEN, OLLAMA_API_KEY, VLLM_API_KEY, LLAMA_API_KEY; or give the agent file a `model`, or use --model, or --cassette FILE --mode replay
+        | error: missing model: use --model PROVIDER:MODEL, set STEPFOLD_MODEL, give the agent file a `model`, or use --cassette FILE --mode replay; keys that are set: none
         exit 2
     "#]]);
     room.check(

@@ -97,7 +97,7 @@ fn every_fault_has_its_line() {
             g.toml:12:11: instructions: unknown state key "who": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
             g.toml:13:1: unknown state key `questoin`; declare it, or double the braces if it is text
             g.toml:13:1: unknown state key `later`; declare it, or double the braces if it is text
-            g.toml:14:1: unknown state key `notse`; there are: found, verdict, messages
+            g.toml:14:1: unknown state key `notse`; available: found, verdict, messages
             g.toml:15:1: unsupported field `reads`: only for a program
             g.toml:17:8: invalid node: expected one of `agent`, `command` and `says`
             g.toml:18:1: unsupported field `asks`: only for an agent
@@ -105,9 +105,9 @@ fn every_fault_has_its_line() {
             g.toml:25:13: program ./save.sh not found, relative to the folder of this file
             g.toml:25:35: expected integer, found string
             g.toml:26:1: a field requires JSON output: write the command as a table, with `output = "json"`
-            g.toml:26:26: unknown state key `missing`; there are: found, verdict, messages
+            g.toml:26:26: unknown state key `missing`; available: found, verdict, messages
             g.toml:27:10: unknown state key `fuond`; did you mean `found`?
-            g.toml:28:1: unknown node `rescue`; there are: plan, none, both, save, wrong, END, inline
+            g.toml:28:1: unknown node `rescue`; available: plan, none, both, save, wrong, END, inline
             g.toml:30:1: unsupported retries: the node must not run twice
             g.toml:31:1: invalid duration: expected one such as 500ms, 30s or 2m
             g.toml:34:1: expected list or object, found integer
@@ -127,9 +127,9 @@ fn every_fault_has_its_line() {
             g.toml:68:1: missing node
             g.toml:69:1: expected string or list, found integer
             g.toml:71:1: missing `otherwise`
-            g.toml:72:1: unknown node `judge`; there are: plan, none, both, save, wrong, END, inline
+            g.toml:72:1: unknown node `judge`; available: plan, none, both, save, wrong, END, inline
             g.toml:73:1: unknown state key `verdcit`; did you mean `verdict`?
-            g.toml:74:11: unknown node `reprot`; there are: plan, none, both, save, wrong, END, inline
+            g.toml:74:11: unknown node `reprot`; available: plan, none, both, save, wrong, END, inline
             g.toml:74:30: expected string, found integer
             exit 2
         "#]],

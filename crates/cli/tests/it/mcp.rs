@@ -216,7 +216,7 @@ approved = "bad.json"
 "#,
     );
     room.check("check f.toml", expect![[r#"
-            f.toml:2:26: unknown tool `fils_done`; there are: clock
+            f.toml:2:26: unknown tool `fils_done`; available: clock
             f.toml:7:6: invalid server: expected `command` or `url`, found both
             f.toml:11:6: invalid server: expected `command` or `url`
             f.toml:14:6: the name must be 1 to 32 letters, digits, `_` or `-`

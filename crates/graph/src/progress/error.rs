@@ -19,7 +19,7 @@ use thiserror::Error;
 /// );
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum ProgressError {
     /// The schema does not declare a key that is needed, and is not open.
@@ -68,3 +68,5 @@ pub(super) fn require(schema: &Schema, key: &str, purpose: &'static str) -> Resu
     let known = schema.keys().map(KeySchema::name).collect();
     Err(ProgressError::MissingKey { key: key.to_owned(), purpose, known })
 }
+
+stepfold_state_core::debug_as_text!(ProgressError);

@@ -79,7 +79,7 @@ where
 }
 
 /// An error of tracked work.
-#[derive(Debug, ThisError)]
+#[derive(ThisError)]
 #[non_exhaustive]
 pub enum TrackError {
     /// The run cannot be tracked on this state. The work was not begun.
@@ -119,7 +119,7 @@ pub enum TrackError {
 }
 
 /// A state that [`track()`] can change: implemented here for a `&mut State`, and for mutexes, which several can share.
-/// Implemented for states that are kept elsewhere; [`track()`] calls it once before the work and at least once behind it.
+/// Implemented for states that are kept elsewhere; [`track()`] calls it once before the work and at least once after it.
 pub trait TrackTarget {
     /// Calls `change` with the state, once, and gives what it gave. A `change` that fails changes nothing.
     ///
@@ -234,3 +234,5 @@ impl<T: TrackTarget> Drop for Open<'_, T> {
         }
     }
 }
+
+stepfold_state_core::debug_as_text!(TrackError);

@@ -14,5 +14,6 @@ mod graph;
 #[path = "../../../agent-loop/tests/it/loop_rows/kit.rs"]
 #[allow(dead_code, reason = "the loop's own tests use the rest")]
 mod loop_kit;
+mod messages;
 mod progress;
 mod simulated;

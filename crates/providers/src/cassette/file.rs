@@ -32,7 +32,7 @@ use super::exchange::{Answer, End, Exchange};
 const HEADER: &str = "# stepfold cassette 1, ";
 
 /// An error of a cassette.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CassetteError {
     /// The file could not be read.
@@ -279,3 +279,5 @@ impl Section<'_> {
         serde_json::from_str(json).map_err(|error| (self.line, error.to_string()))
     }
 }
+
+stepfold_state_core::debug_as_text!(CassetteError);

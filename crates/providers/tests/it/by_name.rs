@@ -112,21 +112,21 @@ fn what_is_missing_is_said() {
         "openai:gpt-4.1",
         &[("OPENAI_API_KEY", " ")],
         expect![[r#"
-        error: missing key for `openai:gpt-4.1`: set one of OPENAI_API_KEY
+        error: missing key for `openai:gpt-4.1`: set OPENAI_API_KEY
     "#]],
     );
     check(
         "azure:mine",
         &[("AZURE_OPENAI_API_KEY", "k")],
         expect![[r#"
-        error: missing base URL for `azure:mine`: set one of AZURE_OPENAI_ENDPOINT
+        error: missing base URL for `azure:mine`: set AZURE_OPENAI_ENDPOINT
     "#]],
     );
     check(
         "anthropic:claude",
         &[],
         expect![[r#"
-        error: missing key for `anthropic:claude`: set one of ANTHROPIC_API_KEY
+        error: missing key for `anthropic:claude`: set ANTHROPIC_API_KEY
     "#]],
     );
     check(

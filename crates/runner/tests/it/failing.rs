@@ -344,7 +344,7 @@ fn an_error_shows_its_causes_in_one_line() {
             let text = error.to_string();
             assert!(text.starts_with(&format!("run in session {} failed: run '", session.key())), "{text}");
             assert!(
-                text.ends_with("failed after step 0: hook failed (BeforeModel): the licence has run out"),
+                text.ends_with("failed after step 0: hook before the model failed: the licence has run out"),
                 "{text}"
             );
             // What the text shows is not shown again by those who follow the sources.

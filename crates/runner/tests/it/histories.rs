@@ -174,8 +174,8 @@ fn a_session_is_replayed() {
             expect![[r#"
                 invocation i1 of session stalls/ada/s1 diverged: event 0 (began, step 0) differs at $.kind.began.instructions: recorded "Look at rows. ", replayed "Be brief."
                 invocation i1 of session stalls/ada/s1 diverged: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: none
-                invocation i1 of session stalls/ada/s1 diverged: event 5 (replied, step 3) is missing: the run would need Nothing(MaxSteps)
-                invocation i1 of session stalls/ada/s1 diverged: event 3 (replied, step 2) is missing: the run would need Nothing(Tool("look"))"#]].assert_eq(&said.join("\n"));
+                invocation i1 of session stalls/ada/s1 diverged: event 5 (replied, step 3) is missing: the run would need nothing more, since the limit of steps was reached
+                invocation i1 of session stalls/ada/s1 diverged: event 3 (replied, step 2) is missing: the run would need nothing more, since tool 'look' was called"#]].assert_eq(&said.join("\n"));
             // A replay leaves nothing behind.
             let list = stepfold_runner::session_scopes::ListSessions::new("stalls", "ada").unwrap();
             assert_eq!(world.store().list(list).await.unwrap().sessions.len(), 2);

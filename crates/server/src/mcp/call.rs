@@ -18,7 +18,7 @@ enum Followed {
 }
 
 impl AgentServer {
-    /// Says something to the agent, or goes on with what a client has answered.
+    /// Sends a message to the agent, or continues with the answers of a client.
     pub(super) async fn call(
         &self,
         request: wire::CallToolRequestParams,
@@ -144,7 +144,7 @@ pub(super) fn resume(
     session.resume().decide_all(decisions).start()
 }
 
-/// What a client is told of an event.
+/// The progress message of an event, for the client.
 fn words(seen: &Seen) -> Option<String> {
     let Seen::Event { event, .. } = seen else { return None };
     match event {

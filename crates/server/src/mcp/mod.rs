@@ -56,7 +56,7 @@ use self::http::UserOf;
 pub use self::http::{HttpOptions, HttpService};
 use self::task::Failures;
 
-/// An agent, and whose sessions it works in.
+/// Serves an agent to the sessions of one user.
 #[derive(Clone)]
 pub struct AgentServer {
     runner: Runner,
@@ -67,11 +67,11 @@ pub struct AgentServer {
     failures: Failures,
 }
 
-/// Why a server ended before its client did.
-#[derive(Debug, Error)]
+/// An error of serving a client.
+#[derive(Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The client did not begin as the protocol says.
+    /// The client did not begin with a valid handshake.
     #[error("the MCP client cannot be served: {reason}")]
     Start {
         /// Why not.
@@ -98,15 +98,15 @@ impl AgentServer {
         }
     }
 
-    /// Sets what a client's model reads about the agent.
+    /// Sets the description of the agent, for the client's model.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
         self
     }
 
-    /// Sets how long a client waits for a call before it is told of a task instead, if it knows tasks; 10 seconds by
-    /// default. Zero makes each call a task.
+    /// Sets how long a call may take before the client gets a task instead of its result, if it supports tasks; 10 seconds
+    /// by default. Zero makes each call a task.
     #[must_use]
     pub fn task_after(mut self, wait: Duration) -> Self {
         self.task_after = wait;
@@ -192,7 +192,7 @@ impl ServerHandler for AgentServer {
         context: RequestContext<RoleServer>,
     ) -> Result<wire::CallToolResponse, wire::ErrorData> {
         if request.name != self.tool_name() {
-            let words = format!("unknown tool `{}`; there is: {}", request.name, self.tool_name());
+            let words = format!("unknown tool `{}`; available: {}", request.name, self.tool_name());
             return Err(wire::ErrorData::invalid_params(words, None));
         }
         self.of(&context)?.call(request, &context).await
@@ -246,3 +246,5 @@ impl ServerHandler for AgentServer {
         self.of(&context)?.resource(&request.uri).await.map(Into::into)
     }
 }
+
+stepfold_state_core::debug_as_text!(ServeError);

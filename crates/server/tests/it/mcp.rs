@@ -172,7 +172,7 @@ async fn the_agent_is_a_tool_and_a_session_goes_on() {
 async fn a_wrong_call_is_an_error() {
     let mut client = Client::legacy(runner(TALK), json!({})).await;
     let other = client.request("tools/call", json!({"name": "nobody", "arguments": {}})).await;
-    assert_eq!(other["error"]["message"], "unknown tool `nobody`; there is: clerk");
+    assert_eq!(other["error"]["message"], "unknown tool `nobody`; available: clerk");
     let empty = client.request("tools/call", json!({"name": "clerk", "arguments": {}})).await;
     assert_eq!(empty["error"]["message"], "missing argument `message`");
     let slash = client.call(json!({"message": "x", "session": "a\nb"})).await;

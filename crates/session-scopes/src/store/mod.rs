@@ -35,7 +35,7 @@ pub use self::requests::{
     GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt,
     RewindSession, ScopeKey, SessionPage, WriteScope,
 };
-pub use self::verify::{Fault, FaultKind, FaultPlace, MAX_FAULTS, Verified, VerifySessions};
+pub use self::verify::{FaultKind, FaultPlace, MAX_FAULTS, StoreFault, Verified, VerifySessions};
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
 use crate::session::{Session, Values};

@@ -56,7 +56,7 @@ pub struct Verified {
     /// How many values were checked.
     pub values: u64,
     /// The faults, at most [`MAX_FAULTS`].
-    pub faults: Vec<Fault>,
+    pub faults: Vec<StoreFault>,
     /// Whether there are more faults than listed.
     pub is_cut: bool,
 }
@@ -71,7 +71,7 @@ impl Verified {
     }
 
     /// Adds a fault, up to the limit.
-    pub fn add(&mut self, fault: Fault) {
+    pub fn add(&mut self, fault: StoreFault) {
         if self.faults.len() < MAX_FAULTS {
             self.faults.push(fault);
         } else {
@@ -83,7 +83,7 @@ impl Verified {
 /// One thing that is damaged or missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Fault {
+pub struct StoreFault {
     /// Its location.
     pub place: FaultPlace,
     /// Whether data is missing or damaged.
@@ -130,7 +130,7 @@ pub enum FaultKind {
     Damaged,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for StoreFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             FaultKind::Missing => "missing",

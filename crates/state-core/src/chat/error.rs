@@ -27,10 +27,10 @@ use crate::error_chain::push_causes;
 ///     "rate limited, retry after 2s (openai, model gpt-4.1, request req_1): too many requests",
 /// );
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ModelError(Box<Details>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Details {
     kind: ModelErrorKind,
     message: String,
@@ -421,3 +421,5 @@ impl fmt::Display for ModelError {
 
 /// The text shows the [cause](ModelError::cause), so there is no `source()`.
 impl Error for ModelError {}
+
+crate::debug_as_text!(ModelError);

@@ -66,7 +66,7 @@ pub enum ValueChange {
         items: Vec<Value>,
     },
     /// Messages were appended to the conversation.
-    Said {
+    Messages {
         /// The number of messages before.
         from: usize,
         /// The new messages.
@@ -137,7 +137,7 @@ fn messages_change(earlier: &State, later: &State) -> Option<ValueChange> {
     }
     if after.len() > before.len() && after.starts_with(before) {
         let messages = after.iter_from(before.len()).cloned().collect();
-        return Some(ValueChange::Said { from: before.len(), messages });
+        return Some(ValueChange::Messages { from: before.len(), messages });
     }
     replaced(ValueRef::Messages(before), ValueRef::Messages(after))
 }
@@ -158,7 +158,7 @@ impl fmt::Display for Diff {
                     let total = from + items.len();
                     writeln!(f, "{key}: + {} ({total} items)", ValueRef::from(&Value::from(items.clone())))?;
                 }
-                ValueChange::Said { from, messages } => {
+                ValueChange::Messages { from, messages } => {
                     writeln!(f, "{key}: + ({} messages)", from + messages.len())?;
                     for line in messages.to_string().lines() {
                         writeln!(f, "  {line}")?;

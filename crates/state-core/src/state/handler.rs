@@ -252,10 +252,10 @@ impl Handler {
         }
     }
 
-    /// The reason why the handler can never return a value of the type, if so.
+    /// The reason why the handler can never return a value of the type, if so; it is written after the handler's name.
     pub(crate) fn misfit(&self, value_type: &ValueType) -> Option<String> {
         if let Some(fault) = self.fault() {
-            return Some(format!("invalid handler {self}: {fault}"));
+            return Some(fault.to_owned());
         }
         let needed = match &self.0 {
             Rule::ReplaceValues | Rule::FirstWins | Rule::Custom(_) => return None,
@@ -265,7 +265,7 @@ impl Handler {
             Rule::Max | Rule::Min => Kinds::NUMBER.union(Kinds::STRING),
         };
         let fits = value_type.kinds().meets(needed);
-        (!fits).then(|| format!("handler {self} requires a type that allows {needed}, found {value_type}"))
+        (!fits).then(|| format!("requires {needed}, found {value_type}"))
     }
 
     /// The handler with its function: itself, or the registered one for a parsed name.

@@ -693,7 +693,7 @@ fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Iss
         None => Handler::default_for(&value_type),
     };
     if let Some(message) = handler.misfit(&value_type) {
-        return fault(message);
+        return fault(format!("invalid handler {handler}: {message}"));
     }
     let name: Arc<str> = draft.name.as_str().into();
     let value_type = Arc::new(value_type);

@@ -159,7 +159,7 @@ fn at_40_columns() {
               ✓ run_sql(sql="SELECT na…") → {…+2}
               ~ app:queries 3 -> 4
               ~ last unset -> {"sql": "SELECT na…"}
-              ✗ run_sql(sql="DELETE FR…") → only…
+              ✗ run_sql(sql="DE…) → only SELECT is…
               ✓ pay(euro=5) → paid 5 · 120 ms
             ● There are three of them:
               Africa/Maputo, America/Lima and
@@ -224,7 +224,7 @@ fn in_colors() {
         ^[2m  ^[0m^[32m✓^[0m^[1m run_sql^[0m^[2m(sql="SELECT name, latitu…") → ^[0m{…+2}
         ^[2m  ~ ^[0m^[34mapp:queries^[0m^[2m 3 -> ^[0m4
         ^[2m  ~ ^[0m^[34mlast^[0m^[2m unset -> ^[0m{"sql": "SELECT name, latitude FROM…"}
-        ^[2m  ^[0m^[1m^[31m✗^[0m^[1m run_sql^[0m^[2m(sql="DELETE FROM zones") → ^[0m^[1m^[31monly SELECT is…^[0m
+        ^[2m  ^[0m^[1m^[31m✗^[0m^[1m run_sql^[0m^[2m(sql="DELETE FROM z…") → ^[0m^[1m^[31monly SELECT is allowed^[0m
         ^[2m  ^[0m^[32m✓^[0m^[1m pay^[0m^[2m(euro=5) → ^[0mpaid 5^[2m · 120 ms · at most once^[0m
         ^[32m● ^[0mThere are ^[3mthree^[0m of them: ^[36mAfrica/Maputo^[0m, ^[36mAmerica/Lima^[0m and
           ^[36mAsia/Jakarta^[0m, from west to east.

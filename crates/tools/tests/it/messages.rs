@@ -39,6 +39,17 @@ async fn every_error_message() {
     expect_file!["messages.txt"].assert_eq(&list.0);
 }
 
+/// What a failed `unwrap` prints, and a `main` that returns the error.
+#[test]
+fn debug_is_the_text() {
+    for error in tool_errors() {
+        assert_eq!(format!("{error:?}"), error.to_string());
+    }
+    for error in build_errors() {
+        assert_eq!(format!("{error:?}"), error.to_string());
+    }
+}
+
 fn faults() -> Issues {
     Issues::from(Issue::new(
         "state key \"visits\"",

@@ -151,7 +151,7 @@ async fn a_hook_that_fails_once_loses_neither_the_payment_nor_its_sibling() {
     let hook = Hook::failing(1, &go);
     let agent = hook.on(shop(&notes, &go), |_| HookAction::proceed()).build().unwrap();
     let error = play(&agent, "go", |run| run).await.unwrap_err();
-    expect!["run 'run' failed after step 1: hook failed (AfterTool): no connection"]
+    expect!["run 'run' failed after step 1: hook after a tool failed: no connection"]
         .assert_eq(&chain(&error));
     // Nothing more starts.
     assert_eq!((notes.text().as_str(), error.unrecorded()), ("pay\nship\n", &[][..]));

@@ -332,7 +332,7 @@ async fn hook_writes_what_the_schema_does_not_have() {
         let agent = hooked(point, |context| HookAction::proceed().write(context, "visits", "many"));
         let ended = play(&agent.build().unwrap(), "where?", |run| run).await;
         let error = chain(&ended.unwrap_err());
-        assert!(error.contains(&format!("hook failed ({point:?})")), "{error}");
+        assert!(error.contains(&format!("hook {point} failed")), "{error}");
         assert!(error.contains("\"visits\""), "{error}");
     }
 }
@@ -523,7 +523,7 @@ async fn hook_fails() {
         let agent = hooked(point, |_| Err(HookError::new("the gate is closed"))).build().unwrap();
         let error = play(&agent, "where?", |run| run).await.unwrap_err();
         let words = chain(&error);
-        assert!(words.ends_with(&format!("hook failed ({point:?}): the gate is closed")), "{words}");
+        assert!(words.ends_with(&format!("hook {point} failed: the gate is closed")), "{words}");
         let open = hooked(point, |_| Ok(HookAction::proceed())).build().unwrap();
         let run = Run::load(&open, &error.into_run().to_json()).unwrap();
         let outcome = go_on(run, |run| run).await.unwrap();

@@ -78,7 +78,7 @@ async fn replay_diverges() {
     diverges(|agent| agent.instructions("Be brief."), expect![[r#"event 0 (began, step 0) differs at $.kind.began.instructions: recorded nothing, replayed "Be brief.""#]]).await;
     diverges(
         |agent| agent.max_steps(1),
-        expect!["event 5 (replied, step 2) is missing: the run would need Nothing(MaxSteps)"],
+        expect!["event 5 (replied, step 2) is missing: the run would need nothing more, since the limit of steps was reached"],
     )
     .await;
     diverges(|agent| agent.approval(Approval::Never), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded [[1,{"ask":"rule"}]], replayed nothing"#]]).await;
@@ -90,12 +90,12 @@ async fn replay_diverges() {
     diverges(|agent| agent.limits(RunLimits::default().with_calls_per_reply(1)), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates[0][1].ask: recorded "rule", replayed nothing"#]]).await;
     diverges(
         |agent| agent.exit_on(["visit"]),
-        expect![[r#"event 5 (replied, step 2) is missing: the run would need Nothing(Tool("visit"))"#]],
+        expect![[r#"event 5 (replied, step 2) is missing: the run would need nothing more, since tool 'visit' was called"#]],
     )
     .await;
     diverges(
         |agent| agent.on_exit(|_| async { Ok(HookAction::proceed()) }),
-        expect!["diverged at the end: the recorded run ended because the model answered; the replay would need Hook(OnExit)"],
+        expect!["diverged at the end: the recorded run ended because the model answered; the replay would need its hooks at the exit"],
     )
     .await;
     diverges(|agent| agent.tools(tools()), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded [[1,{"ask":"rule"}]], replayed nothing"#]]).await;
@@ -121,7 +121,7 @@ async fn replay_diverges_at_the_end() {
     let stored = serde_json::to_string(&recording).unwrap();
     let changed = agent.to_builder().max_steps(3).build().unwrap();
     let divergence = Recording::from_json(&stored).unwrap().replay(&changed).unwrap_err();
-    expect!["diverged at the end: the recorded run ended because the limit of steps was reached; the replay would need Model"]
+    expect!["diverged at the end: the recorded run ended because the limit of steps was reached; the replay would need a reply of the model"]
         .assert_eq(&chain(&divergence));
 }
 
@@ -138,7 +138,7 @@ async fn replay_of_a_record_that_was_tampered_with() {
             Err(divergence) => chain(&divergence),
         }
     };
-    expect!["event 1 (decided, step 1) is refused: unexpected answer: the run needs Model, found decisions"]
+    expect!["event 1 (decided, step 1) is refused: unexpected answer: the run needs a reply of the model, found decisions"]
         .assert_eq(&tampered(&|events| drop(events.remove(1))));
     expect![[
         r#"event 0 (began, step 0) differs at $.messages[0].parts[0].text: recorded "stop", replayed "go""#
@@ -152,7 +152,7 @@ async fn replay_of_a_record_that_was_tampered_with() {
     });
     expect![[r#"event 7 (answered, step 2) is refused: invalid event "answered": the result or the writes of a call are missing"#]]
         .assert_eq(&folded);
-    expect!["event 9 (began, step 0) is missing: the run would need Nothing(Text)"]
+    expect!["event 9 (began, step 0) is missing: the run would need nothing more, since the model answered"]
         .assert_eq(&tampered(&|events| events.push(events[0].clone())));
 }
 

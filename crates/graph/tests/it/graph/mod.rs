@@ -4,7 +4,7 @@
 //! state and what is open. On the way holds what holds of every run: the state is a fold over the record, the
 //! record replays, and what is stored is read back as it was. Nothing here sleeps: time is paused.
 
-mod kit;
+pub(crate) mod kit;
 
 mod joins;
 mod ways;

@@ -199,7 +199,7 @@ async fn a_choice() {
         1: a
         --
         --
-        error: run 'run' failed after step 1: run could not continue: route after node 'a' failed: its router chose "a"; its targets: b, c, END
+        error: run 'run' failed after step 1: run could not continue: route after node 'a' failed: unknown target "a"; declared: b, c, END
         steps: 1
         state: {"log":["a"],"next":"a"}
     "#]]).await;
@@ -233,7 +233,7 @@ async fn one_choice_is_one() {
         --
         user:      go
         --
-        error: run 'run' failed after step 0: run could not continue: route after START failed: its router chose 2 nodes, and a `route` chooses one; see `route_to_many`
+        error: run 'run' failed after step 0: run could not continue: route after START failed: expected one target, found 2; use `route_to_many` for several
         steps: 0
     "#]]).await;
 }

@@ -259,10 +259,10 @@ fn handlers_that_a_schema_refuses() {
         json!({"type": "array", "handler": "keep_last(0)"}),
     ];
     expect![[r#"
-        no schema! invalid schema: a: handler merge_lists requires a type that allows list, found string
-        no schema! invalid schema: a: handler sum requires a type that allows number, found string
-        no schema! invalid schema: a: handler max requires a type that allows number or string, found list
-        no schema! invalid schema: a: handler merge_maps requires a type that allows object, found list
+        no schema! invalid schema: a: invalid handler merge_lists: requires list, found string
+        no schema! invalid schema: a: invalid handler sum: requires number, found string
+        no schema! invalid schema: a: invalid handler max: requires number or string, found list
+        no schema! invalid schema: a: invalid handler merge_maps: requires object, found list
         no schema! invalid schema: a: invalid handler keep_last(0): the number of kept items must be at least 1
     "#]]
     .assert_eq(&texts.map(refuse).concat());

@@ -52,7 +52,7 @@ fn all_faults_at_once() {
             .fields::<i64>(),
         // Which faults print is bounded; all are there.
         expect![[r#"
-            invalid schema: description: must follow the declaration of a key; i64: expected a struct with named fields; usr:a: unknown prefix before ':'; available: app:, user:, temp:; steps: the name is reserved for the outcome of a run; twice: duplicate key; text: handler sum requires a type that allows number, found string; typo: invalid JSON Schema: unknown type "strnig"; available: null, boolean, integer, number, string, array, object; never: invalid JSON Schema: no value matches it; and 3 more"#]],
+            invalid schema: description: must follow the declaration of a key; i64: expected a struct with named fields; usr:a: unknown prefix before ':'; available: app:, user:, temp:; steps: the name is reserved for the outcome of a run; twice: duplicate key; text: invalid handler sum: requires number, found string; typo: invalid JSON Schema: unknown type "strnig"; available: null, boolean, integer, number, string, array, object; never: invalid JSON Schema: no value matches it; and 3 more"#]],
     );
 }
 
@@ -118,7 +118,7 @@ fn of_a_struct_with_faults() {
     check(
         Schema::builder().fields::<Odd>(),
         expect![[
-            r#"invalid schema: number: expected a handler's name, a string, for x-handler; spaces: unknown handler "keep last"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins; list: handler merge_maps requires a type that allows object, found list of integer"#
+            r#"invalid schema: number: expected a handler's name, a string, for x-handler; spaces: unknown handler "keep last"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins; list: invalid handler merge_maps: requires object, found list of integer"#
         ]],
     );
 }

@@ -31,7 +31,7 @@ fn bindings_against_the_schema() {
     check(
         tool.check(&schema, &Resources::new()),
         expect![[
-            r#"invalid tool 'search': state key "typo_1": not declared: add it to the agent's schema, or to that of the graph around it; state key "typo_3": not declared: add it to the agent's schema, or to that of the graph around it; state key "documents": unknown handler "unknown"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins; state key "documents": handler sum failed for key "documents": handler sum requires a type that allows number, found list of string; state key "typo_2": not declared: add it to the agent's schema, or to that of the graph around it"#
+            r#"invalid tool 'search': state key "typo_1": not declared: add it to the agent's schema, or to that of the graph around it; state key "typo_3": not declared: add it to the agent's schema, or to that of the graph around it; state key "documents": unknown handler "unknown"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins; state key "documents": handler sum failed for key "documents": requires number, found list of string; state key "typo_2": not declared: add it to the agent's schema, or to that of the graph around it"#
         ]],
     );
 }
