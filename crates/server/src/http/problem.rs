@@ -219,7 +219,7 @@ impl From<&SessionError> for Problem {
             (SessionError::TooLarge { .. }, _) => {
                 Problem::new(S::PAYLOAD_TOO_LARGE, "too_large", "Too large", detail)
             }
-            (SessionError::OperationReused { .. } | SessionError::EventReused { .. }, _) => {
+            (SessionError::IdempotencyKeyReused { .. } | SessionError::EventReused { .. }, _) => {
                 Problem::new(S::CONFLICT, "key_reused", "Idempotency key reused", detail)
             }
             (SessionError::NotFound { key }, _) => Problem::unknown_session(key.id.as_str()),
