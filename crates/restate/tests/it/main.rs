@@ -10,7 +10,6 @@
 )]
 
 mod balancer;
-mod exam;
 mod interop;
 mod server;
 mod world;
