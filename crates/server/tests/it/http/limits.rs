@@ -140,7 +140,8 @@ async fn a_reader_that_does_not_read_is_closed() {
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     let bearer = site.bearer("root");
-    let metrics = || site.raw(Method::GET, "/api/v1/metrics", &[("authorization", &bearer)], "");
+    let headers = [("authorization", bearer.as_str())];
+    let metrics = || site.raw(Method::GET, "/api/v1/metrics", &headers, "");
     // It is opened, and closed without being read.
     while !metrics().await.text.contains("operation=\"live\",status=\"200\"") {}
     while !metrics().await.text.contains("stepfold_live_streams 0\n") {}
