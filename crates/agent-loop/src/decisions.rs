@@ -147,6 +147,12 @@ pub enum DecisionError {
         /// The faults.
         faults: String,
     },
+    /// The deadline of a request has passed.
+    #[error("request `{id}` has expired: its deadline has passed")]
+    Expired {
+        /// The id of the request.
+        id: String,
+    },
     /// Several decisions about one request.
     #[error("duplicate decision about approval `{id}`; expected one")]
     Duplicate {
@@ -178,6 +184,7 @@ impl DecisionError {
             DecisionError::InvalidArguments { id, faults } => {
                 DecisionError::InvalidArguments { id: rename(&id), faults }
             }
+            DecisionError::Expired { id } => DecisionError::Expired { id: rename(&id) },
             DecisionError::Duplicate { id } => DecisionError::Duplicate { id: rename(&id) },
             error @ DecisionError::KeyReused { .. } => error,
         }

@@ -60,7 +60,7 @@ impl Outcome {
 
     /// The text of the last reply; empty if there is no reply.
     pub fn text(&self) -> Cow<'_, str> {
-        self.reply().map(|reply| reply.text()).unwrap_or_default()
+        self.run.text()
     }
 
     /// The output requested with [`output`](crate::AgentBuilder::output).

@@ -4,7 +4,7 @@
 //! that uses the system.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Says how much time has passed since some moment that does not change. It never goes back.
 ///
@@ -25,6 +25,12 @@ use std::time::Duration;
 pub trait Clock: Send + Sync {
     /// The time that has passed.
     fn now(&self) -> Duration;
+
+    /// The time of day, for [deadlines](stepfold_tools::Deadline). By default that of the system.
+    #[expect(clippy::disallowed_methods, reason = "this is the port's own default")]
+    fn time_of_day(&self) -> SystemTime {
+        SystemTime::now()
+    }
 }
 
 /// The clock of the tokio runtime, which tests can stop and move on.
@@ -66,6 +72,10 @@ macro_rules! forward {
         impl<T: Clock + ?Sized> Clock for $pointer<T> {
             fn now(&self) -> Duration {
                 (**self).now()
+            }
+
+            fn time_of_day(&self) -> SystemTime {
+                (**self).time_of_day()
             }
         }
 

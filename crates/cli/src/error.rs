@@ -164,6 +164,6 @@ fn is_request_fault(error: &SessionError) -> bool {
             | SessionError::NotFound { .. }
             | SessionError::AlreadyExists { .. }
             | SessionError::NoSuchVersion { .. }
-            | SessionError::OperationReused { .. }
+            | SessionError::IdempotencyKeyReused { .. }
     )
 }

@@ -43,6 +43,15 @@ impl Prompt {
         line
     }
 
+    /// Asks a question. A line that is not text is an empty answer; `None` at the end of input and after Ctrl-C.
+    pub(crate) async fn answer(&mut self, question: &str) -> anyhow::Result<Option<String>> {
+        Ok(match self.line(question).await? {
+            Line::Text(text) => Some(text),
+            Line::NotText => Some(String::new()),
+            Line::Interrupted | Line::End => None,
+        })
+    }
+
     /// Takes the prompt out; this one is empty until it is put back.
     pub(crate) fn lend(&mut self) -> Self {
         Prompt(self.0.take())

@@ -368,11 +368,11 @@ impl Turns<'_> {
         Ok(self.watcher_of(left.state(self.desk.runner.schema()).ok(), run.as_ref(), about))
     }
 
-    /// The decisions of the person at the terminal; empty if there is none, or if they leave it open.
+    /// The decisions of the person at the terminal; empty without a person, or if they decide later.
     async fn ask(&mut self, pending: &[ApprovalRequest]) -> anyhow::Result<Vec<(String, Decision)>> {
         let mut decisions = Vec::new();
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
-        for request in pending {
+        for request in pending.iter().filter(|request| !request.is_later()) {
             show_request(request).await;
             let decided = match request.reason {
                 AskReason::Input => answer(prompt, request.can_modify()).await?,
@@ -517,7 +517,9 @@ impl Turns<'_> {
                 true => format!("--modify {}", quoted(&format!("{}=JSON", request.id))),
                 false => format!("--approve {}", quoted(&request.id)),
             };
-            waits["resume"] = json!(format!("{resume} {decide}"));
+            if !request.is_later() {
+                waits["resume"] = json!(format!("{resume} {decide}"));
+            }
             if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
                 waits["changed"] = json!(change);
             }
@@ -580,13 +582,19 @@ impl Turns<'_> {
     }
 
     async fn how_to_decide(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
-        let Some(first) = pending.first() else { return };
+        if pending.is_empty() {
+            return;
+        }
         // The approver has seen the request.
         if self.prompt.is_none() {
             for request in pending {
                 show_request(request).await;
             }
         }
+        let Some(first) = pending.iter().find(|request| !request.is_later()) else {
+            let outcome = "the run waits for an outcome that comes later, and is stored; `stepfold work` goes on with it";
+            return show::note(outcome);
+        };
         if show::is_at_terminal() {
             let resume = format!("stepfold resume {}", self.desk.words());
             return show::note(format!(
@@ -690,11 +698,7 @@ async fn decision(prompt: &mut Prompt, can_modify: bool) -> anyhow::Result<Optio
         false => ("run it? [y]es, [n]o, [l]ater: ", "answer y, n or l"),
     };
     loop {
-        let answer = match prompt.line(question).await? {
-            Line::Text(answer) => answer,
-            Line::NotText => String::new(),
-            Line::Interrupted | Line::End => return Ok(None),
-        };
+        let Some(answer) = prompt.answer(question).await? else { return Ok(None) };
         match answer.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => return Ok(Some(Decision::Approve)),
             "n" | "no" => {
@@ -723,11 +727,7 @@ async fn answer(prompt: &mut Prompt, has_content: bool) -> anyhow::Result<Option
         false => ("accept? [y]es, [d]ecline, [l]ater: ", "answer y, d or l"),
     };
     loop {
-        let text = match prompt.line(question).await? {
-            Line::Text(text) => text,
-            Line::NotText => String::new(),
-            Line::Interrupted | Line::End => return Ok(None),
-        };
+        let Some(text) = prompt.answer(question).await? else { return Ok(None) };
         match text.trim() {
             "y" | "yes" if !has_content => return Ok(Some(Decision::Approve)),
             "d" | "decline" | "n" | "no" => return Ok(Some(Decision::reject(""))),

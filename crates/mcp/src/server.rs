@@ -206,7 +206,7 @@ impl Server {
     }
 
     /// What is different about a tool, by the name that the model calls it by, from what was approved of it. By the last list:
-    /// the server is asked only if there is none yet, so that each approval may show it.
+    /// the server is asked only if it is missing, so that each approval may show it.
     ///
     /// # Errors
     /// As [`start`](Server::start).

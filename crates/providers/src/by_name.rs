@@ -243,7 +243,7 @@ fn of_preset(
     // A custom address usually belongs to a server with chat completions.
     let by_default =
         if url.is_some() && preset.base_url.is_some() { Api::ChatCompletions } else { preset.api };
-    let url = url.map(|url| base_url(&url, preset.base_url_suffix));
+    let url = url.map(|url| base_url(&url, preset));
     let version = preset.api_version_variables.iter().find_map(|variable| look_up(variable));
     Ok(match api.unwrap_or(by_default) {
         Api::ChatCompletions => {
@@ -272,14 +272,41 @@ fn settled<D: Dialect>(
     }
 }
 
-/// An address as people write it, as a base URL.
+/// An address as people write it, as a base URL. One without a scheme has the port of the preset unless it names another,
+/// as `OLLAMA_HOST` has.
 #[cfg(feature = "openai")]
-fn base_url(address: &str, suffix: &str) -> String {
+fn base_url(address: &str, preset: &Preset) -> String {
     let address = address.trim().trim_end_matches('/');
-    let address = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    let address = match address.contains("://") {
+        true => address.to_owned(),
+        false => with_port(address, preset.base_url.and_then(port)),
+    };
     // A listening address is not always one to connect to.
     let address = address.replace("://0.0.0.0", "://127.0.0.1");
-    if address.ends_with(suffix) { address } else { address + suffix }
+    if address.ends_with(preset.base_url_suffix) { address } else { address + preset.base_url_suffix }
+}
+
+/// `host`, `host:port` or `:port` as a URL.
+#[cfg(feature = "openai")]
+fn with_port(address: &str, default: Option<u16>) -> String {
+    let host = if address.starts_with(':') { "127.0.0.1" } else { "" };
+    let address = format!("http://{host}{address}");
+    match (port(&address), default) {
+        (None, Some(default)) => {
+            let (_, rest) = address.split_once("://").unwrap_or_default();
+            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            format!("http://{host}:{default}{path}")
+        }
+        _ => address,
+    }
+}
+
+/// The port that a URL names.
+#[cfg(feature = "openai")]
+fn port(url: &str) -> Option<u16> {
+    let authority = url.split_once("://")?.1.split('/').next()?;
+    // The colons of an IPv6 address are in brackets.
+    authority.rsplit(']').next()?.rsplit_once(':')?.1.parse().ok()
 }
 
 /// The first of these variables that is set.
@@ -323,4 +350,27 @@ fn key_variables() -> Vec<&'static str> {
     #[cfg(feature = "openai")]
     let variables = variables.chain(PRESETS.iter().flat_map(|preset| preset.key_variables.iter().copied()));
     variables.collect()
+}
+
+#[cfg(all(test, feature = "openai"))]
+mod tests {
+    use super::{Preset, base_url};
+
+    #[test]
+    fn an_address_without_a_port_has_that_of_the_preset() {
+        for (address, expected) in [
+            ("127.0.0.1", "http://127.0.0.1:11434/v1"),
+            (":8080", "http://127.0.0.1:8080/v1"),
+            ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+            ("0.0.0.0:99/", "http://127.0.0.1:99/v1"),
+            ("[::1]", "http://[::1]:11434/v1"),
+            ("[::1]:99", "http://[::1]:99/v1"),
+            ("gpu/ollama/v1", "http://gpu:11434/ollama/v1"),
+            // With a scheme it has the port of the scheme.
+            ("http://gpu", "http://gpu/v1"),
+            ("https://gpu:443/v1", "https://gpu:443/v1"),
+        ] {
+            assert_eq!(base_url(address, &Preset::OLLAMA), expected, "{address}");
+        }
+    }
 }

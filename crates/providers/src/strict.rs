@@ -685,7 +685,7 @@ mod tests {
         expect![[r#"
             {"additionalProperties":false,"properties":{"code":{"default":null,"description":"(maxLength: 3)","type":["string","null"]},"day":{"format":"date","type":"string"},"id":{"description":"Its number. (format: \"uint64\", minimum: 0)","type":"integer"},"size":{"anyOf":[{"type":"integer"},{"type":"number"}]},"stalls":{"description":"(minItems: 2)","items":{"additionalProperties":false,"properties":{"name":{"type":"string"}},"required":["name"],"type":"object"},"type":"array"}},"required":["id","stalls"],"title":"Area","type":"object"}"#]]
         .assert_eq(&sorted(&form));
-        // A map cannot be closed: the API is asked, and says so.
+        // A map cannot be closed: the API rejects it.
         for map in [
             json!({"type": "object", "additionalProperties": {"type": "integer"}}),
             json!({"type": "object"}),

@@ -130,6 +130,7 @@ impl Turn {
         if let Some(token) = self.slot.held.take() {
             let mut request = ReleaseClaim::new(self.slot.key.clone(), token);
             request.unfinished = is_unfinished.then(|| self.runner.clock.now());
+            request.due = self.slot.held.due();
             let release = || self.runner.store.release(request.clone());
             // One that could not be released expires.
             let _ = release.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stepfold_session_scopes::{AppendClaim, Claim, Session, TakeOver, WorkerId};
+use stepfold_session_scopes::{AppendClaim, Claim, Session, TakeOver, Timestamp, WorkerId};
 
 use crate::runner::Inner;
 
@@ -146,6 +146,8 @@ impl Waited {
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     token: Mutex<Option<u64>>,
+    /// When the session is due once the claim is released: the first deadline of what the last run waits for.
+    due: Mutex<Option<Timestamp>>,
     /// Whether the store does not support claims.
     is_needless: AtomicBool,
 }
@@ -162,6 +164,14 @@ impl Held {
 
     pub(crate) fn is_needless(&self) -> bool {
         self.is_needless.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_due(&self, due: Option<Timestamp>) {
+        *self.due.lock().unwrap_or_else(PoisonError::into_inner) = due;
+    }
+
+    pub(crate) fn due(&self) -> Option<Timestamp> {
+        *self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn token(&self) -> Option<u64> {

@@ -108,6 +108,25 @@ pub enum RunnerError {
         /// The cause.
         r#source: Arc<RunnerError>,
     },
+    /// A token of an outcome that comes later is invalid, or of another app.
+    #[error("invalid token `{token}`: {why}")]
+    InvalidToken {
+        /// The token.
+        token: String,
+        /// The cause.
+        why: String,
+    },
+    /// Nothing waits for the outcome under a token.
+    #[error(
+        "no call in session {key} waits for token `{token}`: its deadline has passed, its run has ended or was taken back, \
+         or it never waited"
+    )]
+    NotAwaited {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The token.
+        token: String,
+    },
     /// The run failed; it can be resumed.
     #[error("run in session {key} failed: {source}")]
     Run {

@@ -82,7 +82,7 @@ impl SessionHandle {
     /// It costs one more commit than `send`.
     ///
     /// # Errors
-    /// As `send`; [`RunnerError::Store`] with [`OperationReused`](SessionError::OperationReused) when the key
+    /// As `send`; [`RunnerError::Store`] with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) when the key
     /// was used with another message, and with [`Unsupported`](SessionError::Unsupported) by a store without
     /// inboxes.
     pub async fn send_once(
@@ -172,6 +172,10 @@ impl SessionHandle {
         let invocation = ticket.current.invocation.clone();
         self.start(Job { order: Order::RunAs(options), ticket }, IfWorked::Wait);
         Ok(invocation)
+    }
+
+    pub(crate) fn runner(&self) -> &Runner {
+        &self.runner
     }
 
     pub(crate) fn withdrawn(&self) -> RunnerError {
@@ -514,7 +518,9 @@ impl SessionHandle {
         let mut request = ForkSession::new(self.slot.key.clone(), self.runner.0.clock.now()).with_id(id);
         request.version = version;
         let forked = self.runner.0.store.fork(request).await.map_err(|error| self.failed(error))?;
-        Ok(self.runner.handle(forked.key))
+        let fork = self.runner.handle(forked.key);
+        fork.note_deadline().await?;
+        Ok(fork)
     }
 
     /// Rewinds to a version, by an appended event: nothing is deleted, and values shared with other sessions
@@ -612,7 +618,7 @@ impl SessionHandle {
         }
     }
 
-    fn holder(&self, session: &Session) -> Holder {
+    pub(crate) fn holder(&self, session: &Session) -> Holder {
         self.runner.0.claims.holder(session.claim.as_ref(), &self.slot.held)
     }
 

@@ -230,6 +230,15 @@ pub(crate) fn run_prefix(key: &SessionKey, life: Option<&LifeId>, invocation: &I
     [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()].map(encoded).join("/")
 }
 
+/// The session that a key under such a prefix belongs to.
+pub(crate) fn session_of(key: &str) -> Option<SessionKey> {
+    let parts: Vec<&str> = key.split('/').collect();
+    let [app, user, session, _invocation, _step, ..] = parts[..] else { return None };
+    let session = decoded(session);
+    let (id, _life) = session.rsplit_once('@')?;
+    SessionKey::new(decoded(app), decoded(user), id.to_owned()).ok()
+}
+
 /// Whether a run is that of this invocation, in whatever session it began.
 pub(crate) fn is_run_of(run: &Run, invocation: &InvocationId) -> bool {
     run.id().rsplit('/').next() == Some(&encoded(invocation.as_str()))
@@ -237,4 +246,8 @@ pub(crate) fn is_run_of(run: &Run, invocation: &InvocationId) -> bool {
 
 fn encoded(part: &str) -> String {
     part.replace('%', "%25").replace('/', "%2F")
+}
+
+fn decoded(part: &str) -> String {
+    part.replace("%2F", "/").replace("%25", "%")
 }

@@ -59,6 +59,7 @@ impl Journal {
         let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
         // Whether the run ends here is determined by the current agent, and stored with the last event.
         let ended = self.ahead.commit(event.clone()).is_ok().then(|| self.ahead.exit()).flatten();
+        self.slot.held.is_due(self.ahead.next_deadline().map(Into::into));
         let stamp = Stamp {
             invocation: &self.invocation,
             place: self.place,
@@ -127,7 +128,8 @@ impl Journal {
             Need::Approval => matches!(kind, EventKind::Asked { .. } | EventKind::Decided { .. }),
             _ => false,
         };
-        is_done && self.slot.mail.is_empty_but_for(taken.len())
+        // With a deadline, the release says when the session is due.
+        is_done && self.slot.held.due().is_none() && self.slot.mail.is_empty_but_for(taken.len())
     }
 }
 

@@ -100,6 +100,9 @@ mod attend;
 mod claim;
 mod closing;
 mod compare;
+mod complete;
+#[cfg(feature = "contract")]
+pub mod contract;
 mod decided;
 mod edits;
 mod error;
@@ -118,6 +121,7 @@ mod process;
 mod record;
 mod recover;
 mod remedy;
+mod remote;
 mod replay;
 mod report;
 mod resume;

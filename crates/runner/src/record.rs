@@ -188,17 +188,19 @@ pub fn failure(event: &Event) -> Option<&str> {
 
 /// Whether an event took the message with this id.
 pub(crate) fn takes(event: &Event, id: &InvocationId) -> bool {
-    let others = event.metadata.get(TAKEN).and_then(Value::as_array);
-    event.invocation == *id
-        || others.is_some_and(|others| others.iter().any(|other| other.as_str() == Some(id.as_str())))
+    event.invocation == *id || others_taken(event).any(|other| other == id.as_str())
 }
 
 /// The ids of the messages that an event took: that of its own invocation, if it begins it, and those of others.
 pub(crate) fn taken_by(event: &Event) -> impl Iterator<Item = InvocationId> {
     let own = begins(event).then(|| event.invocation.clone());
+    own.into_iter().chain(others_taken(event).filter_map(|id| InvocationId::new(id).ok()))
+}
+
+/// The ids of the messages of other invocations that an event took.
+fn others_taken(event: &Event) -> impl Iterator<Item = &str> {
     let others = event.metadata.get(TAKEN).and_then(Value::as_array);
-    let others = others.into_iter().flatten().filter_map(Value::as_str);
-    own.into_iter().chain(others.filter_map(|id| InvocationId::new(id).ok()))
+    others.into_iter().flatten().filter_map(Value::as_str)
 }
 
 /// Whether a session with this newest event is in the middle of a run: the run waits for a decision, was

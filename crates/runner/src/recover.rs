@@ -210,7 +210,7 @@ impl Recovery {
                 let is_due = match self.tried.get(&session.key) {
                     Some(tried) => tried.is_due(&session, now),
                     // Whoever has accepted a message is about to take it.
-                    None if !session.is_claimed && !self.options.is_once => {
+                    None if !session.is_claimed && !session.is_due && !self.options.is_once => {
                         let not_before = now.after(inner.claims.duration);
                         let tried = Tried { failures: 0, not_before, waits: None };
                         self.tried.insert(session.key.clone(), tried);
@@ -292,6 +292,7 @@ impl Runner {
         // Not while this process works in it.
         let Ok(_known) = turn.slot.gate.try_lock() else { return };
         if turn.slot.held.token().is_none() && turn.claim(TakeOver::Never).await.is_ok() {
+            turn.slot.held.is_due(None);
             turn.release(false).await;
         }
     }

@@ -64,6 +64,8 @@ impl RunnerError {
             | RunnerError::Withdrawn { .. }
             | RunnerError::NothingToResume { .. }
             | RunnerError::InvalidId { .. }
+            | RunnerError::InvalidToken { .. }
+            | RunnerError::NotAwaited { .. }
             | RunnerError::Diverged { .. } => Remedy::Never,
         }
     }

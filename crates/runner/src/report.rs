@@ -43,7 +43,7 @@ pub struct Report {
     pub idempotency_key: InvocationId,
     /// The status of the run.
     pub status: RunStatus,
-    /// The text of the run's last reply; empty if there is none.
+    /// The text of the run's last reply; empty without a reply.
     pub text: String,
     /// The requested output, if the agent has one and it is valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,7 +90,7 @@ impl Report {
             format: REPORT_FORMAT,
             idempotency_key: key.clone(),
             status: RunStatus::of(run, exit),
-            text: run.reply().map(|reply| reply.text().into_owned()).unwrap_or_default(),
+            text: run.text().into_owned(),
             output: run.output().cloned(),
             version,
             usage: run.usage(),

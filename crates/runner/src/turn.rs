@@ -7,7 +7,7 @@ use backon::Retryable;
 use futures_util::FutureExt;
 use stepfold_agent_loop::{Decisions, Exit, Input, Pause};
 use stepfold_session_scopes::{
-    DequeueInput, EnqueueInput, ErrorKind, EventRange, GetSession, InboxKind, InvocationId, OperationId,
+    DequeueInput, EnqueueInput, ErrorKind, EventRange, GetSession, IdempotencyKey, InboxKind, InvocationId,
     Session, SessionError, SessionStore,
 };
 
@@ -185,7 +185,7 @@ impl Turn {
     async fn put(&self, kind: InboxKind, id: &str, body: serde_json::Value) -> Result<u64, RunnerError> {
         let failed = |error| RunnerError::store(&self.slot.key, error);
         let (key, at) = (self.slot.key.clone(), self.runner.clock.now());
-        let idempotency_key = OperationId::new(id).map_err(failed)?;
+        let idempotency_key = IdempotencyKey::new(id).map_err(failed)?;
         let request = EnqueueInput::new(key, kind, idempotency_key, body, at);
         let enqueue = || self.runner.store.enqueue(request.clone());
         let enqueued = enqueue.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use stepfold_agent_loop::{DecisionError, Decisions, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
 use stepfold_session_scopes::{
     AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
-    SessionKey, SessionStore, TakeOver,
+    SessionKey, SessionStore, TakeOver, Timestamp,
 };
 use stepfold_state_core::chat::{Message, Role};
 use stepfold_tools::CancellationToken;
@@ -17,6 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::accept::Acceptance;
 use crate::attend::Attending;
 use crate::claim::{Holder, Waited, WhenClaimed};
+use crate::complete::{RunClock, check_in_time, expired};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
 use crate::history::{Failed, History, run_prefix};
@@ -296,11 +297,19 @@ impl<'a> Work<'a> {
             // repairs what it left open.
             Err(RunnerError::Recover { .. }) if self.wants == Wants::Abandon => Ok((None, Last::Unreadable)),
             Err(error) => Err(error),
-            Ok(None) => Ok((None, Last::Ended)),
+            Ok(None) => {
+                self.turn.slot.held.is_due(None);
+                Ok((None, Last::Ended))
+            }
             Ok(Some(stopped)) => {
                 let pending: Vec<String> =
                     stopped.run.pending().into_iter().map(|request| request.id).collect();
-                let last = if pending.is_empty() { Last::Interrupted } else { Last::Waits(pending) };
+                let due: Option<Timestamp> = stopped.run.next_deadline().map(Into::into);
+                self.turn.slot.held.is_due(due);
+                // A deadline that has passed is an outcome: the run goes on with it.
+                let is_due = due.is_some_and(|due| due <= self.turn.runner.clock.now());
+                let last =
+                    if pending.is_empty() || is_due { Last::Interrupted } else { Last::Waits(pending) };
                 Ok((Some(stopped), last))
             }
         }
@@ -609,6 +618,10 @@ impl<'a> Work<'a> {
         };
         let met = if needs_record { self.turn.look_up(&self.decisions).await? } else { None };
         let is_new = met.is_none() && !run.has_decided(&self.decisions);
+        if is_new {
+            check_in_time(run, &self.decisions, self.turn.runner.clock.now())
+                .map_err(|error| RunnerError::decision(&self.turn.slot.key, error))?;
+        }
         match met {
             Some(met) => self.receipts.tell(Ok(met?)),
             None => checked.map_err(|error| RunnerError::decision(&self.turn.slot.key, error))?,
@@ -735,6 +748,10 @@ impl<'a> Work<'a> {
             claims: inner.claims.clone(),
             acceptance: self.acceptance.clone(),
         };
+        let decisions = match self.decisions.is_empty() {
+            true => expired(&run, inner.clock.now()),
+            false => std::mem::take(&mut self.decisions),
+        };
         let mut attending = Attending::begin(self.turn.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
         let hub = Arc::clone(&self.ticket.hub);
@@ -748,7 +765,8 @@ impl<'a> Work<'a> {
             .cancel_with(cancellation.clone())
             .suspend_with(self.suspension.clone())
             .inbox_with(|| next_message(&mut said, || slot.mail.read()))
-            .decide_all(std::mem::take(&mut self.decisions));
+            .clock(RunClock::new(Arc::clone(&inner.clock)))
+            .decide_all(decisions);
         let ended = tokio::select! {
             biased;
             ended = run => ended.map_err(|error| self.run_failed(error)),

@@ -4,7 +4,7 @@ use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::{HandlerError, Issues, StateError, is_invisible};
 use thiserror::Error;
 
-use crate::ids::{EventId, OperationId, SessionKey, WorkerId};
+use crate::ids::{EventId, IdempotencyKey, SessionKey, WorkerId};
 use crate::store::MAX_INBOX;
 use crate::time::Timestamp;
 
@@ -58,15 +58,13 @@ pub enum SessionError {
         /// The duplicate id.
         event: EventId,
     },
-    /// The operation id of a write to a scope is in use for another write.
-    #[error(
-        "duplicate operation id {operation} in {scope}: another write has it; use a unique id for each write"
-    )]
-    OperationReused {
+    /// The idempotency key of an input, or of a write to a scope, was used for another one.
+    #[error("idempotency key `{idempotency_key}` was used for another write to {scope}; use a new key")]
+    IdempotencyKeyReused {
         /// The scope.
         scope: String,
-        /// The duplicate id.
-        operation: OperationId,
+        /// The key.
+        idempotency_key: IdempotencyKey,
     },
     /// Another worker holds the claim on the session.
     #[error(
@@ -356,7 +354,7 @@ impl SessionError {
         match self {
             SessionError::InvalidId { .. }
             | SessionError::EventReused { .. }
-            | SessionError::OperationReused { .. }
+            | SessionError::IdempotencyKeyReused { .. }
             | SessionError::WrongScope { .. }
             | SessionError::State { .. }
             | SessionError::OtherState { .. }
@@ -417,10 +415,10 @@ impl SessionError {
         SessionError::InboxFull { key: Box::new(key.clone()), limit: MAX_INBOX }
     }
 
-    pub(crate) fn input_reused(key: &SessionKey, operation: &OperationId) -> Self {
-        SessionError::OperationReused {
+    pub(crate) fn input_reused(key: &SessionKey, idempotency_key: &IdempotencyKey) -> Self {
+        SessionError::IdempotencyKeyReused {
             scope: format!("the inbox of session {key}"),
-            operation: operation.clone(),
+            idempotency_key: idempotency_key.clone(),
         }
     }
 

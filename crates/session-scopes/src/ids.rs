@@ -130,8 +130,8 @@ ids! {
     InvocationId, "invocation";
     /// Who wrote an event: the user, or an agent by its name.
     Author, "author";
-    /// A write to a scope outside of any session, so that a repeated one is made once.
-    OperationId, "operation";
+    /// What a caller names an input or a write to a scope, so that a repeated one counts once.
+    IdempotencyKey, "idempotency key";
     /// One life of a session: from when it was made, or forked, until it is deleted. A session that is made again
     /// under the same key has another one, so that whatever is named after a life is never named twice.
     LifeId, "life";

@@ -80,7 +80,7 @@
 //! use serde_json::json;
 //! use stepfold_session_scopes::{
 //!     AppendClaim, AppendEvent, Author, ClaimSession, CreateSession, EnqueueInput, Event, EventId, InboxKind,
-//!     InvocationId, MemoryStore, OperationId, ReadInbox, SessionError, SessionSchema, SessionStore, TakeOver,
+//!     InvocationId, MemoryStore, IdempotencyKey, ReadInbox, SessionError, SessionSchema, SessionStore, TakeOver,
 //!     Timestamp, WorkerId,
 //! };
 //! use stepfold_state_core::chat::Message;
@@ -90,7 +90,7 @@
 //! let key = store.create(CreateSession::new("my_app", "alice", &schema, now)?).await?.key;
 //!
 //! // A web server accepts a message. A repeated request gets the same position.
-//! let id = OperationId::new("request-1")?;
+//! let id = IdempotencyKey::new("request-1")?;
 //! let body = json!("which area has most stalls?");
 //! let input = EnqueueInput::new(key.clone(), InboxKind::Message, id, body, now);
 //! let accepted = store.enqueue(input.clone()).await?;
@@ -213,7 +213,7 @@ pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
 pub use crate::ids::{
-    AppId, Author, EventId, InvocationId, Label, LifeId, MAX_ID_BYTES, OperationId, SessionId, SessionKey,
+    AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES, SessionId, SessionKey,
     UserId, WorkerId,
 };
 pub use crate::memory::MemoryStore;
@@ -229,8 +229,8 @@ pub use crate::store::{
     Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, Fault, FaultKind, FaultPlace,
     ForkInfo, ForkSession, GetSession, InboxEntry, InboxKind, LabelVersion, ListForks, ListSessions,
     ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, PruneSession, Pruned,
-    REMEMBERED_INPUTS, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, TakeOver,
-    Unattended, Verified, VerifySessions, WriteScope,
+    REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
+    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, TakeOver, Unattended, Verified,
+    VerifySessions, WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -13,7 +13,7 @@ use stepfold_state_core::state::{Delta, StoredValue, ValueRef, Write};
 
 use crate::apply::{WritesOf, guarded, is_blind, merge_write};
 use crate::error::SessionError;
-use crate::ids::{EventId, OperationId};
+use crate::ids::{EventId, IdempotencyKey};
 use crate::schema::SessionSchema;
 use crate::seal;
 use crate::session::Held;
@@ -361,7 +361,7 @@ pub(crate) fn check_size(body: String, event: &EventId) -> Result<String, Sessio
     Ok(body)
 }
 
-/// The stored form of a delta, by which a repeated operation is known.
+/// The stored form of a delta, by which a repeated write is known.
 pub(crate) fn delta_body(delta: &Delta) -> Result<String, SessionError> {
     serde_json::to_string(delta).map_err(|source| SessionError::Stored { what: "delta".to_owned(), source })
 }
@@ -378,7 +378,7 @@ pub(crate) fn inbox_entry(
     body: &str,
     at: Timestamp,
 ) -> Result<InboxEntry, SessionError> {
-    let (idempotency_key, body) = (OperationId::new(key)?, read_json("inbox entry", body)?);
+    let (idempotency_key, body) = (IdempotencyKey::new(key)?, read_json("inbox entry", body)?);
     Ok(InboxEntry { position: from_db(position), kind: kind.parse()?, idempotency_key, body, at })
 }
 

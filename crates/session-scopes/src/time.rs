@@ -57,6 +57,14 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
+impl From<Timestamp> for SystemTime {
+    fn from(at: Timestamp) -> Self {
+        let since = Duration::from_micros(at.0.unsigned_abs());
+        let time = if at.0 < 0 { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) };
+        time.unwrap_or(UNIX_EPOCH)
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SECOND: i64 = 1_000_000;

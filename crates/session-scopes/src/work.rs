@@ -2,7 +2,7 @@
 
 use crate::digest::Check;
 use crate::error::SessionError;
-use crate::ids::{SessionKey, WorkerId};
+use crate::ids::SessionKey;
 use crate::rows::{from_db, inbox_entry, to_db};
 use crate::seal::compare;
 use crate::store::{Fence, InboxEntry, PreparedInput};
@@ -28,7 +28,7 @@ impl Work {
 
     /// Its checksum, in the session with this number.
     pub(crate) fn checksum(&self, number: i64) -> i64 {
-        let (owner, expires) = self.holder();
+        let (owner, expires) = self.fence.columns();
         let mut check = Check::new("work of stepfold_sessions");
         check.int(number).int(self.fence.claims(number)).optional_text(owner).optional_int(expires);
         check.int(to_db(self.inbox)).int(to_db(self.last)).int(self.waiting).sum()
@@ -39,12 +39,6 @@ impl Work {
         compare(self.checksum(number), stored, || format!("claim or inbox of session {key}"))
     }
 
-    /// The columns of the claim: its owner, and when it expires.
-    pub(crate) fn holder(&self) -> (Option<&str>, Option<i64>) {
-        let holder = self.fence.holder.as_ref();
-        (holder.map(|(owner, _)| owner.as_str()), holder.map(|(_, expires)| expires.as_micros()))
-    }
-
     /// Rejects entries that differ from the waiting ones, by their combined checksums.
     pub(crate) fn check_waiting(&self, sum: i64) -> Result<(), SessionError> {
         if sum == self.waiting {
@@ -53,15 +47,6 @@ impl Work {
         let why = "entries differ from the accepted ones: one is missing or surplus";
         Err(SessionError::damaged("inbox", why))
     }
-}
-
-/// The holder of a claim, from its columns. An owner that is stored has the form of one.
-pub(crate) fn holder(
-    owner: Option<impl Into<std::sync::Arc<str>>>,
-    expires: Option<i64>,
-) -> Result<Option<(WorkerId, Timestamp)>, SessionError> {
-    let Some(owner) = owner else { return Ok(None) };
-    Ok(Some((WorkerId::new(owner)?, Timestamp::from_micros(expires.unwrap_or_default()))))
 }
 
 /// The row of an entry that waits in an inbox.

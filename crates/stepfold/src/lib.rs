@@ -70,6 +70,7 @@
 //! | [`graph`] | workflows of functions, agents and graphs over one state |
 //! | [`runner`] | an agent in a session |
 //! | `mcp` | tools of servers that speak the Model Context Protocol, by the feature of this name |
+//! | `restate` | sessions as virtual objects of Restate, by the feature of this name |
 //! | `server` | agents as servers of the Model Context Protocol, by the feature of this name |
 //! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
 //! | `terminal` | runs shown at a terminal, by the feature of this name |
@@ -92,6 +93,7 @@
 //! | `postgres` | | sessions in PostgreSQL |
 //! | `mcp` | | tools of servers that speak the Model Context Protocol |
 //! | `server` | | agents as servers of the Model Context Protocol |
+//! | `restate` | | sessions as virtual objects of Restate, for many machines |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `terminal` | | runs are shown at a terminal: answers, calls, state changes, approvals |
 //! | `contract` | | the exam of session stores, for tests |
@@ -115,6 +117,9 @@ pub use stepfold_otel as otel;
 #[cfg(feature = "providers")]
 #[doc(inline)]
 pub use stepfold_providers as providers;
+#[cfg(feature = "restate")]
+#[doc(inline)]
+pub use stepfold_restate as restate;
 #[doc(inline)]
 pub use stepfold_runner as runner;
 #[cfg(feature = "server")]

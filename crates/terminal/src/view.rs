@@ -398,6 +398,8 @@ impl View {
             Decision::Modify { arguments } => (false, format!("approved{by} as {arguments}")),
             Decision::Reject { reason } if reason.is_empty() => (true, format!("rejected{by}")),
             Decision::Reject { reason } => (true, format!("rejected{by}: {reason}")),
+            Decision::Complete { outcome } => (false, format!("came{by}: {outcome}")),
+            Decision::Expire => (true, "expired: its deadline has passed".to_owned()),
             _ => (false, format!("decided{by}")),
         };
         let Form::Terminal { width } = self.form else {

@@ -90,7 +90,12 @@ impl CallContext {
 /// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c/1"), "session-7/1/c%2F1");
 /// ```
 pub fn key_of_call(scope: &str, call_id: &str) -> String {
-    format!("{scope}/{}", call_id.replace('%', "%25").replace('/', "%2F"))
+    format!("{scope}/{}", part_of_key(call_id))
+}
+
+/// A part of a key, in which a slash does not look like the end of the part.
+pub(crate) fn part_of_key(part: &str) -> String {
+    part.replace('%', "%25").replace('/', "%2F")
 }
 
 impl ToolContext {

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::later::LaterRequest;
+
 /// A question of a call to the user: see [`ToolContext::ask`](crate::ToolContext::ask).
 ///
 /// The run stores it, and the answer may arrive in another process. It is answered once.
@@ -31,6 +33,8 @@ pub struct InputRequest {
     pub schema: Option<Value>,
     /// What the call has to know when it continues. Stored with the question and never shown.
     pub state: Option<Value>,
+    /// Present if it is for no person: [an outcome that comes later](crate::ToolContext::later).
+    pub later: Option<LaterRequest>,
 }
 
 impl InputRequest {
@@ -42,6 +46,7 @@ impl InputRequest {
             details: json!({}),
             schema: None,
             state: None,
+            later: None,
         }
     }
 
@@ -71,7 +76,7 @@ impl InputRequest {
         let asked = |request: &InputRequest| {
             (request.label.clone(), request.message.clone(), request.details.clone(), request.schema.clone())
         };
-        asked(self) == asked(other)
+        asked(self) == asked(other) && self.later.is_none() && other.later.is_none()
     }
 }
 
@@ -86,6 +91,10 @@ pub enum InputResponse {
         /// The reason. May be empty.
         reason: String,
     },
+    /// The [outcome](crate::ToolContext::later) has come: any value.
+    Completed(Value),
+    /// The deadline has passed before an outcome came.
+    Expired,
 }
 
 /// A question of a call that was answered.

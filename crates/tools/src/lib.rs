@@ -93,6 +93,7 @@ mod extract;
 mod function;
 mod input;
 mod invoke;
+mod later;
 mod options;
 mod policy;
 mod progress;
@@ -114,6 +115,7 @@ pub use crate::invoke::{
     CallEvent, CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalError, Invocation,
     MAX_BLOCKING_THREADS, panic_message, settle,
 };
+pub use crate::later::{Deadline, Later, LaterRequest};
 pub use crate::options::{CallLimits, InvokeOptions, Offload, Overflow};
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
 pub use crate::resources::Resources;

@@ -66,7 +66,9 @@ fn killed_again_and_again_it_goes_on_where_it_stopped() {
     // Each query is counted once, however often it was interrupted.
     let inspected = run(folder.path(), &["--session", "s", "--inspect"]).unwrap();
     assert!(inspected.contains("\n  app:queries = 3\n"), "{inspected}");
-    assert!(run(folder.path(), &["--list"]).unwrap().lines().eq(["s (version 33)"]));
+    // Calls that end by the same poll are one commit: how many there are depends on the moments.
+    let listed = run(folder.path(), &["--list"]).unwrap();
+    assert!(listed.starts_with("s (version ") && listed.lines().count() == 1, "{listed}");
 }
 
 #[test]

@@ -249,7 +249,7 @@ mod tests {
         expect_violations(
             facade.clone(),
             &expect![[r#"
-                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-trim, stepfold-session-scopes, stepfold-agent-loop, stepfold-graph, stepfold-runner, stepfold-providers, stepfold-mcp, stepfold-otel, stepfold-server, stepfold-terminal
+                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-trim, stepfold-session-scopes, stepfold-agent-loop, stepfold-graph, stepfold-runner, stepfold-providers, stepfold-mcp, stepfold-otel, stepfold-restate, stepfold-server, stepfold-terminal
             "#]],
         );
         facade.edges[0].optional = true;
@@ -283,7 +283,7 @@ mod tests {
         expect_violations(
             krate("stepfold-state-core", &[], &[&["jsonschema", "reqwest", "tokio"]]),
             &expect![[r#"
-                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: the foot never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-graph, stepfold-mcp, stepfold-runner, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: the foot never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-graph, stepfold-mcp, stepfold-runner, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
         expect_clean(krate("stepfold-tools", &[], &[&["tokio"], &["rayon"]]));
@@ -294,7 +294,7 @@ mod tests {
         expect_violations(
             krate("stepfold-runner", &[], &[&["reqwest"]]),
             &expect![[r#"
-                `stepfold-runner` has `reqwest` by way of reqwest: only providers, clients of MCP servers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold-server, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-runner` has `reqwest` by way of reqwest: only providers, clients of MCP servers, hosts and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold-restate, stepfold-server, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
         expect_clean(krate("stepfold-providers", &[], &[&["async-openai"], &["async-openai", "reqwest"]]));
@@ -305,7 +305,7 @@ mod tests {
         expect_violations(
             krate("stepfold-providers", &[], &[&["cache", "rusqlite"]]),
             &expect![[r"
-                `stepfold-providers` has `rusqlite` by way of cache -> rusqlite: only session stores talk to databases; allowed in: stepfold-session-scopes, stepfold-runner, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-providers` has `rusqlite` by way of cache -> rusqlite: only session stores talk to databases; allowed in: stepfold-session-scopes, stepfold-runner, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
             "]],
         );
         expect_clean(krate("stepfold-runner", &[], &[&["stepfold-session-scopes", "rusqlite"]]));
@@ -317,7 +317,7 @@ mod tests {
         expect_violations(
             krate("stepfold-agent-loop", &[], &[&["stepfold-providers", "reqwest"]]),
             &expect![[r#"
-                `stepfold-agent-loop` has `reqwest` by way of stepfold-providers -> reqwest: only providers, clients of MCP servers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold-server, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-agent-loop` has `reqwest` by way of stepfold-providers -> reqwest: only providers, clients of MCP servers, hosts and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold-mcp, stepfold-restate, stepfold-server, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
     }

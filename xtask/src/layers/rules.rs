@@ -15,6 +15,7 @@ const MCP: &str = "stepfold-mcp";
 const OTEL: &str = "stepfold-otel";
 const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
+const RESTATE: &str = "stepfold-restate";
 const SERVER: &str = "stepfold-server";
 const TERMINAL: &str = "stepfold-terminal";
 const FACADE: &str = "stepfold";
@@ -109,6 +110,13 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: RESTATE,
+        folder: "crates/restate",
+        floor: Floor::Hosts,
+        may_use: &[STATE_CORE, SESSION_SCOPES, AGENT_LOOP, RUNNER],
+        by_feature: &[],
+    },
+    Layer {
         package: TERMINAL,
         folder: "crates/terminal",
         floor: Floor::Screen,
@@ -120,7 +128,7 @@ pub const LAYERS: &[Layer] = &[
         folder: "crates/stepfold",
         floor: Floor::Facade,
         may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
-        by_feature: &[PROVIDERS, MCP, OTEL, SERVER, TERMINAL],
+        by_feature: &[PROVIDERS, MCP, OTEL, RESTATE, SERVER, TERMINAL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
     Layer { package: EXAMPLES, folder: "examples", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -141,6 +149,7 @@ pub const FENCES: &[Fence] = &[
             GRAPH,
             MCP,
             RUNNER,
+            RESTATE,
             SERVER,
             TERMINAL,
             FACADE,
@@ -153,8 +162,14 @@ pub const FENCES: &[Fence] = &[
         libraries: &["reqwest", "hyper", "ureq", "isahc", "curl", "attohttpc", "async-openai"],
         reach: Reach::Tree,
         // The server has it through rmcp, whose features `mcp` turns on for both.
-        allowed: &[PROVIDERS, OTEL, MCP, SERVER, FACADE, CLI, EXAMPLES],
-        reason: "only providers, clients of MCP servers and exporters of spans talk to the network",
+        allowed: &[PROVIDERS, OTEL, MCP, RESTATE, SERVER, FACADE, CLI, EXAMPLES],
+        reason: "only providers, clients of MCP servers, hosts and exporters of spans talk to the network",
+    },
+    Fence {
+        libraries: &["restate-sdk", "restate-sdk-shared-core"],
+        reach: Reach::Tree,
+        allowed: &[RESTATE, FACADE, CLI, EXAMPLES],
+        reason: "one crate adapts the runner to Restate",
     },
     Fence {
         libraries: &["rmcp"],
@@ -173,7 +188,7 @@ pub const FENCES: &[Fence] = &[
             "diesel",
         ],
         reach: Reach::Tree,
-        allowed: &[SESSION_SCOPES, RUNNER, SERVER, TERMINAL, FACADE, CLI, EXAMPLES],
+        allowed: &[SESSION_SCOPES, RUNNER, RESTATE, SERVER, TERMINAL, FACADE, CLI, EXAMPLES],
         reason: "only session stores talk to databases",
     },
     Fence {

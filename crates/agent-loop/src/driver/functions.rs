@@ -42,7 +42,7 @@ pub(super) enum Happened {
     Asks { place: usize, requests: Vec<InputRequest> },
     /// Calls have their outcomes, which ended at the same moment.
     Finished(Vec<(usize, CallOutcome)>),
-    /// The functions of branches have come to their ends at the same moment.
+    /// The functions of branches ended at the same moment.
     Called(Vec<(usize, BranchEnd)>),
     /// A run inside tells of what it does.
     Told(Told),
@@ -244,7 +244,7 @@ impl Nodes {
         }
     }
 
-    /// The branches that have come to their ends by now. One that said something as it ended comes after that.
+    /// The branches that have ended by now. The output of a branch comes before its end.
     fn also_called(&mut self) -> Vec<(usize, BranchEnd)> {
         let mut called = Vec::new();
         while !self.ended.is_empty() && self.said.is_empty() {

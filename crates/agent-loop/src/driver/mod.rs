@@ -215,11 +215,17 @@ impl Host<'_> {
     /// What the approver decides about what is pending; none if there is nothing new.
     async fn decisions(&mut self, run: &Run) -> Option<Decisions> {
         let approver = self.approver.as_ref()?;
+        let mut requests = run.pending();
+        // No approver knows what comes from outside.
+        requests.retain(|request| !request.is_later());
+        if requests.is_empty() {
+            return None;
+        }
         let asked = self.clock.now();
         let decided = tokio::select! {
             biased;
             () = self.cancellation.cancelled() => Vec::new(),
-            decided = approver.decide_boxed(run.pending()) => decided,
+            decided = approver.decide_boxed(requests) => decided,
         };
         // To wait for an approver is a pause, whether the process stays or not.
         self.since += self.clock.now().saturating_sub(asked);

@@ -135,7 +135,8 @@ impl Host<'_> {
                 work.trouble.note(self.said(run, said).await);
             }
             Happened::Asks { place, requests } => {
-                let requests = run.task(place).map(|task| task.requests(requests)).unwrap_or_default();
+                let now = self.clock.time_of_day();
+                let requests = run.task(place).map(|task| task.requests(requests, now)).unwrap_or_default();
                 work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
             }
             Happened::Finished(ended) => self.calls_ended(run, work, ended).await,
@@ -241,7 +242,7 @@ impl Host<'_> {
         }
     }
 
-    /// Commits at once what calls have come to that ended at the same moment, as hooks have left it.
+    /// Commits the outcomes of calls that ended at the same moment, as one event, after their hooks.
     async fn calls_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, CallOutcome)>) {
         let places: Vec<usize> = ended.iter().map(|(place, _)| *place).collect();
         let mut outcomes = Vec::with_capacity(ended.len());
@@ -258,7 +259,7 @@ impl Host<'_> {
         }
     }
 
-    /// Commits at once what branches have come to that ended at the same moment; what they ask, each by itself.
+    /// Commits the outcomes of branches that ended at the same moment, as one event; each request by itself.
     async fn branches_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, BranchEnd)>) {
         let (mut outcomes, mut asked) = (Vec::new(), Vec::new());
         for (place, end) in ended {
@@ -284,7 +285,7 @@ impl Host<'_> {
         }
     }
 
-    /// Tells what a branch has come to, which is to be committed, unless its failure is for the caller.
+    /// Reports the end of a branch, and returns the outcome to commit, unless the caller handles its failure.
     async fn node_ended(
         &mut self,
         run: &Run,

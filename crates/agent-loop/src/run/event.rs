@@ -451,7 +451,7 @@ pub(super) fn place_of_result(log: &Transcript, call_id: &str) -> Option<usize> 
     Some(log.len() - 1 - from_end)
 }
 
-/// For what goes without saying.
+/// Whether a value is the default, which is not stored.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

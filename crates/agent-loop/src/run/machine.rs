@@ -1,5 +1,6 @@
 //! What a run is, and what it needs next: a pure function of where it is.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -774,6 +775,11 @@ impl Run {
             return None;
         }
         messages.find(|message| message.role() == Role::Assistant)
+    }
+
+    /// The text of the last reply; empty if there is no reply.
+    pub fn text(&self) -> Cow<'_, str> {
+        self.reply().map(|reply| reply.text()).unwrap_or_default()
     }
 
     /// A digest of the state and the conversation. Two runs with the same digest ended the same: a replay

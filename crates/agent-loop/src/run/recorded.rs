@@ -1,7 +1,9 @@
 //! Outcomes as an event has them: what its messages and writes say already is left out, and comes back when it is read.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
-use stepfold_state_core::chat::ToolResult;
+use stepfold_state_core::chat::{Message, ToolResult};
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{CallOutcome, CallStatus};
 
@@ -205,7 +207,7 @@ impl Event {
     /// is in the event as well.
     fn result_said(&self, place: usize) -> Option<&ToolResult> {
         let replies = usize::from(matches!(self.kind, EventKind::Replied { .. }));
-        self.messages.get(place.checked_add(replies)?)?.tool_result()
+        result_in(&self.messages, place.checked_add(replies)?)
     }
 
     /// An outcome as the event has it. At the end of a step, `merged` says by place which writes of the event an item has
@@ -234,7 +236,7 @@ impl Event {
         let EventKind::Replied { fates, .. } = &mut self.kind else { return };
         for (place, fate) in fates {
             if let Fate::Answer(outcome) = fate {
-                let said = self.messages.get(*place + 1).and_then(|message| message.tool_result());
+                let said = result_in(&self.messages, *place + 1);
                 outcome.result = outcome.result.take().filter(|result| Some(result) != said);
             }
         }
@@ -284,4 +286,9 @@ impl Event {
             _ => {}
         }
     }
+}
+
+/// The result that a message says, if it says one.
+fn result_in(messages: &[Arc<Message>], index: usize) -> Option<&ToolResult> {
+    messages.get(index)?.tool_result()
 }

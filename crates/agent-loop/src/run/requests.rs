@@ -1,7 +1,7 @@
 //! Requests for decisions: their ids and checks.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::ToolCall;
@@ -178,6 +178,15 @@ impl Run {
         pending
     }
 
+    /// The first deadline of what [comes later](crate::AskReason::Later), here and in the runs inside, if there is any.
+    pub fn next_deadline(&self) -> Option<SystemTime> {
+        let Phase::Working(work) = &self.phase else { return None };
+        if !work.items.wait() {
+            return None;
+        }
+        work.items.iter().filter(|item| item.waits()).filter_map(Item::next_deadline).min()
+    }
+
     /// Checks decisions against what is pending, without taking them: each has to be about a pending request, once,
     /// and modified arguments have to fit. Decisions that the run [has](Run::has_decided) already pass as a repeat.
     ///
@@ -247,7 +256,11 @@ impl Run {
             if decisions[..place].iter().any(|(earlier, _)| earlier == id) {
                 return Err(DecisionError::Duplicate { id: id.clone() });
             }
+            if !decision.is_for(request.reason) {
+                return Err(unfit(request, decision));
+            }
             match decision {
+                Decision::Complete { outcome } => check_outcome(request, outcome)?,
                 Decision::Modify { arguments } => self.check_modified(request, arguments)?,
                 // It is an answer with nothing in it.
                 Decision::Approve if request.reason == AskReason::Input && request.can_modify() => {
@@ -342,6 +355,26 @@ impl Run {
             self.decided.insert(id.clone(), Settled { decision, by, idempotency_key });
         }
     }
+}
+
+/// Whether an outcome that came later fits the schema that the tool gave.
+fn check_outcome(request: &ApprovalRequest, outcome: &Value) -> Result<(), DecisionError> {
+    let Some(Ok(schema)) = request.schema().map(|schema| ValueType::of_schema(schema.clone())) else {
+        return Ok(());
+    };
+    schema.check(outcome).map_err(|faults| DecisionError::InvalidArguments {
+        id: request.id.clone(),
+        faults: faults.to_string(),
+    })
+}
+
+fn unfit(request: &ApprovalRequest, decision: &Decision) -> DecisionError {
+    let expected = match request.reason {
+        AskReason::Later => "an outcome: it is completed, rejected or expired",
+        _ => "an approval, a rejection or a modification",
+    };
+    let faults = format!("expected {expected}; found {}", decision.verb());
+    DecisionError::InvalidArguments { id: request.id.clone(), faults }
 }
 
 /// Checks arguments against the schema that a node has given. As in a call, null stands for what is left out.

@@ -1,6 +1,7 @@
 //! An item of the open step, for its executor.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Arguments, Message, ToolCall};
@@ -9,7 +10,7 @@ use stepfold_tools::{InputRequest, Invocation, InvokeOptions, key_of_call};
 
 use super::machine::{Run, call_in};
 use super::work::Item;
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, path_of_call};
+use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, path_of_call, whole_micros};
 use crate::planned::{OpenBranch, Planned};
 
 /// An item of the open step of a run: a call, or a branch.
@@ -88,27 +89,30 @@ impl<'a> Task<'a> {
     }
 
     /// The requests of a tool that asks the user, under ids within the item.
-    pub(crate) fn requests(&self, asked: Vec<InputRequest>) -> Vec<ApprovalRequest> {
-        asked.into_iter().map(|asked| self.request(asked)).collect()
+    pub(crate) fn requests(&self, asked: Vec<InputRequest>, now: SystemTime) -> Vec<ApprovalRequest> {
+        asked.into_iter().map(|asked| self.request(asked, now)).collect()
     }
 
-    fn request(&self, asked: InputRequest) -> ApprovalRequest {
+    fn request(&self, asked: InputRequest, now: SystemTime) -> ApprovalRequest {
         let name = self.name();
+        let reason = if asked.later.is_some() { AskReason::Later } else { AskReason::Input };
         let subject = Subject {
             run: &self.run.id,
             step: self.run.steps(),
             place: self.place,
             round: 0,
-            reason: AskReason::Input,
+            reason,
             name,
             times: 1,
             inputs: &[],
         };
-        let InputRequest { label, message, details, schema, state, .. } = asked;
+        let InputRequest { label, message, details, schema, state, later, .. } = asked;
         let id = subject.id_about(&path_of_call(&label), &json!([message, details, schema]));
         let call = ToolCall::new(label, name, Arguments::from(details));
-        let request = ApprovalRequest::new(id, call, AskReason::Input);
-        ApprovalRequest { message: Some(message), parameters: schema, state, ..request }
+        let request = ApprovalRequest::new(id, call, reason);
+        let deadline = later.as_ref().and_then(|later| later.deadline?.from_now(now)).map(whole_micros);
+        let token = later.map(|later| later.token);
+        ApprovalRequest { message: Some(message), parameters: schema, state, token, deadline, ..request }
     }
 
     /// The branch with everything that its function needs, if it is one.

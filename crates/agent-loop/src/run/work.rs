@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -654,11 +654,11 @@ impl Item {
         self.child.as_ref()?.run()
     }
 
-    /// Keeps what is asked within the item now. The questions of a tool that were answered stay: it gets them with their
+    /// Keeps what is asked within the item now. The questions of a tool that were answered, and outcomes that came, stay: it gets them with their
     /// answers each time it runs.
     pub(crate) fn asks_within(&mut self, requests: &[ApprovalRequest]) {
         let is_answered = |request: &ApprovalRequest| {
-            request.reason == AskReason::Input && self.decisions.iter().any(|(id, _)| *id == request.id)
+            request.reason.is_of_running() && self.decisions.iter().any(|(id, _)| *id == request.id)
         };
         self.asked.retain(is_answered);
         self.asked.extend(requests.iter().cloned());
@@ -670,7 +670,7 @@ impl Item {
     pub(crate) fn answered(&self) -> Vec<AnsweredRequest> {
         let decision =
             |id: &str| self.decisions.iter().find(|(decided, _)| decided == id).map(|(_, decision)| decision);
-        let asked = self.asked.iter().filter(|request| request.reason == AskReason::Input);
+        let asked = self.asked.iter().filter(|request| request.reason.is_of_running());
         asked.filter_map(|request| Some(request.answered(decision(&request.id)?))).collect()
     }
 
@@ -685,6 +685,15 @@ impl Item {
             None => self.asked.clone(),
         };
         asked.into_iter().filter(is_open).collect()
+    }
+
+    /// The first deadline of what comes later within the item.
+    pub(crate) fn next_deadline(&self) -> Option<SystemTime> {
+        if let Some(child) = self.child() {
+            return child.next_deadline();
+        }
+        let is_open = |request: &&ApprovalRequest| self.decisions.iter().all(|(id, _)| *id != request.id);
+        self.asked.iter().filter(is_open).filter_map(|request| request.deadline).min()
     }
 
     /// Whether a decision about the item, or inside of it, is still required.

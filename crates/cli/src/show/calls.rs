@@ -37,6 +37,9 @@ pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
     if let Some(message) = &request.message {
         told["message"] = json!(message);
     }
+    if let Some(token) = &request.token {
+        told["token"] = json!(token);
+    }
     if let Some(schema) = request.schema() {
         told["schema"] = schema.clone();
     }

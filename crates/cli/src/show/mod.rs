@@ -75,6 +75,8 @@ pub(crate) fn decision(id: &str, decision: &Decision) -> String {
         Decision::Reject { reason } if reason.is_empty() => format!("{id} rejected"),
         Decision::Reject { reason } => format!("{id} rejected: {reason}"),
         Decision::Modify { arguments } => format!("{id} approved with {arguments}"),
+        Decision::Complete { outcome } => format!("{id} completed: {outcome}"),
+        Decision::Expire => format!("{id} expired"),
         decision => format!("{id}: {decision:?}"),
     }
 }

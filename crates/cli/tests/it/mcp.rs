@@ -90,7 +90,7 @@ fn serves() {
     std::process::exit(0);
 }
 
-/// Where a test has made a gate, a call is noted, and waits until somebody opens it.
+/// Where a test has made a gate, a call is noted, and waits until the test opens it.
 #[expect(clippy::disallowed_methods, reason = "this is how a parent says what it wants")]
 fn wait_at_the_gate() {
     let ended = std::path::PathBuf::from(std::env::var(ENDED).unwrap());

@@ -114,9 +114,9 @@ async fn a_server_asks_twice_and_about_several_things_at_once() {
     assert_eq!(line_of(&outcome), r#"Succeeded: {"action":"accept","content":{"name":"Eve"}} under "two""#);
 }
 
-/// Where nothing takes questions, the call fails and says so.
+/// Without a handler of questions, the call fails with an error that names the reason.
 #[tokio::test]
-async fn a_question_that_nobody_takes_is_a_failure() {
+async fn a_question_without_a_handler_is_a_failure() {
     let server = peer("modern").build().unwrap();
     let expected = "Failed(Error): tool 'ask' asks the user, who cannot be asked here: What is your name?";
     assert_eq!(line(&server, "ask", json!({})).await, expected);

@@ -283,14 +283,29 @@ impl Decoder {
             (None, Some(id)) => self.by_id.get(id).copied(),
             (None, None) => self.calls.len().checked_sub(1),
         }?;
+        let call = &self.calls[position];
+        if let (Some(ours), Some(theirs)) = (&call.id, id)
+            && ours != theirs
+        {
+            let position = self.interleaved(theirs, name)?;
+            self.by_index.extend(index.map(|index| (index, position)));
+            return Some(position);
+        }
         let call = &mut self.calls[position];
-        let has_other_id = matches!((&call.id, id), (Some(ours), Some(theirs)) if ours != theirs);
         let has_same_id = id.is_some() && call.id.as_deref() == id;
         let is_named_anew = match (call.name.as_deref(), name) {
             (Some(ours), Some(theirs)) => !has_same_id && (ours != theirs || call.arguments.is_complete()),
             _ => false,
         };
-        (!has_other_id && !is_named_anew).then_some(position)
+        (!is_named_anew).then_some(position)
+    }
+
+    /// The earlier call with this id, whose fragments take turns with those of another one under the same index.
+    fn interleaved(&mut self, id: &str, name: Option<&str>) -> Option<usize> {
+        let position = *self.by_id.get(id)?;
+        let call = &mut self.calls[position];
+        let has_name = name.is_none() || call.name.as_deref() == name;
+        (has_name && !call.arguments.is_complete()).then_some(position)
     }
 
     /// Begins a call under an id that no other call of the reply has.

@@ -205,7 +205,7 @@ async fn no_error_echoes_the_key_in_any_form() {
     }
 }
 
-/// A reason that nobody knows is kept as it is named, and the name is the server's: bounded, and without the key.
+/// An unknown reason is kept as it is named, and the name is the server's: bounded, and without the key.
 #[tokio::test(start_paused = true)]
 async fn an_unknown_finish_reason_is_a_short_name() {
     for wire in &WIRES {

@@ -496,7 +496,7 @@ async fn a_stack_is_applied_to_several_models_with_limits_of_their_own() {
     }
 }
 
-/// Also the whole time is that of the model, not of whoever reads.
+/// The total limit is on the time of the model, not of the reader.
 #[tokio::test(start_paused = true)]
 async fn the_time_of_the_reader_does_not_count() {
     let limits = Timeout::NONE.first_token(seconds(5)).idle(seconds(5)).total(seconds(5));

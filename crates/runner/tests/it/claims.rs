@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction, Input, RunEvent};
 use stepfold_runner::session_scopes::{
-    EnqueueInput, EventRange, GetSession, InboxKind, OperationId, SessionStore, Timestamp,
+    EnqueueInput, EventRange, GetSession, IdempotencyKey, InboxKind, SessionStore, Timestamp,
 };
 use stepfold_runner::{Busy, RunnerBuilder, RunnerError, Seen, SessionHandle, WallClock, WhenClaimed};
 use stepfold_state_core::chat::Role;
@@ -501,7 +501,7 @@ fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
                 let stored = EnqueueInput::new(
                     one.key().clone(),
                     kind,
-                    OperationId::new("m1").unwrap(),
+                    IdempotencyKey::new("m1").unwrap(),
                     Input::new().say("hello").to_json().unwrap(),
                     Seconds::default().now(),
                 );

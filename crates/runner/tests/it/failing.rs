@@ -7,7 +7,7 @@ use serde_json::json;
 use stepfold_runner::agent_loop::{
     Agent, AgentBuilder, Decision, Exit, HookAction, Input, Observer, ObserverError, Outcome, RunEvent,
 };
-use stepfold_runner::session_scopes::{EnqueueInput, EventRange, InboxKind, OperationId, SessionStore};
+use stepfold_runner::session_scopes::{EnqueueInput, EventRange, IdempotencyKey, InboxKind, SessionStore};
 use stepfold_runner::{RunnerError, SessionHandle, WallClock, failure};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
@@ -372,7 +372,7 @@ async fn left_by_a_dead_process(world: &World, session: &SessionHandle, input: &
     let stored = EnqueueInput::new(
         session.key().clone(),
         InboxKind::Message,
-        OperationId::new("m1").unwrap(),
+        IdempotencyKey::new("m1").unwrap(),
         input.to_json().unwrap(),
         Still.now(),
     );

@@ -94,7 +94,7 @@ fn what_a_dead_worker_left_is_brought_to_its_end() {
 
 /// Sessions of many users, in the order in which they were left, so many at once.
 #[test]
-fn whoever_waits_longest_comes_first() {
+fn the_longest_waiting_session_comes_first() {
     each_store(|world| {
         process(async {
             let clock = Hand::default();
@@ -208,7 +208,7 @@ fn a_run_that_waits_for_decisions_is_left_alone() {
 
 /// A message that was accepted, whose process died before it was taken.
 #[test]
-fn a_message_that_nobody_took_is_taken() {
+fn an_accepted_message_that_no_worker_took_is_taken() {
     each_store(|world| {
         let clock = Hand::default();
         world.wire.faults([(0, Fault::DiesBefore)]);

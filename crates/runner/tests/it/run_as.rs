@@ -1,5 +1,5 @@
-//! A run under an idempotency key: any worker may repeat it, any number of times. It begins once, goes on, or tells what
-//! came of it; after crashes, suspensions, steered turns, rewinds and in forks.
+//! A run under an idempotency key: any worker may repeat it, any number of times. It begins once, goes on, or reports the
+//! result; after crashes, suspensions, steered turns, rewinds and in forks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -157,7 +157,7 @@ fn another_input_under_the_key_is_refused() {
             let session = session(world, "first").await;
             let error = session.send_once("k1", "do not pay").await.unwrap_err();
             let RunnerError::Store { source, .. } = &error else { panic!("{error:?}") };
-            assert!(matches!(**source, SessionError::OperationReused { .. }), "{source:?}");
+            assert!(matches!(**source, SessionError::IdempotencyKeyReused { .. }), "{source:?}");
             assert_eq!(error.remedy(), Remedy::Never);
         });
     });
@@ -587,7 +587,7 @@ impl Law<'_> {
                 Err(error) => return Err(error),
             }
         }
-        panic!("{key} does not come to an end")
+        panic!("{key} does not end")
     }
 }
 

@@ -46,9 +46,14 @@ fn form(request: &ApprovalRequest) -> Value {
     json!({"mode": "form", "message": question(request), "requestedSchema": schema})
 }
 
+/// The requests that a person can decide: not those for outcomes that come later.
+pub(super) fn of_persons(pending: &[ApprovalRequest]) -> impl Iterator<Item = &ApprovalRequest> {
+    pending.iter().filter(|request| !request.is_later())
+}
+
 /// The questions of a result that requires input, by the ids of the requests.
 pub(super) fn questions(pending: &[ApprovalRequest]) -> wire::InputRequests {
-    let asked = pending.iter().filter_map(|request| {
+    let asked = of_persons(pending).filter_map(|request| {
         let params = serde_json::from_value(form(request));
         let params = params
             .inspect_err(|error| tracing::warn!(%error, "a question has a schema that clients cannot show"));
@@ -72,7 +77,7 @@ pub(super) async fn elicited(
     if !can_answer(context) {
         return decisions;
     }
-    for request in pending {
+    for request in of_persons(pending) {
         let Ok(params) = serde_json::from_value(form(request)) else { continue };
         let answer = tokio::select! {
             answer = context.peer.create_elicitation(params) => answer,
@@ -92,7 +97,7 @@ pub(super) fn decisions(
 ) -> Vec<(String, Decision)> {
     let decided =
         |request: &ApprovalRequest| Some((request.id.clone(), decision(request, answers.get(&request.id)?)?));
-    pending.iter().filter_map(decided).collect()
+    of_persons(pending).filter_map(decided).collect()
 }
 
 /// The decision in a client's answer. To decline is to reject; to cancel decides nothing.

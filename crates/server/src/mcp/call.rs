@@ -1,18 +1,16 @@
 //! A call of the agent: a turn in a session, followed to its end, to what it waits for, or until it is a task.
 
-use std::borrow::Cow;
-
 use futures_util::StreamExt as _;
 use rmcp::model as wire;
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
-use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Ids as _, RandomIds, Run, RunEvent};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Ids as _, RandomIds, RunEvent};
 use stepfold_runner::{Ended, Invocation, RunnerError, Seen, SessionHandle};
 
 use super::AgentServer;
 use super::ask;
 
-/// What became of an invocation that a client waits for.
+/// The result of following an invocation for a client.
 enum Followed {
     Ended(Ended),
     /// It takes longer than the client has to wait.
@@ -64,7 +62,7 @@ impl AgentServer {
             && let Some(run) = session.last_run().await?
             && let Some(exit) = run.exit()
         {
-            return Ok(result(session, &text_of(&run), exit).into());
+            return Ok(result(session, &run.text(), exit).into());
         }
         let invocation = resume(session, decisions)?;
         self.until_answered(session, invocation, context).await
@@ -85,7 +83,7 @@ impl AgentServer {
             if pending.is_empty() {
                 return Ok(result(session, &outcome.text(), outcome.exit()).into());
             }
-            if ask::can_require_input(context) {
+            if ask::can_require_input(context) && ask::of_persons(&pending).next().is_some() {
                 return Ok(ask::required(session, &pending).into());
             }
             let decisions = ask::elicited(&pending, context).await;
@@ -133,7 +131,7 @@ async fn still_waits(
     context: &RequestContext<RoleServer>,
 ) -> Result<wire::CallToolResponse, RunnerError> {
     let pending = session.pending().await?;
-    if ask::can_require_input(context) {
+    if ask::can_require_input(context) && ask::of_persons(&pending).next().is_some() {
         return Ok(ask::required(session, &pending).into());
     }
     Ok(waits(session, "the session waits for decisions about earlier calls", &pending).into())
@@ -156,11 +154,6 @@ fn words(seen: &Seen) -> Option<String> {
         RunEvent::NodeStarted { node, .. } => Some(format!("node {node}")),
         _ => None,
     }
-}
-
-/// The last words of a run, as [`Outcome::text`] has them.
-pub(super) fn text_of(run: &Run) -> String {
-    run.reply().map(|reply| reply.text()).map_or_else(String::new, Cow::into_owned)
 }
 
 pub(super) fn result(session: &SessionHandle, text: &str, exit: &Exit) -> wire::CallToolResult {

@@ -15,7 +15,7 @@ use stepfold_session_scopes::{EventRange, Session};
 
 use super::AgentServer;
 use super::ask;
-use super::call::{result, resume, text_of};
+use super::call::{result, resume};
 
 /// How often a client should ask, in milliseconds.
 const POLL: u64 = 1_000;
@@ -35,7 +35,7 @@ impl Failures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(task).cloned()
     }
 
-    /// Waits for the end of a run that nobody else waits for.
+    /// Waits for the end of a run in the background, and keeps its error.
     fn watch(&self, task: String, invocation: Invocation) {
         let failures = self.clone();
         tokio::spawn(async move {
@@ -79,7 +79,7 @@ impl fmt::Display for TaskId<'_> {
 }
 
 impl AgentServer {
-    /// Turns a call into a task: from here on nobody waits for it.
+    /// Turns a call into a task, which runs in the background.
     pub(super) async fn begin_task(
         &self,
         session: &SessionHandle,
@@ -127,7 +127,10 @@ impl AgentServer {
         Ok(match run.exit() {
             Some(Exit::Cancelled) => wire::TaskPayload::Cancelled,
             Some(exit) => {
-                wire::TaskPayload::Completed { result: object(&result(session, &text_of(&run), exit)) }
+                wire::TaskPayload::Completed { result: object(&result(session, &run.text(), exit)) }
+            }
+            None if !pending.is_empty() && ask::of_persons(&pending).next().is_none() => {
+                wire::TaskPayload::Working
             }
             None if !pending.is_empty() => {
                 wire::TaskPayload::InputRequired { input_requests: ask::questions(&pending) }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hashbrown::HashMap;
 
 use crate::error::SessionError;
-use crate::ids::{OperationId, SessionKey};
+use crate::ids::{IdempotencyKey, SessionKey};
 use crate::store::{
     EnqueueInput, Enqueued, InboxEntry, InputDigest, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS,
 };
@@ -16,9 +16,9 @@ pub(super) struct Inbox {
     /// By position.
     waiting: BTreeMap<u64, InboxEntry>,
     /// Position and content of what waits, and of what was taken last.
-    known: HashMap<OperationId, (u64, InputDigest)>,
+    known: HashMap<IdempotencyKey, (u64, InputDigest)>,
     /// What was taken last, oldest first.
-    taken: VecDeque<OperationId>,
+    taken: VecDeque<IdempotencyKey>,
     /// The newest position that was given.
     last: u64,
 }

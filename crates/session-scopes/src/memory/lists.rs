@@ -26,16 +26,15 @@ impl Inner {
         for (user, tenant) in app.into_iter().flat_map(|app| &app.users) {
             for (id, entry) in &tenant.sessions {
                 let (claim, inbox) = (entry.work.fence.claim(), entry.work.inbox.newest());
-                let since = claim.as_ref().map_or(entry.updated, |claim| claim.expires);
-                let is_left = match &claim {
-                    Some(claim) => claim.expires <= request.now,
-                    None => inbox > 0,
-                };
+                let due = entry.work.fence.due;
+                let comes = claim.as_ref().map(|claim| claim.expires).or(due);
+                let since = comes.unwrap_or(entry.updated);
+                let is_left = comes.map_or(inbox > 0, |comes| comes <= request.now);
                 if is_left && (since, entry.number) > after {
                     let key = SessionKey { app: request.app.clone(), user: user.clone(), id: id.clone() };
                     found.push((
                         (since, entry.number),
-                        Unattended::new(key, since, claim.is_some(), inbox, entry.number),
+                        Unattended::new(key, since, (claim.is_some(), due.is_some()), inbox, entry.number),
                     ));
                 }
             }

@@ -16,12 +16,12 @@ use crate::apply::{WritesOf, merge_write};
 use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, LifeId, OperationId, SessionId, SessionKey, UserId};
+use crate::ids::{EventId, IdempotencyKey, LifeId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
 use crate::scope::{ByScope, Scope, writes_of};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 use crate::store::{
-    Before, EventRange, GetSession, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, WriteScope, page_of,
+    Before, EventRange, GetSession, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, WriteScope, page_of,
 };
 use crate::time::Timestamp;
 
@@ -163,8 +163,8 @@ pub(super) struct Shared {
     pub(super) cells: Cells,
     /// Which of them were written when.
     changed: Changed,
-    /// The newest operations, oldest first.
-    operations: VecDeque<(OperationId, Delta)>,
+    /// The newest idempotency keys, oldest first, each with its write.
+    keys: VecDeque<(IdempotencyKey, Delta)>,
 }
 
 impl Shared {
@@ -206,16 +206,16 @@ impl Shared {
     }
 
     fn is_empty(&self) -> bool {
-        self.cells.is_empty() && self.operations.is_empty() && self.version() == 0
+        self.cells.is_empty() && self.keys.is_empty() && self.version() == 0
     }
 
     pub(super) fn write(&mut self, request: &WriteScope) -> Result<Values, SessionError> {
-        if let Some(operation) = &request.operation {
-            match self.operations.iter().find(|(known, _)| known == operation) {
+        if let Some(key) = &request.idempotency_key {
+            match self.keys.iter().find(|(known, _)| known == key) {
                 Some((_, delta)) if *delta == request.delta => return Ok(self.values()),
                 Some(_) => {
-                    let (scope, operation) = (request.scope.to_string(), operation.clone());
-                    return Err(SessionError::OperationReused { scope, operation });
+                    let (scope, idempotency_key) = (request.scope.to_string(), key.clone());
+                    return Err(SessionError::IdempotencyKeyReused { scope, idempotency_key });
                 }
                 None => {}
             }
@@ -223,10 +223,10 @@ impl Shared {
         let what = WritesOf::Scope(&request.scope);
         let cells = merged(self.cells.clone(), request.delta.iter(), &request.schema, what)?;
         self.put(cells, request.delta.iter());
-        if let Some(operation) = &request.operation {
-            self.operations.push_back((operation.clone(), request.delta.clone()));
-            if self.operations.len() > REMEMBERED_OPERATIONS {
-                self.operations.pop_front();
+        if let Some(key) = &request.idempotency_key {
+            self.keys.push_back((key.clone(), request.delta.clone()));
+            if self.keys.len() > REMEMBERED_KEYS {
+                self.keys.pop_front();
             }
         }
         Ok(self.values())

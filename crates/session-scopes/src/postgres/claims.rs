@@ -101,7 +101,7 @@ impl Left<'_> {
 /// The statement that leaves claim and inbox so.
 pub(super) fn put(connection: &Object, number: i64, work: Work) -> Sent<'_> {
     Box::pin(async move {
-        let ((owner, expires), sum) = (work.holder(), work.checksum(number));
+        let ((owner, expires), sum) = (work.fence.columns(), work.checksum(number));
         let (inbox, last) = (to_db(work.inbox), to_db(work.last));
         let given: Given<'_> =
             &[&number, &work.fence.claims(number), &owner, &expires, &inbox, &last, &work.waiting, &sum];

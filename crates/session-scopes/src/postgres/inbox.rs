@@ -102,11 +102,11 @@ pub(super) async fn enqueue(connection: Object, prepared: &PreparedInput) -> Res
 
 async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result<Enqueued, SessionError> {
     let input = &prepared.input;
-    let (key, operation) = (&input.key, input.idempotency_key.as_str());
+    let (key, named) = (&input.key, input.idempotency_key.as_str());
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (row, found) = try_join!(biased;
         lock(connection, key),
-        async { query(connection, FIND_INPUT, &[&app, &user, &id, &operation]).await },
+        async { query(connection, FIND_INPUT, &[&app, &user, &id, &named]).await },
     )?;
     let row = SessionRow::of(&row, key)?;
     let claim = row.work.fence.unexpired(row.now);

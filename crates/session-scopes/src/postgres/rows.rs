@@ -29,7 +29,7 @@ use crate::session::{Appended, Held, Rewound, Session, Values, Visible};
 use crate::shared::{ScopeRow, Scopes, SharedHead};
 use crate::store::Fence;
 use crate::time::Timestamp;
-use crate::work::{Work, holder};
+use crate::work::Work;
 
 /// The checksum of the row of a schema. It is made before the server gives that a number.
 pub(super) fn schema_sum(text: &str) -> i64 {
@@ -210,8 +210,7 @@ pub(super) fn fence(row: &Row, number: usize) -> Result<Fence, SessionError> {
 
 /// The claim of a session, from its number and its columns `claims, claim_owner, claim_expires` that begin here.
 fn fence_of(number: i64, row: &Row, claims: usize) -> Result<Fence, SessionError> {
-    let holder = holder(row.get::<_, Option<&str>>(claims + 1), row.get(claims + 2))?;
-    Ok(Fence::stored(number, row.get(claims), holder))
+    Fence::stored(number, row.get(claims), row.get::<_, Option<&str>>(claims + 1), row.get(claims + 2))
 }
 
 /// The history of a session.

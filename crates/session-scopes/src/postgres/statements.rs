@@ -169,9 +169,11 @@ statements! {
         FROM u WHERE u.owner IS NOT NULL) \
         SELECT owner FROM u WHERE owner IS NOT NULL LIMIT $3";
     LIST_UNATTENDED = concat!(
-        "SELECT owner, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL ",
-        "FROM stepfold_sessions WHERE app = $1 AND (claim_owner IS NOT NULL OR inbox > 0) ",
-        "AND (claim_expires IS NULL OR claim_expires <= ", now!(), ") ",
+        "SELECT owner, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL, ",
+        "claim_owner IS NULL AND claim_expires IS NOT NULL ",
+        "FROM stepfold_sessions WHERE app = $1 AND (claim_expires IS NOT NULL OR inbox > 0) ",
+        "AND (claim_expires IS NULL OR claim_expires <= CASE WHEN claim_owner IS NULL THEN $5::bigint ELSE ",
+        now!(), " END) ",
         "AND (COALESCE(claim_expires, updated), number) > ($2::bigint, $3::bigint) ORDER BY since, number LIMIT $4"
     );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
@@ -416,12 +418,12 @@ statements! {
     DELETE_ALL_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1";
     DELETE_REMOVED = "DELETE FROM stepfold_removed WHERE scope = $1";
     DELETE_ALL_SHARED_ITEMS = "DELETE FROM stepfold_shared_items WHERE scope = $1";
-    DELETE_OPERATIONS = "DELETE FROM stepfold_operations WHERE scope = $1";
-    FIND_OPERATION = concat!(
+    DELETE_KEYS = "DELETE FROM stepfold_operations WHERE scope = $1";
+    FIND_KEY = concat!(
         "SELECT body = $4 FROM stepfold_operations WHERE operation = $3 AND scope = ", scope!()
     );
-    ADD_OPERATION = "INSERT INTO stepfold_operations (scope, operation, body) VALUES ($1, $2, $3)";
-    FORGET_OPERATIONS = "DELETE FROM stepfold_operations WHERE scope = $1 AND number <= \
+    ADD_KEY = "INSERT INTO stepfold_operations (scope, operation, body) VALUES ($1, $2, $3)";
+    FORGET_KEYS = "DELETE FROM stepfold_operations WHERE scope = $1 AND number <= \
         (SELECT number FROM stepfold_operations WHERE scope = $1 ORDER BY number DESC LIMIT 1 OFFSET $2)";
 
     PAGE_OF_SCHEMAS = "SELECT id, text, checksum FROM stepfold_schemas WHERE id > $1 ORDER BY id LIMIT $2";

@@ -10,7 +10,8 @@ CREATE INDEX stepfold_schemas_by_text ON stepfold_schemas (md5(text));
 
 -- The seal covers what is here beside claim and inbox, and has the digest of the newest event: see `seal.rs`.
 -- A number is never used again: forks refer to sessions that were deleted, and tokens of claims begin with it.
--- `claims` counts those that were ever given; the newest has an owner until it is released. `inbox` is the newest position
+-- `claims` counts those that were ever given; the newest has an owner until it is released,
+-- and expires; without an owner the session is due then. `inbox` is the newest position
 -- that waits (0: none does), `inbox_last` the newest that was ever given, `waiting` the checksums of what waits, combined.
 -- `work` is the checksum of these columns, which the seal leaves out.
 CREATE TABLE stepfold_sessions (
@@ -26,7 +27,7 @@ CREATE TABLE stepfold_sessions (
 );
 CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, owner, updated, number);
 -- Those in which work may be left: few, whatever the number of idle ones.
-CREATE INDEX stepfold_sessions_at_work ON stepfold_sessions (app, claim_expires) WHERE claim_owner IS NOT NULL OR inbox > 0;
+CREATE INDEX stepfold_sessions_at_work ON stepfold_sessions (app, claim_expires) WHERE claim_expires IS NOT NULL OR inbox > 0;
 
 -- What waits in the inboxes of sessions, and what was taken from them last.
 CREATE TABLE stepfold_inbox (

@@ -16,10 +16,10 @@ use super::rows::{
     scope_row, scopes as scopes_of,
 };
 use super::statements::{
-    ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
-    CELL_SUMS, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
-    DELETE_OPERATIONS, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, FIND_CELLS, FIND_OPERATION, FIND_SHARED,
-    FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
+    ADD_EVENT, ADD_KEY, ADD_LINEAGE, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS, CELL_SUMS,
+    DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_KEYS,
+    DELETE_LINEAGE, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, FIND_CELLS, FIND_KEY, FIND_SHARED,
+    FIRST_SINCE, FORGET_KEYS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
     LOCK_TENANT, MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PAST_SUMS, PUT_SEALS, READ_LINEAGE,
     READ_REWINDS, READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS,
     SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
@@ -40,7 +40,7 @@ use crate::session::{Rewound, Session, Values};
 use crate::shared::{ANEW, ScopeRow};
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Fence, ForkSession, GetSession,
-    LabelVersion, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
+    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
 use crate::work::Work;
@@ -587,22 +587,22 @@ async fn write_scope_inside(
 ) -> Result<Values, SessionError> {
     let (app, user) = request.scope.parts();
     let writes: Vec<&Write> = request.delta.iter().collect();
-    // An operation is remembered also if it writes nothing.
+    // A key is remembered also if nothing is written.
     let locked = lock_keys(connection, app, user, &writes).await?;
-    if let Some(operation) = &request.operation {
-        let (app, owner, operation_id, scope) =
-            (app.as_str(), owner(user), operation.as_str(), locked.row.scope);
-        let found = query(connection, FIND_OPERATION, &[&app, &owner, &operation_id, &body]).await?;
+    if let Some(key) = &request.idempotency_key {
+        let (app, owner, idempotency_key, scope) =
+            (app.as_str(), owner(user), key.as_str(), locked.row.scope);
+        let found = query(connection, FIND_KEY, &[&app, &owner, &idempotency_key, &body]).await?;
         match found.first().map(|row| row.get(0)) {
             Some(true) => return read::scope_values(connection, schemas, &request.scope).await,
             Some(false) => {
-                let (scope, operation) = (request.scope.to_string(), operation.clone());
-                return Err(SessionError::OperationReused { scope, operation });
+                let (scope, idempotency_key) = (request.scope.to_string(), key.clone());
+                return Err(SessionError::IdempotencyKeyReused { scope, idempotency_key });
             }
             None => {
-                let kept = to_db(REMEMBERED_OPERATIONS as u64);
-                execute(connection, ADD_OPERATION, &[&scope, &operation_id, &body]).await?;
-                execute(connection, FORGET_OPERATIONS, &[&scope, &kept]).await?;
+                let kept = to_db(REMEMBERED_KEYS as u64);
+                execute(connection, ADD_KEY, &[&scope, &idempotency_key, &body]).await?;
+                execute(connection, FORGET_KEYS, &[&scope, &kept]).await?;
             }
         }
     }
@@ -646,7 +646,7 @@ async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String
     let mut row = scope_row(row, &key.app, Some(&key.user))?;
     let scope = row.scope;
     let keys = texts(&query(connection, SHARED_KEYS, &[&scope]).await?);
-    for sql in [DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_OPERATIONS] {
+    for sql in [DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_KEYS] {
         execute(connection, sql, &[&scope]).await?;
     }
     // The readers of other sessions have seen what is gone, and must not take what comes for it.

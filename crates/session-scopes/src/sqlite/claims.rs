@@ -13,13 +13,13 @@ use super::write::run;
 use crate::error::SessionError;
 use crate::rows::{from_db, to_db};
 use crate::store::{Asked, Claim, ClaimSession, Fence, Receipt, ReleaseClaim, RenewClaim, Renewed};
-use crate::work::{Work, holder};
+use crate::work::Work;
 
 /// Reads claim and inbox from a row that begins as [`SessionRow::read`] says, and the checksum that they should have.
 pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(Work, i64)> {
     let invalid = |error| rusqlite::Error::FromSqlConversionFailure(9, Type::Text, Box::new(error));
-    let holder = holder(row.get::<_, Option<Arc<str>>>(9)?, row.get(10)?).map_err(invalid)?;
-    let fence = Fence::stored(row.get(0)?, row.get(8)?, holder);
+    let owner = row.get::<_, Option<Arc<str>>>(9)?;
+    let fence = Fence::stored(row.get(0)?, row.get(8)?, owner, row.get(10)?).map_err(invalid)?;
     let (inbox, last) = (from_db(row.get(11)?), from_db(row.get(12)?));
     Ok((Work { fence, inbox, last, waiting: row.get(13)? }, row.get(14)?))
 }
@@ -29,7 +29,7 @@ pub(super) fn put_work(desk: &Desk, row: &SessionRow, work: &Work) -> Result<(),
     if row.work == *work {
         return Ok(());
     }
-    let (owner, expires) = work.holder();
+    let (owner, expires) = work.fence.columns();
     run(
         desk,
         "UPDATE stepfold_sessions SET claims = ?2, claim_owner = ?3, claim_expires = ?4, inbox = ?5, \

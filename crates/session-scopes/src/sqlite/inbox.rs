@@ -113,8 +113,8 @@ pub(super) fn enqueue(desk: &mut Desk, prepared: &PreparedInput) -> Result<Enque
 /// The position of an entry that was accepted before.
 fn known(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<Option<u64>, SessionError> {
     let failed = failed("find an inbox entry");
-    let operation = &prepared.input.idempotency_key;
-    let parts = params![number, operation.as_str()];
+    let named = &prepared.input.idempotency_key;
+    let parts = params![number, named.as_str()];
     let waiting: Option<i64> = desk
         .connection
         .prepare_cached("SELECT position FROM stepfold_inbox WHERE number = ?1 AND key = ?2")
@@ -134,7 +134,7 @@ fn known(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<Option<u6
         })
         .map_err(&failed)?;
     let Some((position, digest, checksum)) = taken else { return Ok(None) };
-    TakenRow { position, checksum, key: operation.as_str(), digest: &digest }.check(number)?;
+    TakenRow { position, checksum, key: named.as_str(), digest: &digest }.check(number)?;
     repeated(prepared, &digest, position).map(Some)
 }
 

@@ -30,14 +30,18 @@ pub(super) fn users(desk: &mut Desk, request: &ListUsers) -> Result<Vec<UserId>,
     rows.into_iter().map(UserId::new).collect()
 }
 
+/// The user, the id, since when, the inbox, the number; whether a claim has expired, and whether it is due.
+type Listed = (String, String, i64, i64, i64, (bool, bool));
+
 pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Vec<Unattended>, SessionError> {
     let failed = failed("list unattended sessions");
     let (since, number) = request.begins_after()?;
     let mut query = desk
         .connection
         .prepare_cached(
-            "SELECT user, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL \
-             FROM stepfold_sessions WHERE app = ?1 AND (claim_owner IS NOT NULL OR inbox > 0) \
+            "SELECT user, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL, \
+             claim_owner IS NULL AND claim_expires IS NOT NULL \
+             FROM stepfold_sessions WHERE app = ?1 AND (claim_expires IS NOT NULL OR inbox > 0) \
              AND (claim_expires IS NULL OR claim_expires <= ?2) \
              AND (COALESCE(claim_expires, updated), number) > (?3, ?4) ORDER BY since, number LIMIT ?5",
         )
@@ -51,14 +55,13 @@ pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Ve
             row.get(2)?,
             row.get(3)?,
             row.get(4)?,
-            row.get(5)?,
+            (row.get(5)?, row.get(6)?),
         ))
     });
-    let rows: Vec<(String, String, i64, i64, i64, bool)> =
-        rows.and_then(Iterator::collect).map_err(failed)?;
-    let read = |(user, id, since, inbox, number, is_claimed): (String, String, i64, i64, i64, bool)| {
+    let rows: Vec<Listed> = rows.and_then(Iterator::collect).map_err(failed)?;
+    let read = |(user, id, since, inbox, number, is): Listed| {
         let key = SessionKey { app: request.app.clone(), user: UserId::new(user)?, id: SessionId::new(id)? };
-        Ok(Unattended::new(key, Timestamp::from_micros(since), is_claimed, from_db(inbox), number))
+        Ok(Unattended::new(key, Timestamp::from_micros(since), is, from_db(inbox), number))
     };
     rows.into_iter().map(read).collect()
 }

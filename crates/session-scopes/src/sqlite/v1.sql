@@ -17,7 +17,8 @@ CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL
 -- A number is never used again: forks refer to sessions that were deleted, and tokens of claims begin with it. An
 -- append touches this table only if it takes, renews or releases a claim, or takes from the inbox: `version` and
 -- `updated` are those that the session was made with or pruned at, and hold until it has a newer event.
--- `claims` counts those that were ever given; the newest has an owner until it is released. `inbox` is the newest position
+-- `claims` counts those that were ever given; the newest has an owner until it is released,
+-- and expires; without an owner the session is due then. `inbox` is the newest position
 -- that waits (0: none does), `inbox_last` the newest that was ever given, `waiting` the checksums of what waits, combined.
 -- `work` is the checksum of these columns, which the seal leaves out.
 CREATE TABLE stepfold_sessions (
@@ -32,7 +33,7 @@ CREATE TABLE stepfold_sessions (
     UNIQUE (app, user, id)
 );
 -- Those in which work may be left: few, whatever the number of idle ones.
-CREATE INDEX stepfold_sessions_at_work ON stepfold_sessions (app, claim_expires) WHERE claim_owner IS NOT NULL OR inbox > 0;
+CREATE INDEX stepfold_sessions_at_work ON stepfold_sessions (app, claim_expires) WHERE claim_expires IS NOT NULL OR inbox > 0;
 
 -- What waits in the inboxes of sessions, and what was taken from them last.
 CREATE TABLE stepfold_inbox (

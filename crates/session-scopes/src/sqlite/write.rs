@@ -30,7 +30,7 @@ use crate::session::{Rewound, Session, Values};
 use crate::shared::ScopeRow;
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
-    PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
+    PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
 use crate::work::Work;
@@ -363,8 +363,8 @@ pub(super) fn rewind(
 pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {
     let (app, user) = request.scope.parts();
     let scope = ScopeRow::find_or_make(&desk.connection, app, user)?.scope;
-    if let Some(operation) = &request.operation {
-        if is_repeated(desk, scope, operation.as_str(), body)? {
+    if let Some(key) = &request.idempotency_key {
+        if is_repeated(desk, scope, key.as_str(), body)? {
             return read::read_scope(desk, &request.scope);
         }
         let inserted = run(
@@ -372,13 +372,13 @@ pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> 
             "INSERT INTO stepfold_operations (scope, number, operation, body) \
              SELECT ?1, COALESCE(MAX(number), 0) + 1, ?2, ?3 FROM stepfold_operations WHERE scope = ?1 \
              ON CONFLICT DO NOTHING",
-            &[&scope, &operation.as_str(), &body],
+            &[&scope, &key.as_str(), &body],
         )?;
         if inserted == 0 {
-            let (scope, operation) = (request.scope.to_string(), operation.clone());
-            return Err(SessionError::OperationReused { scope, operation });
+            let (scope, idempotency_key) = (request.scope.to_string(), key.clone());
+            return Err(SessionError::IdempotencyKeyReused { scope, idempotency_key });
         }
-        let kept = to_db(REMEMBERED_OPERATIONS as u64);
+        let kept = to_db(REMEMBERED_KEYS as u64);
         run(
             desk,
             "DELETE FROM stepfold_operations WHERE scope = ?1 AND number <= \
@@ -392,14 +392,12 @@ pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> 
     read::read_scope(desk, &request.scope)
 }
 
-fn is_repeated(desk: &Desk, scope: i64, operation: &str, body: &str) -> Result<bool, SessionError> {
-    let failed = failed("find an operation");
+fn is_repeated(desk: &Desk, scope: i64, key: &str, body: &str) -> Result<bool, SessionError> {
+    let failed = failed("find an idempotency key");
     let query = desk.connection.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM stepfold_operations WHERE scope = ?1 AND operation = ?2 AND body = ?3)",
     );
-    query
-        .and_then(|mut query| query.query_row(params![scope, operation, body], |row| row.get(0)))
-        .map_err(failed)
+    query.and_then(|mut query| query.query_row(params![scope, key, body], |row| row.get(0))).map_err(failed)
 }
 
 pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted, SessionError> {

@@ -135,18 +135,29 @@ pub struct ReleaseClaim {
     /// If work is left, the time of the request: the claim is not removed but expires now, so that any worker may take
     /// it, and [`unattended`](crate::SessionStore::unattended) lists the session. Stores with their own clock use that one.
     pub unfinished: Option<Timestamp>,
+    /// When there is work again although nobody asks for it: from this time on
+    /// [`unattended`](crate::SessionStore::unattended) lists the session. The next claim forgets it. By the clock of the
+    /// workers on every store.
+    pub due: Option<Timestamp>,
 }
 
 impl ReleaseClaim {
     /// Releases the claim with this token: its work is done.
     pub fn new(key: SessionKey, token: u64) -> Self {
-        ReleaseClaim { key, token, unfinished: None }
+        ReleaseClaim { key, token, unfinished: None, due: None }
     }
 
     /// Releases it although work is left, at this time.
     #[must_use]
     pub fn unfinished(mut self, at: Timestamp) -> Self {
         self.unfinished = Some(at);
+        self
+    }
+
+    /// Releases it until this time.
+    #[must_use]
+    pub fn due(mut self, at: Timestamp) -> Self {
+        self.due = Some(at);
         self
     }
 }
@@ -231,6 +242,8 @@ impl<'a> From<&'a RewindSession> for Asked<'a> {
 pub(crate) struct Fence {
     pub(crate) token: u64,
     pub(crate) holder: Option<(WorkerId, Timestamp)>,
+    /// Until when it was released. There is none while somebody holds it.
+    pub(crate) due: Option<Timestamp>,
 }
 
 impl Fence {
@@ -240,13 +253,36 @@ impl Fence {
 
     /// That of a new session, by its number in the store.
     pub(crate) fn of_new(number: i64) -> Self {
-        Fence { token: number.unsigned_abs().saturating_mul(Self::TOKENS), holder: None }
+        Fence { token: number.unsigned_abs().saturating_mul(Self::TOKENS), holder: None, due: None }
     }
 
-    /// That of a session with this number, which was claimed so often.
+    /// That of a session with this number, which was claimed so often, from its columns: an owner that is stored has the
+    /// form of one.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn stored(number: i64, claims: i64, holder: Option<(WorkerId, Timestamp)>) -> Self {
-        Fence { token: Fence::of_new(number).token.saturating_add(claims.unsigned_abs()), holder }
+    pub(crate) fn stored(
+        number: i64,
+        claims: i64,
+        owner: Option<impl Into<std::sync::Arc<str>>>,
+        expires: Option<i64>,
+    ) -> Result<Self, SessionError> {
+        let token = Fence::of_new(number).token.saturating_add(claims.unsigned_abs());
+        let expires = expires.map(Timestamp::from_micros);
+        Ok(match owner {
+            Some(owner) => {
+                let holder = (WorkerId::new(owner)?, expires.unwrap_or(Timestamp::from_micros(0)));
+                Fence { token, holder: Some(holder), due: None }
+            }
+            None => Fence { token, holder: None, due: expires },
+        })
+    }
+
+    /// The columns of the claim: its owner, and when it expires, or is due without an owner.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn columns(&self) -> (Option<&str>, Option<i64>) {
+        match &self.holder {
+            Some((owner, expires)) => (Some(owner.as_str()), Some(expires.as_micros())),
+            None => (None, self.due.map(Timestamp::as_micros)),
+        }
     }
 
     /// How often the session with this number was claimed.
@@ -302,7 +338,7 @@ impl Fence {
             }
             Some(AppendClaim::Once { take_over }) => {
                 self.check_free(key, *take_over, Some(now))?;
-                Ok(Fence { token: self.token, holder: None })
+                Ok(Fence { holder: None, ..self.clone() })
             }
             Some(AppendClaim::Hold { token, duration }) => {
                 let is_fresh = |expires: Timestamp| expires >= now.after(*duration / 2);
@@ -328,7 +364,7 @@ impl Fence {
         if !is_own {
             self.check_free(key, take_over, Some(now))?;
         }
-        Ok(Fence { token: self.token + 1, holder: Some((owner.clone(), now.after(duration))) })
+        Ok(Fence { token: self.token + 1, holder: Some((owner.clone(), now.after(duration))), due: None })
     }
 
     /// Rejects operations that are not allowed while a worker holds the claim, unless it is taken over.
@@ -358,13 +394,13 @@ impl Fence {
         now: Timestamp,
     ) -> Result<Self, SessionError> {
         let (owner, expires) = self.holder_of(key, token)?;
-        Ok(Fence { token, holder: Some((owner.clone(), now.after(duration).max(*expires))) })
+        Ok(Fence { token, holder: Some((owner.clone(), now.after(duration).max(*expires))), due: None })
     }
 
     /// The stored data after a release.
     pub(crate) fn released(&self, key: &SessionKey, token: u64) -> Result<Self, SessionError> {
         self.holder_of(key, token)?;
-        Ok(Fence { token, holder: None })
+        Ok(Fence { token, holder: None, due: None })
     }
 
     /// The stored data after a release on request; `now` by the clock that counts.
@@ -374,9 +410,12 @@ impl Fence {
         now: Option<Timestamp>,
     ) -> Result<Self, SessionError> {
         let (key, token) = (&request.key, request.token);
-        let Some(at) = request.unfinished else { return self.released(key, token) };
+        let Some(at) = request.unfinished else {
+            return Ok(Fence { due: request.due, ..self.released(key, token)? });
+        };
         let (owner, expires) = self.holder_of(key, token)?;
-        Ok(Fence { token, holder: Some((owner.clone(), (*expires).min(now.unwrap_or(at)))) })
+        let holder = (owner.clone(), (*expires).min(now.unwrap_or(at)));
+        Ok(Fence { token, holder: Some(holder), due: None })
     }
 
     /// Refuses a token that is not the current one.

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::claims::Claim;
 use crate::error::SessionError;
 use crate::event::exceeds;
-use crate::ids::{OperationId, SessionKey};
+use crate::ids::{IdempotencyKey, SessionKey};
 use crate::time::Timestamp;
 
 /// How many entries wait in an inbox at most.
@@ -76,7 +76,7 @@ pub struct EnqueueInput {
     /// Its kind.
     pub kind: InboxKind,
     /// Makes a repeated request harmless: it gets the position of the first.
-    pub idempotency_key: OperationId,
+    pub idempotency_key: IdempotencyKey,
     /// The content.
     pub body: Value,
     /// When.
@@ -88,7 +88,7 @@ impl EnqueueInput {
     pub fn new(
         key: SessionKey,
         kind: InboxKind,
-        idempotency_key: OperationId,
+        idempotency_key: IdempotencyKey,
         body: impl Into<Value>,
         at: Timestamp,
     ) -> Self {
@@ -198,7 +198,7 @@ pub struct InboxEntry {
     /// Its kind.
     pub kind: InboxKind,
     /// The idempotency key that it was accepted with.
-    pub idempotency_key: OperationId,
+    pub idempotency_key: IdempotencyKey,
     /// The content.
     pub body: Value,
     /// When it was accepted.
@@ -210,7 +210,7 @@ impl InboxEntry {
     pub const fn new(
         position: u64,
         kind: InboxKind,
-        idempotency_key: OperationId,
+        idempotency_key: IdempotencyKey,
         body: Value,
         at: Timestamp,
     ) -> Self {
@@ -252,7 +252,7 @@ mod tests {
     fn digest(kind: InboxKind, body: &str) -> InputDigest {
         let body = serde_json::from_str(body).unwrap();
         let (key, at) = (SessionKey::new("app", "alice", "s").unwrap(), Timestamp::from_micros(0));
-        let input = EnqueueInput { key, kind, idempotency_key: OperationId::new("k").unwrap(), body, at };
+        let input = EnqueueInput { key, kind, idempotency_key: IdempotencyKey::new("k").unwrap(), body, at };
         input.prepare().unwrap().digest
     }
 
@@ -280,7 +280,7 @@ mod tests {
             deep = json!([deep]);
         }
         let key = SessionKey::new("app", "alice", "s").unwrap();
-        let (idempotency_key, at) = (OperationId::new("k").unwrap(), Timestamp::from_micros(0));
+        let (idempotency_key, at) = (IdempotencyKey::new("k").unwrap(), Timestamp::from_micros(0));
         let input = EnqueueInput { key, kind: InboxKind::Message, idempotency_key, body: deep, at };
         assert!(matches!(input.clone().prepare(), Err(SessionError::TooDeep { .. })));
         let large = EnqueueInput { body: json!("x".repeat(MAX_INPUT_BYTES)), ..input };

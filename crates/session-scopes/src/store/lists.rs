@@ -50,14 +50,15 @@ impl ListUsers {
     }
 }
 
-/// Sessions of an app to be listed in which work is left and no worker is: the claim has expired, or entries wait in
-/// the inbox and there is no claim. The longest waiting comes first.
+/// Sessions of an app to be listed in which work is left and no worker is: the claim has expired, the time has come that
+/// its [release](crate::ReleaseClaim::due) named, or entries wait in the inbox and there is no claim. The longest waiting
+/// comes first.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ListUnattended {
     /// The application.
     pub app: AppId,
-    /// The time by which a claim has expired. Stores with their own clock use that one.
+    /// The time by which a claim has expired, or a session is due. For claims, stores with their own clock use that one.
     pub now: Timestamp,
     /// The maximum number.
     pub limit: usize,
@@ -71,10 +72,12 @@ pub struct ListUnattended {
 pub struct Unattended {
     /// The session.
     pub key: SessionKey,
-    /// Since when: the expiry of the claim, or the last known write.
+    /// Since when: the expiry of the claim, the time at which it was due, or the last known write.
     pub since: Timestamp,
     /// Whether a claim has expired. If not, no worker has claimed the session since entries came to its inbox.
     pub is_claimed: bool,
+    /// Whether its time has come: a worker released it until then.
+    pub is_due: bool,
     /// The position of the newest waiting entry in its inbox; 0 if there is none.
     pub inbox: u64,
     /// Its place in the list.
@@ -82,8 +85,14 @@ pub struct Unattended {
 }
 
 impl Unattended {
-    pub(crate) fn new(key: SessionKey, since: Timestamp, is_claimed: bool, inbox: u64, number: i64) -> Self {
-        Unattended { key, since, is_claimed, inbox, cursor: Cursor::behind(since, number) }
+    pub(crate) fn new(
+        key: SessionKey,
+        since: Timestamp,
+        (is_claimed, is_due): (bool, bool),
+        inbox: u64,
+        number: i64,
+    ) -> Self {
+        Unattended { key, since, is_claimed, is_due, inbox, cursor: Cursor::behind(since, number) }
     }
 }
 

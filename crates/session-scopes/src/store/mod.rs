@@ -26,7 +26,7 @@ pub use self::lists::{ListUnattended, ListUsers, Unattended};
 pub(crate) use self::requests::page_of;
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, ForkSession,
-    GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, Receipt,
+    GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt,
     RewindSession, ScopeKey, SessionPage, WriteScope,
 };
 pub use self::verify::{Fault, FaultKind, FaultPlace, MAX_FAULTS, Verified, VerifySessions};
@@ -116,7 +116,7 @@ pub trait SessionStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`SessionError::WrongScope`] for a key of another scope; [`SessionError::State`];
-    /// [`SessionError::SchemaMismatch`]; [`SessionError::OperationReused`].
+    /// [`SessionError::SchemaMismatch`]; [`SessionError::IdempotencyKeyReused`].
     fn write_scope(&self, request: WriteScope) -> impl Future<Output = Result<Values, SessionError>> + Send;
 
     /// Deletes old events of a session and keeps its state.
@@ -230,7 +230,7 @@ pub trait SessionStore: Send + Sync + 'static {
     /// by an append or a [`dequeue`](SessionStore::dequeue). Entries enqueued later come after it.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::OperationReused`] for an idempotency key that was used
+    /// [`SessionError::NotFound`]; [`SessionError::IdempotencyKeyReused`] for an idempotency key that was used
     /// with other content; [`SessionError::InboxFull`]; [`SessionError::TooLarge`],
     /// [`SessionError::TooDeep`]; [`SessionError::Unsupported`].
     fn enqueue(&self, request: EnqueueInput) -> impl Future<Output = Result<Enqueued, SessionError>> + Send {

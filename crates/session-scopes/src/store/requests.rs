@@ -14,7 +14,9 @@ use crate::apply::WritesOf;
 use crate::changes::{ScopeVersions, Seen};
 use crate::error::SessionError;
 use crate::event::{Event, EventKind};
-use crate::ids::{AppId, Author, EventId, InvocationId, LifeId, OperationId, SessionId, SessionKey, UserId};
+use crate::ids::{
+    AppId, Author, EventId, IdempotencyKey, InvocationId, LifeId, SessionId, SessionKey, UserId,
+};
 use crate::schema::SessionSchema;
 use crate::scope::{Scope, check_keys, drop_temp, has_temp};
 use crate::session::{Session, is_known};
@@ -794,22 +796,22 @@ pub struct WriteScope {
     /// The schema for validating and merging the writes.
     pub schema: SessionSchema,
     /// Makes a repeated write harmless. A scope remembers the last 1,000 of them.
-    pub operation: Option<OperationId>,
+    pub idempotency_key: Option<IdempotencyKey>,
 }
 
-/// How many operation ids a scope remembers.
-pub const REMEMBERED_OPERATIONS: usize = 1_000;
+/// How many idempotency keys a scope remembers.
+pub const REMEMBERED_KEYS: usize = 1_000;
 
 impl WriteScope {
     /// Writes that are applied with each request.
     pub fn new(scope: ScopeKey, delta: Delta, schema: &SessionSchema) -> Self {
-        WriteScope { scope, delta, schema: schema.clone(), operation: None }
+        WriteScope { scope, delta, schema: schema.clone(), idempotency_key: None }
     }
 
-    /// Writes that are applied once, however often they are requested with this id.
+    /// Writes that are applied once, however often they are requested with this key.
     #[must_use]
-    pub fn once(mut self, operation: OperationId) -> Self {
-        self.operation = Some(operation);
+    pub fn once(mut self, idempotency_key: IdempotencyKey) -> Self {
+        self.idempotency_key = Some(idempotency_key);
         self
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
     Before, ClaimSession, DeleteSession, DequeueInput, Digest, EnqueueInput, ErrorKind, EventId, EventRange,
-    FaultKind, FaultPlace, ForkSession, GetSession, InboxEntry, InboxKind, InvocationId, Label, LabelVersion,
-    ListForks, ListSessions, OperationId, PostgresOptions, PostgresStore, PruneSession, ReadInbox,
+    FaultKind, FaultPlace, ForkSession, GetSession, IdempotencyKey, InboxEntry, InboxKind, InvocationId,
+    Label, LabelVersion, ListForks, ListSessions, PostgresOptions, PostgresStore, PruneSession, ReadInbox,
     ReadLabels, RewindSession, ScopeKey, ScopeVersions, Seen, Session, SessionError, SessionId, SessionKey,
     SessionStore, SqliteOptions, SqliteStore, Verified, VerifySessions, WorkerId,
 };
@@ -76,7 +76,7 @@ async fn work(store: &impl SessionStore, key: &SessionKey) {
         ClaimSession::new(key.clone(), WorkerId::new("worker-1").unwrap(), Duration::from_secs(60), at(9));
     store.claim(claim).await.unwrap();
     for number in 0..4 {
-        let idempotency_key = OperationId::new(format!("key-{number}")).unwrap();
+        let idempotency_key = IdempotencyKey::new(format!("key-{number}")).unwrap();
         let body = json!(format!("please do {number}"));
         let input = EnqueueInput::new(key.clone(), InboxKind::Steer, idempotency_key, body, at(9));
         store.enqueue(input).await.unwrap();

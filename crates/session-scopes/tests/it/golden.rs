@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
     Author, ClaimSession, CreateSession, DequeueInput, EnqueueInput, Event, EventId, ForkSession, GetSession,
-    InboxKind, InvocationId, Label, LabelVersion, LifeId, ListForks, OperationId, ReadInbox, ReadLabels,
+    IdempotencyKey, InboxKind, InvocationId, Label, LabelVersion, LifeId, ListForks, ReadInbox, ReadLabels,
     RewindSession, SessionError, SessionStore, SqliteStore, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
@@ -82,7 +82,7 @@ fn newer_events() {
 }
 
 fn input(name: &str, text: &str) -> EnqueueInput {
-    let (key, idempotency_key) = (key("golden"), OperationId::new(name).unwrap());
+    let (key, idempotency_key) = (key("golden"), IdempotencyKey::new(name).unwrap());
     EnqueueInput::new(key, InboxKind::Message, idempotency_key, json!({ "text": text }), at(3))
 }
 

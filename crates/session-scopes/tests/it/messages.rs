@@ -2,7 +2,7 @@
 
 use expect_test::expect_file;
 use stepfold_session_scopes::{
-    EventId, OperationId, SessionError, SessionId, SessionKey, Timestamp, WorkerId,
+    EventId, IdempotencyKey, SessionError, SessionId, SessionKey, Timestamp, WorkerId,
 };
 use stepfold_state_core::state::{HandlerError, Issue, Issues, StateError};
 
@@ -25,9 +25,9 @@ fn of_sessions() -> Vec<SessionError> {
         SessionError::AlreadyExists { key: key().into() },
         SessionError::Conflict { key: key().into(), expected: 3, actual: 4 },
         SessionError::EventReused { key: key().into(), event: EventId::new("e1").unwrap() },
-        SessionError::OperationReused {
+        SessionError::IdempotencyKeyReused {
             scope: "app stalls".to_owned(),
-            operation: OperationId::new("o1").unwrap(),
+            idempotency_key: IdempotencyKey::new("o1").unwrap(),
         },
         SessionError::Claimed { key: key().into(), owner: owner(), expires: Timestamp::from_micros(0) },
         SessionError::ClaimLost { key: key().into(), token: 7, owner: None },

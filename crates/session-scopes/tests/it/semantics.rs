@@ -43,7 +43,7 @@ const ROWS: &[(&str, &[&str])] = &[
             "a_repeated_append_gives_the_first_receipt",
             "an_event_id_with_other_content_is_an_error",
             "of_sixteen_repeats_one_is_made",
-            "a_write_with_an_operation_id_is_made_once",
+            "a_write_with_an_idempotency_key_is_made_once",
         ],
     ),
     ("counters", &["parallel_writers_lose_nothing", "every_handler_does_what_it_does_in_a_state"]),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::super::executions::Executions;
 use super::account::Account;
@@ -11,6 +11,7 @@ use super::watch::{Stop, Watch};
 use super::{RUN_ID, json_of, same};
 use crate::agent::Agent;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::decisions::Decisions;
 use crate::driver::RunBuilder;
 use crate::exit::{Breakpoint, Exit, Pause};
 use crate::outcome::Outcome;
@@ -163,6 +164,7 @@ impl<'a> Simulator<'a> {
         let decide = |request: &ApprovalRequest| match request.reason {
             AskReason::MayHaveHappened => Decision::reject("it may have happened"),
             AskReason::Rule | AskReason::Node | AskReason::Input => Decision::Approve,
+            AskReason::Later => Decision::complete("it came"),
         };
         Simulator { agent, executions: Executions::new(), decide: Arc::new(decide), seed: 0 }
     }
@@ -303,12 +305,26 @@ impl<'a> Simulator<'a> {
             });
             std::future::ready(decided.collect::<Vec<_>>())
         };
-        let mut going = run.resume().clock(Still).approve_with(decide).observe(&mut watch);
-        if let Stop::At(breakpoints) = stop {
-            going = breakpoints.into_iter().fold(going, RunBuilder::break_at);
-        }
+        let (mut run, mut came) = (run, Decisions::new());
+        let ended = loop {
+            let mut going =
+                run.resume().clock(Still).approve_with(&decide).observe(&mut watch).decide_all(came);
+            if let Stop::At(breakpoints) = &stop {
+                going = breakpoints.iter().cloned().fold(going, RunBuilder::break_at);
+            }
+            let ended = going.await;
+            // Outcomes that come later come when nothing else is left to do.
+            came = match &ended {
+                Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => self.coming(outcome.run()),
+                _ => Decisions::new(),
+            };
+            match ended {
+                Ok(outcome) if !came.is_empty() => run = outcome.into_run(),
+                ended => break ended,
+            }
+        };
         let mut is_raised = false;
-        let (outcome, fault) = match going.await {
+        let (outcome, fault) = match ended {
             Ok(outcome) => (outcome, None),
             Err(error) => {
                 is_raised = matches!(error.fault(), RunFault::Tool(_));
@@ -321,6 +337,14 @@ impl<'a> Simulator<'a> {
         };
         let Watch { stored, words, asked, under_way, .. } = watch;
         Ok(Leg { outcome, fault, is_raised, stored, words, asked, under_way })
+    }
+}
+
+impl Simulator<'_> {
+    /// The outcomes that a run waits for.
+    fn coming(&self, run: &Run) -> Decisions {
+        let later = run.pending().into_iter().filter(ApprovalRequest::is_later);
+        later.map(|request| (request.id.clone(), (self.decide)(&request))).collect::<Vec<_>>().into()
     }
 }
 
@@ -339,6 +363,10 @@ struct Still;
 impl Clock for Still {
     fn now(&self) -> Duration {
         Duration::ZERO
+    }
+
+    fn time_of_day(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
     }
 }
 

@@ -211,7 +211,7 @@ async fn approval_partial_and_late() {
     .assert_eq(&shown(&Ok(outcome)));
 }
 
-/// Those without a decision wait; the approver is asked again as long as it says something new.
+/// Those without a decision wait; the approver is asked again as long as it makes new decisions.
 #[tokio::test]
 async fn approval_by_an_approver() {
     let notes = Notes::default();

@@ -74,8 +74,12 @@ pub(super) fn agent(scenario: &Scenario, executions: &Executions) -> Agent {
 /// The same with hooks after tools that fail at times.
 pub(super) fn agent_with(scenario: &Scenario, executions: &Executions, hiccups: &Hiccups) -> Agent {
     let options = &scenario.options;
-    let tools: Vec<Tool> =
-        scenario.tools.iter().enumerate().map(|(number, plan)| tool(number, plan, executions)).collect();
+    let tools: Vec<Tool> = scenario
+        .tools
+        .iter()
+        .enumerate()
+        .map(|(number, plan)| tool(number, plan, options, executions))
+        .collect();
     let model = Planned { replies: scenario.replies.clone().into(), tools: tools.len() };
     let exits = scenario.tools.iter().enumerate().filter(|(_, plan)| plan.is_exit);
     let exits: Vec<String> = exits.map(|(number, _)| format!("t{number}")).collect();
@@ -125,8 +129,9 @@ fn with_options(builder: AgentBuilder, options: &Options) -> AgentBuilder {
     builder
 }
 
-fn tool(number: usize, plan: &ToolPlan, executions: &Executions) -> Tool {
-    let (behavior, pauses, executions) = (plan.behavior, plan.pauses, executions.clone());
+fn tool(number: usize, plan: &ToolPlan, options: &Options, executions: &Executions) -> Tool {
+    let (behavior, pauses, waits, executions) =
+        (plan.behavior, plan.pauses, options.waits, executions.clone());
     let function = move |RawArgs(arguments): RawArgs, context: ToolContext| {
         executions.note(&context);
         async move {
@@ -134,7 +139,7 @@ fn tool(number: usize, plan: &ToolPlan, executions: &Executions) -> Tool {
             for _ in 0..(number + u64::from(pauses)) % 3 {
                 tokio::task::yield_now().await;
             }
-            behave(behavior, number, &context)
+            behave(behavior, number, waits, &context)
         }
     };
     let (reads, writes): (&[&str], &[&str]) = match plan.behavior {
@@ -165,7 +170,7 @@ fn tool(number: usize, plan: &ToolPlan, executions: &Executions) -> Tool {
     tool.build().unwrap()
 }
 
-fn behave(behavior: Behavior, number: u64, context: &ToolContext) -> Result<Value, ToolError> {
+fn behave(behavior: Behavior, number: u64, waits: bool, context: &ToolContext) -> Result<Value, ToolError> {
     match behavior {
         Behavior::FailsIfOdd if number % 2 == 1 => return Err(ToolError::new("it is odd")),
         Behavior::Panics if number > 4 => panic!("more than four"),
@@ -176,7 +181,7 @@ fn behave(behavior: Behavior, number: u64, context: &ToolContext) -> Result<Valu
     let seen: Vec<Value> = match behavior {
         Behavior::Reads => KEYS.iter().map(read).collect(),
         Behavior::Copies => ["last", "count"].iter().map(read).collect(),
-        Behavior::Inquires => inquire(number, context)?,
+        Behavior::Inquires => inquire(number, waits, context)?,
         _ => Vec::new(),
     };
     // Some of the sums overflow.
@@ -184,7 +189,7 @@ fn behave(behavior: Behavior, number: u64, context: &ToolContext) -> Result<Valu
 }
 
 /// Asks once, or twice, and gives the answers.
-fn inquire(number: u64, context: &ToolContext) -> Result<Vec<Value>, ToolError> {
+fn inquire(number: u64, waits: bool, context: &ToolContext) -> Result<Vec<Value>, ToolError> {
     let first = context.ask(InputRequest::new("first", format!("is it {number}?")).state(json!(number)))?;
     let mut answers = vec![json!(format!("{first:?}"))];
     if number % 2 == 1 {
@@ -194,6 +199,13 @@ fn inquire(number: u64, context: &ToolContext) -> Result<Vec<Value>, ToolError> 
             context.answered().iter().map(|answered| answered.request.state.clone()).collect();
         assert_eq!(states, [Some(json!(number)), None]);
     }
+    if waits && number % 3 == 2 {
+        let third = context.later("third").within(Duration::from_secs(60));
+        answers.push(json!(format!("{:?}", third.response())));
+        if third.is_new() {
+            third.outcome()?;
+        }
+    }
     Ok(answers)
 }
 
@@ -201,6 +213,9 @@ fn inquire(number: u64, context: &ToolContext) -> Result<Vec<Value>, ToolError> 
 pub(super) fn decision(seed: u64, request: &ApprovalRequest) -> Decision {
     let number = request.call.arguments.as_object().and_then(|arguments| arguments.get("n")?.as_u64());
     match (seed.rotate_left(7) ^ number.unwrap_or_default()) % 4 {
+        0 if request.is_later() => Decision::Expire,
+        1 if request.is_later() => Decision::reject("it failed"),
+        _ if request.is_later() => Decision::complete(json!({"came": true})),
         _ if request.reason == AskReason::MayHaveHappened && !seed.is_multiple_of(3) => {
             Decision::reject("it may have happened")
         }

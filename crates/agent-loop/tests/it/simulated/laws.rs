@@ -19,9 +19,16 @@ use super::agents::Hiccups;
 use super::scenarios::{self, Scenario};
 use super::{agents, block_on, config};
 
+/// The same without waiting for what comes later: such a run does not come to its end by itself.
+fn at_once(scenario: &Scenario) -> Scenario {
+    let mut scenario = scenario.clone();
+    scenario.options.waits = false;
+    scenario
+}
+
 /// Runs it once; gives what the observer saw, and what came of it.
 fn run(scenario: &Scenario) -> (Vec<RunEvent>, Outcome) {
-    let agent = agents::agent(scenario, &Executions::new());
+    let agent = agents::agent(&at_once(scenario), &Executions::new());
     let mut seen = Vec::new();
     let luck = scenario.seed;
     let decide = move |requests: Vec<stepfold_agent_loop::ApprovalRequest>| async move {
@@ -183,7 +190,7 @@ proptest! {
     /// Cancelled at any event, a run ends well-formed, with what is open answered.
     #[test]
     fn a_run_that_is_cancelled_anywhere_is_whole(scenario in scenarios::scenario(), at in 1..12_usize) {
-        let agent = agents::agent(&scenario, &Executions::new());
+        let agent = agents::agent(&at_once(&scenario), &Executions::new());
         let run = Run::new(&agent, agents::input(&scenario), "run-1").unwrap();
         let token = CancellationToken::new();
         let mut watch = Cancels { recording: Recording::of(&run), at, token: token.clone() };
@@ -210,7 +217,7 @@ proptest! {
 /// Runs it, each time in another process, until no hook after a tool fails any more. How it ended, and how often tools ran.
 fn run_with_hiccups(scenario: &Scenario, hiccups: &Hiccups) -> (Result<Outcome, RunError>, u64) {
     let executions = Executions::new();
-    let agent = agents::agent_with(scenario, &executions, hiccups);
+    let agent = agents::agent_with(&at_once(scenario), &executions, hiccups);
     let mut run = Run::new(&agent, agents::input(scenario), "run-1").unwrap();
     loop {
         let seed = scenario.seed;

@@ -125,6 +125,8 @@ pub(super) struct Options {
     pub(super) final_answer: bool,
     pub(super) raises: bool,
     pub(super) asks_when_uncertain: bool,
+    /// Whether tools that inquire wait for outcomes that come later, too.
+    pub(super) waits: bool,
     pub(super) repeats: Option<u32>,
     pub(super) output: Option<OutputMode>,
     pub(super) window: Option<usize>,
@@ -202,7 +204,8 @@ fn hooks() -> impl Strategy<Value = BTreeMap<Hook, u8>> {
 fn options() -> impl Strategy<Value = Options> {
     let mode = prop::sample::select(vec![OutputMode::Schema, OutputMode::Tool, OutputMode::Prompt]);
     let limits = (2..9_u64, weighted(0.2, 1..6_u64), weighted(0.2, 1..4_usize), weighted(0.1, 1..40_u64));
-    let switches = (prop::bool::weighted(0.3), prop::bool::weighted(0.1), any::<bool>(), 1..5_usize);
+    let switches =
+        (prop::bool::weighted(0.3), prop::bool::weighted(0.1), any::<bool>(), 1..5_usize, any::<bool>());
     let shown = (weighted(0.2, 2..9_usize), weighted(0.2, 1..6_usize), weighted(0.2, 2..6_usize));
     let rest = (
         weighted(0.3, 2..4_u32),
@@ -219,6 +222,7 @@ fn options() -> impl Strategy<Value = Options> {
         raises: switches.1,
         asks_when_uncertain: switches.2,
         concurrency: switches.3,
+        waits: switches.4,
         window: shown.0,
         keeps_last: shown.1,
         summarizes: shown.2,

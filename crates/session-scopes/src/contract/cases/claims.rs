@@ -10,7 +10,7 @@ use crate::contract::room::{
     Case, Checked, Fault, Room, at, cases, delta, ensure, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
-use crate::ids::{AppId, LifeId, OperationId, SessionKey, WorkerId};
+use crate::ids::{AppId, IdempotencyKey, LifeId, SessionKey, WorkerId};
 use crate::store::{
     AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, DequeueInput,
     EnqueueInput, Expected, ForkSession, GetSession, InboxKind, ListSessions, ListUnattended, ReadInbox,
@@ -524,7 +524,7 @@ async fn there_is_nothing_to_claim_where_there_is_no_session(room: Room) -> Chec
 
 async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) -> Checked {
     let schema = schema()?;
-    for id in ["done", "held", "expired", "left", "waits"] {
+    for id in ["done", "held", "expired", "left", "waits", "due", "later"] {
         room.create(&schema, id, json!({})).await?;
     }
     let key = |id: &str| room.key(id);
@@ -538,10 +538,14 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
     room.store.release(ReleaseClaim::new(key("left")?, left.token).unfinished(at(2))).await?;
     let done = room.store.claim(claim("done", MINUTE)?).await?;
     room.store.release(ReleaseClaim::new(key("done")?, done.token)).await?;
+    for (id, due) in [("due", at(2)), ("later", at(50))] {
+        let claimed = room.store.claim(claim(id, MINUTE)?).await?;
+        room.store.release(ReleaseClaim::new(key(id)?, claimed.token).due(due)).await?;
+    }
     let waits = EnqueueInput {
         key: key("waits")?,
         kind: InboxKind::Message,
-        idempotency_key: OperationId::new("m1")?,
+        idempotency_key: IdempotencyKey::new("m1")?,
         body: json!("hello"),
         at: at(2),
     };
@@ -550,9 +554,17 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
     let list = ListUnattended { app: AppId::new(room.app.as_str())?, now: at(3), limit: 10, after: None };
     let all = room.store.unattended(list.clone()).await?;
     let ids: BTreeSet<&str> = all.iter().map(|session| session.key.id.as_str()).collect();
-    ensure_eq!(ids, BTreeSet::from(["expired", "left", "waits"]));
-    let waits: Vec<_> =
-        all.iter().filter(|session| !session.is_claimed).map(|it| it.key.id.as_str()).collect();
+    ensure_eq!(ids, BTreeSet::from(["due", "expired", "left", "waits"]));
+    let due: Vec<_> = all.iter().filter(|session| session.is_due).collect();
+    ensure!(
+        matches!(due[..], [session] if session.key == key("due")? && session.since == at(2) && !session.is_claimed),
+        "a session is due at its time: {due:?}"
+    );
+    let waits: Vec<_> = all
+        .iter()
+        .filter(|session| !session.is_claimed && !session.is_due)
+        .map(|it| it.key.id.as_str())
+        .collect();
     ensure_eq!(waits, ["waits"]);
     ensure!(all.is_sorted_by_key(|session| session.since), "the longest waiting must come first: {all:?}");
     let mut paged = Vec::new();
@@ -564,6 +576,20 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
         paged.push(session.clone());
     }
     ensure_eq!(paged, all);
+
+    // A session that is not due is listed once it is, and a claim forgets when that was.
+    let listed = async |now| -> Result<BTreeSet<String>, Fault> {
+        let all = room.store.unattended(ListUnattended { now, ..list.clone() }).await?;
+        Ok(all
+            .into_iter()
+            .filter(|session| session.is_due)
+            .map(|session| session.key.id.to_string())
+            .collect())
+    };
+    ensure_eq!(listed(at(50)).await?, BTreeSet::from(["due".to_owned(), "later".to_owned()]));
+    let again = room.store.claim(claim("due", MINUTE)?).await?;
+    room.store.release(ReleaseClaim::new(key("due")?, again.token)).await?;
+    ensure_eq!(listed(at(50)).await?, BTreeSet::from(["later".to_owned()]));
 
     // Any worker may claim what was left, and its token is a newer one.
     let taken = ClaimSession::new(key("left")?, worker("b")?, MINUTE, at(3));

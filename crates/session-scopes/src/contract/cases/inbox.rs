@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::claims::{MINUTE, counting, hold};
 use crate::contract::room::{Case, Checked, Fault, Room, at, cases, ensure, ensure_eq, ensure_error, schema};
 use crate::error::SessionError;
-use crate::ids::{OperationId, SessionKey};
+use crate::ids::{IdempotencyKey, SessionKey};
 use crate::store::{
     DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, REMEMBERED_INPUTS, ReadInbox,
     RenewClaim, SessionStore,
@@ -29,7 +29,7 @@ cases! {
 }
 
 fn input(key: &SessionKey, name: &str, body: Value) -> Result<EnqueueInput, SessionError> {
-    let (key, idempotency_key) = (key.clone(), OperationId::new(name)?);
+    let (key, idempotency_key) = (key.clone(), IdempotencyKey::new(name)?);
     Ok(EnqueueInput { key, kind: InboxKind::Message, idempotency_key, body, at: at(1) })
 }
 
@@ -133,9 +133,9 @@ async fn an_idempotency_key_with_other_content_is_an_error(room: Room) -> Checke
     let key = room.create(&schema()?, "s1", json!({})).await?.key;
     let position = room.enqueue(&key, "m1", json!("a")).await?.position;
     for _ in 0..2 {
-        ensure_error!(room.enqueue(&key, "m1", json!("b")).await, SessionError::OperationReused { .. });
+        ensure_error!(room.enqueue(&key, "m1", json!("b")).await, SessionError::IdempotencyKeyReused { .. });
         let steer = EnqueueInput { kind: InboxKind::Steer, ..input(&key, "m1", json!("a"))? };
-        ensure_error!(room.store.enqueue(steer).await, SessionError::OperationReused { .. });
+        ensure_error!(room.store.enqueue(steer).await, SessionError::IdempotencyKeyReused { .. });
         // Once it waits, and once it was taken.
         room.store.dequeue(DequeueInput::new(key.clone(), [position])).await?;
     }

@@ -7,7 +7,7 @@ use crate::contract::room::{
     Case, Checked, Fault, Room, cases, delta, ensure, ensure_eq, ensure_error, schema,
 };
 use crate::error::SessionError;
-use crate::ids::OperationId;
+use crate::ids::IdempotencyKey;
 use crate::schema::SessionSchema;
 use crate::session::Values;
 use crate::store::{ScopeKey, SessionStore, WriteScope};
@@ -15,8 +15,8 @@ use crate::store::{ScopeKey, SessionStore, WriteScope};
 cases! {
     scopes_are_read_and_written_without_a_session,
     a_scope_takes_its_own_keys_only,
-    a_write_with_an_operation_id_is_made_once,
-    an_operation_that_writes_nothing_is_remembered,
+    a_write_with_an_idempotency_key_is_made_once,
+    a_key_of_a_write_of_nothing_is_remembered,
     a_write_to_a_scope_is_made_whole_or_not_at_all,
     scopes_and_sessions_write_the_same_values,
 }
@@ -60,38 +60,38 @@ async fn a_scope_takes_its_own_keys_only(room: Room) -> Checked {
     Ok(())
 }
 
-async fn a_write_with_an_operation_id_is_made_once(room: Room) -> Checked {
+async fn a_write_with_an_idempotency_key_is_made_once(room: Room) -> Checked {
     let schema = schema()?;
     let app = ScopeKey::app(room.app.as_str())?;
     let once = |value: i64| -> Result<WriteScope, SessionError> {
-        Ok(write(&app, &schema, "app:sum", json!(value))?.once(OperationId::new("o1")?))
+        Ok(write(&app, &schema, "app:sum", json!(value))?.once(IdempotencyKey::new("o1")?))
     };
     let (first, again) = (once(1)?, once(1)?);
     for result in join_all([room.store.write_scope(first), room.store.write_scope(again)]).await {
         ensure_eq!(number(&result?, "app:sum"), Some(json!(1)));
     }
-    ensure_error!(room.store.write_scope(once(2)?).await, SessionError::OperationReused { .. });
+    ensure_error!(room.store.write_scope(once(2)?).await, SessionError::IdempotencyKeyReused { .. });
     // Operation ids belong to their scope.
     let user = ScopeKey::user(room.app.as_str(), "alice")?;
-    let other = write(&user, &schema, "user:sum", json!(5))?.once(OperationId::new("o1")?);
+    let other = write(&user, &schema, "user:sum", json!(5))?.once(IdempotencyKey::new("o1")?);
     ensure_eq!(number(&room.store.write_scope(other).await?, "user:sum"), Some(json!(5)));
     ensure_eq!(number(&room.store.read_scope(app).await?, "app:sum"), Some(json!(1)));
     Ok(())
 }
 
-async fn an_operation_that_writes_nothing_is_remembered(room: Room) -> Checked {
+async fn a_key_of_a_write_of_nothing_is_remembered(room: Room) -> Checked {
     let schema = schema()?;
     let app = ScopeKey::app(room.app.as_str())?;
     let once = |writes: &[(&str, serde_json::Value)]| -> Result<WriteScope, SessionError> {
         let request = WriteScope::new(app.clone(), delta(&schema, writes)?, &schema);
-        Ok(request.once(OperationId::new("o1")?))
+        Ok(request.once(IdempotencyKey::new("o1")?))
     };
     for _ in 0..2 {
         ensure!(room.store.write_scope(once(&[])?).await?.is_empty(), "nothing was written");
     }
     let other = once(&[("app:sum", json!(1))])?;
-    ensure_error!(room.store.write_scope(other).await, SessionError::OperationReused { .. });
-    ensure!(room.store.read_scope(app.clone()).await?.is_empty(), "a refused operation wrote");
+    ensure_error!(room.store.write_scope(other).await, SessionError::IdempotencyKeyReused { .. });
+    ensure!(room.store.read_scope(app.clone()).await?.is_empty(), "a refused write wrote");
     Ok(())
 }
 
@@ -100,10 +100,10 @@ async fn a_write_to_a_scope_is_made_whole_or_not_at_all(room: Room) -> Checked {
     let app = ScopeKey::app(room.app.as_str())?;
     let writes = [("app:list", json!([1])), ("app:sum", json!(i64::MAX)), ("app:sum", json!(u64::MAX))];
     let broken = WriteScope::new(app.clone(), delta(&schema, &writes)?, &schema);
-    let broken = broken.once(OperationId::new("o1")?);
+    let broken = broken.once(IdempotencyKey::new("o1")?);
     ensure_error!(room.store.write_scope(broken).await, SessionError::State { .. });
     ensure!(room.store.read_scope(app.clone()).await?.is_empty(), "a part was written");
-    let whole = write(&app, &schema, "app:sum", json!(1))?.once(OperationId::new("o1")?);
+    let whole = write(&app, &schema, "app:sum", json!(1))?.once(IdempotencyKey::new("o1")?);
     room.store.write_scope(whole).await?;
     Ok(())
 }

@@ -1,0 +1,254 @@
+//! The virtual object of a session: what Restate calls.
+//!
+//! `run` and `decide` are exclusive, so the turns of a session come in order. One journaled call is one slice of a run, and any
+//! worker may repeat it. No branch here depends on the agent: a journal that one version of an agent began, another one can
+//! replay.
+
+use std::time::Duration;
+
+use restate_sdk::context::RequestTarget;
+use restate_sdk::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepfold_agent_loop::{Exit, Input, Pause};
+use stepfold_runner::{Runner, RunnerError, SessionHandle};
+use tracing::Instrument as _;
+
+use crate::key::{decoded, session_of};
+use crate::limits::RemoteReport;
+use crate::slice::{Reaction, SliceEnd, reaction};
+use crate::wire::{Decide, OBJECT, PendingRequests, Received, Turn};
+
+/// What happens in the slices of an invocation.
+#[derive(Clone, Debug)]
+enum Task {
+    /// A turn, under its key.
+    Run(String, Input),
+    /// A run goes on after decisions.
+    Decide(Decide),
+    /// What was left in the session is brought to its end.
+    Resume,
+}
+
+/// The times and options of a worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) slice: Duration,
+    /// How long a slice waits for the step that it ends in.
+    pub(crate) linger: Duration,
+    pub(crate) pauses: (Duration, Duration),
+    pub(crate) with_changed_agent: bool,
+}
+
+impl Options {
+    fn pause(&self, number: u32) -> Duration {
+        let (first, longest) = self.pauses;
+        first.saturating_mul(1 << number.min(20)).min(longest)
+    }
+}
+
+/// The virtual object.
+pub(crate) struct SessionObject {
+    /// One for each application.
+    pub(crate) runners: Vec<Runner>,
+    pub(crate) options: Options,
+}
+
+#[object(name = "Session", client_visibility = "pub(crate)")]
+impl SessionObject {
+    /// Runs a turn: `{"idempotency_key": "request-7", "input": "..."}`, or the input alone, which is a text or the JSON of an
+    /// input. Without a key, the run is named by the invocation. The reply is a report.
+    #[handler]
+    async fn run(&self, ctx: ObjectContext<'_>, body: Received<Value>) -> HandlerResult<Json<RemoteReport>> {
+        let Turn { idempotency_key, input } = body.0.and_then(Turn::received).map_err(invalid)?;
+        // Restate makes the id from the key of the request, if it has one.
+        let key = idempotency_key.unwrap_or_else(|| ctx.invocation_id().to_owned());
+        self.until_reported(&ctx, Task::Run(key, input)).await
+    }
+
+    /// Decides about requests of a run, and runs it on.
+    #[handler]
+    async fn decide(
+        &self,
+        ctx: ObjectContext<'_>,
+        body: Received<Decide>,
+    ) -> HandlerResult<Json<RemoteReport>> {
+        let decide = body.0.map_err(invalid)?;
+        if decide.decisions.is_empty() {
+            return Err(invalid("no decision: expected at least one in `decisions`".to_owned()).into());
+        }
+        self.until_reported(&ctx, Task::Decide(decide)).await
+    }
+
+    /// Brings to its end what was left in the session: an interrupted run, and messages that wait.
+    #[handler]
+    async fn resume(&self, ctx: ObjectContext<'_>) -> HandlerResult<()> {
+        self.until_done(&ctx, Task::Resume).await.map(drop)
+    }
+
+    /// The requests that the session waits for.
+    #[handler]
+    async fn pending(&self, ctx: SharedObjectContext<'_>) -> HandlerResult<Json<PendingRequests>> {
+        let session = self.session(ctx.key()).await?;
+        let run = session.unfinished().await.map_err(handled)?;
+        let Some(run) = run.filter(|run| !run.pending().is_empty()) else {
+            return Ok(Json(PendingRequests::default()));
+        };
+        let name = run.id().rsplit('/').next().map(decoded);
+        Ok(Json(PendingRequests { run: name, requests: run.pending() }))
+    }
+
+    /// Cancels the run of the session, whether it is running on some worker, waits or was interrupted. Whether there was one.
+    #[handler]
+    async fn cancel(&self, ctx: SharedObjectContext<'_>) -> HandlerResult<Json<bool>> {
+        let session = self.session(ctx.key()).await?;
+        let Json(cancelled) = ctx.run(|| cancel(session)).name("cancel").await?;
+        if cancelled.has_more {
+            drop(ctx.request::<(), ()>(send_on(ctx.key()), ()).send());
+        }
+        Ok(Json(cancelled.was_there))
+    }
+}
+
+/// The result of a cancellation.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Cancelled {
+    was_there: bool,
+    has_more: bool,
+}
+
+async fn cancel(session: SessionHandle) -> HandlerResult<Json<Cancelled>> {
+    if session.cancel_everywhere().await.map_err(handled)? {
+        return Ok(Json(Cancelled { was_there: true, has_more: false }));
+    }
+    if session.unfinished().await.map_err(handled)?.is_none() {
+        return Ok(Json(Cancelled { was_there: false, has_more: false }));
+    }
+    match session.abandon().await {
+        Ok(_) | Err(RunnerError::NothingToResume { .. }) => {}
+        Err(error) => return Err(handled(error)),
+    }
+    Ok(Json(Cancelled { was_there: true, has_more: has_more(&session).await? }))
+}
+
+/// Where what waits in a session is sent on.
+fn send_on(object: &str) -> RequestTarget {
+    RequestTarget::object(OBJECT, object, "resume")
+}
+
+/// Whether messages wait in the inbox.
+async fn has_more(session: &SessionHandle) -> Result<bool, HandlerError> {
+    session.inbox().await.map(|inbox| !inbox.is_empty()).map_err(handled)
+}
+
+impl SessionObject {
+    async fn session(&self, object: &str) -> Result<SessionHandle, HandlerError> {
+        let key = session_of(object)
+            .ok_or_else(|| invalid(format!("invalid key `{object}`: expected app/user/session")))?;
+        for runner in &self.runners {
+            let served = runner.key(key.user.as_str(), key.id.as_str()).map_err(handled)?;
+            if served == key {
+                return runner.session(key.user.as_str(), key.id.as_str()).await.map_err(handled);
+            }
+        }
+        Err(TerminalError::new_with_code(404, format!("unknown app `{}` in key `{object}`", key.app)).into())
+    }
+
+    async fn until_reported(&self, ctx: &ObjectContext<'_>, task: Task) -> HandlerResult<Json<RemoteReport>> {
+        let done = self.until_done(ctx, task).await?;
+        // Only `resume` ends without a report.
+        done.map(Json).ok_or_else(|| TerminalError::new("the session is at rest").into())
+    }
+
+    /// Runs slices until there is nothing left to do.
+    async fn until_done(&self, ctx: &ObjectContext<'_>, task: Task) -> HandlerResult<Option<RemoteReport>> {
+        let session = self.session(ctx.key()).await?;
+        let mut blocked = 0;
+        loop {
+            let slice = || self.slice(session.clone(), task.clone());
+            let Json(end) = ctx.run(slice).name("slice").await?;
+            match end {
+                SliceEnd::Done { report, has_more } => {
+                    if has_more {
+                        drop(ctx.request::<(), ()>(send_on(ctx.key()), ()).send());
+                    }
+                    return Ok(Some(*report));
+                }
+                SliceEnd::AtRest => return Ok(None),
+                SliceEnd::GoesOn => blocked = 0,
+                SliceEnd::Blocked { .. } => {
+                    ctx.sleep(self.options.pause(blocked)).await?;
+                    blocked += 1;
+                }
+            }
+        }
+    }
+
+    /// Runs for the time of a slice. A step that takes longer goes on, and the next slice waits for it: a journaled call that
+    /// lasts too long would be suspended inside, and never be continued.
+    async fn slice(&self, session: SessionHandle, task: Task) -> HandlerResult<Json<SliceEnd>> {
+        let span = tracing::info_span!("slice", session = %session.key());
+        let ended = tokio::select! {
+            biased;
+            ended = self.work(&session, task).instrument(span) => ended,
+            () = tokio::time::sleep(self.options.slice + self.options.linger) => Ok(SliceEnd::GoesOn),
+        };
+        match ended {
+            Ok(end) => Ok(Json(end)),
+            Err(error) => match reaction(&error) {
+                Reaction::Sleep => {
+                    tracing::warn!(session = %session.key(), %error, "session is blocked");
+                    Ok(Json(SliceEnd::Blocked { reason: error.to_string() }))
+                }
+                Reaction::Repeat | Reaction::Refuse(_) => Err(handled(error)),
+            },
+        }
+    }
+
+    async fn work(&self, session: &SessionHandle, task: Task) -> Result<SliceEnd, RunnerError> {
+        let (key, input, decisions) = match task {
+            Task::Run(key, input) => (key, input, None),
+            // The run has its message already, or there is nothing to decide about.
+            Task::Decide(Decide { run, decisions }) => (run, Input::new(), Some(decisions)),
+            Task::Resume => return resume(session, self.options.with_changed_agent).await,
+        };
+        let mut run = session.run_as(key, input).stop_after(self.options.slice);
+        if self.options.with_changed_agent {
+            run = run.with_changed_agent();
+        }
+        let decides = decisions.is_some();
+        let report = match decisions {
+            Some(decisions) => run.decide_all(decisions).await?,
+            None => run.await?,
+        };
+        // While the run waited, messages may have come that were refused with the advice to decide first.
+        let has_more = decides && report.status.is_finished() && !session.inbox().await?.is_empty();
+        Ok(SliceEnd::of_report(report, has_more))
+    }
+}
+
+/// Resumes what was interrupted, or takes the next message that waits.
+async fn resume(session: &SessionHandle, with_changed_agent: bool) -> Result<SliceEnd, RunnerError> {
+    let mut resume = session.resume();
+    if with_changed_agent {
+        resume = resume.with_changed_agent();
+    }
+    match resume.await {
+        Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => Ok(SliceEnd::AtRest),
+        Ok(_) => Ok(SliceEnd::GoesOn),
+        Err(RunnerError::NothingToResume { .. } | RunnerError::Pending { .. }) => Ok(SliceEnd::AtRest),
+        Err(error) => Err(error),
+    }
+}
+
+fn invalid(message: String) -> TerminalError {
+    TerminalError::new_with_code(400, message)
+}
+
+/// An error as Restate takes it: repeated, or told to the caller.
+fn handled(error: RunnerError) -> HandlerError {
+    match reaction(&error) {
+        Reaction::Refuse(code) => TerminalError::new_with_code(code, error.to_string()).into(),
+        Reaction::Repeat | Reaction::Sleep => error.into(),
+    }
+}

@@ -1,0 +1,59 @@
+//! The outcome of a slice of a run: decided here, as data; the object acts on it.
+
+use serde::{Deserialize, Serialize};
+use stepfold_runner::{Remedy, Report, RunStatus, RunnerError};
+
+use crate::limits::RemoteReport;
+
+/// The value that Restate journals for a slice: nothing else of a run is journaled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SliceEnd {
+    /// The run has ended or waits for decisions.
+    Done {
+        report: Box<RemoteReport>,
+        /// Whether messages wait that nothing holds up any more.
+        has_more: bool,
+    },
+    /// The session has nothing left to do that needs no decision.
+    AtRest,
+    /// The run goes on in another slice.
+    GoesOn,
+    /// Something has to happen first; nothing is tried before a pause.
+    Blocked { reason: String },
+}
+
+impl SliceEnd {
+    /// The end of a slice with this report.
+    pub(crate) fn of_report(report: Report, has_more: bool) -> Self {
+        match report.status {
+            RunStatus::Suspended => SliceEnd::GoesOn,
+            _ => SliceEnd::Done { report: Box::new(report.into()), has_more },
+        }
+    }
+}
+
+/// What is done about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaction {
+    /// Restate repeats the slice, here or on another worker.
+    Repeat,
+    /// The object sleeps, and repeats the slice.
+    Sleep,
+    /// The caller is told, with this status.
+    Refuse(u16),
+}
+
+/// Decides what is done about an error.
+pub(crate) fn reaction(error: &RunnerError) -> Reaction {
+    match error {
+        // Its decision comes through the same object, which therefore has to be free.
+        RunnerError::Pending { .. } => Reaction::Refuse(409),
+        RunnerError::Withdrawn { .. } => Reaction::Refuse(410),
+        error => match error.remedy() {
+            Remedy::Retry => Reaction::Repeat,
+            Remedy::Wait => Reaction::Sleep,
+            Remedy::Never => Reaction::Refuse(400),
+        },
+    }
+}

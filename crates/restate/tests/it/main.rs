@@ -1,0 +1,15 @@
+//! The adapter against a server of Restate, with workers that are killed, frozen and thawed. `cargo xtask interop` installs the
+//! server; without it, only what needs none is tested.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "a helper of a test fails the test, and takes what reads best"
+)]
+
+mod balancer;
+mod interop;
+mod server;
+mod world;

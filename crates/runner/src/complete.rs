@@ -1,0 +1,227 @@
+//! Outcomes that come later: delivered under a token, from any process; and deadlines that pass.
+
+use std::time::SystemTime;
+
+use serde_json::Value;
+use stepfold_agent_loop::{ApprovalRequest, Clock, Decision, DecisionError, Decisions, Run, TokioClock};
+use stepfold_session_scopes::{EventRange, GetSession, SessionKey, SessionStore, TakeOver, Timestamp};
+
+use crate::claim::{Holder, Waited};
+use crate::decided::{DecisionReceipt, RecordedDecision};
+use crate::error::RunnerError;
+use crate::handle::SessionHandle;
+use crate::history::session_of;
+use crate::ports::WallClock;
+use crate::runner::Runner;
+use crate::turn::Order;
+
+impl Runner {
+    /// Delivers an outcome that comes later, under the [token](stepfold_tools::Later::token) of its call: a value, or the
+    /// reason of a failure, which the model reads. Returns when the outcome is stored; the run goes on in its own task, or
+    /// by [`recover`](Runner::recover) if this process dies.
+    ///
+    /// Any process with a runner of the same agent on the same store may deliver it. Of several outcomes, the first counts;
+    /// the same one again is a repeat, and returns the first receipt. If the call has handed out the token and is not
+    /// stored as waiting yet, or other calls of its step still run, this waits for them as
+    /// [`when_claimed`](crate::RunnerBuilder::when_claimed) says.
+    ///
+    /// # Errors
+    /// [`RunnerError::InvalidToken`]; [`RunnerError::NotAwaited`] if nothing waits for the outcome (any more);
+    /// [`RunnerError::Decision`] if another outcome came first, the deadline has passed, or the outcome does not fit the
+    /// schema of the call; as [`Resume::submit`](crate::Resume::submit).
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use serde_json::{Value, json};
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    /// use stepfold_tools::{Tool, ToolContext, ToolError};
+    ///
+    /// # async fn order_taxi(_callback: &str) -> Result<(), ToolError> { Ok(()) }
+    /// async fn taxi(context: ToolContext) -> Result<Value, ToolError> {
+    ///     let taxi = context.later("taxi").within(Duration::from_secs(600));
+    ///     if taxi.is_new() {
+    ///         order_taxi(taxi.token()).await?;
+    ///     }
+    ///     taxi.outcome()
+    /// }
+    /// # let model = Script::parse("assistant: > c1 taxi()\nassistant: it comes at nine")?;
+    /// let agent = Agent::builder(model).tools([Tool::new("taxi", "Orders a taxi.", taxi).build()?]).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("a taxi, please").await?;
+    /// let token = session.pending().await?.remove(0).token.unwrap();
+    ///
+    /// // Later, in the handler of a webhook:
+    /// let receipt = runner.complete(&token, Ok(json!({"at": "09:00"}))).await?;
+    /// // The webhook is sent twice.
+    /// assert_eq!(runner.complete(&token, Ok(json!({"at": "09:00"}))).await?, receipt);
+    /// # if let Some(going) = session.running() { going.await?; }
+    /// assert_eq!(session.state().await?.messages().last().unwrap().text(), "it comes at nine");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    #[doc(alias("callback", "webhook", "resolve", "awakeable", "deferred"))]
+    pub async fn complete(
+        &self,
+        token: &str,
+        outcome: Result<Value, String>,
+    ) -> Result<DecisionReceipt, RunnerError> {
+        let session = self.handle(self.session_of_token(token)?);
+        let decision = match outcome {
+            Ok(outcome) => Decision::Complete { outcome },
+            Err(reason) => Decision::Reject { reason },
+        };
+        session.complete(token, decision).await
+    }
+
+    fn session_of_token(&self, token: &str) -> Result<SessionKey, RunnerError> {
+        let invalid = |why: String| RunnerError::InvalidToken { token: token.to_owned(), why };
+        let key = session_of(token).ok_or_else(|| {
+            invalid("expected the token of a call, which begins with app, user and session".to_owned())
+        })?;
+        if key.app != self.0.app {
+            return Err(invalid(format!("expected app `{}`, found `{}`", self.0.app, key.app)));
+        }
+        Ok(key)
+    }
+}
+
+/// What becomes of an outcome in the state that a session is in.
+enum Awaited {
+    /// This request waits for it.
+    By(Box<ApprovalRequest>),
+    /// It was delivered before.
+    Delivered(Box<RecordedDecision>),
+    /// A worker is running, and the call may be about to wait.
+    Perhaps,
+    /// The run was interrupted, and the call may be about to wait when it goes on.
+    OnceRecovered,
+    Not,
+}
+
+impl SessionHandle {
+    async fn complete(&self, token: &str, decision: Decision) -> Result<DecisionReceipt, RunnerError> {
+        let (mut waited, mut has_recovered) = (Waited::default(), false);
+        loop {
+            match self.awaits(token).await? {
+                Awaited::By(request) => {
+                    let decided = self.resume().decide(request.id, decision).idempotency_key(token);
+                    return Ok(decided.submit().await?.0);
+                }
+                Awaited::Delivered(first) => return delivered(self.key(), token, *first, decision),
+                Awaited::Perhaps if waited.a_while(&self.runner().0).await => {}
+                Awaited::OnceRecovered if !has_recovered => {
+                    has_recovered = true;
+                    // Whether the call waits then is looked at next; another worker may do it as well.
+                    let _ = self.order(Order::Recover)?.outcome().await;
+                }
+                // The call may be about to wait.
+                Awaited::Perhaps => return Err(self.busy("the run has not come to wait for it")),
+                Awaited::OnceRecovered | Awaited::Not => {
+                    return Err(RunnerError::NotAwaited {
+                        key: Box::new(self.key().clone()),
+                        token: token.to_owned(),
+                    });
+                }
+            }
+        }
+    }
+
+    async fn awaits(&self, token: &str) -> Result<Awaited, RunnerError> {
+        // Before the run is read: a call that begins to wait in between is found then.
+        let is_running = self.running().is_some() || self.is_claimed().await?;
+        let run = self.unfinished().await?;
+        let pending = run.as_ref().map(Run::pending).unwrap_or_default();
+        let is_it = |request: &ApprovalRequest| request.token.as_deref() == Some(token);
+        if let Some(request) = pending.into_iter().find(is_it) {
+            return Ok(Awaited::By(Box::new(request)));
+        }
+        let recorded = self.decisions().await?;
+        let is_it = |decided: &RecordedDecision| decided.idempotency_key.as_deref() == Some(token);
+        Ok(match (recorded.into_iter().find(is_it), run) {
+            (Some(recorded), _) => Awaited::Delivered(Box::new(recorded)),
+            (None, Some(_)) if is_running => Awaited::Perhaps,
+            (None, Some(run)) if run.pending().is_empty() => Awaited::OnceRecovered,
+            (None, _) => Awaited::Not,
+        })
+    }
+
+    async fn is_claimed(&self) -> Result<bool, RunnerError> {
+        let inner = &self.runner().0;
+        let get = GetSession::new(self.key().clone()).events(EventRange::None).without_state();
+        let session = inner.store.get(get.now(inner.clock.now())).await;
+        let session = session.map_err(|error| RunnerError::store(self.key(), error))?;
+        Ok(self.holder(&session) == Holder::Other)
+    }
+
+    /// Has a session that waits found when its deadline has passed: a fork has a run of its own, and no claim was
+    /// released there.
+    pub(crate) async fn note_deadline(&self) -> Result<(), RunnerError> {
+        let Some(due) = self.unfinished().await?.and_then(|run| run.next_deadline()) else { return Ok(()) };
+        let turn = self.turn();
+        // Without claims in the store, deadlines are looked at when the session is used.
+        if turn.claim(TakeOver::Never).await.is_ok() {
+            turn.slot.held.is_due(Some(due.into()));
+            turn.release(false).await;
+        }
+        Ok(())
+    }
+}
+
+/// The answer to an outcome after one was stored.
+fn delivered(
+    key: &SessionKey,
+    token: &str,
+    first: RecordedDecision,
+    decision: Decision,
+) -> Result<DecisionReceipt, RunnerError> {
+    if first.decision == decision {
+        return Ok(DecisionReceipt { version: first.version, requests: vec![first.request], by: first.by });
+    }
+    let error = DecisionError::KeyReused { idempotency_key: token.to_owned() };
+    Err(RunnerError::decided_before(key, error, first.at))
+}
+
+/// The decisions that time has made about a run: the deadlines of these requests have passed.
+pub(crate) fn expired(run: &Run, now: Timestamp) -> Decisions {
+    let due = run.pending().into_iter().filter(|request| request.is_later() && request.is_due(now.into()));
+    due.map(|request| (request.id, Decision::Expire)).collect::<Vec<_>>().into()
+}
+
+/// Rejects decisions about requests whose deadlines have passed, even if nobody has noticed yet.
+pub(crate) fn check_in_time(run: &Run, decisions: &Decisions, now: Timestamp) -> Result<(), DecisionError> {
+    let is_decided = |id: &str| decisions.decisions.iter().any(|(decided, _)| decided == id);
+    if decisions.is_empty() || run.next_deadline().is_none_or(|next| Timestamp::from(next) > now) {
+        return Ok(());
+    }
+    let late =
+        run.pending().into_iter().find(|request| is_decided(&request.id) && request.is_due(now.into()));
+    late.map_or(Ok(()), |request| Err(DecisionError::Expired { id: request.id }))
+}
+
+/// The clock of a run: its time of day is that of the runner's port.
+pub(crate) struct RunClock {
+    elapsed: TokioClock,
+    wall: std::sync::Arc<dyn WallClock>,
+}
+
+impl RunClock {
+    pub(crate) fn new(wall: std::sync::Arc<dyn WallClock>) -> Self {
+        RunClock { elapsed: TokioClock::start(), wall }
+    }
+}
+
+impl Clock for RunClock {
+    fn now(&self) -> std::time::Duration {
+        self.elapsed.now()
+    }
+
+    fn time_of_day(&self) -> SystemTime {
+        self.wall.now().into()
+    }
+}

@@ -1,0 +1,119 @@
+//! Workers of the exam, in processes of their own, and the agent that they run.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use stepfold_agent_loop::Agent;
+use stepfold_agent_loop::test_kit::Script;
+use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream, Role};
+use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
+
+use super::host::{Host, Ready};
+
+/// What a parent tells its child: how the worker is, where its host is, and the file of the world.
+pub(super) const ROLE: &str = "STEPFOLD_HOST_EXAM";
+
+/// How long a worker may be silent.
+pub(super) const CLAIM: Duration = Duration::from_millis(900);
+
+/// How a worker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Usual,
+    /// Calls wait until they are told to go on.
+    Slow,
+    /// Its agent is another one.
+    Changed,
+}
+
+impl Kind {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Kind::Usual => "usual",
+            Kind::Slow => "slow",
+            Kind::Changed => "changed",
+        }
+    }
+
+    fn of(word: &str) -> Self {
+        match word {
+            "slow" => Kind::Slow,
+            "changed" => Kind::Changed,
+            _ => Kind::Usual,
+        }
+    }
+}
+
+/// Works in a process that the exam has started, until that is killed; does nothing in any other one.
+///
+/// # Panics
+/// When the host cannot work.
+#[expect(clippy::disallowed_methods, reason = "this is how a parent says what it wants")]
+pub fn child<H: Host, F: Future<Output = H>>(open: impl FnOnce(String) -> F) {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut lines = role.lines();
+    let mut line = || lines.next().expect("the exam says three things").to_owned();
+    let (kind, address, world) = (Kind::of(&line()), line(), PathBuf::from(line()));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime can be built");
+    runtime.block_on(async {
+        let host = open(address).await;
+        host.work(agent(&world, kind), CLAIM, Ready(())).await.expect("the host works");
+    });
+}
+
+/// The agent of the exam: its model says what the input says, and its tools have an effect on a file.
+pub(super) fn agent(world: &Path, kind: Kind) -> Agent {
+    let look = tool(world, "look", Effect::Pure, kind);
+    let save = tool(world, "save", Effect::Idempotent, kind);
+    let pay = tool(world, "pay", Effect::AtMostOnce, kind);
+    let send = tool(world, "send", Effect::AtMostOnce, kind).approval(Approval::Always);
+    let tools = [look, save, pay, send].map(|tool| tool.build().expect("the tools of the exam are valid"));
+    let instructions = if kind == Kind::Changed { "You are another one." } else { "You are examined." };
+    let agent = Agent::builder(Says).name("examinee").instructions(instructions).tools(tools.to_vec());
+    agent.build().expect("the agent of the exam is valid")
+}
+
+#[expect(clippy::print_stdout, reason = "this is how a child talks to the exam")]
+fn tool(world: &Path, name: &'static str, effect: Effect, kind: Kind) -> stepfold_tools::ToolBuilder {
+    let world = world.to_owned();
+    let call = move |context: ToolContext| {
+        let world = world.clone();
+        async move {
+            println!("\nexam: calls {name}");
+            if kind == Kind::Slow {
+                let read = || std::io::stdin().read_line(&mut String::new());
+                let read = tokio::task::spawn_blocking(read).await;
+                read.map_err(ToolError::fatal)?.map_err(ToolError::fatal)?;
+            }
+            let file = OpenOptions::new().create(true).append(true).open(&world);
+            let line = format!("{}\n", context.idempotency_key());
+            file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(ToolError::fatal)?;
+            Ok::<_, ToolError>("done")
+        }
+    };
+    Tool::new(name, "Has an effect.", call).effect(effect)
+}
+
+/// Says what the message of the user says, in the notation of transcripts.
+struct Says;
+
+impl ChatModel for Says {
+    fn id(&self) -> &'static str {
+        "exam/says"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let said = request.messages.iter().find(|message| message.role() == Role::User);
+        let script = said.map(|message| message.text().into_owned()).unwrap_or_default();
+        match Script::parse(&script) {
+            Ok(script) => script.respond(request),
+            Err(error) => {
+                let error = ModelError::new(ModelErrorKind::Refused, error.to_string());
+                ReplyStream::new(futures_util::stream::iter([Err(error)]))
+            }
+        }
+    }
+}
