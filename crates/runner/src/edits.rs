@@ -10,7 +10,7 @@ use std::time::Duration;
 use backon::Retryable;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use stepfold_agent_loop::{Answer, Edit, EditError, Event as LoopEvent, FeedError, RunEvent};
+use stepfold_agent_loop::{Answer, Edit, EditError, Event as LoopEvent, FeedError, Need, RunEvent};
 use stepfold_session_scopes::{
     AppendClaim, AppendEvent, Author, CommittedEvent, ErrorKind, Event, EventId, EventKind, EventRange,
     GetSession, InvocationId, Session, SessionError, SessionStore, TakeOver, Timestamp,
