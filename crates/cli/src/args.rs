@@ -236,6 +236,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: StateCommand,
     },
+    /// Change the result of a call.
+    Result {
+        #[command(subcommand)]
+        command: ResultCommand,
+    },
     /// Check files of agents and graphs; all faults are listed, with their lines.
     Check {
         /// The files.
@@ -356,6 +361,7 @@ impl Command {
             }
             | Command::Delete { place, .. }
             | Command::Verify { place, .. }
+            | Command::Result { command: ResultCommand::Set { place, .. } }
             | Command::State { command: StateCommand::Get { place, .. } | StateCommand::Set { place, .. } } => {
                 Some(place)
             }
@@ -380,13 +386,34 @@ pub(crate) enum StateCommand {
         /// The key.
         key: Option<String>,
     },
-    /// Write values, by the handlers of their keys.
+    /// Write values, by the handlers of their keys: between runs, or into one that is paused.
     Set {
         #[command(flatten)]
         place: Place,
+        /// Replace the values, whatever the handlers are.
+        #[arg(long)]
+        replace: bool,
         /// What to write, as KEY=JSON; text that is not JSON is a string.
         #[arg(required = true, value_name = "KEY=VALUE")]
         values: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ResultCommand {
+    /// Replace the result of a call that has one, in a run that is paused.
+    Set {
+        #[command(flatten)]
+        place: Place,
+        /// Give an error instead of a result.
+        #[arg(long)]
+        error: bool,
+        /// The id of the call.
+        #[arg(value_name = "CALL_ID")]
+        call: String,
+        /// The result, as JSON; text that is not JSON is a string.
+        #[arg(value_name = "RESULT")]
+        result: String,
     },
 }
 

@@ -10,8 +10,8 @@ use crate::error::RunnerError;
 use crate::record::loop_event;
 use crate::turn::Turn;
 
-/// The number of events that are searched for a decision.
-const LOOKED_THROUGH: usize = 4_096;
+/// The number of events that are searched for a decision or an edit.
+pub(crate) const LOOKED_THROUGH: usize = 4_096;
 
 /// The receipt of stored decisions: their requests, author, and version.
 #[derive(Clone, Debug, PartialEq, Eq)]

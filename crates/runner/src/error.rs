@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{DecisionError, Divergence, FeedError, Outcome, RunError, StartError};
+use stepfold_agent_loop::{DecisionError, Divergence, EditError, FeedError, Outcome, RunError, StartError};
 use stepfold_session_scopes::{InvocationId, SessionError, SessionKey, Timestamp, WorkerId};
 use thiserror::Error;
 
@@ -187,6 +187,14 @@ pub enum RunnerError {
         error: Box<DecisionError>,
         /// The time of the earlier conflicting decision, if recorded.
         at: Option<Timestamp>,
+    },
+    /// An edit was rejected. Nothing of it was applied.
+    #[error("session {key} was not edited: {error}")]
+    Edit {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The reason.
+        error: Arc<EditError>,
     },
     /// The message is neither in the inbox nor in the record: it was withdrawn, its run could not begin, or a
     /// rewind or retention removed it.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepfold_agent_loop::{Agent, ApprovalRequest, Input, Run};
+use stepfold_agent_loop::{Agent, ApprovalRequest, Edit, Input, Run};
 use stepfold_session_scopes::{
     AppendClaim, Author, DeleteSession, Deleted, DequeueInput, EventId, EventRange, ForkSession, GetSession,
     InboxKind, InvocationId, ReadInbox, RewindSession, Session, SessionError, SessionId, SessionKey,
@@ -16,13 +16,14 @@ use crate::accept::Acceptance;
 use crate::claim::{Holder, Waited, WhenClaimed};
 use crate::compare::{Comparison, compare};
 use crate::decided::RecordedDecision;
+use crate::edits::{EditSession, RecordedEdit};
 use crate::error::RunnerError;
 use crate::history::History;
 use crate::inbox::{Kind, WaitingMessage};
 use crate::invocation::{Ended, Invocation};
 use crate::resume::Resume;
 use crate::run_as::{RunAs, RunOptions};
-use crate::runner::{Busy, Runner};
+use crate::runner::{Busy, Inner, Runner};
 use crate::slot::{Current, Job, Slot, Ticket, Waiting};
 use crate::turn::{Order, Turn};
 use crate::work::is_said_by_users;
@@ -369,6 +370,63 @@ impl SessionHandle {
         self.turn().recorded_decisions().await
     }
 
+    /// Edits the session from outside when awaited: values of the state and, where a run is paused, results of its calls.
+    /// Nothing is run.
+    ///
+    /// With an open run (it waits for decisions, was interrupted, suspended or failed, also in a
+    /// [fork](SessionHandle::fork) at such a version) the edit is an event of its record, which a replay makes again; a
+    /// call that was approved with other values is asked about again. Without one, only values can be changed. If another worker is
+    /// running in the session, [`WhenClaimed`] decides.
+    ///
+    /// Under an [idempotency key](Edit::with_idempotency_key) the same edit may be sent any number of times, by any process: it is made
+    /// once, as far as the newest 4,096 events show.
+    ///
+    /// # Errors
+    /// [`RunnerError::Edit`] with the reason; [`RunnerError::Conflict`] with both versions when the session is not at the
+    /// [expected one](EditSession::expected_version); [`RunnerError::Busy`] while the agent is running here;
+    /// [`RunnerError::Claimed`] while another worker is; [`RunnerError::AgentChanged`]; when the store fails.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
+    /// use stepfold_agent_loop::state_core::state::Schema;
+    /// use stepfold_agent_loop::{Agent, Decision, Edit};
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # async fn look() -> Result<u32, ToolError> { Ok(3) }
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let look = Tool::new("look", "Reads the bill.", look).build()?;
+    /// # let pay = Tool::new("pay", "Pays a bill.", pay).approval(Approval::Always).build()?;
+    /// # let model = Script::parse("assistant: > c1 look()\nassistant: > c2 pay()\nassistant: done")?;
+    /// let schema = Schema::builder().key::<String>("account").build()?;
+    /// let agent = Agent::builder(model).schema(schema).tools([look, pay]).build()?;
+    /// let session = Runner::builder(agent, MemoryStore::new()).build().session("ada", "s1").await?;
+    /// let waiting = session.run("pay the bill").await?;
+    ///
+    /// let edit = Edit::new().set("account", "A-1").result("c1", 5).by("ada");
+    /// let receipt = session.edit(edit).await?;
+    /// assert!(receipt.is_of_run);
+    /// let done = session.resume().decide(&*waiting.pending()[0].id, Decision::Approve).await?;
+    /// assert_eq!(done.transcript().get(2).unwrap().tool_result().unwrap().text(), "5");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    #[doc(alias("update_state", "set_state", "write"))]
+    pub fn edit(&self, edit: Edit) -> EditSession {
+        EditSession::new(self.clone(), edit)
+    }
+
+    /// The edits in the newest 4,096 events of the record, newest first, with authors and times.
+    ///
+    /// # Errors
+    /// As [`pending`](SessionHandle::pending).
+    pub async fn edits(&self) -> Result<Vec<RecordedEdit>, RunnerError> {
+        self.recorded_edits().await
+    }
+
     /// The messages in the inbox, in order of acceptance: they wait for a run that is running, waits for
     /// decisions, was interrupted or failed.
     ///
@@ -565,7 +623,7 @@ impl SessionHandle {
 
     /// Waits until no other worker is running in the session, at most as long as configured. Returns the
     /// session, and which claims may be taken over: one left by this worker or a dead one, or any.
-    async fn until_free(&self) -> Result<(Session, TakeOver), RunnerError> {
+    pub(crate) async fn until_free(&self) -> Result<(Session, TakeOver), RunnerError> {
         let (inner, mut waited) = (&self.runner.0, Waited::default());
         loop {
             let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state();
@@ -664,6 +722,14 @@ impl SessionHandle {
             true => Err(RunnerError::ShutDown { key: key(), is_accepted: false }),
             false => Ok(()),
         }
+    }
+
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.runner.0
     }
 
     pub(crate) fn busy(&self, reason: &'static str) -> RunnerError {

@@ -164,6 +164,12 @@ impl History {
                 source: Arc::new(source),
             })?;
         }
+        if event.kind.as_str() == "edited"
+            && let Some(edited) = loop_event(key, committed)?
+        {
+            edited.replace_results(&mut self.transcript);
+            self.summary.take_if(|_| edited.drops_summary());
+        }
         self.transcript.extend(event.messages.iter().skip(skipped).cloned());
         // Summarised messages may have been pruned since.
         let summary = summary(event).map(|summary| summary.of_end(self.transcript.len()));

@@ -104,6 +104,7 @@ mod complete;
 #[cfg(feature = "contract")]
 pub mod contract;
 mod decided;
+mod edits;
 mod error;
 mod follow;
 mod handle;
@@ -142,6 +143,7 @@ pub use stepfold_session_scopes as session_scopes;
 pub use crate::claim::WhenClaimed;
 pub use crate::compare::{Comparison, FirstDifference, compare};
 pub use crate::decided::{DecisionReceipt, RecordedDecision};
+pub use crate::edits::{EditReceipt, EditSession, RecordedEdit};
 pub use crate::error::RunnerError;
 pub use crate::handle::SessionHandle;
 pub use crate::hub::Seen;

@@ -96,7 +96,10 @@ pub(crate) fn session_event(
     let temp = temp_keys(&event);
     event.retain_writes(is_stored);
     let author = match &event.kind {
-        EventKind::Began { .. } | EventKind::Steered | EventKind::Decided { .. } => "user",
+        EventKind::Began { .. }
+        | EventKind::Steered
+        | EventKind::Decided { .. }
+        | EventKind::Edited { .. } => "user",
         _ => stamp.agent,
     };
     let kind = match event.name() {

@@ -60,6 +60,7 @@ impl RunnerError {
             RunnerError::Input { .. }
             | RunnerError::CannotWait { .. }
             | RunnerError::Decision { .. }
+            | RunnerError::Edit { .. }
             | RunnerError::Withdrawn { .. }
             | RunnerError::NothingToResume { .. }
             | RunnerError::InvalidId { .. }

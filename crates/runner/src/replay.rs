@@ -71,9 +71,10 @@ impl Replayed<'_> {
             event.fold(&mut self.state).map_err(|source| self.unfolded(what(), source))?;
             let there = self.state.messages().len();
             let new = summary(&committed.event).map(|summary| summary.of_end(there));
-            self.summary = match rewrite(&committed.event) {
-                Some(_) => new,
-                None => new.or_else(|| self.summary.take()),
+            let is_dropped = rewrite(&committed.event).is_some() || event.drops_summary();
+            self.summary = match is_dropped {
+                true => new,
+                false => new.or_else(|| self.summary.take()),
             };
         }
         Ok(())

@@ -23,7 +23,7 @@ use crate::kept::Kept;
 use crate::record::begins;
 use crate::run_as::RunOptions;
 use crate::runner::Inner;
-use crate::slot::{Job, Slot, Ticket};
+use crate::slot::{Job, Known, Slot, Ticket};
 use crate::work::Work;
 
 /// The task of an invocation.
@@ -210,6 +210,16 @@ impl Turn {
         // Code that uses the values reports those that do not match the schema.
         history.kept = Kept::read(&session, &self.runner.schema).ok();
         Ok((Arc::new(history), session))
+    }
+
+    /// Reads the changes of the session for its worker.
+    pub(crate) async fn read_known(&self, known: &mut Known) -> Result<Read, RunnerError> {
+        let (history, left) = (known.history.take(), known.left());
+        let read = self.read_since(history, left).await?;
+        // Another worker continued it, or created it anew.
+        known.stopped.take_if(|left| !left.is_last_of(&read.0));
+        known.history = Some(Arc::clone(&read.0));
+        Ok(read)
     }
 
     /// The session with changes since `known`; `None` if it has to be read from its beginning.

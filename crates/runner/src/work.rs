@@ -80,10 +80,10 @@ struct Found {
 }
 
 /// A run that has not ended, its invocation, and the number of its stored events.
-struct Stopped {
-    run: Run,
-    invocation: InvocationId,
-    place: u64,
+pub(crate) struct Stopped {
+    pub(crate) run: Run,
+    pub(crate) invocation: InvocationId,
+    pub(crate) place: u64,
     /// The versions of the run's values, if known.
     seen: Option<SeenVersions>,
     /// The `temp:` keys that it has written and whose values are lost.
@@ -292,7 +292,7 @@ impl<'a> Work<'a> {
 
     fn look_at_last_run(&self, read: &Read) -> Result<(Option<Stopped>, Last), RunnerError> {
         let with_changed_agent = self.with_changed_agent || self.wants == Wants::Abandon;
-        match self.last_run(read, with_changed_agent) {
+        match self.turn.last_run(&self.known, read, with_changed_agent) {
             // This agent cannot read the record. A run that begins and is immediately cancelled follows, and
             // repairs what it left open.
             Err(RunnerError::Recover { .. }) if self.wants == Wants::Abandon => Ok((None, Last::Unreadable)),
@@ -664,9 +664,8 @@ impl<'a> Work<'a> {
     async fn catch_up(&mut self) -> Result<Read, RunnerError> {
         let mail = &self.turn.slot.mail;
         let mark = mail.mark();
-        let known = self.known.history.take();
-        let life = known.as_ref().and_then(|history| history.life.clone());
-        let (history, session) = self.turn.read_since(known, self.known.left()).await?;
+        let life = self.known.history.as_ref().and_then(|history| history.life.clone());
+        let (history, session) = self.turn.read_known(&mut self.known).await?;
         if life.is_some_and(|life| life != session.life) {
             mail.forget();
         }
@@ -681,9 +680,6 @@ impl<'a> Work<'a> {
             }
         }
         self.taker = history.taker(self.ticket.current.invocation.id()).or(self.taker.take());
-        // Another worker continued it, or created it anew.
-        self.known.stopped.take_if(|left| !left.is_last_of(&history));
-        self.known.history = Some(Arc::clone(&history));
         Ok((history, session))
     }
 
@@ -712,32 +708,6 @@ impl<'a> Work<'a> {
         let state = history.state(session, &self.turn.runner.schema)?;
         let run = history.last_run(agent, state, key)?.ok_or_else(|| self.nothing_to_resume())?;
         run.resume().await.map(Arc::new).map_err(|error| self.run_failed(error))
-    }
-
-    /// The last run, if it has not ended.
-    fn last_run(
-        &self,
-        (history, session): &Read,
-        with_changed_agent: bool,
-    ) -> Result<Option<Stopped>, RunnerError> {
-        let Some(last) = history.last.as_ref().filter(|_| !history.has_ended()) else { return Ok(None) };
-        let changes = history.changes(&self.turn.runner.agent);
-        if !changes.is_empty() && !with_changed_agent {
-            return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
-        }
-        // It stays cached: a refused caller must not cost the next one its `temp:` values.
-        let (run, seen, missing_temp) = if let Some(left) = &self.known.stopped {
-            // Other sessions may have written to shared scopes since.
-            let seen = left.seen.filter(|seen| history.kept.as_ref().map(Kept::seen) == Some(*seen));
-            (Some((*left.run).clone()), seen, BTreeSet::new())
-        } else {
-            let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
-            let state = history.state(session, &self.turn.runner.schema)?;
-            (history.last_run(agent, state, key)?, None, temp_keys_of(&last.events))
-        };
-        let run = run.filter(|run| run.exit().is_none());
-        let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
-        Ok(run.map(|run| Stopped { run, invocation, place, seen, missing_temp }))
     }
 
     /// Runs, with every commit stored before anything else happens, as long as the claim is held.
@@ -897,6 +867,35 @@ impl<'a> Work<'a> {
                 RunnerError::Run { key: Box::new(key.clone()), source }
             }
         }
+    }
+}
+
+impl Turn {
+    /// The last run, if it has not ended.
+    pub(crate) fn last_run(
+        &self,
+        known: &Known,
+        (history, session): &Read,
+        with_changed_agent: bool,
+    ) -> Result<Option<Stopped>, RunnerError> {
+        let Some(last) = history.last.as_ref().filter(|_| !history.has_ended()) else { return Ok(None) };
+        let changes = history.changes(&self.runner.agent);
+        if !changes.is_empty() && !with_changed_agent {
+            return Err(RunnerError::AgentChanged { key: Box::new(self.slot.key.clone()), changes });
+        }
+        // It stays cached: a refused caller must not cost the next one its `temp:` values.
+        let (run, seen, missing_temp) = if let Some(left) = &known.stopped {
+            // Other sessions may have written to shared scopes since.
+            let seen = left.seen.filter(|seen| history.kept.as_ref().map(Kept::seen) == Some(*seen));
+            (Some((*left.run).clone()), seen, BTreeSet::new())
+        } else {
+            let (agent, key) = (&self.runner.agent, &self.slot.key);
+            let state = history.state(session, &self.runner.schema)?;
+            (history.last_run(agent, state, key)?, None, temp_keys_of(&last.events))
+        };
+        let run = run.filter(|run| run.exit().is_none());
+        let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
+        Ok(run.map(|run| Stopped { run, invocation, place, seen, missing_temp }))
     }
 }
 

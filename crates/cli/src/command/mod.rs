@@ -23,7 +23,7 @@ mod work;
 use crate::agent_file::form::Form;
 use crate::agent_file::graph_form::GraphForm;
 use crate::agent_file::json_schema;
-use crate::args::{Args, Command, FileKind, LabelCommand, StateCommand};
+use crate::args::{Args, Command, FileKind, LabelCommand, ResultCommand, StateCommand};
 use crate::error::Ending;
 use crate::show;
 
@@ -72,8 +72,11 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::State { command: StateCommand::Get { place, key } } => {
             state::get(place, key.as_deref(), json).await
         }
-        Command::State { command: StateCommand::Set { place, values } } => {
-            state::set(place, values, json).await
+        Command::State { command: StateCommand::Set { place, replace, values } } => {
+            state::set(place, values, *replace, json).await
+        }
+        Command::Result { command: ResultCommand::Set { place, error, call, result } } => {
+            state::set_result(place, call, result, *error, json).await
         }
         Command::Check { agents } => Ok(check::check(agents, json)),
         Command::Resources { agent, read, arguments } => {

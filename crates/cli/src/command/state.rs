@@ -1,15 +1,13 @@
-//! `stepfold state get` and `state set`: the state of a session, from outside of a run.
+//! `stepfold state get`, `state set` and `result set`: a session, read and edited from outside of a run.
 
 use serde_json::{Value, json};
-use stepfold::agent_loop::{Ids as _, RandomIds};
-use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
-use stepfold::session_scopes::{
-    AppendClaim, AppendEvent, Author, Event, EventId, EventKind, EventRange, GetSession, InvocationId, Scope,
-    SessionStore as _, TakeOver,
-};
-use stepfold::state_core::state::{Delta, MESSAGES};
+use stepfold::agent_loop::Edit;
+use stepfold::runner::RunnerError;
+use stepfold::session_scopes::{EventRange, Scope};
+use stepfold::state_core::chat::ToolContent;
+use stepfold::state_core::state::MESSAGES;
 
-use crate::args::Place;
+use crate::args::{Place, WhenBusy};
 use crate::desk::{Desk, values};
 use crate::error::{Ending, Misuse};
 use crate::migrate::{Fit, fit};
@@ -72,47 +70,57 @@ fn seen(desk: &Desk, key: &str, stored: Value, fit: Fit) -> Option<Value> {
     }
 }
 
-pub(super) async fn set(place: &Place, pairs: &[String], json: bool) -> anyhow::Result<Ending> {
+/// Writes values, between runs or into a run that is paused.
+pub(super) async fn set(
+    place: &Place,
+    pairs: &[String],
+    is_replaced: bool,
+    json: bool,
+) -> anyhow::Result<Ending> {
     let values = values(pairs)?;
-    let desk = Desk::to_write(place)?;
-    let session = desk.session().await?;
-    let schema = desk.runner.schema();
-    let mut delta = Delta::new();
+    let mut edit = Edit::new();
     for (key, value) in values.as_object().into_iter().flatten() {
         if Scope::of(key) == Scope::Temp {
             return Err(
                 Misuse(format!("`{key}` is of one run and never stored; use `run --set` for it")).into()
             );
         }
-        delta.push(
-            schema.schema().write(key.as_str(), value.clone()).map_err(|error| Misuse(error.to_string()))?,
-        );
+        edit = match is_replaced {
+            true => edit.set(key, value.clone()),
+            false => edit.merge(key, value.clone()),
+        };
     }
-    // A write between the steps of a run would be one that the run does not know of.
-    let get = GetSession::new(session.key().clone()).events(EventRange::Last(1)).without_state();
-    let stored = desk.runner.store().get(get.now(SystemClock.now())).await?;
-    if let Some(claim) = desk.runner.other_worker(&stored) {
-        let (key, owner) = (session.key(), &claim.owner);
-        anyhow::bail!("session {key} is claimed by {owner} until at least {}; wait for it", claim.expires);
-    }
-    let take_over = stored.claim.as_ref().map_or(TakeOver::Never, |claim| TakeOver::Token(claim.token));
-    if stored.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
-        let words = "a run of the session has not ended; bring it to its end with `stepfold resume`, or give it up \
-                     with `stepfold resume --abandon`";
-        return Err(Misuse(words.to_owned()).into());
-    }
-    let version = stored.version;
-    let name = RandomIds.next();
-    let event = Event::new(
-        EventId::new(format!("{name}.0"))?,
-        InvocationId::new(name)?,
-        Author::new("user")?,
-        SystemClock.now(),
-    );
-    let event = event.with_kind(EventKind::new("state")).with_delta(delta);
-    let append = AppendEvent::new(session.key().clone(), version, event, schema);
-    let append = append.with_claim(AppendClaim::Once { take_over });
-    let receipt = desk.runner.store().append(append).await?;
+    make(place, edit, json).await
+}
+
+/// Replaces the result of a call of a run that is paused.
+pub(super) async fn set_result(
+    place: &Place,
+    call: &str,
+    result: &str,
+    is_error: bool,
+    json: bool,
+) -> anyhow::Result<Ending> {
+    let edit = match is_error {
+        true => Edit::new().result_with(call, ToolContent::Error(result.to_owned())),
+        false => {
+            Edit::new().result(call, serde_json::from_str(result).unwrap_or_else(|_| Value::from(result)))
+        }
+    };
+    make(place, edit, json).await
+}
+
+async fn make(place: &Place, edit: Edit, json: bool) -> anyhow::Result<Ending> {
+    let desk = Desk::to_change(place, WhenBusy::Refuse)?;
+    let session = desk.session().await?;
+    let receipt = match session.edit(edit.by(&*desk.user)).await {
+        Ok(receipt) => receipt,
+        Err(RunnerError::Edit { error, .. }) => return Err(Misuse(error.to_string()).into()),
+        Err(RunnerError::Claimed { key, owner, expires, .. }) => {
+            anyhow::bail!("session {key} is claimed by {owner} until at least {expires}; wait for it")
+        }
+        Err(error) => return Err(error.into()),
+    };
     let id = session.key().id.as_str();
     show::line(if json {
         json!({"session": id, "version": receipt.version}).to_string()

@@ -33,6 +33,12 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
             let words = decisions.iter().map(|(id, decided)| decision(id, decided));
             vec![words.collect::<Vec<_>>().join(", ")]
         }
+        EventKind::Edited { results, by, .. } => {
+            let who = by.as_ref().map(|by| format!("by {by}"));
+            let results =
+                results.iter().flat_map(|result| self::said(&[Message::tool(result.clone()).into()]));
+            who.into_iter().chain(results).collect()
+        }
         EventKind::Started { places } if !stage.is_empty() => {
             vec![format!("starts {}", labels(stage, places))]
         }

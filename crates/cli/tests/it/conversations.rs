@@ -170,9 +170,9 @@ fn an_approval_pauses_and_another_process_decides() {
         "#]],
     );
     room.check(
-        "state set a.toml note=x",
+        "result set a.toml p1 x",
         expect![[r#"
-            | error: a run of the session has not ended; bring it to its end with `stepfold resume`, or give it up with `stepfold resume --abandon`
+            | error: invalid edit of the result of call `p1`: it waits for a decision; decide about it
             exit 2
         "#]],
     );

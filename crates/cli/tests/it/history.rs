@@ -297,6 +297,21 @@ fn a_replay_finds_where_a_changed_agent_goes_another_way() {
     assert!(said.contains("differs at $.kind.began.instructions") && said.ends_with("exit 1\n"), "{said}");
 }
 
+/// A fork in the middle of a run is edited, and goes on with what it was given.
+#[test]
+fn a_paused_run_is_edited_and_goes_on() {
+    let room = room();
+    room.say("fork a.toml --session s1 --at 4 --to f1", "");
+    room.check("state set a.toml --session f1 topic=markets", expect![[r#""#]]);
+    room.check("state set a.toml --session f1 --replace seen=[7]", expect![[r#""#]]);
+    room.check("result set a.toml --session f1 c1 100", expect![[r#""#]]);
+    room.check("result set a.toml --session f1 --error c9 'no such number'", expect![[r#""#]]);
+    room.say("resume a.toml --session f1", "");
+    room.check("inspect a.toml --session f1", expect![[r#""#]]);
+    room.check("replay a.toml --session f1", expect![[r#""#]]);
+    room.check("result set a.toml --session f1 c1 1", expect![[r#""#]]);
+}
+
 #[test]
 fn state_is_written_between_runs_by_its_handlers() {
     let room = room();

@@ -22,6 +22,7 @@ mod closing;
 mod crash;
 mod cut_off;
 mod decisions;
+mod edits;
 mod exam;
 mod failing;
 mod finished_work;

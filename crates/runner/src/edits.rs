@@ -1,0 +1,318 @@
+//! Edits of a session from outside: of a paused run, or of the values between runs.
+//!
+//! An edit is one append, with a claim for just that: so it is made whole or not at all, and a client that does not know
+//! which sends it again under its key.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::Retryable;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use stepfold_agent_loop::{Answer, Edit, EditError, Event as LoopEvent, FeedError, Need, RunEvent};
+use stepfold_session_scopes::{
+    AppendClaim, AppendEvent, Author, CommittedEvent, ErrorKind, Event, EventId, EventKind, EventRange,
+    GetSession, InvocationId, Session, SessionError, SessionStore, TakeOver, Timestamp,
+};
+
+use crate::decided::LOOKED_THROUGH;
+use crate::error::RunnerError;
+use crate::handle::SessionHandle;
+use crate::journal::pauses;
+use crate::record::{Stamp, is_unfinished, loop_event, session_event};
+use crate::slot::{Known, Left};
+use crate::work::Stopped;
+
+/// The kind of an event that writes values between runs, and its metadata entry with what is known of the edit.
+const STATE: &str = "state";
+const EDIT: &str = "edit";
+
+/// The receipt of a stored edit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EditReceipt {
+    /// The version of the session with the edit.
+    pub version: u64,
+    /// The author of the edit, if known.
+    pub by: Option<String>,
+    /// Whether a run was open: the edit is an event of its record.
+    pub is_of_run: bool,
+}
+
+/// An edit in the record of a session.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RecordedEdit {
+    /// The edit.
+    pub edit: Edit,
+    /// The version of the session with the edit.
+    pub version: u64,
+    /// The time of storage.
+    pub at: Timestamp,
+}
+
+/// Edits a session when awaited. See [`SessionHandle::edit`].
+#[must_use = "nothing is edited until it is awaited"]
+#[derive(Debug)]
+pub struct EditSession {
+    session: SessionHandle,
+    edit: Edit,
+    expected_version: Option<u64>,
+    with_changed_agent: bool,
+}
+
+impl EditSession {
+    pub(crate) fn new(session: SessionHandle, edit: Edit) -> Self {
+        EditSession { session, edit, expected_version: None, with_changed_agent: false }
+    }
+
+    /// Makes the edit only at this version of the session, such as the one that a person was shown.
+    pub fn expected_version(mut self, version: u64) -> Self {
+        self.expected_version = Some(version);
+        self
+    }
+
+    /// Forces the edit with an agent that changed since the run began.
+    pub fn with_changed_agent(mut self) -> Self {
+        self.with_changed_agent = true;
+        self
+    }
+}
+
+impl IntoFuture for EditSession {
+    type Output = Result<EditReceipt, RunnerError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.session.clone().apply(self).await })
+    }
+}
+
+/// What is known of an edit between runs, beside its writes.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct About {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<String>,
+}
+
+/// The event that an edit appends.
+struct Made {
+    event: Event,
+    /// That of the open run, and the run.
+    of_run: Option<(LoopEvent, Box<Stopped>)>,
+    version: u64,
+}
+
+impl Made {
+    /// Whether the run goes on without anybody deciding about it.
+    fn leaves_work(&self) -> bool {
+        self.of_run.as_ref().is_some_and(|(_, stopped)| !matches!(stopped.run.decide(), Need::Approval))
+    }
+}
+
+impl SessionHandle {
+    async fn apply(&self, request: EditSession) -> Result<EditReceipt, RunnerError> {
+        let EditSession { edit, expected_version, with_changed_agent, .. } = request;
+        self.check_open()?;
+        let gate = Arc::clone(&self.slot().gate);
+        let Ok(mut known) = gate.try_lock() else { return Err(self.busy("an invocation is running")) };
+        loop {
+            let (session, take_over) = self.until_free().await?;
+            if let Some(receipt) = self.made_before(&edit).await? {
+                return Ok(receipt);
+            }
+            if let Some(expected) = expected_version.filter(|expected| *expected != session.version) {
+                return Err(self.failed(SessionError::Conflict {
+                    key: Box::new(session.key),
+                    expected,
+                    actual: session.version,
+                }));
+            }
+            let made = self.make(&mut known, &edit, with_changed_agent).await?;
+            if expected_version.is_some_and(|expected| expected != made.version) {
+                continue;
+            }
+            match self.append(&made, take_over).await {
+                Ok(version) => {
+                    let (by, is_of_run) = (edit.by.clone(), made.of_run.is_some());
+                    self.edited(&mut known, made.of_run, version).await;
+                    return Ok(EditReceipt { version, by, is_of_run });
+                }
+                // Another worker was faster, perhaps with the same edit.
+                Err(error) if error.kind() == ErrorKind::Conflict => known.stopped = None,
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    async fn append(&self, made: &Made, take_over: TakeOver) -> Result<u64, SessionError> {
+        let (inner, key) = (self.inner(), self.key().clone());
+        let request = AppendEvent::new(key, made.version, made.event.clone(), &inner.schema);
+        let owner = inner.claims.worker.clone();
+        let request = request.with_claim(match made.leaves_work() {
+            // A claim that has expired is the sign of a run that has to go on: see `Runner::recover`.
+            true => AppendClaim::Take { owner, duration: Duration::ZERO, take_over },
+            false => AppendClaim::Once { take_over },
+        });
+        let append = || inner.store.append(request.clone());
+        let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
+        appended.map(|receipt| receipt.version)
+    }
+
+    /// The event of an edit on the session as it is.
+    async fn make(
+        &self,
+        known: &mut Known,
+        edit: &Edit,
+        with_changed_agent: bool,
+    ) -> Result<Made, RunnerError> {
+        // Values that do not fit the schema any more can be replaced: so none is read where no run is open.
+        let newest = self.newest_event().await?;
+        let is_open = newest.events.last().is_some_and(|newest| is_unfinished(&newest.event));
+        if is_open {
+            let read = self.turn().read_known(known).await?;
+            return match self.turn().last_run(known, &read, with_changed_agent)? {
+                Some(stopped) => self.make_in_run(edit, stopped, read.0.version),
+                None => Err(self.refused(EditError::Ending)),
+            };
+        }
+        self.make_between_runs(edit, newest.version)
+    }
+
+    fn make_in_run(&self, edit: &Edit, stopped: Stopped, version: u64) -> Result<Made, RunnerError> {
+        let (inner, failed) = (self.inner(), |error| self.failed(error));
+        let run = &stopped.run;
+        let event = run.feed(Answer::Edit(edit.clone()), run.elapsed()).map_err(|error| match error {
+            FeedError::Edit(error) => self.refused(error),
+            _ => self.refused(EditError::Ending),
+        })?;
+        let attempt = inner.ids.next();
+        let stamp = Stamp {
+            invocation: &stopped.invocation,
+            place: stopped.place,
+            attempt: Some(&attempt),
+            agent: inner.agent.name(),
+            at: inner.clock.now(),
+        };
+        let stored = session_event(event.clone(), &stamp, Vec::new()).map_err(failed)?;
+        Ok(Made { event: stored, of_run: Some((event, Box::new(stopped))), version })
+    }
+
+    fn make_between_runs(&self, edit: &Edit, version: u64) -> Result<Made, RunnerError> {
+        let (inner, failed) = (self.inner(), |error| self.failed(error));
+        if let Some((id, _)) = edit.results.first() {
+            return Err(self.refused(EditError::NoOpenRun { id: id.clone() }));
+        }
+        if edit.is_empty() {
+            return Err(self.refused(EditError::Empty));
+        }
+        let delta = edit.delta(inner.schema.schema()).map_err(|error| self.refused(error))?;
+        let name = inner.ids.next();
+        let event = Event::new(
+            EventId::new(format!("{name}.0")).map_err(failed)?,
+            InvocationId::new(name).map_err(failed)?,
+            Author::new("user").map_err(failed)?,
+            inner.clock.now(),
+        );
+        let mut event = event.with_kind(EventKind::new(STATE)).with_delta(delta);
+        let about = About { by: edit.by.clone(), idempotency_key: edit.idempotency_key.clone() };
+        if let (true, Ok(about)) =
+            (edit.by.is_some() || about.idempotency_key.is_some(), serde_json::to_value(about))
+        {
+            event = event.with_metadata(EDIT, about);
+        }
+        Ok(Made { event, of_run: None, version })
+    }
+
+    /// Tells of a stored edit; a paused run that this process keeps has it as well.
+    async fn edited(&self, known: &mut Known, of_run: Option<(LoopEvent, Box<Stopped>)>, version: u64) {
+        let (inner, key) = (self.inner(), self.key());
+        inner.changes.tell(key, version, false);
+        let Some((event, stopped)) = of_run else { return };
+        let Stopped { mut run, .. } = *stopped;
+        // A run that was restored from the record lacks its `temp:` values, which is told when it is restored again.
+        let is_kept = known.stopped.take().is_some();
+        if is_kept && run.commit(event.clone()).is_ok() {
+            let life = known.history.as_ref().and_then(|history| history.life.clone());
+            known.stopped = Some(Left::new(run, version, life, None));
+        }
+        let told = RunEvent::Committed(Box::new(event));
+        for mut observer in inner.observers.of(key) {
+            // The edit is stored, whatever an observer makes of it.
+            let _ = observer.observe_boxed(&told).await;
+        }
+    }
+
+    /// The receipt of the same edit under the same key, if it was made before.
+    async fn made_before(&self, edit: &Edit) -> Result<Option<EditReceipt>, RunnerError> {
+        let Some(idempotency_key) = &edit.idempotency_key else { return Ok(None) };
+        let mut events = 64;
+        loop {
+            let session = self.newest_events(events).await?;
+            for committed in newest_first(&session) {
+                let Some(recorded) = self.recorded(committed)? else { continue };
+                if recorded.edit.idempotency_key.as_ref() != Some(idempotency_key) {
+                    continue;
+                }
+                if !edit.is_same(&recorded.edit, self.inner().schema.schema()) {
+                    let idempotency_key = idempotency_key.clone();
+                    return Err(self.refused(EditError::KeyReused { idempotency_key }));
+                }
+                let is_of_run = committed.event.kind.as_str() != STATE;
+                let (version, by) = (recorded.version, recorded.edit.by);
+                return Ok(Some(EditReceipt { version, by, is_of_run }));
+            }
+            if session.events.len() < events || events >= LOOKED_THROUGH {
+                return Ok(None);
+            }
+            events *= 8;
+        }
+    }
+
+    /// The edits of the newest events, newest first.
+    pub(crate) async fn recorded_edits(&self) -> Result<Vec<RecordedEdit>, RunnerError> {
+        let session = self.newest_events(LOOKED_THROUGH).await?;
+        let events = newest_first(&session).into_iter();
+        events.filter_map(|committed| self.recorded(committed).transpose()).collect()
+    }
+
+    /// The edit that an event stores, if it does.
+    fn recorded(&self, committed: &CommittedEvent) -> Result<Option<RecordedEdit>, RunnerError> {
+        let (event, version) = (&committed.event, committed.version);
+        let edit = match event.kind.as_str() {
+            "edited" => loop_event(self.key(), committed)?.as_ref().and_then(Edit::of),
+            STATE if event.record.is_none() => {
+                let about = event.metadata.get(EDIT).cloned().map(serde_json::from_value::<About>);
+                let about = about.and_then(Result::ok).unwrap_or_default();
+                let mut edit = Edit::of_writes(&event.actions.delta);
+                (edit.by, edit.idempotency_key) = (about.by, about.idempotency_key);
+                Some(edit)
+            }
+            _ => None,
+        };
+        Ok(edit.map(|edit| RecordedEdit { edit, version, at: event.at }))
+    }
+
+    async fn newest_event(&self) -> Result<Session, RunnerError> {
+        self.newest_events(1).await
+    }
+
+    async fn newest_events(&self, events: usize) -> Result<Session, RunnerError> {
+        let get = GetSession::new(self.key().clone()).events(EventRange::Last(events)).without_state();
+        self.inner().store.get(get).await.map_err(|error| self.failed(error))
+    }
+
+    fn refused(&self, error: EditError) -> RunnerError {
+        RunnerError::Edit { key: Box::new(self.key().clone()), error: Arc::new(error) }
+    }
+}
+
+fn newest_first(session: &Session) -> Vec<&CommittedEvent> {
+    let mut events: Vec<_> = session.visible_events().collect();
+    events.reverse();
+    events
+}
