@@ -56,24 +56,3 @@ async fn main() -> Result<(), Box<dyn Error>> {
         _ => over_sqlite(&file).await,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    /// The lines of a part of this file between its marks.
-    fn part(name: &str) -> Vec<&'static str> {
-        let from = include_str!("many_machines.rs").split_once(&format!("async fn {name}(")).unwrap().1;
-        let part = from.split_once("// begin\n").unwrap().1.split_once("// end").unwrap().0;
-        part.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
-    }
-
-    #[test]
-    fn five_lines_change() {
-        let (before, after) = (part("over_sqlite"), part("over_restate"));
-        let before: HashSet<&str> = before.into_iter().collect();
-        let changed = after.iter().filter(|line| !before.contains(*line)).count();
-        // And two imports.
-        assert!(changed + 2 <= 5, "{changed} lines and two imports");
-    }
-}

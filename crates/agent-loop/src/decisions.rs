@@ -135,7 +135,7 @@ pub enum DecisionError {
         /// The id of the request.
         id: String,
         /// The decision that it has.
-        decision: Decision,
+        decision: Box<Decision>,
         /// Who made it, if that was recorded.
         by: Option<String>,
     },

@@ -1,4 +1,4 @@
-//! Edits: what somebody outside changes in a run that is paused, and why it may be refused.
+//! Edits: changes of a paused run from outside, and why it may be refused.
 //!
 //! What would surprise a reader: an edit is an input of the run, as a decision is. It is an event of its record, and a
 //! replay makes it again.

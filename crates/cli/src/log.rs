@@ -15,7 +15,8 @@ pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard
     let filter = asked.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {
         match verbose {
             // An export that failed is told at the end, in words. An agent file shows whether there are tools.
-            0 | 1 => "warn,opentelemetry_sdk=off,stepfold_agent_loop::agent=error",
+            // What fails with an MCP server is an error of ours.
+            0 | 1 => "warn,opentelemetry_sdk=off,rmcp=off,stepfold_agent_loop::agent=error",
             2 => "warn,stepfold=info",
             3 => "info,stepfold=debug",
             _ => "trace",

@@ -27,7 +27,7 @@ pub(crate) fn without_oauth(challenge: &str) -> String {
 
 /// Why there is no authorization.
 pub(crate) enum Denied {
-    /// Nobody can be asked here; what a user may do.
+    /// No user can be asked here; names what a user may do.
     NobodyAsked(String),
     /// It failed.
     Failed(String),

@@ -579,7 +579,7 @@ impl Server {
         }
     }
 
-    /// Has the user sign in for a call. Where nobody can be asked, the run asks, and goes on in whatever process.
+    /// Has the user sign in for a call. Where no user can be asked, the run asks, and goes on in whatever process.
     async fn authorize_call(
         &self,
         challenge: &str,

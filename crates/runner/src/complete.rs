@@ -91,7 +91,7 @@ impl Runner {
     }
 }
 
-/// What becomes of an outcome in the state that a session is in.
+/// Whether a session waits for an outcome.
 enum Awaited {
     /// This request waits for it.
     By(Box<ApprovalRequest>),
@@ -193,7 +193,7 @@ pub(crate) fn expired(run: &Run, now: Timestamp) -> Decisions {
     due.map(|request| (request.id, Decision::Expire)).collect::<Vec<_>>().into()
 }
 
-/// Rejects decisions about requests whose deadlines have passed, even if nobody has noticed yet.
+/// Rejects decisions about requests whose deadlines have passed, even if no worker has noticed yet.
 pub(crate) fn check_in_time(run: &Run, decisions: &Decisions, now: Timestamp) -> Result<(), DecisionError> {
     let is_decided = |id: &str| decisions.decisions.iter().any(|(decided, _)| decided == id);
     if decisions.is_empty() || run.next_deadline().is_none_or(|next| Timestamp::from(next) > now) {

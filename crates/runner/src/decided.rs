@@ -57,7 +57,11 @@ fn met(new: &Decisions, kind: &EventKind, version: u64) -> Option<Result<Decisio
     }
     let (id, decision) =
         decisions.iter().find(|(id, _)| new.decisions.iter().any(|(other, _)| other == id))?;
-    Some(Err(DecisionError::AlreadyDecided { id: id.clone(), decision: decision.clone(), by: by.clone() }))
+    Some(Err(DecisionError::AlreadyDecided {
+        id: id.clone(),
+        decision: Box::new(decision.clone()),
+        by: by.clone(),
+    }))
 }
 
 fn receipt(requests: impl Iterator<Item = String>, by: Option<String>, version: u64) -> DecisionReceipt {

@@ -64,7 +64,7 @@ impl Later {
         Later { context, request: InputRequest::new(label, message), token, deadline: None }
     }
 
-    /// The token: whoever knows the outcome delivers it under this, once. It is the idempotency key of the call with the
+    /// The token under which the outcome is delivered, once. It is the idempotency key of the call with the
     /// label, so it is the same when the call runs again after a crash, and not a secret.
     pub fn token(&self) -> &str {
         &self.token
@@ -174,7 +174,7 @@ impl ToolContext {
         Later::new(self.clone(), label.into())
     }
 
-    /// Waits until this time (a durable timer): the run is suspended, and no process has to stay. Whoever knows the
+    /// Waits until this time (a durable timer): the run is suspended, and no process has to stay. A caller with the
     /// [token](Later::token) of the label may end it early. If the tool runs again, the time that was stored first counts.
     ///
     /// # Errors

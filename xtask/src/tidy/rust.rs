@@ -20,7 +20,9 @@ const SLEEP_ALLOWED: &str = "// tidy: allow sleep, because ";
 const WORLDLY: &[&str] = &[
     "crates/agent-loop/src/ports.rs",
     "crates/mcp/src/process.rs",
+    "crates/restate/",
     "crates/runner/",
+    "crates/server/src/http/",
     "crates/providers/",
     "crates/cli/",
     "crates/tools-macros/",

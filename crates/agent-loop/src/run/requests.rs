@@ -275,7 +275,11 @@ impl Run {
     fn not_pending(&self, id: &str, pending: &[ApprovalRequest]) -> DecisionError {
         let id = id.to_owned();
         if let Some(Settled { decision, by, .. }) = self.decided.get(&id) {
-            return DecisionError::AlreadyDecided { id, decision: decision.clone(), by: by.clone() };
+            return DecisionError::AlreadyDecided {
+                id,
+                decision: Box::new(decision.clone()),
+                by: by.clone(),
+            };
         }
         let pending = pending.iter().map(|request| request.id.as_str()).collect();
         DecisionError::NotPending { id, pending }

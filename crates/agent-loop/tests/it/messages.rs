@@ -95,7 +95,7 @@ fn decision_errors() -> Vec<DecisionError> {
     let id = || "c1".to_owned();
     vec![
         not_pending(),
-        DecisionError::AlreadyDecided { id: id(), decision: Decision::Approve, by: None },
+        DecisionError::AlreadyDecided { id: id(), decision: Box::new(Decision::Approve), by: None },
         DecisionError::InvalidArguments {
             id: id(),
             faults: "expected integer, found string at $.n".to_owned(),

@@ -113,7 +113,8 @@ pub(super) async fn set_result(
 async fn make(place: &Place, edit: Edit, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::to_change(place, WhenBusy::Refuse)?;
     let session = desk.session().await?;
-    let receipt = match session.edit(edit.by(&*desk.user)).await {
+    // No model is asked here, so the agent is there without its model; who resumes the run has to have its agent.
+    let receipt = match session.edit(edit.by(&*desk.user)).with_changed_agent().await {
         Ok(receipt) => receipt,
         Err(RunnerError::Edit { error, .. }) => return Err(Misuse(error.to_string()).into()),
         Err(RunnerError::Claimed { key, owner, expires, .. }) => {

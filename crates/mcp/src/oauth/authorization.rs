@@ -68,7 +68,7 @@ impl Authorization {
         self.client(http::client(TIMEOUT)?).await.map(drop)
     }
 
-    /// Has the user sign in for what the server has asked for, unless somebody did since the request was sent.
+    /// Has the user sign in for what the server has asked for, unless a user did since the request was sent.
     pub(crate) async fn authorize(&self, challenge: &str, seen: u64) -> Result<(), Denied> {
         let _asking = self.asking.lock().await;
         if self.sign_ins() != seen {

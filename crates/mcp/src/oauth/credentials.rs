@@ -1,4 +1,4 @@
-//! What a sign-in gave, and where it is kept: secrets, which are shown to nobody.
+//! What a sign-in gave, and where it is kept: secrets, which are never shown.
 
 use std::any::Any;
 use std::error::Error;
@@ -111,7 +111,7 @@ impl fmt::Debug for Credentials {
 /// Where the credentials of a user at one server are kept. It is implemented by programs, and called before each request and
 /// after each sign-in and refresh.
 pub trait CredentialStore: Send + Sync {
-    /// The credentials; none if nobody is signed in.
+    /// The credentials; none before a sign-in.
     ///
     /// # Errors
     /// Why they cannot be read.

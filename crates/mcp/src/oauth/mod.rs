@@ -17,7 +17,7 @@ pub use self::sign_in::SignIn;
 /// How this program is authorized at a server, by OAuth 2.1.
 ///
 /// Without a [`sign_in`](OAuth::sign_in) it uses the credentials that are stored, and refreshes them. A start that needs others
-/// is an [error](crate::McpError::Unauthorized); a call becomes a question of the run, which waits until somebody has
+/// is an [error](crate::McpError::Unauthorized); a call becomes a question of the run, which waits until a user has
 /// [signed in](crate::Server::sign_in), in whatever process.
 ///
 /// # Examples
@@ -49,7 +49,7 @@ impl Default for OAuth {
 }
 
 impl OAuth {
-    /// Creates an authorization that registers itself, keeps its credentials in memory and asks nobody.
+    /// Creates an authorization that registers itself, keeps its credentials in memory and asks no user.
     pub fn new() -> Self {
         OAuth {
             client: None,

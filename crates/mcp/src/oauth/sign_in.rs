@@ -129,7 +129,7 @@ impl Visit {
                 (Way::Browser { .. }, None) => None,
             }
         };
-        let late = |_| format!("nobody signed in within {:?}; try again", sign_in.timeout);
+        let late = |_| format!("no sign-in within {:?}; try again", sign_in.timeout);
         let back = tokio::time::timeout(sign_in.timeout, back).await.map_err(late)?;
         back.ok_or_else(|| "the user did not sign in".to_owned())
     }

@@ -174,7 +174,7 @@ async fn a_sign_in_that_does_not_happen_is_an_error() {
     );
     let asleep = SignIn::browser(|_| {}).timeout(std::time::Duration::from_millis(1));
     let error = fault(&server(&authority, OAuth::new().sign_in(asleep))).await;
-    assert!(error.ends_with("nobody signed in within 1ms; try again"), "{error}");
+    assert!(error.ends_with("no sign-in within 1ms; try again"), "{error}");
 }
 
 /// A page that a browser would run, and a document about somebody else's server.

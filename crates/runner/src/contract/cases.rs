@@ -262,7 +262,7 @@ async fn a_worker_is_killed_in_a_decided_call<H: Host>(room: Room<'_, H>) -> Che
         let is_called = first.has_said("calls send") || client.has_said("calls send");
         Ok(is_called || exit(&room.read(&key).await?).is_some())
     };
-    room.until("nobody begins the call", called).await?;
+    room.until("no worker begins the call", called).await?;
     drop((first, client));
     let _second = room.worker(Kind::Usual)?;
     let (session, _) = room.ended(&key).await?;

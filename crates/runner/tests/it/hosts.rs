@@ -252,12 +252,14 @@ async fn many_sessions(place: Place) {
     let (first, _second) = (Worker::start("work", &place), Worker::start("work", &place));
     // Either may have done most of it by then.
     while place.effects().len() < sessions {
+        // tidy: allow sleep, because the effects are those of other processes, in a file.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     first.signal("-KILL");
     let mut open: BTreeSet<usize> = (0..sessions).collect();
     let mut lost = 0;
     while !open.is_empty() {
+        // tidy: allow sleep, because the sessions are those of other processes.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let mut ended = Vec::new();
         for number in &open {

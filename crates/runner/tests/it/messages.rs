@@ -78,7 +78,7 @@ async fn of_runs() -> Vec<RunnerError> {
 fn of_records() -> Vec<RunnerError> {
     let decided = DecisionError::AlreadyDecided {
         id: "c1".to_owned(),
-        decision: Decision::Approve,
+        decision: Box::new(Decision::Approve),
         by: Some("ada".to_owned()),
     };
     let broken = serde_json::from_str::<u8>("{").unwrap_err();

@@ -65,7 +65,7 @@ async fn settled(resume: Resume) -> Result<DecisionReceipt, RunnerError> {
 fn assert_already(error: &RunnerError, by_whom: &str) {
     let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
     let DecisionError::AlreadyDecided { by, decision, .. } = &**error else { panic!("{error:?}") };
-    assert_eq!((by.as_deref(), decision), (Some(by_whom), &Decision::Approve));
+    assert_eq!((by.as_deref(), &**decision), (Some(by_whom), &Decision::Approve));
 }
 
 /// One of two decisions counts, and the other one hears who made it.

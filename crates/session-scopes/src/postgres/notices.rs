@@ -139,7 +139,7 @@ async fn hear(_hearing: Hearing, config: Config, tls: MakeRustlsConnect, subscri
     }
 }
 
-/// Listens until the connection ends, or nobody is left.
+/// Listens until the connection ends, or no listener is left.
 async fn hear_once(
     config: &Config,
     tls: &MakeRustlsConnect,

@@ -214,7 +214,7 @@ impl Readers {
     }
 }
 
-/// Readers, as long as somebody has the store.
+/// Readers, as long as the store is open.
 pub(super) struct WeakReaders(Weak<Opening>);
 
 impl WeakReaders {

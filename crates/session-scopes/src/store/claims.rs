@@ -135,7 +135,7 @@ pub struct ReleaseClaim {
     /// If work is left, the time of the request: the claim is not removed but expires now, so that any worker may take
     /// it, and [`unattended`](crate::SessionStore::unattended) lists the session. Stores with their own clock use that one.
     pub unfinished: Option<Timestamp>,
-    /// When there is work again although nobody asks for it: from this time on
+    /// When there is work again without a new request: from this time on
     /// [`unattended`](crate::SessionStore::unattended) lists the session. The next claim forgets it. By the clock of the
     /// workers on every store.
     pub due: Option<Timestamp>,
@@ -242,7 +242,7 @@ impl<'a> From<&'a RewindSession> for Asked<'a> {
 pub(crate) struct Fence {
     pub(crate) token: u64,
     pub(crate) holder: Option<(WorkerId, Timestamp)>,
-    /// Until when it was released. There is none while somebody holds it.
+    /// Until when it was released. There is none while a worker holds it.
     pub(crate) due: Option<Timestamp>,
 }
 

@@ -201,7 +201,7 @@ pub trait SessionStore: Send + Sync + 'static {
     }
 
     /// Notices of commits, whichever process makes them: hints to look, for those who follow sessions or recover runs. A
-    /// store may notify late, in vain, or not at all; whoever listens looks now and then by itself.
+    /// store may notify late, in vain, or not at all; a listener also polls, slowly.
     ///
     /// # Errors
     /// [`SessionError::Unsupported`] by a store that does not notify.
