@@ -35,6 +35,7 @@ pub(crate) struct Screen {
 
 impl Screen {
     /// A screen for a research that is where `run` is, if it has begun.
+    #[expect(clippy::disallowed_methods, reason = "a screen shows how long a person has waited")]
     pub(crate) fn new(is_json: bool, run: Option<&Run>) -> Self {
         let bars = (!is_json && io::stdout().is_terminal() && io::stderr().is_terminal()).then(Bars::new);
         let form = stdout_form();

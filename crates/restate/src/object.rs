@@ -23,7 +23,7 @@ use crate::wire::{Decide, OBJECT, PendingRequests, Received, Turn};
 #[derive(Clone, Debug)]
 enum Task {
     /// A turn, under its key.
-    Run(String, Input),
+    Run(String, Box<Input>),
     /// A run goes on after decisions.
     Decide(Decide),
     /// What was left in the session is brought to its end.
@@ -63,7 +63,7 @@ impl SessionObject {
         let Turn { idempotency_key, input } = body.0.and_then(Turn::received).map_err(invalid)?;
         // Restate makes the id from the key of the request, if it has one.
         let key = idempotency_key.unwrap_or_else(|| ctx.invocation_id().to_owned());
-        self.until_reported(&ctx, Task::Run(key, input)).await
+        self.until_reported(&ctx, Task::Run(key, Box::new(input))).await
     }
 
     /// Decides about requests of a run, and runs it on.
@@ -207,7 +207,7 @@ impl SessionObject {
 
     async fn work(&self, session: &SessionHandle, task: Task) -> Result<SliceEnd, RunnerError> {
         let (key, input, decisions) = match task {
-            Task::Run(key, input) => (key, input, None),
+            Task::Run(key, input) => (key, *input, None),
             // The run has its message already, or there is nothing to decide about.
             Task::Decide(Decide { run, decisions }) => (run, Input::new(), Some(decisions)),
             Task::Resume => return resume(session, self.options.with_changed_agent).await,

@@ -113,7 +113,7 @@ impl SessionHandle {
                     let decided = self.resume().decide(request.id, decision).idempotency_key(token);
                     return Ok(decided.submit().await?.0);
                 }
-                Awaited::Delivered(first) => return delivered(self.key(), token, *first, decision),
+                Awaited::Delivered(first) => return delivered(self.key(), token, *first, &decision),
                 Awaited::Perhaps if waited.a_while(&self.runner().0).await => {}
                 Awaited::OnceRecovered if !has_recovered => {
                     has_recovered = true;
@@ -178,9 +178,9 @@ fn delivered(
     key: &SessionKey,
     token: &str,
     first: RecordedDecision,
-    decision: Decision,
+    decision: &Decision,
 ) -> Result<DecisionReceipt, RunnerError> {
-    if first.decision == decision {
+    if first.decision == *decision {
         return Ok(DecisionReceipt { version: first.version, requests: vec![first.request], by: first.by });
     }
     let error = DecisionError::KeyReused { idempotency_key: token.to_owned() };

@@ -111,7 +111,7 @@ impl<C: Stream<Item = SessionChange> + Unpin> Follower<C> {
             std::future::pending::<()>().await;
         };
         let (key, notices) = (&self.key, &mut self.notices);
-        let noticed = async {
+        let hinted = async {
             while let Some(listening) = &mut *notices {
                 match listening.next().await {
                     Some(notice) if notice.may_concern(key) => return,
@@ -123,7 +123,7 @@ impl<C: Stream<Item = SessionChange> + Unpin> Follower<C> {
         };
         tokio::select! {
             () = told => self.pause = POLLS.0,
-            () = noticed => self.pause = POLLS.0,
+            () = hinted => self.pause = POLLS.0,
             () = self.runner.0.clock.sleep(self.pause) => self.pause = (self.pause * 2).min(POLLS.1),
         }
     }

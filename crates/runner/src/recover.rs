@@ -287,7 +287,7 @@ impl Recovery {
                 match failures {
                     0 => tracing::warn!(session = %session.key, %error, "session could not be recovered"),
                     _ => {
-                        tracing::debug!(session = %session.key, %error, "session could not be recovered again")
+                        tracing::debug!(session = %session.key, %error, "session could not be recovered again");
                     }
                 }
                 match error.remedy() {
@@ -316,7 +316,7 @@ async fn work_left(notices: &mut Option<StoreNotices>) {
             None => *notices = None,
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl Runner {

@@ -197,13 +197,13 @@ pub(crate) fn known() -> Vec<Server> {
 /// The servers of the agent that want a sign-in, or the one of this name, each with the port of the way back.
 pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)>, Misuse> {
     let known = servers();
-    let offered: Vec<_> =
+    let with_sign_in: Vec<_> =
         known.iter().filter_map(|known| Some((known.server.clone(), known.oauth.as_ref()?.port))).collect();
-    let named = offered.iter().filter(|(server, _)| name.is_none_or(|name| server.name() == name));
+    let named = with_sign_in.iter().filter(|(server, _)| name.is_none_or(|name| server.name() == name));
     let named: Vec<_> = named.cloned().collect();
     if named.is_empty() {
-        let names: Vec<&str> = offered.iter().map(|(server, _)| server.name()).collect();
-        let all = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let known: Vec<&str> = with_sign_in.iter().map(|(server, _)| server.name()).collect();
+        let all = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(Misuse(match name {
             Some(name) => format!("unknown server `{name}`; servers with `oauth`: {all}"),
             None => "no MCP server of the agent has `oauth`".to_owned(),
@@ -228,7 +228,7 @@ pub(crate) fn split(named: &str) -> Result<(Server, &str), Misuse> {
 /// The contents of the resource `SERVER:URI`, as parts of a message.
 pub(crate) async fn resource(named: &str) -> anyhow::Result<Vec<Part>> {
     let (server, uri) = split(named)?;
-    Ok(server.read_resource(uri).await?)
+    Ok(Box::pin(server.read_resource(uri)).await?)
 }
 
 /// What is different about a tool, by the name that the model calls it by, from what was approved of it.
@@ -236,7 +236,7 @@ pub(crate) async fn change_of(tool: &str) -> Option<String> {
     let known = servers().clone();
     for known in known {
         // A server that cannot be asked has said so when the run asked for its tools.
-        if let Ok(Some(change)) = known.server.change_of(tool).await {
+        if let Ok(Some(change)) = Box::pin(known.server.change_of(tool)).await {
             return Some(change.to_string());
         }
     }

@@ -123,6 +123,7 @@ const NEXT: Scenarios = &[
 /// The client, where the suite starts this binary. It lists the tools, and calls each with what its schema asks for.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "this is how the suite says what it wants")]
+#[expect(clippy::print_stdout, reason = "a program tells its parent what it did")]
 async fn client() {
     let Ok(scenario) = std::env::var(SCENARIO) else { return };
     let url = std::env::args().next_back().unwrap();
@@ -134,15 +135,12 @@ async fn client() {
     let server = server.build().unwrap();
     let tools = offered(&server).await;
     let mut lines = String::new();
-    let calls = match context()["toolCalls"].as_array() {
-        Some(wanted) => wanted
-            .iter()
-            .map(|call| (call["name"].as_str().unwrap().to_owned(), call["arguments"].clone()))
-            .collect(),
-        None => {
-            let schema = |name: &str| tools.get(name).unwrap().spec().parameters.clone();
-            tools.names().map(|name| (name.to_owned(), arguments(&schema(name)))).collect::<Vec<_>>()
-        }
+    let calls: Vec<_> = if let Some(wanted) = context()["toolCalls"].as_array() {
+        let call = |call: &Value| (call["name"].as_str().unwrap().to_owned(), call["arguments"].clone());
+        wanted.iter().map(call).collect()
+    } else {
+        let schema = |name: &str| tools.get(name).unwrap().spec().parameters.clone();
+        tools.names().map(|name| (name.to_owned(), arguments(&schema(name)))).collect()
     };
     for (name, mut arguments) in calls {
         // It wants to see what arrived of another tool.

@@ -6,7 +6,9 @@
     clippy::expect_used,
     clippy::panic,
     clippy::needless_pass_by_value,
-    reason = "a helper of a test fails the test, and takes what reads best"
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a helper of a test fails the test, takes what reads best, and talks to its children by lines"
 )]
 
 mod balancer;

@@ -113,7 +113,8 @@ impl Place {
             // The same arguments each time.
             pay = pay.approval(Approval::Once);
         }
-        let calls: String = (1..=5).map(|number| format!("assistant: > c{number} pay()\n")).collect();
+        let calls: Vec<String> = (1..=5).map(|number| format!("assistant: > c{number} pay()\n")).collect();
+        let calls = calls.concat();
         // Five calls in the first turn of a session, one in the second.
         let script = format!("{calls}assistant: done\nassistant: > c6 pay()\nassistant: done again");
         let script = Script::parse(&script).unwrap();

@@ -351,7 +351,12 @@ fn hash(token: &str) -> [u8; 32] {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        for half in [byte >> 4, byte & 15] {
+            text.extend(char::from_digit(u32::from(half), 16));
+        }
+        text
+    })
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {

@@ -293,10 +293,10 @@ impl Pump {
 
     /// Tells what was held back, if the commit before it is told.
     async fn release(&mut self) {
-        if let Some((version, event)) = self.held.take_if(|(version, _)| *version <= self.told) {
-            if version == self.told {
-                self.tell(&event).await;
-            }
+        if let Some((version, event)) = self.held.take_if(|(version, _)| *version <= self.told)
+            && version == self.told
+        {
+            self.tell(&event).await;
         }
     }
 

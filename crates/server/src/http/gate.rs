@@ -44,7 +44,7 @@ impl Rules {
     pub(super) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Admitted, Denied> {
         let host = text(headers, &HOST);
         // Of two names, both must be ours; a request without any is from no browser, and HTTP/1.1 forbids it.
-        let named = [host, uri.authority().map(|authority| authority.as_str())];
+        let named = [host, uri.authority().map(http::uri::Authority::as_str)];
         if named.iter().flatten().next().is_none() || !named.iter().flatten().all(|host| self.is_ours(host)) {
             return Err(Denied::Host);
         }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     /// Whether a request is let in, by its headers: `Host`, `Origin`, `Sec-Fetch-Site`.
-    fn check(method: Method, headers: &[(&'static str, &str)]) -> Result<(), Denied> {
+    fn check(method: &Method, headers: &[(&'static str, &str)]) -> Result<(), Denied> {
         let rules = Rules {
             hosts: vec!["agents.example".to_owned()],
             origins: vec!["https://app.example".to_owned()],
@@ -137,12 +137,12 @@ mod tests {
         for (name, value) in headers {
             map.insert(*name, value.parse().unwrap());
         }
-        rules.admit(&method, &Uri::from_static("/api/v1/apps"), &map).map(drop)
+        rules.admit(method, &Uri::from_static("/api/v1/apps"), &map).map(drop)
     }
 
     #[test]
     fn hosts() {
-        let host = |host: &str| check(Method::GET, &[("host", host)]);
+        let host = |host: &str| check(&Method::GET, &[("host", host)]);
         for ours in ["127.0.0.1:8812", "localhost", "LOCALHOST:1", "[::1]:80", "[::1]", "agents.example"] {
             assert_eq!(host(ours), Ok(()), "{ours}");
         }
@@ -151,14 +151,14 @@ mod tests {
         {
             assert_eq!(host(other), Err(Denied::Host), "{other}");
         }
-        assert_eq!(check(Method::GET, &[]), Err(Denied::Host));
+        assert_eq!(check(&Method::GET, &[]), Err(Denied::Host));
     }
 
     #[test]
     fn origins() {
         let post = |rest: &[(&'static str, &str)]| {
             let host = [("host", "127.0.0.1:8812")];
-            check(Method::POST, &host.iter().chain(rest).copied().collect::<Vec<_>>())
+            check(&Method::POST, &host.iter().chain(rest).copied().collect::<Vec<_>>())
         };
         assert_eq!(post(&[]), Ok(()));
         assert_eq!(post(&[("origin", "http://127.0.0.1:8812"), ("sec-fetch-site", "same-origin")]), Ok(()));
@@ -188,11 +188,11 @@ mod tests {
             "multipart/form-data",
         ] {
             let headers = [("host", "localhost"), ("content-type", kind)];
-            assert_eq!(check(Method::POST, &headers), Err(Denied::ContentType), "{kind}");
-            assert_eq!(check(Method::DELETE, &headers), Err(Denied::ContentType), "{kind}");
+            assert_eq!(check(&Method::POST, &headers), Err(Denied::ContentType), "{kind}");
+            assert_eq!(check(&Method::DELETE, &headers), Err(Denied::ContentType), "{kind}");
         }
         let json = [("host", "localhost"), ("content-type", "Application/JSON; charset=utf-8")];
-        assert_eq!(check(Method::PUT, &json), Ok(()));
+        assert_eq!(check(&Method::PUT, &json), Ok(()));
     }
 
     #[test]

@@ -10,9 +10,15 @@ use stepfold_state_core::ErrorChain;
 
 use super::gate::Denied;
 
+/// A problem: its document, on the heap, since most requests have none.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub(super) struct Problem(Box<Document>);
+
 /// A problem document.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(super) struct Problem {
+#[schemars(rename = "Problem")]
+pub(super) struct Document {
     /// A URI of the kind of problem: `urn:stepfold:problem:` and the kind.
     r#type: String,
     /// The kind of problem, in words.
@@ -46,7 +52,7 @@ pub(super) const MEDIA_TYPE: &str = "application/problem+json";
 
 impl Problem {
     fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Problem {
+        Problem(Box::new(Document {
             r#type: format!("urn:stepfold:problem:{kind}"),
             title,
             status: status.as_u16(),
@@ -58,11 +64,11 @@ impl Problem {
             pending: Vec::new(),
             accepted: false,
             retry_after: None,
-        }
+        }))
     }
 
     fn remedy(mut self, remedy: Remedy) -> Self {
-        self.remedy = match remedy {
+        self.0.remedy = match remedy {
             Remedy::Retry => "retry",
             Remedy::Wait => "wait",
             Remedy::Never => "never",
@@ -71,12 +77,12 @@ impl Problem {
     }
 
     fn after(mut self, seconds: u32) -> Self {
-        self.retry_after = Some(seconds);
+        self.0.retry_after = Some(seconds);
         self.remedy(Remedy::Retry)
     }
 
     pub(super) fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     /// The body and the headers of the response.
@@ -86,10 +92,10 @@ impl Problem {
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = self.0.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if self.status == 401 {
+        if self.0.status == 401 {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"stepfold\""));
         }
         response
@@ -187,7 +193,7 @@ impl Problem {
     pub(super) fn conflict(expected: u64, actual: u64) -> Self {
         let detail = format!("the session is at version {actual}, not {expected}; read it again");
         let mut problem = Problem::new(StatusCode::CONFLICT, "conflict", "Conflict", detail);
-        (problem.expected, problem.actual) = (Some(expected), Some(actual));
+        (problem.0.expected, problem.0.actual) = (Some(expected), Some(actual));
         problem
     }
 
@@ -255,19 +261,19 @@ impl From<RunnerError> for Problem {
             }
             RunnerError::Claimed { is_accepted, .. } => {
                 let mut problem = of_kind(S::CONFLICT, "claimed", "Claimed by another worker").after(1);
-                problem.accepted = *is_accepted;
+                problem.0.accepted = *is_accepted;
                 problem
             }
             RunnerError::ClaimLost { .. } => of_kind(S::CONFLICT, "claim_lost", "Claim lost").after(1),
             RunnerError::EarlierRunFailed { .. } => {
                 let mut problem = of_kind(S::CONFLICT, "earlier_run_failed", "Earlier run failed");
-                problem.accepted = true;
+                problem.0.accepted = true;
                 problem
             }
             RunnerError::EarlierCannotBegin { is_accepted, .. } => {
                 let mut problem =
                     of_kind(S::CONFLICT, "earlier_cannot_begin", "Earlier message cannot begin");
-                problem.accepted = *is_accepted;
+                problem.0.accepted = *is_accepted;
                 problem
             }
             RunnerError::Run { .. } => of_kind(S::BAD_GATEWAY, "run_failed", "Run failed"),
@@ -275,7 +281,7 @@ impl From<RunnerError> for Problem {
             RunnerError::Busy { .. } => of_kind(S::CONFLICT, "busy", "Session busy").after(1),
             RunnerError::Pending { pending, is_accepted, .. } => {
                 let mut problem = of_kind(S::CONFLICT, "pending", "Decisions pending");
-                (problem.pending, problem.accepted) = (pending.clone(), *is_accepted);
+                (problem.0.pending, problem.0.accepted) = (pending.clone(), *is_accepted);
                 problem
             }
             RunnerError::CannotWait { .. } => of_kind(S::CONFLICT, "cannot_wait", "Input cannot wait"),
@@ -295,7 +301,7 @@ impl From<RunnerError> for Problem {
             RunnerError::Diverged { .. } => of_kind(S::CONFLICT, "diverged", "Replay diverged"),
             RunnerError::ShutDown { is_accepted, .. } => {
                 let mut problem = Problem::unavailable("the server is shutting down");
-                problem.accepted = *is_accepted;
+                problem.0.accepted = *is_accepted;
                 problem
             }
             _ => Problem::internal(&error),

@@ -210,6 +210,7 @@ pub(super) struct WriteRow {
 
 /// Token counts.
 #[derive(Debug, Serialize, JsonSchema)]
+#[expect(clippy::struct_field_names, reason = "the names of the field")]
 pub(super) struct UsageRow {
     pub(super) input_tokens: u64,
     pub(super) output_tokens: u64,
@@ -243,7 +244,7 @@ impl EventRow {
         };
         let writes = event.actions.delta.iter().map(|write| WriteRow {
             key: write.key().to_owned(),
-            handler: write.handler().map(|handler| handler.name()),
+            handler: write.handler().map(stepfold_state_core::state::Handler::name),
             value: write.value().cloned(),
         });
         EventRow {

@@ -174,7 +174,7 @@ impl Server {
         let health = |shared: Arc<Shared>| {
             move |request: Request| {
                 let shared = Arc::clone(&shared);
-                async move { public(&shared, request) }
+                async move { public(&shared, &request) }
             }
         };
         for path in PUBLIC {
@@ -210,7 +210,7 @@ impl Server {
 /// What anyone may read who names the host: nothing of it is secret.
 const PUBLIC: [&str; 5] = ["/healthz", "/readyz", "/api/v1/openapi.json", "/", "/login.js"];
 
-fn public(shared: &Shared, request: Request) -> Response<Body> {
+fn public(shared: &Shared, request: &Request) -> Response<Body> {
     let response = match shared.rules.admit_host(request.headers()) {
         Err(denied) => Problem::denied(denied).into_response(),
         Ok(()) => match request.uri().path() {

@@ -25,7 +25,9 @@ const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "h
 
 /// What tells the user of a request.
 #[derive(Clone)]
-pub(super) struct UserOf(Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>);
+pub(super) struct UserOf(Arc<Naming>);
+
+type Naming = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
 /// Who may send requests over HTTP, and how long they may be.
 #[derive(Clone)]

@@ -55,7 +55,7 @@ async fn post(address: SocketAddr, more: &[(&str, &str)], message: &Value) -> An
         headers.push(("host", "localhost"));
     }
     for (name, value) in headers.iter().chain(more) {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        head.extend([name, ": ", value, "\r\n"]);
     }
     stream.write_all(format!("{head}\r\n{body}").as_bytes()).await.unwrap();
     let mut text = String::new();

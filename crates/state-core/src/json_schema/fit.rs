@@ -103,7 +103,10 @@ impl Fit {
             }
             ("required", Value::Array(names)) => {
                 self.required = names.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-                (self.required.len() == names.len()).then_some(())?;
+                // A name that stands there twice makes the schema invalid.
+                let is_new = |(place, name): (usize, &String)| !self.required[..place].contains(name);
+                let are_unique = self.required.iter().enumerate().all(is_new);
+                (self.required.len() == names.len() && are_unique).then_some(())?;
             }
             ("allOf", Value::Array(schemas)) if !schemas.is_empty() => {
                 self.all = schemas.iter().map(|schema| self.part(schema)).collect();

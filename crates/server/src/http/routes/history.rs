@@ -76,9 +76,9 @@ fn values(session: &Session) -> BTreeMap<String, Value> {
 fn origin(session: &Session) -> BTreeMap<String, OriginRow> {
     let mut origin: BTreeMap<String, OriginRow> = BTreeMap::new();
     for committed in session.visible_events() {
-        for write in committed.event.actions.delta.iter() {
+        for write in &committed.event.actions.delta {
             let writes = origin.get(write.key()).map_or(0, |before| before.writes);
-            let handler = write.handler().map(|handler| handler.name());
+            let handler = write.handler().map(stepfold_state_core::state::Handler::name);
             let row = OriginRow { version: committed.version, handler, writes: writes + 1 };
             origin.insert(write.key().to_owned(), row);
         }

@@ -71,7 +71,7 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
     let session = &asked.target.session;
     let stored = session.read(EventRange::None).await?;
     let run = session.unfinished().await?;
-    let pending = run.as_ref().map(|run| run.pending()).unwrap_or_default();
+    let pending = run.as_ref().map(stepfold_agent_loop::Run::pending).unwrap_or_default();
     let inbox = session.inbox().await?;
     let waiting = |message: &stepfold_runner::WaitingMessage| WaitingRow {
         invocation: message.id.to_string(),

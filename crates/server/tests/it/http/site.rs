@@ -227,7 +227,8 @@ impl Live {
         loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {
                 let told = Told::parse(block);
-                self.text = rest.to_owned();
+                let rest = rest.to_owned();
+                self.text = rest;
                 match told {
                     Some(told) => return Some(told),
                     None => continue,
