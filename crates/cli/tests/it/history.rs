@@ -302,14 +302,67 @@ fn a_replay_finds_where_a_changed_agent_goes_another_way() {
 fn a_paused_run_is_edited_and_goes_on() {
     let room = room();
     room.say("fork a.toml --session s1 --at 4 --to f1", "");
-    room.check("state set a.toml --session f1 topic=markets", expect![[r#""#]]);
-    room.check("state set a.toml --session f1 --replace seen=[7]", expect![[r#""#]]);
-    room.check("result set a.toml --session f1 c1 100", expect![[r#""#]]);
-    room.check("result set a.toml --session f1 --error c9 'no such number'", expect![[r#""#]]);
+    room.check(
+        "state set a.toml --session f1 topic=markets",
+        expect![[r#"
+        session f1 is at version 5
+    "#]],
+    );
+    room.check(
+        "state set a.toml --session f1 --replace seen=[7]",
+        expect![[r#"
+        session f1 is at version 6
+    "#]],
+    );
+    room.check(
+        "result set a.toml --session f1 c1 100",
+        expect![[r#"
+        session f1 is at version 7
+    "#]],
+    );
+    room.check(
+        "result set a.toml --session f1 --error c9 'no such number'",
+        expect![[r#"
+        | error: unknown call `c9`; calls with a result: c1, c2
+        exit 2
+    "#]],
+    );
     room.say("resume a.toml --session f1", "");
-    room.check("inspect a.toml --session f1", expect![[r#""#]]);
-    room.check("replay a.toml --session f1", expect![[r#""#]]);
-    room.check("result set a.toml --session f1 c1 1", expect![[r#""#]]);
+    room.check(
+        "inspect a.toml --session f1",
+        expect![[r#"
+        session f1 of a/local, version 8
+        head 8:DIGEST
+        forked from s1 at version 4
+
+            1  began     user:      look
+            2  replied   assistant: > c1 see(number=1)   > c2 see(number=2)
+            3  answered  (c1 see)
+            4  answered  tool c1 see: {"number": 1}
+                         tool c2 see: {"number": 2}
+                         ~ seen: unset -> [1,2]
+            5  edited    by local
+                         ~ topic: unset -> "markets"
+            6  edited    by local
+                         ~ seen: [1,2] -> [7]
+            7  edited    by local
+                         tool c1 see: 100
+            8  replied   assistant: Seen.
+
+        seen = [7]  (version 6, replace_values, the last of 3 writes)
+        topic = "markets"  (version 5, replace_values)
+    "#]],
+    );
+    room.check(
+        "replay a.toml --session f1",
+        expect![[r#"
+        session f1: the same again, 1 run
+    "#]],
+    );
+    room.check("result set a.toml --session f1 c1 1", expect![[r#"
+        | error: invalid edit of the result of call `c1`: no run is open; fork the session at a version within the run
+        exit 2
+    "#]]);
 }
 
 #[test]
