@@ -18,6 +18,7 @@ pub const MAX_PART_BYTES: usize = 64 << 10;
 ///
 /// It dereferences to the report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RemoteReport {
     /// The report.
     #[serde(flatten)]

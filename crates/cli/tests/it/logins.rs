@@ -138,11 +138,14 @@ fn a_user_signs_in_from_a_terminal() {
     assert!(child.wait().unwrap().success());
 
     room.check("resources a.toml", expect!["shop:shop://prices prices\n"]);
-    room.check("run a.toml -s s1 hello", expect![[r#"
+    room.check(
+        "run a.toml -s s1 hello",
+        expect![[r#"
         Done.
         | session s1
         | go on: stepfold chat a.toml --session s1
-    "#]]);
+    "#]],
+    );
     let kept: Vec<_> = std::fs::read_dir(room.path("data/stepfold/credentials")).unwrap().collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
     room.check("logout a.toml shop", expect!["shop: signed out\n"]);
