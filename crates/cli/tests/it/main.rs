@@ -25,6 +25,7 @@ mod mcp;
 mod migrations;
 mod outcomes;
 mod room;
+mod serve;
 mod servers;
 mod shown;
 mod spans;

@@ -1,0 +1,64 @@
+//! The server of the command: its address and token, a turn over HTTP, and the end by a signal.
+
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Command;
+
+use expect_test::expect;
+use serde_json::Value;
+
+use crate::room::Room;
+
+/// A request with this token: the status and the body.
+fn asked(address: &str, token: &str, request: &str, body: &str) -> (u16, Value) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+#[test]
+fn a_turn_over_http_is_in_the_store_of_the_command() {
+    let room = Room::new("", "assistant: area 3 has most stalls\n");
+    let mut command = room.command("--json serve a.toml --bind 127.0.0.1:0");
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let told: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+    let (address, token) = (told["address"].as_str().unwrap(), told["token"].as_str().unwrap());
+    assert_eq!(told["apps"], serde_json::json!(["a"]));
+    assert_eq!(told["url"], format!("http://{address}/#token={token}"));
+
+    let sessions = "/api/v1/apps/a/sessions";
+    assert_eq!(asked(address, "wrong", &format!("GET {sessions}"), "").0, 401);
+    assert_eq!(asked(address, token, &format!("POST {sessions}"), r#"{"id":"s1"}"#).0, 201);
+    let send = format!("POST {sessions}/s1/messages");
+    let (status, sent) = asked(address, token, &send, r#"{"text":"which area?"}"#);
+    assert!((200..300).contains(&status), "{status} {sent}");
+    // A signal ends it after the run.
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    child.wait().unwrap();
+    assert!(room.say("inspect a.toml -s s1", "").contains("assistant: area 3 has most stalls"));
+}
+
+#[test]
+fn other_hosts_are_served_with_tokens_only() {
+    let room = Room::new("", "");
+    room.check(
+        "serve a.toml --bind 0.0.0.0:0",
+        expect![[r"
+            | error: `--bind` to other hosts needs `--tokens FILE`: make tokens with `stepfold token`
+            exit 2
+        "]],
+    );
+    let made = room.say("token --user ada --role read", "");
+    assert!(made.contains("ada") && made.contains("read") && made.contains("stepfold_"), "{made}");
+}
