@@ -41,8 +41,8 @@ fn a_turn_over_http_is_in_the_store_of_the_command() {
     assert_eq!(asked(address, "wrong", &format!("GET {sessions}"), "").0, 401);
     assert_eq!(asked(address, token, &format!("POST {sessions}"), r#"{"id":"s1"}"#).0, 201);
     let send = format!("POST {sessions}/s1/messages");
-    let (status, sent) = asked(address, token, &send, r#"{"text":"which area?"}"#);
-    assert!((200..300).contains(&status), "{status} {sent}");
+    let (status, answer) = asked(address, token, &send, r#"{"text":"which area?"}"#);
+    assert!((200..300).contains(&status), "{status} {answer}");
     // A signal ends it after the run.
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     child.wait().unwrap();
