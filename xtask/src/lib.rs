@@ -8,6 +8,7 @@
 //! [`workspace`] and [`process`] only. Nothing here is published, and no other crate may use it.
 
 pub mod api;
+mod apt;
 pub mod bench;
 pub mod ci;
 pub mod cli;

@@ -68,6 +68,16 @@ impl Call {
         self.checked(status).map(|()| printed)
     }
 
+    /// Runs the call as [`run`](Call::run) does, without showing its output.
+    ///
+    /// # Errors
+    /// When the program cannot be started or fails.
+    pub fn run_silently(&self, folder: &Path) -> Result<(), ProcessError> {
+        let mut command = self.command(folder);
+        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        self.checked(status.map_err(|source| self.not_started(source))?)
+    }
+
     fn not_started(&self, source: io::Error) -> ProcessError {
         ProcessError::Start { call: self.to_string(), source }
     }
@@ -97,7 +107,8 @@ impl fmt::Display for Call {
             write!(f, "{name}='{value}' ")?;
         }
         let program = self.program.as_deref().unwrap_or("cargo");
-        write!(f, "{program} {}", self.arguments.join(" "))
+        f.write_str(program)?;
+        self.arguments.iter().try_for_each(|argument| write!(f, " {argument}"))
     }
 }
 

@@ -462,9 +462,14 @@ fn micros(at: SystemTime) -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// The time of so many microseconds since 1970, if there is such a time.
+fn of_micros(at: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(at))
+}
+
 /// As it is stored.
 pub(crate) fn whole_micros(at: SystemTime) -> SystemTime {
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros(at))).unwrap_or(at)
+    of_micros(micros(at)).unwrap_or(at)
 }
 
 const fn one() -> usize {
@@ -500,7 +505,7 @@ impl From<StoredRequest> for ApprovalRequest {
     fn from(stored: StoredRequest) -> Self {
         let StoredRequest { format: _, id, call_id, tool, arguments, inputs_from_state, .. } = stored;
         let StoredRequest { reason, times, message, token, deadline, parameters, state, .. } = stored;
-        let deadline = deadline.and_then(|at| SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(at)));
+        let deadline = deadline.and_then(of_micros);
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
         ApprovalRequest {
             id,

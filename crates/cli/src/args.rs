@@ -480,8 +480,12 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Serve {
     /// The files of agents and graphs.
-    #[arg(required = true, value_name = "AGENT.toml")]
+    #[arg(required_unless_present = "demo", value_name = "AGENT.toml")]
     pub(crate) agents: Vec<PathBuf>,
+    /// Serve two agents with scripted models, and sessions in which they have worked: to look around, without a key. Without
+    /// `--store`, they are in memory.
+    #[arg(long, conflicts_with = "agents")]
+    pub(crate) demo: bool,
     /// The SQLite file with the sessions, or the URL of a PostgreSQL database; a file in the user's data folder by default.
     #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
@@ -501,6 +505,12 @@ pub(crate) struct Serve {
     /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are marked so.
     #[arg(long)]
     pub(crate) https: bool,
+    /// Serve the page of adk-web, at /dev-ui/, from this folder: `google/adk/cli/browser` of the package google-adk.
+    #[arg(long = "adk-web", value_name = "DIR")]
+    pub(crate) adk_web: Option<PathBuf>,
+    /// Let anyone who reaches the server read the agent cards (A2A): names and descriptions of agents.
+    #[arg(long = "public-cards")]
+    pub(crate) public_cards: bool,
     /// How many seconds runs have to complete after a signal to end.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
     pub(crate) drain: u64,

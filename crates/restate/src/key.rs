@@ -2,16 +2,17 @@
 //!
 //! Ids may hold slashes; those are encoded, so that two sessions never share an object.
 
+use stepfold_agent_loop::tools::{decode_key_part, encode_key_part};
 use stepfold_session_scopes::{AppId, SessionId, SessionKey, UserId};
 
 /// The key of the object of a session.
 pub(crate) fn object_key(key: &SessionKey) -> String {
-    [key.app.as_str(), key.user.as_str(), key.id.as_str()].map(encoded).join("/")
+    [key.app.as_str(), key.user.as_str(), key.id.as_str()].map(encode_key_part).join("/")
 }
 
 /// The session of an object.
 pub(crate) fn session_of(object: &str) -> Option<SessionKey> {
-    let mut parts = object.split('/').map(decoded);
+    let mut parts = object.split('/').map(decode_key_part);
     let key = SessionKey {
         app: AppId::new(parts.next()?).ok()?,
         user: UserId::new(parts.next()?).ok()?,
@@ -19,15 +20,6 @@ pub(crate) fn session_of(object: &str) -> Option<SessionKey> {
     };
     // Another spelling of a key would be another object for the same session.
     (object_key(&key) == object).then_some(key)
-}
-
-fn encoded(part: &str) -> String {
-    part.replace('%', "%25").replace('/', "%2F")
-}
-
-/// What [`encoded`] was given; the name of a run ends with such a part as well.
-pub(crate) fn decoded(part: &str) -> String {
-    part.replace("%2F", "/").replace("%25", "%")
 }
 
 #[cfg(test)]

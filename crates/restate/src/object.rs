@@ -10,11 +10,12 @@ use restate_sdk::context::RequestTarget;
 use restate_sdk::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stepfold_agent_loop::tools::decode_key_part;
 use stepfold_agent_loop::{Exit, Input, Pause};
 use stepfold_runner::{Runner, RunnerError, SessionHandle};
 use tracing::Instrument as _;
 
-use crate::key::{decoded, session_of};
+use crate::key::session_of;
 use crate::limits::RemoteReport;
 use crate::slice::{Reaction, SliceEnd, reaction};
 use crate::wire::{Decide, OBJECT, PendingRequests, Received, Turn};
@@ -94,7 +95,7 @@ impl SessionObject {
         let Some(run) = run.filter(|run| !run.pending().is_empty()) else {
             return Ok(Json(PendingRequests::default()));
         };
-        let name = run.id().rsplit('/').next().map(decoded);
+        let name = run.id().rsplit('/').next().map(decode_key_part);
         Ok(Json(PendingRequests { run: name, requests: run.pending() }))
     }
 

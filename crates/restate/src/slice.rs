@@ -12,7 +12,7 @@ pub(crate) enum SliceEnd {
     /// The run has ended or waits for decisions.
     Done {
         report: Box<RemoteReport>,
-        /// Whether messages wait that nothing holds up any more.
+        /// Whether messages wait that nothing blocks any more.
         has_more: bool,
     },
     /// The session has nothing left to do that needs no decision.

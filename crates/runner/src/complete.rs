@@ -79,7 +79,28 @@ impl Runner {
         session.complete(token, decision).await
     }
 
-    fn session_of_token(&self, token: &str) -> Result<SessionKey, RunnerError> {
+    /// The session of a token of a later outcome, whether it still waits for it or not: for a program that looks who may
+    /// [`complete`](Runner::complete) it.
+    ///
+    /// # Errors
+    /// [`RunnerError::InvalidToken`] if it is no token, or one of another app.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let agent = Agent::builder(model).name("clerk").build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).build();
+    /// let session = runner.session_of_token("clerk/ada/s1@life/run-1/c1/form")?;
+    /// assert_eq!(session, runner.key("ada", "s1")?);
+    /// assert!(runner.session_of_token("form").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn session_of_token(&self, token: &str) -> Result<SessionKey, RunnerError> {
         let invalid = |why: String| RunnerError::InvalidToken { token: token.to_owned(), why };
         let key = session_of(token).ok_or_else(|| {
             invalid("expected the token of a call, which begins with app, user and session".to_owned())

@@ -3,14 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt};
-use stepfold_session_scopes::{
-    CommittedEvent, EventRange, GetSession, SessionKey, SessionStore, StoreNotices, WatchStore,
-};
+use futures_util::Stream;
+use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, SessionKey, SessionStore};
 
 use crate::error::RunnerError;
 use crate::runner::Runner;
-use crate::watch::SessionChange;
+use crate::watch::{Newest, OfSession};
 
 /// The number of events that are read at once.
 const PAGE: usize = 256;
@@ -18,11 +16,15 @@ const PAGE: usize = 256;
 /// How often the store is asked, at first and at last: commits of this process are told at once.
 const POLLS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// How often at last, if the store tells of commits of other processes.
+const SLOW_POLL: Duration = Duration::from_secs(15);
+
 impl Runner {
     /// Follows a session: each commit after a version, in order and once, whichever process makes it; those that a
     /// rewind hid as well, and the rewind. It waits for more until it is dropped, and ends after an error, for example when
     /// the session is deleted. Commits of this runner are told at once, and those of others when the store
-    /// [notifies](SessionStore::notices), within some 50 milliseconds; without notices within a second.
+    /// [notifies](SessionStore::notices), within some 50 milliseconds (over SQLite within a second, while this
+    /// runner commits itself); without notices within a second. It is woken by what happens in this session only.
     ///
     /// # Examples
     /// ```
@@ -47,84 +49,61 @@ impl Runner {
         key: SessionKey,
         after_version: u64,
     ) -> impl Stream<Item = Result<CommittedEvent, RunnerError>> + Send + Unpin + use<> {
-        let changes = Box::pin(self.watch());
-        let (runner, read) = (self.clone(), VecDeque::new());
-        let follower =
-            Follower { runner, key, after: after_version, read, changes, notices: None, pause: POLLS.0 };
-        Box::pin(futures_util::stream::unfold(Some((follower, false)), |follower| async move {
-            let (mut follower, is_listening) = follower?;
-            if !is_listening {
-                follower.notices = follower.runner.0.store.notices(WatchStore::new()).await.ok();
-            }
+        let (runner, watch) = (self.clone(), self.0.changes.watch_session(&key));
+        let read = VecDeque::new();
+        let follower = Follower { runner, key, after: after_version, read, watch, pause: None };
+        Box::pin(futures_util::stream::unfold(Some(follower), |follower| async move {
+            let mut follower = follower?;
             match follower.next().await {
-                Ok(commit) => Some((Ok(commit), Some((follower, true)))),
+                Ok(commit) => Some((Ok(commit), Some(follower))),
                 Err(error) => Some((Err(error), None)),
             }
         }))
     }
 }
 
-struct Follower<C> {
+struct Follower {
     runner: Runner,
     key: SessionKey,
     /// The version of the last commit that was told.
     after: u64,
     read: VecDeque<CommittedEvent>,
-    changes: C,
-    /// Notices of commits of other processes, if the store gives any.
-    notices: Option<StoreNotices>,
-    pause: Duration,
+    watch: OfSession,
+    /// The next pause between looks; none before the first.
+    pause: Option<Duration>,
 }
 
-impl<C: Stream<Item = SessionChange> + Unpin> Follower<C> {
+impl Follower {
     async fn next(&mut self) -> Result<CommittedEvent, RunnerError> {
         loop {
             if let Some(commit) = self.read.pop_front() {
                 self.after = commit.version;
                 return Ok(commit);
             }
+            // What changes from now on is not missed, whatever is read.
+            let looks = self.watch.newest.borrow_and_update().looks;
             let page = EventRange::Page { after: self.after, limit: PAGE };
             let get = GetSession::new(self.key.clone()).events(page).without_state();
             let session = self.runner.0.store.get(get).await;
             let session = session.map_err(|error| RunnerError::store(&self.key, error))?;
             self.read.extend(session.events);
             match self.read.is_empty() {
-                true => self.wait().await,
-                false => self.pause = POLLS.0,
+                true => self.wait(looks).await,
+                false => self.pause = None,
             }
         }
     }
 
     /// Waits for a commit of this process, a notice of another one's, or for a while.
-    async fn wait(&mut self) {
-        let is_new = |change: &SessionChange| match change {
-            SessionChange::Changed { key, version, .. } => *key == self.key && *version > self.after,
-            SessionChange::Missed { .. } => true,
-        };
-        let changes = &mut self.changes;
-        let told = async {
-            while let Some(change) = changes.next().await {
-                if is_new(&change) {
-                    return;
-                }
-            }
-            std::future::pending::<()>().await;
-        };
-        let (key, notices) = (&self.key, &mut self.notices);
-        let hinted = async {
-            while let Some(listening) = &mut *notices {
-                match listening.next().await {
-                    Some(notice) if notice.may_concern(key) => return,
-                    Some(_) => {}
-                    None => *notices = None,
-                }
-            }
-            std::future::pending::<()>().await;
-        };
+    async fn wait(&mut self, looks: u64) {
+        // Another one may have stopped with its runtime.
+        let longest = if self.runner.hear().await { SLOW_POLL } else { POLLS.1 };
+        let pause = self.pause.unwrap_or(POLLS.0);
+        let after = self.after;
+        let is_new = |newest: &Newest| newest.version > after || newest.looks != looks;
         tokio::select! {
-            () = told => self.pause = POLLS.0,
-            () = hinted => self.pause = POLLS.0,
-            () = self.runner.0.clock.sleep(self.pause) => self.pause = (self.pause * 2).min(POLLS.1),
+            _ = self.watch.newest.wait_for(is_new) => self.pause = None,
+            () = self.runner.0.clock.sleep(pause) => self.pause = Some((pause * 2).min(longest)),
         }
     }
 }

@@ -518,8 +518,12 @@ impl SessionHandle {
         let mut request = ForkSession::new(self.slot.key.clone(), self.runner.0.clock.now()).with_id(id);
         request.version = version;
         let forked = self.runner.0.store.fork(request).await.map_err(|error| self.failed(error))?;
+        self.inner().changes.tell(&forked.key, forked.version, false);
         let fork = self.runner.handle(forked.key);
-        fork.note_deadline().await?;
+        // The fork is there, whatever becomes of this: its next run or message notes the deadline as well.
+        if let Err(error) = fork.note_deadline().await {
+            tracing::warn!(session = %fork.key(), %error, "the deadline of a fork could not be noted");
+        }
         Ok(fork)
     }
 
@@ -580,7 +584,9 @@ impl SessionHandle {
             self.runner.0.clock.now(),
         )
         .with_claim(AppendClaim::Once { take_over });
-        Ok(self.runner.0.store.rewind(request).await.map_err(failed)?.version)
+        let version = self.runner.0.store.rewind(request).await.map_err(failed)?.version;
+        self.inner().changes.tell(self.key(), version, false);
+        Ok(version)
     }
 
     /// Deletes the session, and the values of its user (`user:`) if requested. Forks are unaffected. If
@@ -618,6 +624,7 @@ impl SessionHandle {
         (known.history, known.stopped) = (None, None);
         self.slot.mail.forget();
         self.slot.held.take();
+        self.inner().changes.tell_deleted(self.key());
         Ok(deleted)
     }
 

@@ -7,6 +7,7 @@ use stepfold_agent_loop::{Agent, Exit, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
+use stepfold_tools::{decode_key_part, encode_key_part};
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
@@ -227,27 +228,19 @@ impl History {
 pub(crate) fn run_prefix(key: &SessionKey, life: Option<&LifeId>, invocation: &InvocationId) -> String {
     let life = life.map(LifeId::as_str).unwrap_or_default();
     let session = format!("{}@{life}", key.id);
-    [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()].map(encoded).join("/")
+    [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()].map(encode_key_part).join("/")
 }
 
 /// The session that a key under such a prefix belongs to.
 pub(crate) fn session_of(key: &str) -> Option<SessionKey> {
     let parts: Vec<&str> = key.split('/').collect();
     let [app, user, session, _invocation, _step, ..] = parts[..] else { return None };
-    let session = decoded(session);
+    let session = decode_key_part(session);
     let (id, _life) = session.rsplit_once('@')?;
-    SessionKey::new(decoded(app), decoded(user), id.to_owned()).ok()
+    SessionKey::new(decode_key_part(app), decode_key_part(user), id.to_owned()).ok()
 }
 
 /// Whether a run is that of this invocation, in whatever session it began.
 pub(crate) fn is_run_of(run: &Run, invocation: &InvocationId) -> bool {
-    run.id().rsplit('/').next() == Some(&encoded(invocation.as_str()))
-}
-
-fn encoded(part: &str) -> String {
-    part.replace('%', "%25").replace('/', "%2F")
-}
-
-fn decoded(part: &str) -> String {
-    part.replace("%2F", "/").replace("%25", "%")
+    run.id().rsplit('/').next() == Some(&encode_key_part(invocation.as_str()))
 }

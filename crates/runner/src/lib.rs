@@ -156,5 +156,5 @@ pub use crate::remedy::Remedy;
 pub use crate::report::{REPORT_FORMAT, Report, RunStatus};
 pub use crate::resume::Resume;
 pub use crate::run_as::RunAs;
-pub use crate::runner::{Busy, Runner, RunnerBuilder};
+pub use crate::runner::{Busy, Load, Runner, RunnerBuilder};
 pub use crate::watch::SessionChange;

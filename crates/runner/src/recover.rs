@@ -10,8 +10,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use stepfold_agent_loop::{Exit, Pause};
 use stepfold_session_scopes::{
-    ErrorKind, ListUnattended, SessionKey, SessionStore, StoreNotices, TakeOver, Timestamp, Unattended,
-    WatchStore,
+    ErrorKind, ListUnattended, SessionKey, SessionStore, StoreNotice, StoreNotices, TakeOver, Timestamp,
+    Unattended, WatchStore,
 };
 
 use crate::error::RunnerError;
@@ -19,6 +19,7 @@ use crate::invocation::Ended;
 use crate::remedy::Remedy;
 use crate::runner::Runner;
 use crate::turn::{Order, Turn};
+use crate::watch::noticed;
 
 /// The number of sessions that are listed at once.
 const PAGE: usize = 100;
@@ -194,7 +195,7 @@ impl Recovery {
                         }
                     }
                     () = &mut next_look => break,
-                    () = work_left(&mut self.notices) => break,
+                    () = noticed(&mut self.notices, StoreNotice::has_work) => break,
                 }
             }
         }
@@ -305,18 +306,6 @@ impl Recovery {
         let not_before = self.runner.0.clock.now().after(pause);
         self.tried.insert(session.key.clone(), Tried { failures, not_before, waits });
     }
-}
-
-/// Waits for a notice that work is left.
-async fn work_left(notices: &mut Option<StoreNotices>) {
-    while let Some(listening) = notices {
-        match listening.next().await {
-            Some(notice) if notice.has_work() => return,
-            Some(_) => {}
-            None => *notices = None,
-        }
-    }
-    std::future::pending::<()>().await;
 }
 
 impl Runner {

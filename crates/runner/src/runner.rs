@@ -93,6 +93,18 @@ pub(crate) struct Inner {
     slots: Mutex<Slots>,
 }
 
+/// What a runner does now: see [`Runner::load`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Load {
+    /// Sessions with a running invocation.
+    pub running: usize,
+    /// Messages that wait in the queues of sessions for an invocation to end.
+    pub waiting: usize,
+    /// Claims on sessions that it holds.
+    pub claims: usize,
+}
+
 /// Builds a [`Runner`].
 #[must_use = "a builder does nothing until it is built"]
 pub struct RunnerBuilder {
@@ -158,7 +170,7 @@ impl Runner {
                 match self.0.store.create(request).await {
                     // Another worker has created it meanwhile.
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-                    made => made.map(drop),
+                    made => made.map(|_| self.0.changes.tell(&key, 0, false)),
                 }
             }
             found => found.map(drop),
@@ -217,6 +229,7 @@ impl Runner {
         let failed = |error| RunnerError::store(&key, error);
         let request = CreateSession::with_key(key.clone(), &self.0.schema, self.0.clock.now());
         self.0.store.create(request.values(values).map_err(failed)?).await.map_err(failed)?;
+        self.0.changes.tell(&key, 0, false);
         Ok(self.handle(key))
     }
 
@@ -253,8 +266,37 @@ impl Runner {
         self.0.closing.close(grace).await
     }
 
-    /// Watches the sessions that this runner and its clones work in: each stored event, and each end of an invocation.
-    /// Any number of watchers is supported; none slows a run down.
+    /// What this runner and its clones do now, for metrics.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("which area has most stalls?").await?;
+    /// let load = runner.load();
+    /// assert_eq!((load.running, load.waiting), (0, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn load(&self) -> Load {
+        let mut load = Load::default();
+        for slot in self.0.slots().all() {
+            load.running += usize::from(slot.desk().is_worked());
+            load.waiting += slot.waiting();
+            load.claims += usize::from(slot.held.token().is_some());
+        }
+        load
+    }
+
+    /// Watches the sessions that this runner and its clones work in: their creation and deletion, each stored event, and
+    /// each end of an invocation. Any number of watchers is supported; none slows a run down.
     ///
     /// # Examples
     /// ```
@@ -279,6 +321,65 @@ impl Runner {
     /// ```
     pub fn watch(&self) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
         self.0.changes.watch()
+    }
+
+    /// Watches the sessions of one user, as [`watch`](Runner::watch) does: changes of other users are not reported. If the store
+    /// [tells](SessionStore::notices) of commits of other processes, [`SessionChange::Missed`] says that there may be some.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use futures_util::StreamExt;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::{Runner, SessionChange};
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3\nassistant: area 4")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let (ada, bob) = (runner.session("ada", "s1").await?, runner.session("bob", "s1").await?);
+    /// let mut changes = runner.watch_user(&bob.key().user).await;
+    /// ada.run("which area has most stalls?").await?;
+    /// bob.run("which area has fewest?").await?;
+    /// assert!(matches!(changes.next().await, Some(SessionChange::Changed { key, .. }) if key == *bob.key()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn watch_user(
+        &self,
+        user: &UserId,
+    ) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
+        let changes = self.0.changes.watch_user(user);
+        self.hear().await;
+        changes
+    }
+
+    /// Watches one session: the newest change, if this runner made one since the one before. Changes of other sessions
+    /// are not reported.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use futures_util::StreamExt;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::{Runner, SessionChange};
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// let mut changes = runner.watch_session(session.key());
+    /// session.run("which area has most stalls?").await?;
+    /// assert!(matches!(changes.next().await, Some(SessionChange::Changed { version: 2, is_running: false, .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn watch_session(
+        &self,
+        key: &SessionKey,
+    ) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
+        self.0.changes.watch_session(key).into_changes()
     }
 
     /// Lists users of the application that have sessions, in the order of their ids: at most `limit`, after one if given.

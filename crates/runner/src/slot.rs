@@ -137,6 +137,11 @@ impl Slot {
         (waiting < limit).then_some(entered)
     }
 
+    /// The number of waiting messages.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
     /// Whether a message would have to wait.
     pub(crate) fn is_busy(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0 || self.desk().is_worked

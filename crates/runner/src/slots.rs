@@ -46,6 +46,11 @@ impl Slots {
         slot
     }
 
+    /// Those that are there.
+    pub(crate) fn all(&self) -> Vec<Arc<Slot>> {
+        self.held.values().filter_map(Weak::upgrade).collect()
+    }
+
     /// Keeps a session until it is [released](Slots::let_go), unless too many others follow.
     pub(crate) fn pause(&mut self, slot: &Arc<Slot>) {
         self.paused.touch(slot);

@@ -1,18 +1,31 @@
-//! Tells which sessions changed, to any number of watchers.
+//! Tells which sessions changed, to any number of watchers: of all sessions, of those of a user, of one.
+//!
+//! A change wakes the watchers of its session, and no others.
 
-use futures_util::Stream;
-use stepfold_session_scopes::SessionKey;
-use tokio::sync::broadcast;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, Stream};
+use stepfold_session_scopes::{SessionKey, SessionStore, StoreNotice, StoreNotices, UserId, WatchStore};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, broadcast, watch};
 
-/// The number of changes that are kept for slow watchers.
+use crate::runner::Runner;
+
+/// The number of changes that are kept for slow watchers of all sessions, and of those of a user.
 const KEPT: usize = 4_096;
+const KEPT_OF_USER: usize = 64;
+
+/// How often at most those who follow sessions look again because the store says that any session may have changed, while
+/// this runner commits itself: a store that does not name sessions says so of its own commits, too.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// A change of a session: see [`Runner::watch`](crate::Runner::watch).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionChange {
-    /// An event was stored, or an invocation has ended.
+    /// It was created or deleted, an event was stored, or an invocation has ended.
     Changed {
         /// The session.
         key: SessionKey,
@@ -21,41 +34,295 @@ pub enum SessionChange {
         /// Whether an invocation is running in it.
         is_running: bool,
     },
-    /// These changes are no longer kept: the watcher was too slow. What changed is in the list of sessions.
+    /// These changes are not known: the watcher was too slow, or another process made them. What changed is in the list of
+    /// sessions.
     Missed {
-        /// The number of missed changes.
+        /// The number of missed changes; 0 if it is unknown.
         changes: u64,
     },
 }
 
-/// The sender of changes.
+/// Those who watch.
 #[derive(Clone, Debug)]
-pub(crate) struct Changes(broadcast::Sender<SessionChange>);
+pub(crate) struct Changes(Arc<Board>);
+
+#[derive(Debug)]
+struct Board {
+    all: broadcast::Sender<SessionChange>,
+    watched: Mutex<Watched>,
+    /// Woken when the last one who follows a session has left.
+    is_idle: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    sessions: HashMap<SessionKey, watch::Sender<Newest>>,
+    /// The watched sessions by their names in notices.
+    names: HashMap<u64, Vec<SessionKey>>,
+    users: HashMap<UserId, broadcast::Sender<SessionChange>>,
+    /// Whether notices of the store are passed on.
+    is_hearing: bool,
+    /// Whether this runner has committed since the last look.
+    has_told: bool,
+}
+
+/// The newest change of a session.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Newest {
+    pub(crate) version: u64,
+    pub(crate) is_running: bool,
+    /// The number of changes by this runner.
+    pub(crate) changes: u64,
+    /// How often others may have changed it.
+    pub(crate) looks: u64,
+}
 
 impl Default for Changes {
     fn default() -> Self {
-        Changes(broadcast::Sender::new(KEPT))
+        let (all, watched) = (broadcast::Sender::new(KEPT), Mutex::default());
+        Changes(Arc::new(Board { all, watched, is_idle: Notify::new() }))
     }
 }
 
 impl Changes {
     pub(crate) fn tell(&self, key: &SessionKey, version: u64, is_running: bool) {
-        if self.0.receiver_count() > 0 {
+        let change = || SessionChange::Changed { key: key.clone(), version, is_running };
+        if self.0.all.receiver_count() > 0 {
             // The watcher may leave meanwhile.
-            let _ = self.0.send(SessionChange::Changed { key: key.clone(), version, is_running });
+            let _ = self.0.all.send(change());
+        }
+        let mut watched = self.0.watched();
+        watched.has_told = true;
+        if let Some(user) = watched.users.get(&key.user) {
+            let _ = user.send(change());
+        }
+        if let Some(session) = watched.sessions.get(key) {
+            session.send_modify(|newest| {
+                (newest.version, newest.is_running) = (version, is_running);
+                newest.changes += 1;
+            });
+        }
+    }
+
+    /// Tells that a session was deleted: who follows it finds out.
+    pub(crate) fn tell_deleted(&self, key: &SessionKey) {
+        self.tell(key, 0, false);
+        if let Some(session) = self.0.watched().sessions.get(key) {
+            look(session);
         }
     }
 
     pub(crate) fn watch(&self) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
-        let changes = self.0.subscribe();
-        Box::pin(futures_util::stream::unfold(changes, |mut changes| async move {
-            match changes.recv().await {
-                Ok(change) => Some((change, changes)),
-                Err(RecvError::Lagged(missed)) => Some((SessionChange::Missed { changes: missed }, changes)),
-                Err(RecvError::Closed) => None,
+        changes_of(self.0.all.subscribe(), ())
+    }
+
+    pub(crate) fn watch_user(
+        &self,
+        user: &UserId,
+    ) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
+        let mut watched = self.0.watched();
+        let sender =
+            watched.users.entry(user.clone()).or_insert_with(|| broadcast::Sender::new(KEPT_OF_USER));
+        changes_of(sender.subscribe(), OfUser { board: Arc::clone(&self.0), user: user.clone() })
+    }
+
+    pub(crate) fn watch_session(&self, key: &SessionKey) -> OfSession {
+        let mut watched = self.0.watched();
+        let watched = &mut *watched;
+        let sender = watched.sessions.entry(key.clone()).or_insert_with(|| {
+            watched.names.entry(StoreNotice::name_of(key)).or_default().push(key.clone());
+            watch::Sender::new(Newest::default())
+        });
+        OfSession { newest: sender.subscribe(), board: Arc::clone(&self.0), key: key.clone() }
+    }
+}
+
+/// The changes that a channel has. `until_end` is dropped with them.
+fn changes_of(
+    changes: broadcast::Receiver<SessionChange>,
+    until_end: impl Send + 'static,
+) -> impl Stream<Item = SessionChange> + Send + Unpin {
+    Box::pin(futures_util::stream::unfold((changes, until_end), |(mut changes, until_end)| async move {
+        let change = match changes.recv().await {
+            Ok(change) => change,
+            Err(RecvError::Lagged(missed)) => SessionChange::Missed { changes: missed },
+            Err(RecvError::Closed) => return None,
+        };
+        Some((change, (changes, until_end)))
+    }))
+}
+
+/// Watches a session, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OfSession {
+    pub(crate) newest: watch::Receiver<Newest>,
+    board: Arc<Board>,
+    key: SessionKey,
+}
+
+impl OfSession {
+    pub(crate) fn into_changes(self) -> impl Stream<Item = SessionChange> + Send + Unpin {
+        let told = self.newest.borrow().changes;
+        Box::pin(futures_util::stream::unfold((self, told), |(mut watch, told)| async move {
+            loop {
+                watch.newest.changed().await.ok()?;
+                let newest = *watch.newest.borrow_and_update();
+                if newest.changes > told {
+                    let Newest { version, is_running, .. } = newest;
+                    let change = SessionChange::Changed { key: watch.key.clone(), version, is_running };
+                    return Some((change, (watch, newest.changes)));
+                }
             }
         }))
     }
+}
+
+impl Drop for OfSession {
+    fn drop(&mut self) {
+        let mut watched = self.board.watched();
+        // This one is still counted.
+        if watched.sessions.get(&self.key).is_none_or(|sender| sender.receiver_count() > 1) {
+            return;
+        }
+        watched.sessions.remove(&self.key);
+        let name = StoreNotice::name_of(&self.key);
+        if let Some(keys) = watched.names.get_mut(&name) {
+            keys.retain(|key| *key != self.key);
+            if keys.is_empty() {
+                watched.names.remove(&name);
+            }
+        }
+        self.board.may_be_idle(&watched);
+    }
+}
+
+/// Watches the sessions of a user, until it is dropped.
+struct OfUser {
+    board: Arc<Board>,
+    user: UserId,
+}
+
+impl Drop for OfUser {
+    fn drop(&mut self) {
+        let mut watched = self.board.watched();
+        // The receiver is dropped before.
+        if watched.users.get(&self.user).is_some_and(|sender| sender.receiver_count() == 0) {
+            watched.users.remove(&self.user);
+        }
+        self.board.may_be_idle(&watched);
+    }
+}
+
+impl Board {
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn may_be_idle(&self, watched: &Watched) {
+        if watched.is_idle() {
+            self.is_idle.notify_one();
+        }
+    }
+}
+
+impl Watched {
+    fn is_idle(&self) -> bool {
+        self.sessions.is_empty() && self.users.is_empty()
+    }
+
+    /// Has those look who watch the sessions of a notice.
+    fn look(&self, notice: &StoreNotice) {
+        match notice.sessions() {
+            None => self.sessions.values().for_each(look),
+            Some(names) => {
+                let keys = names.iter().filter_map(|name| self.names.get(name)).flatten();
+                keys.filter_map(|key| self.sessions.get(key)).for_each(look);
+            }
+        }
+        // A name does not tell the user.
+        for user in self.users.values() {
+            let _ = user.send(SessionChange::Missed { changes: 0 });
+        }
+    }
+}
+
+fn look(session: &watch::Sender<Newest>) {
+    session.send_modify(|newest| newest.looks += 1);
+}
+
+impl Runner {
+    /// Hears of commits of other processes, if the store tells of them, as long as anybody watches. All who watch share
+    /// this. Returns whether the store does.
+    pub(crate) async fn hear(&self) -> bool {
+        let board = Arc::clone(&self.0.changes.0);
+        if std::mem::replace(&mut board.watched().is_hearing, true) {
+            return true;
+        }
+        let hearing = Hearing { board, has_ended: false };
+        let Ok(notices) = self.0.store.notices(WatchStore::new()).await else { return false };
+        tokio::spawn(hearing.pass_on(notices));
+        true
+    }
+}
+
+/// The task that passes notices on. It can begin again when it is dropped, also with its runtime.
+struct Hearing {
+    board: Arc<Board>,
+    /// Whether it has said that it ended, and another one may have begun.
+    has_ended: bool,
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.board.watched().is_hearing = false;
+        }
+    }
+}
+
+impl Hearing {
+    async fn pass_on(mut self, mut notices: StoreNotices) {
+        // What was committed before may not be told.
+        self.board.watched().look(&StoreNotice::anything());
+        loop {
+            let notice = tokio::select! {
+                notice = notices.next() => notice,
+                () = self.board.is_idle.notified() => {
+                    // Under one lock: who comes later begins a task of its own.
+                    let mut watched = self.board.watched();
+                    if !watched.is_idle() {
+                        continue;
+                    }
+                    watched.is_hearing = false;
+                    drop(watched);
+                    self.has_ended = true;
+                    return;
+                }
+            };
+            let Some(notice) = notice else { return };
+            let is_own = notice.sessions().is_none() && std::mem::take(&mut self.board.watched().has_told);
+            if is_own {
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+                // One look is for all that came meanwhile.
+                while let Some(Some(_)) = notices.next().now_or_never() {}
+            }
+            let mut watched = self.board.watched();
+            watched.has_told = false;
+            watched.look(&notice);
+        }
+    }
+}
+
+/// Waits for a notice of the store that matters; for ever, if the store gives none.
+pub(crate) async fn noticed(notices: &mut Option<StoreNotices>, matters: impl Fn(&StoreNotice) -> bool) {
+    while let Some(listening) = notices {
+        match listening.next().await {
+            Some(notice) if matters(&notice) => return,
+            Some(_) => {}
+            None => *notices = None,
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 #[cfg(test)]
@@ -78,5 +345,18 @@ mod tests {
         assert_eq!(watch.next().await, Some(next));
         drop(changes);
         assert_eq!(watch.count().await, KEPT - 1);
+    }
+
+    #[tokio::test]
+    async fn who_has_left_leaves_nothing() {
+        let changes = Changes::default();
+        let key = SessionKey::new("app", "ada", "s1").unwrap();
+        let (first, second) = (changes.watch_session(&key), changes.watch_session(&key));
+        let user = changes.watch_user(&key.user);
+        drop(first);
+        assert_eq!(changes.0.watched().sessions.len(), 1);
+        drop((second, user));
+        let watched = changes.0.watched();
+        assert!(watched.is_idle() && watched.names.is_empty() && watched.users.is_empty());
     }
 }

@@ -11,3 +11,5 @@
 pub mod http;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+#[cfg(any(feature = "http", feature = "mcp"))]
+mod question;

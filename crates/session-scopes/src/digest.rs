@@ -7,13 +7,16 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use blake3::Hasher;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::SessionError;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::ids::SessionKey;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::time::Timestamp;
 
 /// The digest of a session's history up to an event (BLAKE3, 32 bytes); in text, 64 hexadecimal digits.

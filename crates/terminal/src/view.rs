@@ -270,7 +270,7 @@ impl View {
             }
             RunEvent::Trimmed(words) => vec![self.aside(&format!("  ⋯ the model is shown less: {words}"))],
             RunEvent::Committed(event) => self.committed(event),
-            RunEvent::Inner { name, place, event } => self.inner(&[*place], name, event, now),
+            RunEvent::Inner { name, place, event, .. } => self.inner(&[*place], name, event, now),
             RunEvent::NodeStarted { node, branch } => {
                 let resumed = if self.steps.start(&[], *branch, now) { "" } else { ", resumed" };
                 vec![self.aside(&format!("  ▸ {}{resumed}", self.label(&[], *branch, node)))]
@@ -322,7 +322,7 @@ impl View {
                 let id = key(call_id);
                 return vec![self.inner.finished_in(&label, &id, (tool, *status, text), now)];
             }
-            RunEvent::Inner { name, place, event } => {
+            RunEvent::Inner { name, place, event, .. } => {
                 return self.inner(&[path, &[*place]].concat(), name, event, now);
             }
             _ => {}

@@ -90,12 +90,25 @@ impl CallContext {
 /// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c/1"), "session-7/1/c%2F1");
 /// ```
 pub fn key_of_call(scope: &str, call_id: &str) -> String {
-    format!("{scope}/{}", part_of_key(call_id))
+    format!("{scope}/{}", encode_key_part(call_id))
 }
 
-/// A part of a key, in which a slash does not look like the end of the part.
-pub(crate) fn part_of_key(part: &str) -> String {
+/// Encodes a part of a key, so that a slash in it does not look like the end of the part.
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::{decode_key_part, encode_key_part};
+///
+/// assert_eq!(encode_key_part("a/b%"), "a%2Fb%25");
+/// assert_eq!(decode_key_part("a%2Fb%25"), "a/b%");
+/// ```
+pub fn encode_key_part(part: &str) -> String {
     part.replace('%', "%25").replace('/', "%2F")
+}
+
+/// Decodes a part of a key that [`encode_key_part`] has made.
+pub fn decode_key_part(part: &str) -> String {
+    part.replace("%2F", "/").replace("%25", "%")
 }
 
 impl ToolContext {

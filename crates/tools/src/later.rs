@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use crate::context::{ToolContext, part_of_key};
+use crate::context::{ToolContext, encode_key_part};
 use crate::error::ToolError;
 use crate::input::{InputRequest, InputResponse};
 
@@ -59,7 +59,7 @@ pub struct Later {
 
 impl Later {
     fn new(context: ToolContext, label: String) -> Self {
-        let token = context.key_for(&part_of_key(&label));
+        let token = context.key_for(&encode_key_part(&label));
         let message = format!("waiting for `{label}`");
         Later { context, request: InputRequest::new(label, message), token, deadline: None }
     }

@@ -106,7 +106,9 @@ pub use stepfold_state_core as state_core;
 pub use tokio_util::sync::CancellationToken;
 
 pub use crate::binding::{InputFromState, ResultText, Source};
-pub use crate::context::{StateWriter, ToolContext, WriteError, key_of_call};
+pub use crate::context::{
+    StateWriter, ToolContext, WriteError, decode_key_part, encode_key_part, key_of_call,
+};
 pub use crate::error::{BuildError, ToolError, ToolsetError};
 pub use crate::extract::{Args, Extract, FromState, RawArgs, Requirements, Resource, StateKey};
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};

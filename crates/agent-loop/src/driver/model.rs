@@ -164,6 +164,15 @@ impl Host<'_> {
         match chunk {
             Chunk::Text(text) => self.tell(|| RunEvent::Text(text.clone())).await,
             Chunk::Reasoning(text) => self.tell(|| RunEvent::Reasoning(text.clone())).await,
+            Chunk::ToolCall(call) => {
+                let event = || RunEvent::ToolCallDelta {
+                    index: call.index,
+                    call_id: call.id.clone(),
+                    tool: call.name.clone(),
+                    arguments: call.arguments.clone(),
+                };
+                self.tell(event).await
+            }
             Chunk::Part(part) => match ServerToolUse::of(part) {
                 Some(used) => self.tell(|| server_tool_used(&used)).await,
                 None => Ok(()),

@@ -182,8 +182,10 @@ impl Host<'_> {
             }
             event if trouble.is_there() && begins_something(&event) => false,
             event => {
-                let name = name_of(run, place);
-                let told = self.tell(|| RunEvent::Inner { name, place, event: Box::new(event) });
+                let task = run.task(place);
+                let (name, id) = (name_of(run, place), task.map(|task| task.label()).unwrap_or_default());
+                let is_node = task.is_some_and(|task| task.planned().is_some());
+                let told = self.tell(|| RunEvent::Inner { name, id, is_node, place, event: Box::new(event) });
                 trouble.note(told.await).is_some()
             }
         };

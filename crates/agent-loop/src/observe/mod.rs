@@ -44,6 +44,17 @@ pub enum RunEvent {
     Text(String),
     /// More reasoning of the reply.
     Reasoning(String),
+    /// More of a call in the reply, which has not started.
+    ToolCallDelta {
+        /// The index of the call in the reply. Another id at the same index begins another call.
+        index: usize,
+        /// The id of the call, if this fragment has it.
+        call_id: Option<String>,
+        /// The tool, if this fragment has it.
+        tool: Option<String>,
+        /// A fragment of the arguments' text.
+        arguments: String,
+    },
     /// A call starts.
     ToolStarted {
         /// The id of the call.
@@ -117,6 +128,10 @@ pub enum RunEvent {
     Inner {
         /// The tool or the node.
         name: String,
+        /// The id of the call; of a branch, the node, with `#` and its index if it has an item.
+        id: String,
+        /// Whether it is a branch of a graph.
+        is_node: bool,
         /// The index of the call or branch in the step.
         place: usize,
         /// The event.

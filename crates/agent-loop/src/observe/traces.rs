@@ -5,13 +5,16 @@
 
 use std::collections::HashMap;
 
+use stepfold_tools::CallStatus;
 use tracing::{Level, Span, field, span};
 
 use super::{Observer, ObserverError, RunEvent};
 use crate::exit::Exit;
+use crate::planned::NodeStatus;
 use crate::run::{Event, EventKind};
 
-/// Makes a span of each run, each model call and each tool call.
+/// Makes a span of each run, each model call, each tool call and each node: also of agents that are tools or nodes, in the
+/// span of their call or node.
 ///
 /// A span is closed when its subject ends; it is not entered, so a tool's own spans are next to it and not
 /// inside.
@@ -29,30 +32,82 @@ use crate::run::{Event, EventKind};
 /// ```
 #[derive(Debug)]
 pub struct Traces {
-    agent: String,
     with_content: bool,
-    run: Option<Span>,
-    chat: Option<Span>,
-    tools: HashMap<String, Span>,
+    run: Spans,
 }
 
 impl Traces {
     /// Spans for runs of the agent of this name.
     pub fn new(agent: impl Into<String>) -> Self {
-        Traces { agent: agent.into(), with_content: false, run: None, chat: None, tools: HashMap::new() }
+        Traces { with_content: false, run: Spans::new(agent.into(), None, false) }
     }
 
     /// Adds messages, arguments and results. They may be secret.
     #[must_use]
     pub fn with_content(mut self) -> Self {
-        self.with_content = true;
+        (self.with_content, self.run.with_content) = (true, true);
         self
+    }
+}
+
+/// The open spans of a run.
+#[derive(Debug)]
+struct Spans {
+    agent: String,
+    with_content: bool,
+    /// The call or the node that it is inside of.
+    within: Option<Span>,
+    run: Option<Span>,
+    chat: Option<Span>,
+    tools: HashMap<String, Span>,
+    nodes: HashMap<usize, Span>,
+    /// The runs inside, by the place of their call or branch.
+    inside: HashMap<usize, Spans>,
+}
+
+impl Spans {
+    fn new(agent: String, within: Option<Span>, with_content: bool) -> Self {
+        let (tools, nodes, inside) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Spans { agent, with_content, within, run: None, chat: None, tools, nodes, inside }
+    }
+
+    fn note(&mut self, event: &RunEvent) {
+        match event {
+            RunEvent::Asking { model, request, .. } => self.asking(model, request),
+            RunEvent::Committed(event) => self.committed(event),
+            RunEvent::ToolStarted { call_id, tool, arguments } => self.tool_started(call_id, tool, arguments),
+            RunEvent::ServerToolUsed { call_id, tool, arguments } => {
+                self.server_tool_used(call_id.as_deref(), tool, arguments);
+            }
+            RunEvent::ToolFinished { call_id, status, text, .. } => {
+                self.tool_finished(call_id, *status, text);
+            }
+            RunEvent::NodeStarted { node, branch } => self.node_started(node, *branch),
+            RunEvent::NodeFinished { branch, status, .. } => {
+                self.inside.remove(branch);
+                if let Some(span) = self.nodes.remove(branch).filter(|_| *status != NodeStatus::Succeeded) {
+                    failed_with(&span, &format!("{status:?}"));
+                }
+            }
+            RunEvent::Inner { name, id, is_node, place, event } => {
+                let within = if *is_node { self.nodes.get(place) } else { self.tools.get(id) };
+                let within = within.or(self.run.as_ref()).cloned();
+                let with_content = self.with_content;
+                let inside = self.inside.entry(*place);
+                inside.or_insert_with(|| Spans::new(name.clone(), within, with_content)).note(event);
+            }
+            RunEvent::Ended(exit) => self.ended(exit),
+            _ => {}
+        }
     }
 
     fn run_span(&mut self) -> &Span {
-        let agent = &self.agent;
+        let (agent, within) = (&self.agent, self.within.as_ref());
         self.run.get_or_insert_with(|| {
+            // Without a run around it, the span that is entered where the run is driven.
+            let current = within.map_or_else(Span::current, Span::clone);
             span!(
+                parent: &current,
                 Level::INFO,
                 "invoke_agent",
                 otel.name = format!("invoke_agent {agent}"),
@@ -118,7 +173,38 @@ impl Traces {
                     chat.record("gen_ai.output.messages", json(&event.messages));
                 }
             }
+            // Where no word came before, its call or node was told before a restart.
+            EventKind::Inner { place, event } => {
+                if let Some(inside) = self.inside.get_mut(place) {
+                    inside.committed(event);
+                }
+            }
             _ => {}
+        }
+    }
+
+    fn node_started(&mut self, node: &str, branch: usize) {
+        let parent = self.run_span().clone();
+        let span = span!(
+            parent: &parent,
+            Level::INFO,
+            "execute_node",
+            otel.name = format!("execute_node {node}"),
+            stepfold.node.name = node,
+            stepfold.node.branch = branch,
+            error.r#type = field::Empty,
+            otel.status_code = field::Empty,
+        );
+        self.nodes.insert(branch, span);
+    }
+
+    fn tool_finished(&mut self, call_id: &str, status: CallStatus, text: &str) {
+        let Some(span) = self.tools.remove(call_id) else { return };
+        if status != CallStatus::Succeeded {
+            failed_with(&span, &format!("{status:?}"));
+        }
+        if self.with_content {
+            span.record("gen_ai.tool.call.result", text);
         }
     }
 
@@ -168,7 +254,7 @@ impl Traces {
         if let Some(chat) = self.chat.take().filter(|_| has_failed) {
             failed_with(&chat, "model_error");
         }
-        self.tools.clear();
+        (self.inside, self.nodes, self.tools) = Default::default();
         if let Some(run) = self.run.take() {
             run.record("stepfold.exit", exit.to_string());
             if has_failed {
@@ -190,26 +276,7 @@ fn json<T: serde::Serialize>(value: &T) -> String {
 
 impl Observer for Traces {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-        match event {
-            RunEvent::Asking { model, request, .. } => self.asking(model, request),
-            RunEvent::Committed(event) => self.committed(event),
-            RunEvent::ToolStarted { call_id, tool, arguments } => self.tool_started(call_id, tool, arguments),
-            RunEvent::ServerToolUsed { call_id, tool, arguments } => {
-                self.server_tool_used(call_id.as_deref(), tool, arguments);
-            }
-            RunEvent::ToolFinished { call_id, status, text, .. } => {
-                if let Some(span) = self.tools.remove(call_id) {
-                    if *status != stepfold_tools::CallStatus::Succeeded {
-                        failed_with(&span, &format!("{status:?}"));
-                    }
-                    if self.with_content {
-                        span.record("gen_ai.tool.call.result", text.as_str());
-                    }
-                }
-            }
-            RunEvent::Ended(exit) => self.ended(exit),
-            _ => {}
-        }
+        self.run.note(event);
         Ok(())
     }
 }

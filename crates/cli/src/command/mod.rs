@@ -3,6 +3,7 @@
 mod branches;
 mod chat;
 mod check;
+mod demo;
 mod draw;
 mod history;
 mod inbox;

@@ -1,7 +1,7 @@
 //! `stepfold serve`: agents over HTTP.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -10,9 +10,10 @@ use serde_json::json;
 use stepfold::prelude::*;
 use stepfold::runner::RecoverOptions;
 use stepfold::server::http::{App, Limits, Metrics, Principal, Role, Server, Token, Tokens};
-use stepfold::session_scopes::{AnyStore, PostgresStore};
+use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore};
 use tokio::net::TcpListener;
 
+use super::demo;
 use crate::args::{Asked, Mode, Serve, WhenBusy};
 use crate::desk::{Opened, default_store, open_or_create};
 use crate::error::{Ending, Misuse};
@@ -21,7 +22,7 @@ use crate::show;
 use crate::signals::{Interrupts, Signals};
 
 /// Whose sessions are served without a file of tokens.
-const LOCAL: &str = "local";
+pub(super) const LOCAL: &str = "local";
 
 pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     if asked.tokens.is_none() && !asked.bind.ip().is_loopback() {
@@ -30,7 +31,12 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     }
     let (tokens, printed) = tokens(asked)?;
     let (metrics, store) = (Metrics::new(), store(asked).await?);
-    let apps = apps(asked, &store, &metrics)?;
+    let demo = asked.demo.then(demo::unpack).transpose()?;
+    let agents = demo.as_ref().map_or(&asked.agents, |(_, agents)| agents);
+    if asked.demo {
+        demo::seed(&apps(asked, agents, &store, &metrics)?, &store).await?;
+    }
+    let apps = apps(asked, agents, &store, &metrics)?;
     let mut limits = Limits::default();
     limits.drain = Duration::from_secs(asked.drain);
     let mut server = Server::builder().auth(tokens).metrics(&metrics).limits(limits);
@@ -39,6 +45,12 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     }
     for origin in &asked.origins {
         server = server.allow_origin(origin);
+    }
+    if let Some(folder) = &asked.adk_web {
+        server = server.adk_web(folder);
+    }
+    if asked.public_cards {
+        server = server.public_agent_cards();
     }
     if asked.https {
         server = server.secure_cookies();
@@ -54,7 +66,9 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
         )
     })?;
     tell(&listener, &apps, printed.as_ref(), json)?;
-    let recovery = tokio::spawn(join_all(apps.iter().map(|app| app.runner().recover(RecoverOptions::new()))));
+    // What is interrupted in the demo waits for a person to resume it.
+    let recovered = apps.iter().filter(|_| !asked.demo);
+    let recovery = tokio::spawn(join_all(recovered.map(|app| app.runner().recover(RecoverOptions::new()))));
     let ended = until_ended(server, listener).await;
     for ended in recovery.await? {
         ended?;
@@ -82,11 +96,12 @@ async fn store(asked: &Serve) -> anyhow::Result<AnyStore> {
             Ok(AnyStore::new(store.context("the PostgreSQL store cannot be opened")?))
         }
         Some(path) => open_or_create(Path::new(path)),
+        None if asked.demo => Ok(AnyStore::new(MemoryStore::new())),
         None => open_or_create(&default_store()?),
     }
 }
 
-fn apps(asked: &Serve, store: &AnyStore, metrics: &Metrics) -> anyhow::Result<Vec<App>> {
+fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) -> anyhow::Result<Vec<App>> {
     let model = Asked {
         model: asked.model.clone(),
         cassette: None,
@@ -99,7 +114,7 @@ fn apps(asked: &Serve, store: &AnyStore, metrics: &Metrics) -> anyhow::Result<Ve
     let (models, _failures) = Models::asked(&model);
     let mut names = BTreeSet::new();
     let mut apps = Vec::new();
-    for path in &asked.agents {
+    for path in agents {
         let Opened { agent, schema, shape, .. } = Opened::read(path, &models)?;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());

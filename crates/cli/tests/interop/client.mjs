@@ -1,6 +1,8 @@
 // A client that others wrote asks an agent: tools, a call with progress, an approval, resources, a cancelled call.
-// Says what it saw as one line of JSON. argv: `v1` or `v2`, and the command of the server.
+// Says what it saw as one line of JSON. argv: `v1` or `v2`, and the command of the server; or its URL and a token.
 const [version, command, ...args] = process.argv.slice(2);
+const isUrl = command.startsWith('http');
+const withToken = { requestInit: { headers: { Authorization: `Bearer ${args[0]}` } } };
 
 let client, transport;
 const answer = async () => ({ action: 'accept', content: { decision: 'approve' } });
@@ -8,16 +10,21 @@ const info = { name: 'interop', version: '1' };
 if (version === 'v1') {
     const { Client } = await import('@modelcontextprotocol/sdk/client/index.js');
     const { StdioClientTransport } = await import('@modelcontextprotocol/sdk/client/stdio.js');
+    const { StreamableHTTPClientTransport } = await import('@modelcontextprotocol/sdk/client/streamableHttp.js');
     const { ElicitRequestSchema } = await import('@modelcontextprotocol/sdk/types.js');
     client = new Client(info, { capabilities: { elicitation: {} } });
     client.setRequestHandler(ElicitRequestSchema, answer);
-    transport = new StdioClientTransport({ command, args, env: process.env });
+    transport = isUrl
+        ? new StreamableHTTPClientTransport(new URL(command), withToken)
+        : new StdioClientTransport({ command, args, env: process.env });
 } else {
-    const { Client } = await import('@modelcontextprotocol/client');
+    const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client');
     const { StdioClientTransport } = await import('@modelcontextprotocol/client/stdio');
     client = new Client(info, { capabilities: { elicitation: { form: {} } }, versionNegotiation: { mode: 'auto' } });
     client.setRequestHandler('elicitation/create', answer);
-    transport = new StdioClientTransport({ command, args, env: process.env });
+    transport = isUrl
+        ? new StreamableHTTPClientTransport(new URL(command), withToken)
+        : new StdioClientTransport({ command, args, env: process.env });
 }
 await client.connect(transport);
 

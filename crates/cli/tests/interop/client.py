@@ -1,4 +1,4 @@
-"""The same client, of the Python SDK. argv: the command of the server."""
+"""The same client, of the Python SDK. argv: the command of the server; or its URL and a token."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ import os
 import sys
 
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 from mcp.types import ElicitResult
 
 
@@ -20,7 +21,11 @@ async def main() -> None:
     async def on_progress(progress, total, message):
         seen["progress"].append(message)
 
-    server = StdioServerParameters(command=command, args=args, env=dict(os.environ))
+    if command.startswith("http"):
+        http = create_mcp_http_client(headers={"Authorization": f"Bearer {args[0]}"})
+        server = streamable_http_client(command, http_client=http)
+    else:
+        server = StdioServerParameters(command=command, args=args, env=dict(os.environ))
     async with Client(server, elicitation_callback=answer) as client:
         seen["tools"] = [tool.name for tool in (await client.list_tools()).tools]
 

@@ -1,8 +1,12 @@
-//! `stepfold mcp` for clients that others wrote. `cargo xtask interop` installs them and says where they are.
+//! `stepfold mcp` and `stepfold serve` for clients that others wrote. `cargo xtask interop` installs them and says where they are.
 
 use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
@@ -17,6 +21,34 @@ fn installed(variable: &str) -> Option<PathBuf> {
         eprintln!("skipped: {variable} is not set; run `cargo xtask interop`");
     }
     found
+}
+
+/// `stepfold serve`, until it is dropped.
+struct Served {
+    process: Child,
+    /// The address, with a slash at its end.
+    url: String,
+    token: String,
+}
+
+impl Served {
+    fn start(room: &Room, options: &str) -> Self {
+        let mut command =
+            room.command(format!("--json serve a.toml --bind 127.0.0.1:0 {options}").trim_end());
+        let mut process = command.stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let told: Value = serde_json::from_str(&line).unwrap();
+        let url = format!("http://{}/", told["address"].as_str().unwrap());
+        Served { process, url, token: told["token"].as_str().unwrap().to_owned() }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 /// An agent that wants an approval for what it does.
@@ -36,8 +68,13 @@ approval = "always"
 fn seen(room: &Room, client: &mut Command) -> Value {
     let server = room.command("mcp a.toml");
     client.arg(server.get_program()).args(server.get_args()).current_dir(room.folder());
-    client.env("XDG_DATA_HOME", room.path("data")).stdin(Stdio::null());
-    let output = client.output().unwrap();
+    client.env("XDG_DATA_HOME", room.path("data"));
+    told(client)
+}
+
+/// What a client tells, as JSON.
+fn told(client: &mut Command) -> Value {
+    let output = client.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
@@ -68,6 +105,17 @@ fn npm(version: &str) {
     check(&seen(&clerk(), Command::new(&node).arg(&script).arg(version)));
 }
 
+/// The same clients, of `/mcp` of `stepfold serve`.
+fn npm_over_http(version: &str) {
+    let Some(node) = installed("STEPFOLD_INTEROP_MCP_CLIENTS") else { return };
+    let (room, folder) = (clerk(), node.ancestors().nth(4).unwrap());
+    let server = Served::start(&room, "");
+    let script = folder.join(format!("client-{version}-http.mjs"));
+    std::fs::copy(script_of("client.mjs"), &script).unwrap();
+    let url = format!("{}mcp", server.url);
+    check(&told(Command::new(&node).arg(&script).args([version, &url, &server.token])));
+}
+
 fn script_of(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(name)
 }
@@ -87,6 +135,177 @@ fn the_python_sdk() {
     let Some(python) = installed("STEPFOLD_INTEROP_MCP_PYTHON") else { return };
     let script = script_of("client.py");
     check(&seen(&clerk(), Command::new(&python).arg(OsStr::new(&script))));
+}
+
+#[test]
+fn the_first_sdk_from_npm_over_http() {
+    npm_over_http("v1");
+}
+
+#[test]
+fn the_second_sdk_from_npm_over_http() {
+    npm_over_http("v2");
+}
+
+#[test]
+fn the_python_sdk_over_http() {
+    let Some(python) = installed("STEPFOLD_INTEROP_MCP_PYTHON") else { return };
+    let room = clerk();
+    let server = Served::start(&room, "");
+    let url = format!("{}mcp", server.url);
+    check(&told(Command::new(&python).arg(script_of("client.py")).args([&url, &server.token])));
+}
+
+#[test]
+fn a_client_of_agent2agent() {
+    let Some(package) = installed("STEPFOLD_INTEROP_A2A") else { return };
+    let room = clerk();
+    let server = Served::start(&room, "");
+    let script = package.ancestors().nth(3).unwrap().join("a2a.mjs");
+    std::fs::copy(script_of("a2a.mjs"), &script).unwrap();
+    let seen = told(Command::new("node").arg(&script).args([&server.url, &server.token]));
+    let expected = json!({
+        "card": "clerk",
+        "asked": "TASK_STATE_INPUT_REQUIRED",
+        "again": true,
+        "question": "pay",
+        "approved": ["task", "artifactUpdate It is paid.", "statusUpdate TASK_STATE_COMPLETED"],
+        "thanks": ["task", "artifactUpdate You are welcome.", "statusUpdate TASK_STATE_COMPLETED"],
+        "got": ["TASK_STATE_COMPLETED", ["It is paid."]],
+        "listed": ["TASK_STATE_COMPLETED", "TASK_STATE_COMPLETED"],
+        "cancel": "TaskNotCancelableError",
+        "unknown": "TaskNotFoundError",
+        "push": "PushNotificationNotSupportedError",
+    });
+    assert_eq!(seen, expected, "{seen}");
+}
+
+/// An agent with state, for pages and clients that show it.
+fn counter(script: &str) -> Room {
+    let agent = r#"
+name = "clerk"
+
+[state.paid]
+type = "integer"
+
+[state.note]
+type = "string"
+
+[tools.pay]
+description = "Pays the bill."
+command = { argv = ["cat"], output = "json" }
+approval = "always"
+parameters = { properties = { euro = { type = "integer" } } }
+outputs_to_state = { paid = { source = "euro" } }
+"#;
+    Room::new(agent, script)
+}
+
+#[test]
+fn the_python_client_of_adk() {
+    let Some(python) = installed("STEPFOLD_INTEROP_ADK") else { return };
+    let room = counter(
+        "assistant: > c1 pay(euro=5)\nassistant: It is paid.\nassistant: > c2 pay(euro=6)\nassistant: As you wish.\n\
+         assistant: > c3 pay(euro=7)\nassistant: Less.\n",
+    );
+    let server = Served::start(&room, "");
+    let seen = told(Command::new(&python).arg(script_of("adk.py")).args([&server.url, &server.token]));
+    let expected = json!({
+        "version": "2.13.0",
+        "title": "the bill",
+        "calls": ["pay", "adk_request_confirmation"],
+        "waits": true,
+        "responses": [{"euro": 5}],
+        "text": "It is paid.",
+        "state": {"paid": 5},
+        "rejected": "As you wish.",
+        "modified": {"paid": 1},
+        "authors": ["user", "clerk", "clerk", "clerk", "user", "clerk", "clerk", "clerk", "user", "clerk", "clerk", "clerk"],
+        "ids": true,
+        "stored": {"__session_metadata__": {"displayName": "pay the bill"}, "paid": 1},
+        "written": "late",
+        "gone": 404,
+    });
+    assert_eq!(seen, expected, "{seen}");
+}
+
+/// The page of the wheel in Chromium. Text of the model names an address of images: nobody asks it for one.
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn the_page_of_adk() {
+    let (Some(python), Some(playwright)) =
+        (installed("STEPFOLD_INTEROP_ADK"), installed("STEPFOLD_INTEROP_PLAYWRIGHT"))
+    else {
+        return;
+    };
+    let Some(chromium) = program("chromium") else {
+        eprintln!("skipped: chromium is not installed");
+        return;
+    };
+    let spy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let leak = format!("http://{}/?leak", spy.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for _ in spy.incoming() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let room = counter(&format!(
+        "assistant: > c1 pay(euro=5)\nassistant: It is paid.\nassistant: > c2 pay(euro=6)\nassistant: As you wish.\n\
+         assistant: Look here. ![]({leak}=1) <img src=\"{leak}=2\">\n"
+    ));
+    let wheel = "import google.adk.cli as cli; print(cli.__path__[0] + '/browser')";
+    let folder = Command::new(&python).args(["-c", wheel]).output().unwrap();
+    let folder = String::from_utf8(folder.stdout).unwrap();
+    let server = Served::start(&room, &format!("--adk-web '{}'", folder.trim()));
+    let mut page = Command::new("node");
+    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", &playwright).arg(script_of("adk_web.cjs"));
+    let seen = told(page.arg(&chromium).args([&server.url, &server.token]));
+    let images = seen["images"].as_u64().unwrap();
+    assert!(images > 0, "the page shows images, so that the policy has something to stop: {seen}");
+    let expected = json!({
+        "login": 204,
+        "state": "paid: 5",
+        "images": images,
+        "dialog": 0,
+        "sessions": ["pay the bill"],
+    });
+    assert_eq!(seen, expected, "{seen}");
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "requests to another host");
+}
+
+/// The studio, driven as a person would: sessions, the steps of one, the call that wrote a value, an approval with other
+/// arguments, a fork, a comparison; a server that is killed while the page is open; no barriers, no request to another host.
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn the_studio() {
+    let Some(playwright) = installed("STEPFOLD_INTEROP_PLAYWRIGHT") else { return };
+    let Some(chromium) = program("chromium") else {
+        eprintln!("skipped: chromium is not installed");
+        return;
+    };
+    let room = Room::new("", "");
+    let mut page = Command::new("node");
+    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", &playwright).arg(script_of("studio.cjs"));
+    let seen = told(page.current_dir(room.folder()).arg(&chromium).arg(env!("CARGO_BIN_EXE_stepfold")));
+    let expected = json!({
+        "sessions": ["idle", "interrupted", "waiting"],
+        "sent": 202,
+        "once": 1,
+        "barriers": [],
+        "foreign": [],
+        "refused": [],
+        "errors": [],
+    });
+    assert_eq!(seen, expected, "{seen:#}");
+}
+
+/// A program of `PATH`.
+#[expect(clippy::disallowed_methods, reason = "where programs are is said in the environment")]
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 /// The analyst of the examples, with the server where it is installed in place of the one that `uvx` would fetch.

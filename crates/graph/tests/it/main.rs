@@ -14,6 +14,8 @@ mod graph;
 #[path = "../../../agent-loop/tests/it/loop_rows/kit.rs"]
 #[allow(dead_code, reason = "the loop's own tests use the rest")]
 mod loop_kit;
+#[path = "../../../agent-loop/tests/it/loop_rows/spans.rs"]
+mod loop_spans;
 mod messages;
 mod progress;
 mod simulated;

@@ -44,5 +44,6 @@ mod scopes;
 mod sizes;
 mod time_travel;
 mod twice;
+mod wakes;
 mod watching;
 mod world;

@@ -11,7 +11,7 @@ use crate::crash::server::server;
 use crate::crash::store::open;
 
 /// A clock that never wakes anybody.
-struct Asleep;
+pub(crate) struct Asleep;
 
 impl WallClock for Asleep {
     fn now(&self) -> Timestamp {

@@ -41,14 +41,15 @@ fn several_watch_each_from_where_it_likes() {
             expect![[r#"
                 0 began
                 1 asking
-                2 replied
-                3 toolstarted
-                4 toolfinished
-                5 answered
-                6 asking
-                7 text
-                8 replied
-                9 ended"#]]
+                2 toolcalldelta
+                3 replied
+                4 toolstarted
+                5 toolfinished
+                6 answered
+                7 asking
+                8 text
+                9 replied
+                10 ended"#]]
             .assert_eq(&all.join("\n"));
             assert_eq!(some, all[4..]);
             // It is over: whoever comes late sees the same, and whoever has seen all of it nothing.

@@ -102,6 +102,11 @@ impl Principal {
         &self.name
     }
 
+    /// The role.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
     /// Whether its role has the rights of this one.
     pub fn may(&self, role: Role) -> bool {
         self.role >= role
@@ -165,7 +170,7 @@ pub trait Authenticate: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Option<Principal>, AuthError>>;
 }
 
-/// Why nobody can be authenticated at the moment: the identity provider does not answer, for example.
+/// Why no request can be authenticated at the moment: the identity provider does not answer, for example.
 #[derive(Debug, Error)]
 #[error("authentication unavailable: {reason}")]
 pub struct AuthError {

@@ -9,19 +9,20 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Exit, Ids as _, Pause, RandomIds, RunEvent};
 use stepfold_runner::{Runner, RunnerError, Seen, SessionChange, SessionHandle, failure};
-use stepfold_session_scopes::{CommittedEvent, EventRange, SessionKey};
+use stepfold_session_scopes::{CommittedEvent, EventRange, Session, SessionKey};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
 use super::frame::{Frame, encode};
 use super::problem::Problem;
 use super::rows::{self, EventRow, RequestRow};
+use super::steps::{BEFORE, Rows};
 
 /// Bounds what is kept of a session for readers that are slow or connect again: events, and their bytes.
 const KEPT: usize = 512;
@@ -38,6 +39,8 @@ pub(super) struct Channels(Arc<Mutex<HashMap<SessionKey, Arc<Channel>>>>);
 pub(super) struct Channel {
     /// Which one of the channels that a session had in any process.
     pub(super) epoch: String,
+    /// The version before its first event.
+    began: u64,
     kept: Mutex<Kept>,
     next: watch::Sender<u64>,
 }
@@ -55,6 +58,12 @@ struct Kept {
     running: Option<String>,
     /// Nothing follows, for this reason.
     ended: Option<&'static str>,
+}
+
+/// The data of the event that says that a run has ended, if this commit is its last.
+pub(super) fn end_of(row: &EventRow) -> Option<Value> {
+    row.exit.as_ref()?;
+    Some(json!({"version": row.version, "invocation": row.invocation, "exit": row.exit}))
 }
 
 /// What is at a place.
@@ -84,20 +93,22 @@ impl Channels {
         if let Some(found) = self.open().get(&key) {
             return Ok((Arc::clone(found), found.next.subscribe()));
         }
-        let version = session.read(EventRange::None).await?.version;
+        let stored = session.read(EventRange::Last(BEFORE)).await?;
+        let version = stored.version;
         let mut open = self.open();
         if let Some(found) = open.get(&key) {
             return Ok((Arc::clone(found), found.next.subscribe()));
         }
         let channel = Arc::new(Channel {
             epoch: RandomIds.next().chars().take(8).collect(),
+            began: version,
             kept: Mutex::new(Kept { version, ..Kept::default() }),
             next: watch::Sender::new(0),
         });
         let receiver = channel.next.subscribe();
         open.insert(key.clone(), Arc::clone(&channel));
         drop(open);
-        let pump = Pump::new(runner, session.clone(), Arc::clone(&channel), version);
+        let pump = Pump::new(runner, session.clone(), Arc::clone(&channel), &stored);
         let channels = self.clone();
         tokio::spawn(async move {
             pump.run(&channels).await;
@@ -131,9 +142,12 @@ impl Channel {
         Start { number: kept.after_commit.max(kept.first), version: kept.version }
     }
 
-    /// Where a reader goes on that has read the event with this number, if it is still kept.
-    pub(super) fn after(&self, number: u64) -> Option<Start> {
+    /// Where a reader goes on that has read the event with this number, or none, if that is still kept.
+    pub(super) fn after(&self, number: Option<u64>) -> Option<Start> {
         let kept = self.kept();
+        let Some(number) = number else {
+            return (kept.first == 0).then_some(Start { number: 0, version: self.began });
+        };
         let place = usize::try_from(number.checked_sub(kept.first)?).ok()?;
         let read = kept.frames.get(place)?;
         Some(Start { number: number + 1, version: read.version })
@@ -164,7 +178,7 @@ impl Channel {
         let bytes = encode(Some((kept.version, &self.epoch, Some(number))), event, data);
         kept.bytes += bytes.len();
         let version = kept.version;
-        kept.frames.push_back(Frame { version, is_commit, bytes });
+        kept.frames.push_back(Frame { version, is_commit, is_end: event == "ended", bytes });
         while kept.frames.len() > KEPT || (kept.bytes > KEPT_BYTES && kept.frames.len() > 1) {
             let dropped = kept.frames.pop_front().map_or(0, |frame| frame.bytes.len());
             kept.bytes -= dropped;
@@ -186,6 +200,7 @@ struct Pump {
     session: SessionHandle,
     channel: Arc<Channel>,
     changes: BoxStream<'static, SessionChange>,
+    rows: Rows,
     run: Option<BoxStream<'static, Seen>>,
     /// An event of the run that comes after a commit which was not followed yet.
     held: Option<(u64, RunEvent)>,
@@ -193,10 +208,13 @@ struct Pump {
 }
 
 impl Pump {
-    fn new(runner: &Runner, session: SessionHandle, channel: Arc<Channel>, version: u64) -> Self {
-        let changes = runner.watch().boxed();
+    fn new(runner: &Runner, session: SessionHandle, channel: Arc<Channel>, stored: &Session) -> Self {
+        let mut rows = Rows::default();
+        stored.events.iter().for_each(|event| drop(rows.row(event, true)));
+        let told = stored.version;
+        let changes = runner.watch_session(session.key()).boxed();
         let mut pump =
-            Pump { runner: runner.clone(), session, channel, changes, run: None, held: None, told: version };
+            Pump { runner: runner.clone(), session, channel, changes, rows, run: None, held: None, told };
         pump.attach();
         pump
     }
@@ -226,7 +244,7 @@ impl Pump {
                     }
                     None => break,
                 },
-                Some(_) = next_change(&mut self.changes, &key) => self.attach(),
+                Some(_) = self.changes.next() => self.attach(),
                 () = channel.next.closed(), if unread.is_none() => {
                     unread = Some(Box::pin(tokio::time::sleep(LINGER)));
                 }
@@ -245,10 +263,9 @@ impl Pump {
     /// Tells a commit, and the end of a run that it is.
     fn committed(&mut self, commit: &CommittedEvent) {
         self.told = commit.version;
-        let row = EventRow::of(commit, true);
+        let row = self.rows.row(commit, true);
         self.channel.push("committed", true, commit.version, &row);
-        let end = json!({"version": row.version, "invocation": row.invocation, "exit": row.exit});
-        if row.exit.is_some() {
+        if let Some(end) = end_of(&row) {
             self.channel.push("ended", false, self.told, &end);
         }
         if let Some(cause) = failure(&commit.event) {
@@ -301,7 +318,7 @@ impl Pump {
     }
 
     async fn tell(&mut self, event: &RunEvent) {
-        if let Some((name, data)) = told(event) {
+        if let Some((name, data)) = told(event, Vec::new()) {
             self.channel.push(name, false, self.told, &data);
         }
         if *event == RunEvent::Ended(Exit::Paused(Pause::Approval)) {
@@ -349,33 +366,29 @@ async fn next_of(run: &mut Option<BoxStream<'static, Seen>>) -> Option<Seen> {
     }
 }
 
-/// The next change of the session, or a gap in which there may be one.
-async fn next_change(
-    changes: &mut (impl Stream<Item = SessionChange> + Unpin),
-    session: &SessionKey,
-) -> Option<SessionChange> {
-    loop {
-        match changes.next().await? {
-            SessionChange::Changed { key, .. } if key != *session => {}
-            change => return Some(change),
+/// What readers are told of an event of a run; commits are told from the store. What happens in a run inside has the path of
+/// calls and nodes to it, the outermost first.
+fn told(event: &RunEvent, mut path: Vec<Value>) -> Option<(&'static str, Value)> {
+    let (name, mut data) = match event {
+        RunEvent::Inner { name, id, is_node, place, event } => {
+            let kind = if *is_node { "node" } else { "tool" };
+            path.push(json!({"call_id": id, "name": name, "kind": kind, "place": place}));
+            return told(event, path);
         }
-    }
-}
-
-/// What readers are told of an event of a run; commits are told from the store.
-fn told(event: &RunEvent) -> Option<(&'static str, Value)> {
-    Some(match event {
         RunEvent::Asking { step, model, .. } => ("asking", json!({"step": step, "model": model})),
         RunEvent::Text(text) => ("text", json!({"delta": text})),
         RunEvent::Reasoning(text) => ("reasoning", json!({"delta": text})),
+        RunEvent::ToolCallDelta { index, call_id, tool, arguments } => {
+            ("call", json!({"index": index, "call_id": call_id, "tool": tool, "delta": arguments}))
+        }
         RunEvent::ToolStarted { call_id, tool, arguments } => {
-            ("tool_started", json!({"call": call_id, "tool": tool, "arguments": arguments}))
+            ("tool_started", json!({"call_id": call_id, "tool": tool, "arguments": arguments}))
         }
         RunEvent::ToolProgress { call_id, report } => {
-            ("tool_progress", json!({"call": call_id, "report": report}))
+            ("progress", json!({"call_id": call_id, "report": report}))
         }
         RunEvent::ToolFinished { call_id, tool, status, text } => {
-            ("tool_finished", json!({"call": call_id, "tool": tool, "status": status, "text": text}))
+            ("tool_finished", json!({"call_id": call_id, "tool": tool, "status": status, "text": text}))
         }
         RunEvent::NodeStarted { node, branch } => ("node_started", json!({"node": node, "branch": branch})),
         RunEvent::NodeFinished { node, branch, error, .. } => {
@@ -384,11 +397,44 @@ fn told(event: &RunEvent) -> Option<(&'static str, Value)> {
         RunEvent::Output { node, branch, kind, value } => {
             ("output", json!({"node": node, "branch": branch, "kind": kind, "value": value}))
         }
-        RunEvent::Inner { name, place, event } => {
-            let (inner, data) = told(event)?;
-            ("inner", json!({"name": name, "place": place, "event": inner, "data": data}))
+        RunEvent::Ended(exit @ Exit::Paused(_)) if path.is_empty() => {
+            ("paused", json!({"exit": rows::exit(exit)}))
         }
-        RunEvent::Ended(exit @ Exit::Paused(_)) => ("paused", json!({"exit": rows::exit(exit)})),
         _ => return None,
-    })
+    };
+    if !path.is_empty() {
+        data["path"] = Value::Array(path);
+    }
+    Some((name, data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel() -> Channel {
+        let (kept, next) = (Mutex::default(), watch::Sender::new(0));
+        Channel { epoch: "e".to_owned(), began: 0, kept, next }
+    }
+
+    /// Readers that are slow or absent hold nothing: what is kept is bounded by number and by bytes, and counted.
+    #[test]
+    fn what_is_kept_for_slow_readers_is_bounded() {
+        for (length, events) in [(10, 10_000), (1_000, 10_000), (1 << 20, 10)] {
+            let channel = channel();
+            let _absent = channel.next.subscribe();
+            for version in 0..events {
+                channel.push("text", false, version, &json!({"delta": "x".repeat(length)}));
+                let kept = channel.kept();
+                let bytes: usize = kept.frames.iter().map(|frame| frame.bytes.len()).sum();
+                assert_eq!(bytes, kept.bytes);
+                assert!(kept.frames.len() <= KEPT);
+                // One that is larger than all that is kept is still told.
+                assert!(bytes <= KEPT_BYTES || kept.frames.len() == 1, "{bytes} bytes");
+            }
+            assert!(matches!(channel.at(0), At::Missed));
+            assert!(matches!(channel.at(events - 1), At::Event(_)));
+            assert!(matches!(channel.at(events), At::NotYet));
+        }
+    }
 }

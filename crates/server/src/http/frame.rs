@@ -1,6 +1,6 @@
 //! The events of a live stream: their data, their ids, and their text on the wire.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -27,6 +27,21 @@ impl Position {
         };
         Some(Position { version, epoch, number })
     }
+
+    /// The places in several sessions, as an id names them.
+    pub(super) fn parse_many(text: &str) -> Option<Vec<Self>> {
+        text.split('~').map(Position::parse).collect()
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.", self.version, self.epoch)?;
+        match self.number {
+            Some(number) => write!(f, "{number}"),
+            None => f.write_str("-"),
+        }
+    }
 }
 
 /// The text of an event of a stream.
@@ -43,12 +58,29 @@ pub(super) fn encode(id: Option<(u64, &str, Option<u64>)>, event: &str, data: &i
     Bytes::from(text)
 }
 
+/// The text of an event for a stream of several sessions: with the id of its place in all of them, if it has one, and with
+/// the `fields` of its session at the beginning of its data.
+pub(super) fn in_many(bytes: &[u8], id: &str, fields: &str) -> Bytes {
+    // The text was made by `encode`.
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    let (has_id, text) = match text.strip_prefix("id: ").and_then(|text| text.split_once('\n')) {
+        Some((_, text)) => (true, text),
+        None => (false, text),
+    };
+    let Some((event, data)) = text.split_once("\ndata: {") else { return Bytes::copy_from_slice(bytes) };
+    let comma = if data.starts_with('}') { "" } else { "," };
+    let id = if has_id { format!("id: {id}\n") } else { String::new() };
+    Bytes::from(format!("{id}{event}\ndata: {{{fields}{comma}{data}"))
+}
+
 /// An event of a stream that all readers of a session share.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
     /// The version of the session after it.
     pub(super) version: u64,
     pub(super) is_commit: bool,
+    /// Whether it says that a run has ended.
+    pub(super) is_end: bool,
     pub(super) bytes: Bytes,
 }
 
@@ -67,8 +99,21 @@ mod tests {
             assert_eq!(Position::parse(id), Some(Position { version: 7, epoch: "b1f3".to_owned(), number }));
             assert_eq!(rest, "event: text\ndata: {\"delta\":\"a\\nb\"}\n\n");
         }
+        let many = "7.b1f3.12~0.c2.-";
+        let read = Position::parse_many(many).unwrap();
+        assert_eq!(read.iter().map(ToString::to_string).collect::<Vec<_>>().join("~"), many);
         for text in ["", "7", "7.b", "x.b.1", "7.b.x", "-1.b.1"] {
             assert_eq!(Position::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn an_event_among_those_of_many_sessions_names_its_own() {
+        let one = encode(Some((7, "b1f3", None)), "text", &json!({"delta": "data: {"}));
+        let of_many = in_many(&one, "7.b1f3.-~3.c2.1", r#""app":"a""#);
+        let expected = "id: 7.b1f3.-~3.c2.1\nevent: text\ndata: {\"app\":\"a\",\"delta\":\"data: {\"}\n\n";
+        assert_eq!(of_many, expected);
+        let without = in_many(&encode(None, "bye", &json!({})), "1.a.-", r#""app":"a""#);
+        assert_eq!(without, "event: bye\ndata: {\"app\":\"a\"}\n\n");
     }
 }

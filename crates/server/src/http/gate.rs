@@ -49,7 +49,9 @@ impl Rules {
             return Err(Denied::Host);
         }
         let admitted = self.origin(host.unwrap_or_default(), headers)?;
-        let has_body = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        // No form sends a DELETE, and a page of another origin has to ask first.
+        let is_bare = *method == Method::DELETE && !headers.contains_key(CONTENT_TYPE);
+        let has_body = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && !is_bare;
         if has_body && !is_json(headers) {
             return Err(Denied::ContentType);
         }

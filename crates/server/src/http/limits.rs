@@ -26,6 +26,8 @@ pub struct Limits {
     pub streams_per_user: usize,
     /// Live streams of all users; 10,000. More are answered with 429.
     pub streams: usize,
+    /// Sessions of one live stream of several; 32. More are answered with 429.
+    pub sessions_per_stream: usize,
     /// Running invocations of one user that this process has started; 16. More are answered with 429.
     pub runs_per_user: usize,
     /// Open connections; 12,000. More wait until others are closed.
@@ -44,6 +46,7 @@ impl Default for Limits {
             keep_alive: Duration::from_secs(15),
             streams_per_user: 64,
             streams: 10_000,
+            sessions_per_stream: 32,
             runs_per_user: 16,
             connections: 12_000,
             drain: Duration::from_secs(30),

@@ -1,4 +1,5 @@
-//! The live stream of a session: server-sent events that a client can resume.
+//! Live streams of sessions: server-sent events that a client can resume. One of several sessions has them one beside the
+//! other, each exactly as in a stream of its own.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -8,125 +9,238 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::Stream;
+use futures_util::future::select_all;
 use serde_json::json;
 use stepfold_runner::{Runner, SessionHandle};
 use stepfold_session_scopes::{EventRange, GetSession, SessionKey, SessionStore as _};
 use tokio::sync::watch;
 
-use super::channel::{At, Channel, Channels};
-use super::frame::{Position, encode};
+use super::channel::{At, Channel, Channels, end_of};
+use super::frame::{Position, encode, in_many};
 use super::metrics::CountedStream;
 use super::problem::Problem;
 use super::rows::{EventRow, RequestRow};
+use super::steps::{page, rows};
 
 /// The number of commits that are read from the store at once.
 const PAGE: usize = 64;
 
 /// Comments that keep proxies from closing an idle stream.
-const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+pub(super) const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+/// The time after which browsers connect again.
+pub(super) const RETRY: Bytes = Bytes::from_static(b"retry: 1000\n\n");
 
 /// What a stream is opened with.
 pub(super) struct Opening {
+    pub(super) keep_alive: Duration,
+    /// Becomes true when the server stops.
+    pub(super) stopping: watch::Receiver<bool>,
+    /// Counts the stream until it is dropped.
+    pub(super) _place: CountedStream,
+}
+
+/// A session of a stream, and where its reader begins.
+pub(super) struct Followed {
+    pub(super) runner: Runner,
+    pub(super) session: SessionHandle,
     /// The last event that the client has, if it connects again.
     pub(super) last: Option<Position>,
     /// The version after which commits are told; the newest one by default.
     pub(super) after: Option<u64>,
-    pub(super) keep_alive: Duration,
-    /// Becomes true when the server stops.
-    pub(super) stopping: watch::Receiver<bool>,
-    pub(super) place: CountedStream,
 }
 
-/// Opens a stream. It ends with its reader, and stops nothing else.
-pub(super) async fn open(
+/// Opens the stream of a session. It ends with its reader, and stops nothing else.
+pub(super) async fn open(channels: &Channels, followed: Followed, opening: Opening) -> Result<Body, Problem> {
+    let following = Following::begin(channels, followed).await?;
+    Ok(Reader::new(vec![following], false, opening).into_body())
+}
+
+/// Opens a stream of several sessions, whose events name the session.
+pub(super) async fn open_many(
     channels: &Channels,
-    runner: &Runner,
-    session: &SessionHandle,
+    all: Vec<Followed>,
     opening: Opening,
 ) -> Result<Body, Problem> {
-    let (channel, changes) = channels.of(runner, session).await?;
-    let mut reader = Reader {
-        key: session.key().clone(),
-        runner: runner.clone(),
-        number: 0,
-        version: 0,
-        until: 0,
-        queue: VecDeque::new(),
-        is_over: false,
-        channel,
-        changes,
-        keep_alive: opening.keep_alive,
-        stopping: opening.stopping,
-        _place: opening.place,
-    };
-    reader.begin(session, opening.last, opening.after).await?;
-    Ok(Body::from_stream(reader.into_stream()))
+    let mut sessions = Vec::with_capacity(all.len());
+    for followed in all {
+        sessions.push(Following::begin(channels, followed).await?);
+    }
+    Ok(Reader::new(sessions, true, opening).into_body())
 }
 
-/// One reader: its place, and what it is sent next.
-struct Reader {
+/// A session that a reader follows: its place in it, and what is told next.
+struct Following {
     key: SessionKey,
     runner: Runner,
     channel: Arc<Channel>,
     changes: watch::Receiver<u64>,
     /// The number of the next event of the channel.
     number: u64,
-    /// The version of the newest commit that was sent.
+    /// The version of the newest commit that was told.
     version: u64,
     /// Commits up to this version are read from the store, before the next event of the channel.
     until: u64,
-    queue: VecDeque<Bytes>,
+    /// Those that were read.
+    read: VecDeque<EventRow>,
+    /// What is told first.
+    first: Option<Bytes>,
+    /// The version of the end of a run that was read from the store, and told.
+    ended: u64,
+    /// Nothing more is told.
     is_over: bool,
-    keep_alive: Duration,
-    stopping: watch::Receiver<bool>,
-    _place: CountedStream,
 }
 
-impl Reader {
-    async fn begin(
-        &mut self,
-        session: &SessionHandle,
-        last: Option<Position>,
-        after: Option<u64>,
-    ) -> Result<(), Problem> {
-        self.queue.push_back(Bytes::from_static(b"retry: 1000\n\n"));
-        let here = last.as_ref().filter(|last| last.epoch == self.channel.epoch);
-        let kept = here.and_then(|last| self.channel.after(last.number?));
-        let start = kept.unwrap_or_else(|| self.channel.start());
+/// What is next in a session.
+enum Next {
+    Event(Bytes),
+    /// Nothing yet.
+    Later,
+    /// Nothing ever, for this reason.
+    End(&'static str),
+}
+
+impl Following {
+    async fn begin(channels: &Channels, followed: Followed) -> Result<Self, Problem> {
+        let Followed { runner, session, last, after } = followed;
+        let (channel, changes) = channels.of(&runner, &session).await?;
+        let here = last.as_ref().filter(|last| last.epoch == channel.epoch);
+        let kept = here.and_then(|last| channel.after(last.number));
+        let start = kept.unwrap_or_else(|| channel.start());
         let mut known = last.as_ref().map(|last| last.version).or(after).unwrap_or(start.version);
         // This process may not have followed yet what the client has of another one. A version that never was is that of a
         // session which was deleted and created again.
         if known > start.version && known > session.read(EventRange::None).await?.version {
             known = start.version;
         }
-        (self.number, self.version, self.until) = (start.number, known, start.version);
-        match (&last, kept) {
-            (Some(_), Some(_)) => {}
-            (Some(_), None) => self.reset("connected again: unfinished text before this is gone"),
-            (None, _) => {
-                let pending = session.pending().await?;
-                let requests: Vec<RequestRow> = pending.iter().map(RequestRow::of).collect();
-                let hello = json!({
-                    "session": self.key.id.as_str(),
-                    "version": self.version,
-                    "running": self.channel.running(),
-                    "pending": requests,
-                });
-                let id = self.id();
-                self.queue.push_back(encode(Some((id.0, &self.channel.epoch, id.1)), "hello", &hello));
+        let mut following = Following {
+            key: session.key().clone(),
+            runner,
+            channel,
+            changes,
+            number: start.number,
+            version: known,
+            until: start.version,
+            read: VecDeque::new(),
+            first: None,
+            ended: 0,
+            is_over: false,
+        };
+        following.first = match (&last, kept) {
+            (Some(_), Some(_)) => None,
+            (Some(_), None) => Some(following.reset("connected again: unfinished text before this is gone")),
+            (None, _) => Some(following.hello(&session).await?),
+        };
+        Ok(following)
+    }
+
+    async fn hello(&self, session: &SessionHandle) -> Result<Bytes, Problem> {
+        let pending = session.pending().await?;
+        let requests: Vec<RequestRow> = pending.iter().map(RequestRow::of).collect();
+        let hello = json!({
+            "version": self.version,
+            "running": self.channel.running(),
+            "pending": requests,
+        });
+        Ok(self.encode("hello", &hello))
+    }
+
+    /// An event at the place before the next event of the channel.
+    fn encode(&self, event: &str, data: &impl serde::Serialize) -> Bytes {
+        encode(Some((self.version, &self.channel.epoch, self.number.checked_sub(1))), event, data)
+    }
+
+    fn reset(&self, why: &str) -> Bytes {
+        encode(None, "reset", &json!({"after_version": self.version, "why": why}))
+    }
+
+    fn position(&self) -> Position {
+        let (epoch, number) = (self.channel.epoch.clone(), self.number.checked_sub(1));
+        Position { version: self.version, epoch, number }
+    }
+
+    /// The next event, if it is there.
+    async fn next(&mut self) -> Next {
+        loop {
+            if let Some(first) = self.first.take() {
+                return Next::Event(first);
             }
+            if let Some(row) = self.read.pop_front() {
+                self.version = row.version;
+                if let Some(end) = end_of(&row) {
+                    self.first = Some(self.encode("ended", &end));
+                    self.ended = row.version;
+                }
+                return Next::Event(self.encode("committed", &row));
+            }
+            if self.version < self.until {
+                if let Err(reason) = self.read_store().await {
+                    return Next::End(reason);
+                }
+                continue;
+            }
+            self.changes.mark_unchanged();
+            match self.channel.at(self.number) {
+                At::Event(frame) => {
+                    self.number += 1;
+                    let is_new = if frame.is_commit {
+                        frame.version > self.version
+                    } else {
+                        // What was written before a commit that was sent is part of it.
+                        frame.version >= self.version
+                    };
+                    if is_new && !(frame.is_end && frame.version == self.ended) {
+                        self.version = self.version.max(frame.version);
+                        return Next::Event(frame.bytes);
+                    }
+                }
+                At::Missed => {
+                    let start = self.channel.start();
+                    (self.number, self.until) = (start.number, start.version);
+                    return Next::Event(self.reset("too slow: unfinished text before this is gone"));
+                }
+                At::NotYet => return Next::Later,
+                At::End(reason) => return Next::End(reason),
+            }
+        }
+    }
+
+    /// Reads the next commits that were missed.
+    async fn read_store(&mut self) -> Result<(), &'static str> {
+        let get = GetSession::new(self.key.clone()).events(page(self.version, PAGE)).without_state();
+        let session = self.runner.store().get(get).await.map_err(|error| {
+            tracing::warn!(%error, "commits for a live stream could not be read");
+            "failed"
+        })?;
+        let rows = rows(&session, self.version, PAGE).into_iter().filter(|row| row.version <= self.until);
+        self.read.extend(rows);
+        // What retention has deleted cannot be told.
+        if self.read.is_empty() {
+            self.version = self.until;
         }
         Ok(())
     }
+}
 
-    /// The place before the next event of the channel.
-    fn id(&self) -> (u64, Option<u64>) {
-        (self.version, self.number.checked_sub(1))
+/// A reader of one session, or of several.
+struct Reader {
+    sessions: Vec<Following>,
+    is_of_many: bool,
+    /// The session that is looked at next: none is told before all others again and again.
+    turn: usize,
+    queue: VecDeque<Bytes>,
+    is_over: bool,
+    opening: Opening,
+}
+
+impl Reader {
+    fn new(sessions: Vec<Following>, is_of_many: bool, opening: Opening) -> Self {
+        let queue = VecDeque::from([RETRY]);
+        Reader { sessions, is_of_many, turn: 0, queue, is_over: false, opening }
     }
 
-    fn reset(&mut self, why: &str) {
-        let data = json!({"after_version": self.version, "why": why});
-        self.queue.push_back(encode(None, "reset", &data));
+    fn into_body(self) -> Body {
+        Body::from_stream(self.into_stream())
     }
 
     fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
@@ -145,69 +259,67 @@ impl Reader {
             if self.is_over {
                 return None;
             }
-            if self.version < self.until {
-                self.read_store().await;
-                continue;
-            }
-            self.changes.mark_unchanged();
-            match self.channel.at(self.number) {
-                At::Event(frame) => {
-                    self.number += 1;
-                    let is_new = if frame.is_commit {
-                        frame.version > self.version
-                    } else {
-                        // What was written before a commit that was sent is part of it.
-                        frame.version >= self.version
-                    };
-                    if is_new {
-                        self.version = self.version.max(frame.version);
-                        return Some(frame.bytes);
-                    }
-                }
-                At::Missed => {
-                    let start = self.channel.start();
-                    (self.number, self.until) = (start.number, start.version);
-                    self.reset("too slow: unfinished text before this is gone");
-                }
-                At::NotYet => self.wait().await,
-                At::End(reason) => self.bye(reason),
+            if !self.look().await {
+                self.wait().await;
             }
         }
     }
 
-    /// Reads the next commits that were missed.
-    async fn read_store(&mut self) {
-        let page = EventRange::Page { after: self.version, limit: PAGE };
-        let get = GetSession::new(self.key.clone()).events(page).without_state();
-        let session = match self.runner.store().get(get).await {
-            Ok(session) => session,
-            Err(error) => {
-                tracing::warn!(%error, "commits for a live stream could not be read");
-                return self.bye("failed");
+    /// Takes the next event of the first session that has one; false if none has.
+    async fn look(&mut self) -> bool {
+        for _ in 0..self.sessions.len() {
+            let at = self.turn % self.sessions.len();
+            self.turn = at + 1;
+            let session = &mut self.sessions[at];
+            if session.is_over {
+                continue;
             }
-        };
-        // What retention has deleted cannot be told.
-        if session.events.is_empty() {
-            self.version = self.until;
+            match session.next().await {
+                Next::Event(bytes) => {
+                    let bytes = if self.is_of_many { self.of_session(at, &bytes) } else { bytes };
+                    self.queue.push_back(bytes);
+                    return true;
+                }
+                Next::End(reason) if self.is_of_many => {
+                    session.is_over = true;
+                    let gone = encode(None, "gone", &json!({"reason": reason}));
+                    self.queue.push_back(self.of_session(at, &gone));
+                    return true;
+                }
+                Next::End(reason) => {
+                    self.bye(reason);
+                    return true;
+                }
+                Next::Later => {}
+            }
         }
-        for committed in session.events.iter().filter(|committed| committed.version <= self.until) {
-            self.version = committed.version;
-            let (version, number) = self.id();
-            let row = EventRow::of(committed, session.visible.contains(committed.version));
-            self.queue.push_back(encode(Some((version, &self.channel.epoch, number)), "committed", &row));
-        }
-        if session.events.last().is_some_and(|committed| committed.version > self.until) {
-            self.version = self.until;
-        }
+        false
+    }
+
+    /// An event of a session among others, with the place in all of them.
+    fn of_session(&self, at: usize, bytes: &Bytes) -> Bytes {
+        let places: Vec<String> =
+            self.sessions.iter().map(|session| session.position().to_string()).collect();
+        let key = &self.sessions[at].key;
+        let (app, session) = (json!(key.app.as_str()), json!(key.id.as_str()));
+        in_many(bytes, &places.join("~"), &format!("\"app\":{app},\"session\":{session}"))
     }
 
     /// Waits for what comes next.
     async fn wait(&mut self) {
+        let open = self.sessions.iter_mut().filter(|session| !session.is_over);
+        let changes: Vec<_> = open.map(|session| Box::pin(session.changes.changed())).collect();
+        let next = async {
+            match changes.is_empty() {
+                true => std::future::pending().await,
+                false => select_all(changes).await.0,
+            }
+        };
         let over = tokio::select! {
             biased;
-            _ = self.stopping.wait_for(|stopping| *stopping) => Some("shutdown"),
-            changed = self.changes.changed() => changed.is_err().then_some("failed"),
-            () = tokio::time::sleep(self.keep_alive) => return self.queue.push_back(KEEP_ALIVE),
+            _ = self.opening.stopping.wait_for(|stopping| *stopping) => Some("shutdown"),
+            next = next => next.is_err().then_some("failed"),
+            () = tokio::time::sleep(self.opening.keep_alive) => return self.queue.push_back(KEEP_ALIVE),
         };
         if let Some(reason) = over {
             self.bye(reason);
@@ -216,6 +328,10 @@ impl Reader {
 
     fn bye(&mut self, reason: &str) {
         self.is_over = true;
-        self.queue.push_back(encode(None, "bye", &json!({"reason": reason, "retry_ms": 2_000})));
+        self.queue.push_back(bye(reason));
     }
+}
+
+pub(super) fn bye(reason: &str) -> Bytes {
+    encode(None, "bye", &json!({"reason": reason, "retry_ms": 2_000}))
 }

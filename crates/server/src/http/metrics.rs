@@ -17,6 +17,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use stepfold_agent_loop::{EventKind, Observer, ObserverError, RunEvent};
+use stepfold_runner::Load;
 use tokio::time::Instant;
 
 use super::limits::Place;
@@ -62,6 +63,14 @@ struct Inner {
     tokens: Family<OfTokens, Histogram>,
     model: Family<OfModel, Histogram>,
     tools: Family<OfTool, Histogram>,
+    running: Family<OfApp, Gauge<i64, AtomicI64>>,
+    waiting: Family<OfApp, Gauge<i64, AtomicI64>>,
+    claims: Family<OfApp, Gauge<i64, AtomicI64>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfApp {
+    app: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -144,12 +153,43 @@ impl Metrics {
             Unit::Seconds,
             tools.clone(),
         );
-        Metrics(Arc::new(Inner { registry, requests, streams, runs, steps, tokens, model, tools }))
+        let (running, waiting, claims) = (Family::default(), Family::default(), Family::default());
+        registry.register("stepfold_running_sessions", "Sessions with a running invocation", running.clone());
+        registry.register(
+            "stepfold_queued_messages",
+            "Messages that wait for an invocation to end",
+            waiting.clone(),
+        );
+        registry.register("stepfold_claims", "Claims on sessions that this process holds", claims.clone());
+        Metrics(Arc::new(Inner {
+            registry,
+            requests,
+            streams,
+            runs,
+            steps,
+            tokens,
+            model,
+            tools,
+            running,
+            waiting,
+            claims,
+        }))
     }
 
     /// An observer that counts the runs of a runner: clone it for each invocation.
     pub fn observer(&self) -> RunMetrics {
-        RunMetrics { metrics: self.clone(), asked: None, calls: HashMap::new() }
+        RunMetrics { metrics: self.clone(), run: Timed::default() }
+    }
+
+    /// Sets what the runner of an app does now.
+    pub(super) fn load(&self, app: &str, load: Load) {
+        for (gauge, number) in
+            [(&self.0.running, load.running), (&self.0.waiting, load.waiting), (&self.0.claims, load.claims)]
+        {
+            gauge
+                .get_or_create(&OfApp { app: app.to_owned() })
+                .set(i64::try_from(number).unwrap_or(i64::MAX));
+        }
     }
 
     /// The text of the metrics, in the format of OpenMetrics.
@@ -194,45 +234,64 @@ impl fmt::Debug for Metrics {
 #[derive(Clone, Debug)]
 pub struct RunMetrics {
     metrics: Metrics,
+    run: Timed,
+}
+
+/// What a run does, since when; and the runs inside, by the place of their call or branch.
+#[derive(Clone, Debug, Default)]
+struct Timed {
     /// The model that was asked, and when.
     asked: Option<(String, Instant)>,
     /// When the calls of the step were started.
     calls: HashMap<String, Instant>,
+    inside: HashMap<usize, Timed>,
 }
 
-impl RunMetrics {
-    fn count(&mut self, event: &RunEvent) {
-        let metrics = &self.metrics.0;
+impl Inner {
+    fn count(&self, run: &mut Timed, event: &RunEvent) {
         match event {
-            RunEvent::Asking { model, .. } => self.asked = Some((model.clone(), Instant::now())),
-            RunEvent::Committed(event) => {
-                let EventKind::Replied { usage, .. } = &event.kind else { return };
-                metrics.steps.inc();
-                let Some((model, at)) = self.asked.take() else { return };
-                for (kind, tokens) in
-                    [(TokenType::Input, usage.input_tokens), (TokenType::Output, usage.output_tokens)]
-                {
-                    let labels = OfTokens { gen_ai_request_model: model.clone(), gen_ai_token_type: kind };
-                    #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^53")]
-                    metrics.tokens.get_or_create(&labels).observe(tokens as f64);
-                }
-                let labels = OfModel { gen_ai_request_model: model };
-                metrics.model.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
-            }
+            RunEvent::Asking { model, .. } => run.asked = Some((model.clone(), Instant::now())),
+            RunEvent::Committed(event) => self.committed(run, &event.kind),
             RunEvent::ToolStarted { call_id, .. } => {
-                self.calls.insert(call_id.clone(), Instant::now());
+                run.calls.insert(call_id.clone(), Instant::now());
             }
             RunEvent::ToolFinished { call_id, tool, status, .. } => {
-                let Some(at) = self.calls.remove(call_id) else { return };
+                let Some(at) = run.calls.remove(call_id) else { return };
                 let labels = OfTool { gen_ai_tool_name: tool.clone(), status: word(status) };
-                metrics.tools.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
+                self.tools.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
+            }
+            RunEvent::NodeFinished { branch, .. } => drop(run.inside.remove(branch)),
+            // Only whole runs are counted as such.
+            RunEvent::Inner { place, event, .. } if !matches!(**event, RunEvent::Ended(_)) => {
+                self.count(run.inside.entry(*place).or_default(), event);
             }
             RunEvent::Ended(exit) => {
-                metrics.runs.get_or_create(&OfRun { exit: word(exit) }).inc();
+                self.runs.get_or_create(&OfRun { exit: word(exit) }).inc();
+                *run = Timed::default();
             }
-            // Those of inner runs are in the commits of their parents; their calls are counted as such.
             _ => {}
         }
+    }
+
+    fn committed(&self, run: &mut Timed, kind: &EventKind) {
+        let usage = match kind {
+            EventKind::Replied { usage, .. } => usage,
+            EventKind::Inner { place, event } => {
+                return self.committed(run.inside.entry(*place).or_default(), &event.kind);
+            }
+            _ => return,
+        };
+        self.steps.inc();
+        let Some((model, at)) = run.asked.take() else { return };
+        for (kind, tokens) in
+            [(TokenType::Input, usage.input_tokens), (TokenType::Output, usage.output_tokens)]
+        {
+            let labels = OfTokens { gen_ai_request_model: model.clone(), gen_ai_token_type: kind };
+            #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^53")]
+            self.tokens.get_or_create(&labels).observe(tokens as f64);
+        }
+        let labels = OfModel { gen_ai_request_model: model };
+        self.model.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
     }
 }
 
@@ -247,7 +306,7 @@ fn word(value: &impl serde::Serialize) -> String {
 
 impl Observer for RunMetrics {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-        self.count(event);
+        self.metrics.0.count(&mut self.run, event);
         Ok(())
     }
 }

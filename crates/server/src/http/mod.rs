@@ -28,6 +28,8 @@
 //! # }).unwrap();
 //! ```
 //!
+//! With the feature `mcp`, clients of the Model Context Protocol find the apps at `/mcp/{app}` (see [`mcp`](crate::mcp)).
+//!
 //! [`Server::router`] embeds it into a program of one's own. [`Server::openapi`] is the document of the API.
 //!
 //! # Guarantees
@@ -41,23 +43,34 @@
 //!
 //! # What is absent
 //!
-//! There is no TLS: a reverse proxy has it. Messages have text only. State is written by runs, not from outside.
+//! There is no TLS: a reverse proxy has it. Messages have text only.
 
+mod a2a;
+mod adk;
 mod auth;
+mod changes;
 mod channel;
+mod followed;
 mod frame;
 mod gate;
 mod limits;
 mod live;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod metrics;
 mod openapi;
 mod operation;
+mod page;
 mod problem;
+mod protocol;
+mod protocols;
 mod routes;
 mod rows;
 mod serve;
 mod server;
+mod steps;
 
+pub use self::adk::BundleError;
 pub use self::auth::{AuthError, Authenticate, Credentials, Principal, Role, Token, Tokens, TokensError};
 pub use self::limits::Limits;
 pub use self::metrics::{Metrics, RunMetrics};

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 
 use super::operation::{Operation, Shapes};
 use super::problem::{self, Problem};
-use super::server::BASE;
 
 /// The document.
 pub(super) fn document(operations: &[Operation]) -> Value {
@@ -20,7 +19,7 @@ pub(super) fn document(operations: &[Operation]) -> Value {
     let mut paths = Map::new();
     for operation in operations {
         let shapes = (operation.shapes)(&mut generator);
-        let path = paths.entry(format!("{BASE}{}", operation.path)).or_insert_with(|| json!({}));
+        let path = paths.entry(format!("{}{}", operation.base, operation.path)).or_insert_with(|| json!({}));
         path[operation.method.as_str().to_lowercase()] = described(operation, shapes);
     }
     let responses: Map<String, Value> = problem::common()
@@ -45,6 +44,7 @@ pub(super) fn document(operations: &[Operation]) -> Value {
             {"name": "server", "description": "Apps, login and metrics."},
             {"name": "sessions", "description": "Sessions, their history and their state."},
             {"name": "runs", "description": "Messages, decisions, and the live stream."},
+            {"name": "protocols", "description": "The same for clients of OpenAI, AG-UI and the AI SDK."},
         ],
         "paths": paths,
         "components": {
@@ -101,6 +101,7 @@ fn described(operation: &Operation, shapes: Shapes) -> Value {
 fn tag(operation: &Operation) -> &'static str {
     match operation.id {
         "live" | "send" | "run" | "decide" | "resume" | "abandon" | "cancel" | "withdraw" => "runs",
+        _ if operation.base.is_empty() => "protocols",
         _ if operation.path.contains("/sessions") => "sessions",
         _ => "server",
     }

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use stepfold_runner::{Runner, SessionHandle};
 
 use super::auth::{Principal, Role};
-use super::problem::Problem;
+use super::problem::{Form, Problem};
 use super::server::{App, BASE, Shared};
 
 /// What a handler gets.
@@ -161,10 +161,14 @@ pub(super) struct Created<T> {
 
 impl<T> Created<T> {
     pub(super) fn session(app: &App, id: &str, value: T) -> Self {
-        let name = |name| utf8_percent_encode(name, RESERVED).to_string();
-        let path = format!("{BASE}/apps/{}/sessions/{}", name(app.name()), name(id));
+        let path = format!("{BASE}/apps/{}/sessions/{}", segment(app.name()), segment(id));
         Created { path, value }
     }
+}
+
+/// A name as a part of a path.
+pub(super) fn segment(name: &str) -> String {
+    utf8_percent_encode(name, RESERVED).to_string()
 }
 
 /// What a part of a path cannot have as it is.
@@ -278,13 +282,18 @@ pub(super) fn json_response(status: StatusCode, value: &impl Serialize) -> Respo
     response
 }
 
-type Handler =
-    Arc<dyn Fn(Arc<Shared>, Principal, Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+type Handler = Arc<
+    dyn Fn(Arc<Shared>, Principal, Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Problem>>
+        + Send
+        + Sync,
+>;
 
 /// An operation.
 pub(super) struct Operation {
     pub(super) method: Method,
-    /// The path, from `/api/v1` on.
+    /// What is before the path.
+    pub(super) base: &'static str,
+    /// The path, from the base on.
     pub(super) path: &'static str,
     /// The name, as clients are generated with it.
     pub(super) id: &'static str,
@@ -292,6 +301,8 @@ pub(super) struct Operation {
     pub(super) needs: Role,
     /// Whether it takes an `Idempotency-Key`.
     pub(super) takes_key: bool,
+    /// How its problems are said.
+    pub(super) form: Form,
     pub(super) shapes: fn(&mut SchemaGenerator) -> Shapes,
     pub(super) handler: Handler,
 }
@@ -331,17 +342,12 @@ impl Operation {
         let handler: Handler = Arc::new(move |shared, principal, request| {
             let handle = handle.clone();
             Box::pin(async move {
-                let asked = match ask::<T, Q, B>(shared, principal, request).await {
-                    Ok(asked) => asked,
-                    Err(problem) => return problem.into_response(),
-                };
-                match handle(asked).await {
-                    Ok(answer) => answer.respond(),
-                    Err(problem) => problem.into_response(),
-                }
+                let asked = ask::<T, Q, B>(shared, principal, request).await?;
+                handle(asked).await.map(A::respond)
             })
         });
-        Operation { method, path, id, summary, needs, takes_key: false, shapes, handler }
+        let (takes_key, form) = (false, Form::Plain);
+        Operation { method, base: BASE, path, id, summary, needs, takes_key, form, shapes, handler }
     }
 }
 
@@ -360,12 +366,12 @@ async fn ask<T: Target, Q: DeserializeOwned, B: RequestBody>(
     Ok(Asked { shared, principal, target, query, body, headers: parts.headers })
 }
 
-async fn names(parts: &mut Parts) -> Result<HashMap<String, String>, Problem> {
+pub(super) async fn names(parts: &mut Parts) -> Result<HashMap<String, String>, Problem> {
     let names = Path::<HashMap<String, String>>::from_request_parts(parts, &()).await;
     names.map(|names| names.0).map_err(|error| Problem::invalid("path", error))
 }
 
-async fn read_body(shared: &Shared, body: Body) -> Result<bytes::Bytes, Problem> {
+pub(super) async fn read_body(shared: &Shared, body: Body) -> Result<bytes::Bytes, Problem> {
     let limits = &shared.limits;
     let collected = Limited::new(body, limits.body).collect();
     match tokio::time::timeout(limits.body_timeout, collected).await {

@@ -3,7 +3,7 @@
 use http::{HeaderValue, StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepfold_agent_loop::DecisionError;
+use stepfold_agent_loop::{DecisionError, EditError};
 use stepfold_runner::{Remedy, RunnerError};
 use stepfold_session_scopes::{ErrorKind, SessionError};
 use stepfold_state_core::ErrorChain;
@@ -43,8 +43,32 @@ pub(super) struct Document {
     /// Whether the message of the request was stored nevertheless.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     accepted: bool,
+    /// The same in the form of OpenAI, from its operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<OpenAiError>,
     #[serde(skip)]
     retry_after: Option<u32>,
+}
+
+/// An error in the form of OpenAI.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(super) struct OpenAiError {
+    /// What failed, and what to do.
+    message: String,
+    /// Whose fault it is.
+    r#type: &'static str,
+    /// The kind of problem.
+    code: &'static str,
+    /// Always null.
+    param: Option<String>,
+}
+
+/// How a problem is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Plain,
+    /// Also as clients of OpenAI read it.
+    OpenAi,
 }
 
 /// The media type of problem documents.
@@ -63,6 +87,7 @@ impl Problem {
             actual: None,
             pending: Vec::new(),
             accepted: false,
+            error: None,
             retry_after: None,
         }))
     }
@@ -79,6 +104,32 @@ impl Problem {
     fn after(mut self, seconds: u32) -> Self {
         self.0.retry_after = Some(seconds);
         self.remedy(Remedy::Retry)
+    }
+
+    pub(super) fn in_form(mut self, form: Form) -> Self {
+        if form == Form::OpenAi {
+            self.0.error = Some(self.in_form_of_openai());
+        }
+        self
+    }
+
+    pub(super) fn in_form_of_openai(&self) -> OpenAiError {
+        let r#type = match self.0.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        OpenAiError { message: self.0.detail.clone(), r#type, code: self.0.kind, param: None }
+    }
+
+    pub(super) fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    pub(super) fn kind(&self) -> &'static str {
+        self.0.kind
     }
 
     pub(super) fn status(&self) -> StatusCode {
@@ -157,6 +208,11 @@ impl Problem {
     pub(super) fn unknown_session(session: &str) -> Self {
         let detail = format!("unknown session `{session}`; create one with POST …/sessions");
         Problem::new(StatusCode::NOT_FOUND, "unknown_session", "Unknown session", detail)
+    }
+
+    pub(super) fn unknown_version(version: u64) -> Self {
+        let detail = format!("the session has no commit at version {version}, or retention has deleted it");
+        Problem::new(StatusCode::NOT_FOUND, "unknown_version", "Unknown version", detail)
     }
 
     pub(super) fn no_graph(app: &str) -> Self {
@@ -278,6 +334,13 @@ impl From<RunnerError> for Problem {
             }
             RunnerError::Run { .. } => of_kind(S::BAD_GATEWAY, "run_failed", "Run failed"),
             RunnerError::Input { .. } => of_kind(S::UNPROCESSABLE_ENTITY, "input", "Invalid input"),
+            RunnerError::Edit { error, .. } => match **error {
+                EditError::KeyReused { .. } => of_kind(S::CONFLICT, "key_reused", "Idempotency key reused"),
+                _ => of_kind(S::UNPROCESSABLE_ENTITY, "edit", "Invalid edit"),
+            },
+            RunnerError::InvalidToken { .. } => {
+                of_kind(S::UNPROCESSABLE_ENTITY, "invalid_token", "Invalid token")
+            }
             RunnerError::Busy { .. } => of_kind(S::CONFLICT, "busy", "Session busy").after(1),
             RunnerError::Pending { pending, is_accepted, .. } => {
                 let mut problem = of_kind(S::CONFLICT, "pending", "Decisions pending");
@@ -317,7 +380,7 @@ pub(super) fn common() -> [(u16, &'static str); 9] {
         (403, "The role does not suffice, or the request is from a page of another origin."),
         (404, "The app or the session is unknown, or the session belongs to another user."),
         (409, "The request conflicts with the session: see `kind`."),
-        (421, "The host is none of the server's."),
+        (421, "The server does not serve this host."),
         (429, "A limit is reached."),
         (500, "The server failed."),
         (503, "The server is unavailable."),

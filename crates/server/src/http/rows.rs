@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_agent_loop as agent_loop;
-use stepfold_agent_loop::{ApprovalRequest, Decision, EventKind, Exit, FORMAT_VERSION};
-use stepfold_runner::{RECORD_FORMAT, Report, RunStatus};
-use stepfold_session_scopes::{CommittedEvent, Session};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Exit};
+use stepfold_runner::{Report, RunStatus};
+use stepfold_session_scopes::{CommittedEvent, Session, Timestamp};
+use stepfold_state_core::chat::ToolCall;
+
+use super::changes::Status;
+use super::steps::short;
 
 /// An app: an agent with its sessions.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -50,6 +53,12 @@ pub(super) struct SessionRow {
     pub(super) claimed: bool,
     /// The session that it was forked from.
     pub(super) parent: Option<ParentRow>,
+    /// What it does: absent in answers about changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) status: Option<Status>,
+    /// The beginning of its first message, in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) title: Option<String>,
 }
 
 /// The origin of a fork.
@@ -104,6 +113,8 @@ impl SessionRow {
             updated: session.updated.to_string(),
             claimed: session.claim.is_some(),
             parent: parent.map(|parent| ParentRow { id: parent.id.to_string(), version: parent.version }),
+            status: None,
+            title: None,
         }
     }
 }
@@ -115,7 +126,7 @@ pub(super) struct RequestRow {
     pub(super) id: String,
     /// The call.
     pub(super) call: CallRow,
-    /// Why it is asked: `rule`, `may_have_happened`, `node` or `input`.
+    /// Why it is asked: `rule`, `may_have_happened`, `node`, `input`, or `later` (for no person: an outcome comes).
     pub(super) reason: Value,
     /// The question of a tool.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,6 +139,12 @@ pub(super) struct RequestRow {
     pub(super) schema: Option<Value>,
     /// Whether it can be approved with other arguments.
     pub(super) can_modify: bool,
+    /// The token with which an outcome is delivered that comes later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) token: Option<String>,
+    /// When it is decided by time (RFC 3339).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) deadline: Option<String>,
 }
 
 /// A call of a tool.
@@ -140,23 +157,30 @@ pub(super) struct CallRow {
     pub(super) arguments: Value,
 }
 
+impl CallRow {
+    pub(super) fn of(call: &ToolCall) -> Self {
+        let text = call.arguments.to_text();
+        let arguments = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned()));
+        CallRow { id: call.id.clone(), name: call.name.clone(), arguments }
+    }
+}
+
 impl RequestRow {
     pub(super) fn of(request: &ApprovalRequest) -> Self {
-        let text = request.call.arguments.to_text();
-        let arguments =
-            serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.clone().into_owned()));
         let inputs = match request.inputs_from_state.as_slice() {
             [] => Value::Null,
             inputs => json(&inputs),
         };
         RequestRow {
             id: request.id.clone(),
-            call: CallRow { id: request.call.id.clone(), name: request.call.name.clone(), arguments },
+            call: CallRow::of(&request.call),
             reason: json(&request.reason),
             message: request.message.clone(),
             inputs_from_state: inputs,
             schema: request.schema().cloned(),
             can_modify: request.can_modify(),
+            token: request.token.clone(),
+            deadline: request.deadline.map(|at| Timestamp::from(at).to_string()),
         }
     }
 }
@@ -189,11 +213,146 @@ pub(super) struct EventRow {
     /// The exit reason of the run, at its last event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exit: Option<Value>,
-    /// The author of decisions.
+    /// The author of decisions, or of an edit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) decided_by: Option<String>,
+    /// The items inside of which it happened, outermost first: an agent that is a tool or a node. `kind`, `calls`,
+    /// `outcomes` and `messages` are then those of the run inside.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) path: Vec<ItemRow>,
+    /// The calls of a reply.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) calls: Vec<CallRow>,
+    /// The branches of a superstep of a graph.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) planned: Vec<ItemRow>,
+    /// The calls about which a decision is requested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) asked: Vec<QuestionRow>,
+    /// The decisions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) decisions: Vec<DecidedRow>,
+    /// The calls or branches that are marked as started, since they must not run twice; of `interrupted`, those whose
+    /// outcome is unknown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) started: Vec<ItemRow>,
+    /// The outcomes of calls or branches.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) outcomes: Vec<OutcomeRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) edited: Option<EditedRow>,
+    /// A summary of the conversation, or why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) summary: Option<String>,
+    /// The model that replied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) model: Option<String>,
+    /// Microseconds since the commit before it in the same run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) latency_us: Option<u64>,
     /// Whether it counts: events that were rewound do not.
     pub(super) visible: bool,
+}
+
+/// A call or a branch.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(super) struct ItemRow {
+    /// The id of the call; of a branch the node, with `#` and its place if it is one of several.
+    pub(super) call_id: String,
+    /// The tool or the node.
+    pub(super) name: String,
+    pub(super) kind: ItemKind,
+    /// The place among those of its step, from 0.
+    pub(super) place: usize,
+}
+
+/// The call or branch that wrote a value; absent if none did.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(super) struct WriterRow {
+    /// As in [`ItemRow`].
+    pub(super) call_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<String>,
+}
+
+impl From<ItemRow> for WriterRow {
+    fn from(ItemRow { call_id, name, kind, .. }: ItemRow) -> Self {
+        let (tool, node) = match kind {
+            ItemKind::Tool => (Some(name), None),
+            ItemKind::Node => (None, Some(name)),
+        };
+        WriterRow { call_id, tool, node }
+    }
+}
+
+/// What an edit has changed beside values, which are its writes.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct EditedRow {
+    /// The new results, by call.
+    pub(super) results: BTreeMap<String, Value>,
+}
+
+/// The kind of an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ItemKind {
+    #[default]
+    Tool,
+    Node,
+}
+
+/// A call about which a decision is requested. What waits now is in the session's `pending`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct QuestionRow {
+    pub(super) call: CallRow,
+    /// The question of a tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
+}
+
+/// A decision.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DecidedRow {
+    /// The id of the request.
+    pub(super) request: String,
+    /// `approve`, `reject` with its reason, `modify` with the arguments, and others.
+    pub(super) decision: Value,
+}
+
+/// The outcome of a call or a branch.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct OutcomeRow {
+    /// As in [`ItemRow`].
+    pub(super) call_id: String,
+    pub(super) name: String,
+    pub(super) kind: ItemKind,
+    pub(super) status: OutcomeStatus,
+    /// The result for the model; null for a branch, an error, or one that stands in a later message.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub(super) result: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    /// The number of attempts; 0 if it was not started.
+    pub(super) attempts: u32,
+    /// The keys that it wrote.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) wrote: Vec<String>,
+}
+
+/// How a call or a branch ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum OutcomeStatus {
+    Done,
+    Failed,
+    Rejected,
+    /// The run was cancelled before or while it ran.
+    Cancelled,
+    /// Whether it happened is unknown.
+    #[default]
+    Unknown,
 }
 
 /// A write to the state.
@@ -206,6 +365,8 @@ pub(super) struct WriteRow {
     /// What is merged into the value; absent for a removal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) value: Option<Value>,
+    #[serde(flatten)]
+    pub(super) by: Option<WriterRow>,
 }
 
 /// Token counts.
@@ -230,22 +391,35 @@ impl From<stepfold_state_core::chat::Usage> for UsageRow {
 }
 
 impl EventRow {
+    /// Leaves out what may be long: messages, arguments, results, and values of writes.
+    pub(super) fn into_brief(mut self) -> Self {
+        self.messages.clear();
+        self.summary = None;
+        let edited = self.edited.iter_mut().flat_map(|edited| edited.results.values_mut());
+        edited.for_each(|result| *result = Value::Null);
+        let questions = self.asked.iter_mut().map(|question| &mut question.call);
+        self.calls.iter_mut().chain(questions).for_each(|call| call.arguments = Value::Null);
+        for outcome in &mut self.outcomes {
+            outcome.result = Value::Null;
+            outcome.error = outcome.error.take().map(|error| short(&error));
+        }
+        self.writes.iter_mut().for_each(|write| write.value = None);
+        self.decisions.iter_mut().for_each(|decided| {
+            if let Value::Object(decision) = &mut decided.decision {
+                decision.values_mut().for_each(|said| *said = Value::Null);
+            }
+        });
+        self
+    }
+
+    /// What a commit says without those before it: see [`Rows`](super::steps::Rows).
     pub(super) fn of(committed: &CommittedEvent, visible: bool) -> Self {
         let event = &*committed.event;
-        let record = event.record.as_ref();
-        // A newer worker's record is not read; everything else is told.
-        let record =
-            record.filter(|record| record.format == RECORD_FORMAT && record.version <= FORMAT_VERSION);
-        let run = record.and_then(|record| record.read::<agent_loop::Event>().ok());
-        let (usage, decided_by) = match run.as_ref().map(|run| &run.kind) {
-            Some(EventKind::Replied { usage, .. }) => (Some((*usage).into()), None),
-            Some(EventKind::Decided { by, .. }) => (None, by.clone()),
-            _ => (None, None),
-        };
         let writes = event.actions.delta.iter().map(|write| WriteRow {
             key: write.key().to_owned(),
             handler: write.handler().map(stepfold_state_core::state::Handler::name),
             value: write.value().cloned(),
+            by: None,
         });
         EventRow {
             version: committed.version,
@@ -253,13 +427,24 @@ impl EventRow {
             invocation: event.invocation.to_string(),
             author: event.author.to_string(),
             at: event.at.to_string(),
-            step: run.as_ref().map(|run| run.step),
-            elapsed_us: run.as_ref().map(|run| u64::try_from(run.elapsed.as_micros()).unwrap_or(u64::MAX)),
-            usage,
+            step: None,
+            elapsed_us: None,
+            usage: None,
             messages: event.messages.iter().map(|message| json(&**message)).collect(),
             writes: writes.collect(),
             exit: event.metadata.get("exit").cloned(),
-            decided_by,
+            decided_by: None,
+            path: Vec::new(),
+            calls: Vec::new(),
+            planned: Vec::new(),
+            asked: Vec::new(),
+            decisions: Vec::new(),
+            started: Vec::new(),
+            outcomes: Vec::new(),
+            edited: None,
+            summary: None,
+            model: None,
+            latency_us: None,
             visible,
         }
     }
@@ -299,6 +484,40 @@ pub(super) struct OriginRow {
     pub(super) handler: Option<String>,
     /// The number of writes.
     pub(super) writes: u64,
+    #[serde(flatten)]
+    pub(super) by: Option<WriterRow>,
+    /// The kind of the commit with the last write.
+    pub(super) kind: String,
+}
+
+/// The writes of a key, oldest first.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct BlameRow {
+    pub(super) key: String,
+    /// Those that count, in the versions that are kept, up to the version that was asked for.
+    pub(super) writes: Vec<BlamedWrite>,
+}
+
+/// A write of a key.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct BlamedWrite {
+    pub(super) version: u64,
+    /// The kind of the commit.
+    pub(super) kind: String,
+    /// When it was stored (RFC 3339).
+    pub(super) at: String,
+    #[serde(flatten)]
+    pub(super) write: WriteRow,
+}
+
+/// Who asks.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct MeRow {
+    pub(super) user: String,
+    /// The name that decisions are recorded with.
+    pub(super) name: String,
+    /// `read`, `act` or `administer`.
+    pub(super) role: &'static str,
 }
 
 /// The changes between two versions.

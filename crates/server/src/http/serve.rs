@@ -87,6 +87,8 @@ impl Server {
         drop(listener);
         let drain = self.limits().drain;
         let completed = join_all(self.apps().map(|app| app.runner().shutdown(drain))).await;
+        #[cfg(feature = "mcp")]
+        self.shared.mcp.stop();
         if tokio::time::timeout(LAST_RESPONSES, connections.shutdown()).await.is_err() {
             tracing::info!("connections were still open, and are closed");
         }

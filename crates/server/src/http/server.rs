@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -15,14 +16,14 @@ use stepfold_runner::Runner;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use super::auth::{Authenticate, Credentials, Principal};
+use super::auth::{Authenticate, Credentials, Principal, Role};
 use super::channel::Channels;
 use super::gate::{Admitted, Rules, cookie_name};
 use super::limits::{Limits, Usage};
 use super::metrics::Metrics;
 use super::operation::{Operation, json_response};
-use super::problem::Problem;
-use super::{openapi, routes};
+use super::problem::{Form, Problem};
+use super::{a2a, adk, openapi, page, protocol, protocols, routes};
 
 /// The path before each operation.
 pub(super) const BASE: &str = "/api/v1";
@@ -111,6 +112,12 @@ pub(super) struct Shared {
     pub(super) channels: Channels,
     pub(super) metrics: Metrics,
     pub(super) has_secure_cookies: bool,
+    /// Whether anyone may read the cards of agents.
+    pub(super) has_public_cards: bool,
+    /// The page of adk-web.
+    pub(super) adk_web: Option<adk::Bundle>,
+    #[cfg(feature = "mcp")]
+    pub(super) mcp: super::mcp::Services,
     /// Becomes true when the server stops.
     pub(super) stopping: watch::Sender<bool>,
 }
@@ -124,6 +131,8 @@ pub struct ServerBuilder {
     limits: Limits,
     metrics: Metrics,
     has_secure_cookies: bool,
+    has_public_cards: bool,
+    adk_web: Option<PathBuf>,
 }
 
 /// Why a server cannot be built.
@@ -142,6 +151,9 @@ pub enum ServerError {
     /// It does not authenticate anyone.
     #[error("missing authentication: set it with `auth`, for example to `Tokens`")]
     NoAuthentication,
+    /// A folder is no bundle of adk-web.
+    #[error("invalid bundle of adk-web: {0}")]
+    AdkWeb(#[source] adk::BundleError),
 }
 
 impl Server {
@@ -154,6 +166,8 @@ impl Server {
             limits: Limits::default(),
             metrics: Metrics::new(),
             has_secure_cookies: false,
+            has_public_cards: false,
+            adk_web: None,
         }
     }
 
@@ -161,8 +175,8 @@ impl Server {
     /// of connections are those of the program.
     pub fn router(&self) -> Router {
         let mut router = Router::new();
-        for operation in routes::operations() {
-            let path = format!("{BASE}{}", operation.path);
+        for operation in operations() {
+            let path = format!("{}{}", operation.base, operation.path);
             let filter = MethodFilter::try_from(operation.method.clone()).unwrap_or(MethodFilter::GET);
             let (shared, operation) = (Arc::clone(&self.shared), Arc::new(operation));
             let handler = move |request: Request| {
@@ -177,9 +191,18 @@ impl Server {
                 async move { public(&shared, &request) }
             }
         };
-        for path in PUBLIC {
+        for path in PUBLIC.into_iter().chain(page::paths()) {
             router = router.route(path, on(MethodFilter::GET, health(Arc::clone(&self.shared))));
         }
+        #[cfg(feature = "mcp")]
+        let router = super::mcp::mount(router, &self.shared);
+        let router = protocols::mount(router, &self.shared, adk::routes());
+        let router = protocols::mount(router, &self.shared, a2a::routes());
+        let router = a2a::mount_cards(router, &self.shared);
+        let router = match &self.shared.adk_web {
+            Some(_) => self.with_adk_web(router),
+            None => router,
+        };
         let (shared, other) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
         router
             .method_not_allowed_fallback(move |request: Request| {
@@ -192,9 +215,20 @@ impl Server {
             })
     }
 
+    /// Adds the page of adk-web.
+    fn with_adk_web(&self, router: Router) -> Router {
+        let shared = Arc::clone(&self.shared);
+        let page = move |request: Request| {
+            let shared = Arc::clone(&shared);
+            async move { adk_web(&shared, &request) }
+        };
+        let router = router.route(adk::BASE, on(MethodFilter::GET, page.clone()));
+        router.route(&format!("{}{{*path}}", adk::BASE), on(MethodFilter::GET, page))
+    }
+
     /// The OpenAPI 3.1 document of the API.
     pub fn openapi(&self) -> Value {
-        openapi::document(&routes::operations())
+        openapi::document(&operations())
     }
 
     /// The apps.
@@ -207,8 +241,15 @@ impl Server {
     }
 }
 
+/// All operations: those of the API, and those of protocols of others.
+fn operations() -> Vec<Operation> {
+    let mut operations = routes::operations();
+    operations.extend(protocol::operations());
+    operations
+}
+
 /// What anyone may read who names the host: nothing of it is secret.
-const PUBLIC: [&str; 5] = ["/healthz", "/readyz", "/api/v1/openapi.json", "/", "/login.js"];
+const PUBLIC: [&str; 3] = ["/healthz", "/readyz", "/api/v1/openapi.json"];
 
 fn public(shared: &Shared, request: &Request) -> Response<Body> {
     let response = match shared.rules.admit_host(request.headers()) {
@@ -217,11 +258,20 @@ fn public(shared: &Shared, request: &Request) -> Response<Body> {
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" if *shared.stopping.borrow() => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
             "/readyz" => text(StatusCode::OK, "ready\n"),
-            "/api/v1/openapi.json" => {
-                json_response(StatusCode::OK, &openapi::document(&routes::operations()))
-            }
-            path => routes::file(path),
+            "/api/v1/openapi.json" => json_response(StatusCode::OK, &openapi::document(&operations())),
+            path => page::answer(path, request.headers()),
         },
+    };
+    with_headers(response)
+}
+
+/// A file of the page of adk-web. It is no secret: its requests are authenticated.
+fn adk_web(shared: &Shared, request: &Request) -> Response<Body> {
+    let path = request.uri().path().strip_prefix(adk::BASE).unwrap_or_default();
+    let file = || shared.adk_web.as_ref().and_then(|bundle| bundle.file(path));
+    let response = match shared.rules.admit_host(request.headers()) {
+        Err(denied) => Problem::denied(denied).into_response(),
+        Ok(()) => file().unwrap_or_else(|| Problem::unknown_path().into_response()),
     };
     with_headers(response)
 }
@@ -238,17 +288,28 @@ fn text(status: StatusCode, text: &'static str) -> Response<Body> {
 async fn answer(shared: Arc<Shared>, operation: Option<&Operation>, request: Request) -> Response<Body> {
     let (metrics, foreign) = (shared.metrics.clone(), shared.rules.allowed_origin(request.headers()));
     let (parts, body) = request.into_parts();
-    let response = match authenticate(&shared, &parts).await {
-        Err(problem) => problem.into_response(),
-        Ok(principal) => match operation {
-            None => Problem::unknown_path().into_response(),
-            Some(operation) if !principal.may(operation.needs) => {
-                Problem::forbidden(operation.needs).into_response()
-            }
-            Some(operation) => act(shared, operation, principal, Request::from_parts(parts, body)).await,
-        },
+    let needs = operation.map_or(Role::Read, |operation| operation.needs);
+    let form = operation.map_or(Form::Plain, |operation| operation.form);
+    let answered = match (admit(&shared, &parts, needs).await, operation) {
+        (Err(problem), _) => Err(problem),
+        (Ok(_), None) => Err(Problem::unknown_path()),
+        (Ok(principal), Some(operation)) => {
+            act(shared, operation, principal, Request::from_parts(parts, body)).await
+        }
     };
+    let response = answered.unwrap_or_else(|problem| problem.in_form(form).into_response());
     metrics.answered(operation.map_or("unknown", |operation| operation.id), response.status());
+    finish(response, foreign)
+}
+
+/// The principal of a request that passes the rules about hosts and origins, and has this role.
+pub(super) async fn admit(shared: &Shared, parts: &Parts, needs: Role) -> Result<Principal, Problem> {
+    let principal = authenticate(shared, parts).await?;
+    if principal.may(needs) { Ok(principal) } else { Err(Problem::forbidden(needs)) }
+}
+
+/// A response with what all responses have.
+pub(super) fn finish(response: Response<Body>, foreign: Option<HeaderValue>) -> Response<Body> {
     with_origin(with_headers(response), foreign)
 }
 
@@ -258,16 +319,17 @@ async fn act(
     operation: &Operation,
     principal: Principal,
     request: Request,
-) -> Response<Body> {
+) -> Result<Response<Body>, Problem> {
     let is_read = operation.method == Method::GET;
     let answered = (operation.handler)(shared, principal, request);
     if is_read {
         return answered.await;
     }
     match tokio::spawn(answered).await {
-        Ok(response) => response,
-        Err(_) => Problem::unavailable("the request was stopped: its handler panicked or the server stops")
-            .into_response(),
+        Ok(answered) => answered,
+        Err(_) => {
+            Err(Problem::unavailable("the request was stopped: its handler panicked or the server stops"))
+        }
     }
 }
 
@@ -334,6 +396,10 @@ fn with_headers(mut response: Response<Body>) -> Response<Body> {
     response
 }
 
+/// What pages of an allowed origin may send.
+const ALLOWED_HEADERS: &str = "a2a-version, authorization, content-type, idempotency-key, last-event-id, mcp-method, mcp-name, \
+                               mcp-protocol-version, mcp-session-id, x-stepfold-session";
+
 /// Lets pages of an allowed origin read the response.
 fn with_origin(mut response: Response<Body>, foreign: Option<HeaderValue>) -> Response<Body> {
     let headers = response.headers_mut();
@@ -342,8 +408,11 @@ fn with_origin(mut response: Response<Body>, foreign: Option<HeaderValue>) -> Re
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     for (name, value) in [
         (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
-        (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, idempotency-key, last-event-id"),
-        (header::ACCESS_CONTROL_EXPOSE_HEADERS, "location, retry-after"),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED_HEADERS),
+        (
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            "location, mcp-session-id, retry-after, x-stepfold-session, x-vercel-ai-ui-message-stream",
+        ),
         (header::ACCESS_CONTROL_MAX_AGE, "600"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
@@ -397,6 +466,21 @@ impl ServerBuilder {
         self
     }
 
+    /// Lets anyone who can reach the server read the agent cards of its apps (A2A): their names and descriptions. By default
+    /// a token is needed.
+    pub fn public_agent_cards(mut self) -> Self {
+        self.has_public_cards = true;
+        self
+    }
+
+    /// Serves adk-web, the page of the Agent Development Kit, at `/dev-ui/`, from a folder with its bundle: that of the package
+    /// google-adk is `google/adk/cli/browser`. It is served under a policy that lets it load nothing from other hosts, since it
+    /// shows what models say as Markdown with images. Without it, only the routes of the kit are served, for its clients.
+    pub fn adk_web(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.adk_web = Some(folder.into());
+        self
+    }
+
     /// Builds the server.
     ///
     /// # Errors
@@ -413,6 +497,8 @@ impl ServerBuilder {
         if apps.is_empty() {
             return Err(ServerError::NoApps);
         }
+        let adk_web = self.adk_web.map(|folder| adk::Bundle::read(&folder)).transpose();
+        let adk_web = adk_web.map_err(ServerError::AdkWeb)?;
         let shared = Shared {
             apps,
             auth,
@@ -420,8 +506,12 @@ impl ServerBuilder {
             limits: self.limits,
             usage: Usage::default(),
             channels: Channels::default(),
+            #[cfg(feature = "mcp")]
+            mcp: super::mcp::Services::default(),
             metrics: self.metrics,
             has_secure_cookies: self.has_secure_cookies,
+            has_public_cards: self.has_public_cards,
+            adk_web,
             stopping: watch::Sender::new(false),
         };
         Ok(Server { shared: Arc::new(shared) })

@@ -6,26 +6,20 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, AskReason, Decision};
 use stepfold_runner::SessionHandle;
 
+pub(super) use crate::question::{of_persons, question};
+
 /// Whether the client takes a result that asks for input, and sends the request again with it.
 pub(super) fn can_require_input(context: &RequestContext<RoleServer>) -> bool {
-    let is_modern = context.protocol_version().is_some_and(|version| !version.has_initialize());
-    is_modern && can_answer(context)
+    is_modern(context) && can_answer(context)
+}
+
+/// Whether the request is of a revision without `initialize`.
+pub(super) fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|version| !version.has_initialize())
 }
 
 fn can_answer(context: &RequestContext<RoleServer>) -> bool {
     context.client_capabilities().is_some_and(|client| client.elicitation.is_some())
-}
-
-/// What is asked, as text for a person.
-pub(super) fn question(request: &ApprovalRequest) -> String {
-    let (tool, arguments) = (&request.call.name, request.call.arguments.to_text());
-    match (&request.message, request.reason) {
-        (Some(message), _) => format!("{tool} asks: {message} {arguments}"),
-        (None, AskReason::MayHaveHappened) => {
-            format!("Run {tool} with {arguments} again? It had started before, and may have had its effect.")
-        }
-        (None, _) => format!("Run {tool} with {arguments}?"),
-    }
 }
 
 /// The form of a request. That of a tool's question is the tool's.
@@ -44,11 +38,6 @@ fn form(request: &ApprovalRequest) -> Value {
         }),
     };
     json!({"mode": "form", "message": question(request), "requestedSchema": schema})
-}
-
-/// The requests that a person can decide: not those for outcomes that come later.
-pub(super) fn of_persons(pending: &[ApprovalRequest]) -> impl Iterator<Item = &ApprovalRequest> {
-    pending.iter().filter(|request| !request.is_later())
 }
 
 /// The questions of a result that requires input, by the ids of the requests.

@@ -5,7 +5,7 @@ use rmcp::model as wire;
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Ids as _, RandomIds, RunEvent};
-use stepfold_runner::{Ended, Invocation, RunnerError, Seen, SessionHandle};
+use stepfold_runner::{Ended, Invocation, Resume, RunnerError, Seen, SessionHandle};
 
 use super::AgentServer;
 use super::ask;
@@ -15,6 +15,8 @@ enum Followed {
     Ended(Ended),
     /// It takes longer than the client has to wait.
     Long,
+    /// Its client is gone.
+    Alone,
 }
 
 impl AgentServer {
@@ -64,8 +66,25 @@ impl AgentServer {
         {
             return Ok(result(session, &run.text(), exit).into());
         }
-        let invocation = resume(session, decisions)?;
+        let invocation = self.resume(session, decisions)?;
         self.until_answered(session, invocation, context).await
+    }
+
+    pub(super) fn resume(
+        &self,
+        session: &SessionHandle,
+        decisions: Vec<(String, Decision)>,
+    ) -> Result<Invocation, RunnerError> {
+        self.deciding(session, decisions).start()
+    }
+
+    /// The decisions of a client, by their author.
+    pub(super) fn deciding(&self, session: &SessionHandle, decisions: Vec<(String, Decision)>) -> Resume {
+        let resume = session.resume().decide_all(decisions);
+        match &self.author {
+            Some(author) => resume.by(&**author),
+            None => resume,
+        }
     }
 
     async fn until_answered(
@@ -77,7 +96,11 @@ impl AgentServer {
         loop {
             let outcome = match self.follow(&invocation, context).await {
                 Followed::Ended(outcome) => outcome?,
-                Followed::Long => return self.begin_task(session, invocation).await.map(Into::into),
+                Followed::Long => {
+                    keep(&invocation, context);
+                    return self.begin_task(session, invocation).await.map(Into::into);
+                }
+                Followed::Alone => return Ok(failed("the connection was closed; the run goes on")),
             };
             let pending = outcome.pending();
             if pending.is_empty() {
@@ -90,11 +113,12 @@ impl AgentServer {
             if decisions.is_empty() {
                 return Ok(waits(session, &outcome.text(), &pending).into());
             }
-            invocation = resume(session, decisions)?;
+            invocation = self.resume(session, decisions)?;
         }
     }
 
-    /// Waits for the outcome, and tells the client of progress. A cancelled request cancels the run.
+    /// Waits for the outcome, and tells the client of progress. A cancelled request cancels the run; but not one that is
+    /// cancelled by the end of its connection.
     async fn follow(&self, invocation: &Invocation, context: &RequestContext<RoleServer>) -> Followed {
         let token = context.meta.get_progress_token();
         let mut seen = invocation.subscribe(0);
@@ -108,6 +132,10 @@ impl AgentServer {
             tokio::select! {
                 biased;
                 () = context.ct.cancelled() => {
+                    if self.outlives_clients && ask::is_modern(context) {
+                        keep(invocation, context);
+                        return Followed::Alone;
+                    }
                     invocation.cancel();
                     return Followed::Ended(invocation.outcome().await);
                 }
@@ -137,11 +165,15 @@ async fn still_waits(
     Ok(waits(session, "the session waits for decisions about earlier calls", &pending).into())
 }
 
-pub(super) fn resume(
-    session: &SessionHandle,
-    decisions: Vec<(String, Decision)>,
-) -> Result<Invocation, RunnerError> {
-    session.resume().decide_all(decisions).start()
+/// Keeps what the request holds (its place among the runs of a user) until the run ends.
+fn keep(invocation: &Invocation, context: &RequestContext<RoleServer>) {
+    let (invocation, held) = (invocation.clone(), context.extensions.clone());
+    tokio::spawn(async move {
+        if let Err(error) = invocation.outcome().await {
+            tracing::info!(invocation = %invocation.id(), %error, "invocation failed");
+        }
+        drop(held);
+    });
 }
 
 /// The progress message of an event, for the client.

@@ -80,6 +80,14 @@ impl HttpOptions {
         self
     }
 
+    /// Leaves hosts, origins and the length of requests to what stands before the service.
+    #[cfg(feature = "http")]
+    pub(crate) fn behind_a_gate(mut self) -> Self {
+        self.config = self.config.disable_allowed_hosts().disable_allowed_origins();
+        self.config = self.config.with_max_request_body_bytes(usize::MAX);
+        self
+    }
+
     /// Sets whose sessions a request works in, by what authenticated it (its extensions, for instance). A request without a
     /// user is refused. By default all work in those of the server's user.
     pub fn user_of(mut self, user: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
@@ -118,12 +126,19 @@ impl fmt::Debug for HttpOptions {
 #[derive(Clone)]
 pub struct HttpService {
     service: StreamableHttpService<AgentServer, LocalSessionManager>,
+    sessions: Arc<LocalSessionManager>,
 }
 
 impl HttpService {
     /// Ends all sessions and streams, and takes no more requests: what a server does before it waits for its connections.
     pub fn stop(&self) {
         self.service.config.cancellation_token.cancel();
+    }
+
+    /// The number of clients that have a session of the protocol: those of revisions before 2026-07-28.
+    #[cfg(feature = "http")]
+    pub(crate) async fn clients(&self) -> usize {
+        self.sessions.sessions.read().await.len()
     }
 }
 
@@ -156,9 +171,11 @@ impl AgentServer {
     /// Serves many clients over HTTP.
     pub fn into_http(mut self, options: HttpOptions) -> HttpService {
         self.user_of = options.user_of;
+        self.outlives_clients = true;
         let sessions = Arc::new(LocalSessionManager::default());
-        let service = StreamableHttpService::new(move || Ok(self.clone()), sessions, options.config);
-        HttpService { service }
+        let of_service = Arc::clone(&sessions);
+        let service = StreamableHttpService::new(move || Ok(self.clone()), of_service, options.config);
+        HttpService { service, sessions }
     }
 
     /// The same for the user of a request.

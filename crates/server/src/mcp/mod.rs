@@ -26,11 +26,14 @@
 //! # }).unwrap();
 //! ```
 //!
-//! Over HTTP it is a service for a router: [`AgentServer::into_http`].
+//! Over HTTP it is a service for a router: [`AgentServer::into_http`]. The servers of the feature `http` have it at `/mcp`,
+//! behind their own authentication. A client that is gone has cancelled nothing there: in the revision 2026-07-28 a closed
+//! stream is how requests are cancelled, and cannot be told from a lost one. Runs are cancelled by `tasks/cancel`, or by
+//! the server's own API.
 //!
 //! # What is absent
 //!
-//! Nobody is authenticated here. On standard input and output who may ask is decided by who may start the program; over HTTP
+//! There is no authentication here. On standard input and output who may ask is decided by who may start the program; over HTTP
 //! by what stands before the service ([`HttpOptions::user_of`]). No notifications are sent of tasks, nor of
 //! resources that change. There are no prompts.
 
@@ -62,6 +65,9 @@ pub struct AgentServer {
     runner: Runner,
     user: Arc<str>,
     user_of: Option<UserOf>,
+    author: Option<Arc<str>>,
+    /// Whether the end of a connection cancels nothing: over HTTP, where it has many reasons.
+    outlives_clients: bool,
     description: Option<String>,
     task_after: Duration,
     failures: Failures,
@@ -92,6 +98,8 @@ impl AgentServer {
             runner,
             user: user.into(),
             user_of: None,
+            author: None,
+            outlives_clients: false,
             description: None,
             task_after: Duration::from_secs(10),
             failures: Failures::default(),
@@ -102,6 +110,13 @@ impl AgentServer {
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
+        self
+    }
+
+    /// Sets the name that is recorded as the author of decisions.
+    #[must_use]
+    pub fn by(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.author = Some(name.into());
         self
     }
 

@@ -3,7 +3,7 @@
 //! A task is a run of a session, and its id says which. Nothing is kept here but why a run failed: another process of the
 //! server, over the same store, tells of the task as well, and goes on with a run whose process died.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use stepfold_session_scopes::{EventRange, Session};
 
 use super::AgentServer;
 use super::ask;
-use super::call::{result, resume};
+use super::call::result;
 
 /// How often a client should ask, in milliseconds.
 const POLL: u64 = 1_000;
@@ -26,13 +26,14 @@ const LOOKED_AT: usize = 64;
 /// Bounds the failures that are remembered.
 const REMEMBERED: usize = 1_000;
 
-/// Why runs failed, by their tasks.
+/// Why runs failed, by their tasks, the oldest failure first.
 #[derive(Clone, Default)]
-pub(super) struct Failures(Arc<Mutex<BTreeMap<String, String>>>);
+pub(super) struct Failures(Arc<Mutex<VecDeque<(String, String)>>>);
 
 impl Failures {
     fn of(&self, task: &str) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(task).cloned()
+        let failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.iter().find(|(failed, _)| failed == task).map(|(_, why)| why.clone())
     }
 
     /// Waits for the end of a run in the background, and keeps its error.
@@ -41,14 +42,12 @@ impl Failures {
         tokio::spawn(async move {
             let ended = invocation.outcome().await;
             let mut failures = failures.0.lock().unwrap_or_else(PoisonError::into_inner);
-            match ended {
-                Ok(_) => drop(failures.remove(&task)),
-                Err(error) => {
-                    failures.insert(task, error.to_string());
-                    if failures.len() > REMEMBERED {
-                        failures.pop_first();
-                    }
-                }
+            failures.retain(|(failed, _)| *failed != task);
+            if let Err(error) = ended {
+                failures.push_back((task, error.to_string()));
+            }
+            if failures.len() > REMEMBERED {
+                failures.pop_front();
             }
         });
     }
@@ -142,7 +141,7 @@ impl AgentServer {
                 }
                 // Its process died. If another worker has it, that one goes on.
                 if self.runner.other_worker(stored).is_none() {
-                    let going_on = resume(session, Vec::new()).map_err(|error| internal(&error))?;
+                    let going_on = self.resume(session, Vec::new()).map_err(|error| internal(&error))?;
                     self.failures.watch(id.to_owned(), going_on);
                 }
                 wire::TaskPayload::Working
@@ -162,7 +161,7 @@ impl AgentServer {
         if decisions.is_empty() {
             return Ok(());
         }
-        let submitted = session.resume().decide_all(decisions).submit().await;
+        let submitted = self.deciding(&session, decisions).submit().await;
         // An answer that does not fit is the client's to mend.
         let (_, invocation) =
             submitted.map_err(|error| wire::ErrorData::invalid_params(error.to_string(), None))?;

@@ -8,7 +8,13 @@
     reason = "a helper of a test fails the test, and takes what reads best"
 )]
 
+mod browser;
 mod http;
+mod interop_browser;
 mod interop_conformance;
+mod interop_protocols;
 mod mcp;
 mod mcp_http;
+#[path = "../../../session-scopes/tests/it/server.rs"]
+#[allow(dead_code, clippy::print_stderr, reason = "the store's own tests use the rest")]
+mod postgres;

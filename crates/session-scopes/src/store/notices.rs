@@ -45,6 +45,16 @@ impl StoreNotice {
         self.sessions.as_ref().is_none_or(|sessions| sessions.contains(&digest(key)))
     }
 
+    /// The [names](StoreNotice::name_of) of the sessions that it is about; none if it may be any.
+    pub fn sessions(&self) -> Option<&[u64]> {
+        self.sessions.as_deref()
+    }
+
+    /// The name that notices have for a session: the same in every process, and shared with few others, if any.
+    pub fn name_of(key: &SessionKey) -> u64 {
+        digest(key)
+    }
+
     /// Whether work may be left that no worker has: messages were accepted, or a run was given up.
     pub const fn has_work(&self) -> bool {
         self.has_work

@@ -144,7 +144,7 @@ fn at_80_columns() {
               ✓ pay(euro=5) → paid 5 · 120 ms · at most once
             ● There are three of them: Africa/Maputo, America/Lima and Asia/Jakarta, from
               west to east.
-              3 steps · 3 calls · 720 ms
+              3 steps · 3 calls · 840 ms
         "#]],
     );
 }
@@ -164,7 +164,7 @@ fn at_40_columns() {
             ● There are three of them:
               Africa/Maputo, America/Lima and
               Asia/Jakarta, from west to east.
-              3 steps · 3 calls · 720 ms
+              3 steps · 3 calls · 840 ms
         "#]],
     );
 }
@@ -192,7 +192,7 @@ fn verbose() {
                 → paid 5
             ● There are three of them: Africa/Maputo, America/Lima and
               Asia/Jakarta, from west to east.
-              3 steps · 3 calls · 720 ms
+              3 steps · 3 calls · 840 ms
         "#]],
     );
 }
@@ -228,7 +228,7 @@ fn in_colors() {
         ^[2m  ^[0m^[32m✓^[0m^[1m pay^[0m^[2m(euro=5) → ^[0mpaid 5^[2m · 120 ms · at most once^[0m
         ^[32m● ^[0mThere are ^[3mthree^[0m of them: ^[36mAfrica/Maputo^[0m, ^[36mAmerica/Lima^[0m and
           ^[36mAsia/Jakarta^[0m, from west to east.
-        ^[2m  3 steps · 3 calls · 720 ms^[0m
+        ^[2m  3 steps · 3 calls · 840 ms^[0m
     "#]].assert_eq(&shown(Form::Terminal { width: 60 }, false).to_ansi().replace('\u{1b}', "^"));
 }
 

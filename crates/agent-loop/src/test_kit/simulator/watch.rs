@@ -119,6 +119,7 @@ const fn is_word(told: &RunEvent) -> bool {
             | RunEvent::Asking { .. }
             | RunEvent::Text(_)
             | RunEvent::Reasoning(_)
+            | RunEvent::ToolCallDelta { .. }
             | RunEvent::Ended(_)
     )
 }

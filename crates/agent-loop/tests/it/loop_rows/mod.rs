@@ -32,6 +32,7 @@ mod observers;
 mod output;
 mod recorded;
 mod replay;
+mod spans;
 
 use expect_test::Expect;
 use stepfold_agent_loop::{AgentBuilder, Input};

@@ -1,8 +1,5 @@
 //! Watching a run, and talking to it meanwhile.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-
 use expect_test::expect;
 use futures_util::StreamExt;
 use serde_json::json;
@@ -10,10 +7,9 @@ use stepfold_agent_loop::state_core::chat::{Message, ModelParams, Role};
 use stepfold_agent_loop::tools::{Tool, ToolContext, ToolError};
 use stepfold_agent_loop::{Agent, Exit, HookAction, Observer, ObserverError, RunEvent, Traces};
 use tokio::sync::mpsc;
-use tracing::field::{Field, Visit};
-use tracing::span;
 
 use super::kit::*;
+use super::spans::Spans;
 
 const SCRIPT: &str =
     "assistant: ~\"hm\"   \"I look.\"   > c1 look(q=\"secret\")   > c2 fails()\nassistant: area 3";
@@ -55,6 +51,8 @@ async fn observer_vector() {
         asking test-kit/script, step 1, 1 messages
         Reasoning("hm")
         Text("I look.")
+        ToolCallDelta { index: 0, call_id: Some("c1"), tool: Some("look"), arguments: "{\"q\":\"secret\"}" }
+        ToolCallDelta { index: 1, call_id: Some("c2"), tool: Some("fails"), arguments: "{}" }
         committed replied
         ToolStarted { call_id: "c1", tool: "look", arguments: "{\"q\":\"secret\"}" }
         ToolStarted { call_id: "c2", tool: "fails", arguments: "{}" }
@@ -237,82 +235,8 @@ async fn steering_with_a_broken_message() {
     assert_eq!(outcome.exit(), &Exit::Text);
 }
 
-/// Keeps the spans that it is told of.
-#[derive(Clone, Default)]
-struct Spans(Arc<Mutex<Vec<Seen>>>);
-
-#[derive(Default)]
-struct Seen {
-    name: &'static str,
-    parent: Option<u64>,
-    fields: BTreeMap<&'static str, String>,
-    is_closed: bool,
-}
-
-impl Visit for Seen {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.fields.insert(field.name(), format!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.fields.insert(field.name(), value.to_owned());
-    }
-}
-
-impl tracing::Subscriber for Spans {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_span() && metadata.target().starts_with("stepfold_agent_loop")
-    }
-
-    fn new_span(&self, attributes: &span::Attributes<'_>) -> span::Id {
-        let mut spans = self.0.lock().unwrap();
-        let parent = attributes.parent().map(span::Id::into_u64);
-        let mut seen = Seen { name: attributes.metadata().name(), parent, ..Seen::default() };
-        attributes.record(&mut seen);
-        spans.push(seen);
-        span::Id::from_u64(spans.len() as u64)
-    }
-
-    fn record(&self, id: &span::Id, values: &span::Record<'_>) {
-        values.record(&mut self.0.lock().unwrap()[usize::try_from(id.into_u64()).unwrap() - 1]);
-    }
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {}
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-
-    fn try_close(&self, id: span::Id) -> bool {
-        self.0.lock().unwrap()[usize::try_from(id.into_u64()).unwrap() - 1].is_closed = true;
-        true
-    }
-}
-
-impl Spans {
-    fn text(&self) -> String {
-        let mut text = String::new();
-        for (index, span) in self.0.lock().unwrap().iter().enumerate() {
-            let parent = span.parent.map_or(String::new(), |parent| format!(" in {parent}"));
-            let open = if span.is_closed { "" } else { ", still open" };
-            text += &format!("{} {}{parent}{open}\n", index + 1, span.name);
-            for (name, value) in &span.fields {
-                text += &format!("  {name} = {value}\n");
-            }
-        }
-        text
-    }
-}
-
 async fn traced(agent: &Agent, traces: Traces) -> String {
-    let spans = Spans::default();
-    {
-        let _guard = tracing::subscriber::set_default(spans.clone());
-        let _ = agent.run("where?").id("run-1").observe(traces).await;
-    }
-    spans.text()
+    Spans::of(agent.run("where?").id("run-1").observe(traces)).await
 }
 
 /// Named as the OpenTelemetry conventions name them; nothing of what was said.

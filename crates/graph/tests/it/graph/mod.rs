@@ -21,6 +21,7 @@ mod nested;
 mod outputs;
 mod replay;
 mod research;
+mod traces;
 mod turns;
 
 mod build;

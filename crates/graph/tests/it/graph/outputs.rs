@@ -15,7 +15,7 @@ fn told(walked: &Walked) -> String {
     let line = |event: &RunEvent| match event {
         RunEvent::Committed(event) => event.name().to_owned(),
         RunEvent::Output { node, branch, kind, value } => format!("{node}#{branch} {kind:?}: {value}"),
-        RunEvent::Inner { name, place, event } => {
+        RunEvent::Inner { name, place, event, .. } => {
             let event = serde_json::to_string(event).unwrap();
             format!("{name}#{place} inside: {event}")
         }
@@ -130,6 +130,7 @@ async fn of_an_agent() {
         {"node_started":{"node":"look","branch":0}}
         inner
         look#0 inside: {"asking":{"step":1,"model":"test-kit/script"}}
+        look#0 inside: {"tool_call_delta":{"index":0,"call_id":"c1","tool":"search","arguments":"{\"q\":\"x\"}"}}
         inner
         look#0 inside: {"tool_started":{"call_id":"c1","tool":"search","arguments":"{\"q\":\"x\"}"}}
         inner

@@ -2,12 +2,16 @@
 
 use serde_json::Value;
 
+use crate::http::auth::Role;
 use crate::http::operation::{Asked, Found, InApp, OpenMetrics, Whole};
 use crate::http::problem::Problem;
-use crate::http::rows::{AppRow, Apps, json};
+use crate::http::rows::{AppRow, Apps, MeRow, json};
 use crate::http::server::App;
 
 pub(super) async fn metrics(asked: Asked<Whole>) -> Result<OpenMetrics, Problem> {
+    for app in asked.shared.apps.values() {
+        asked.shared.metrics.load(app.name(), app.runner().load());
+    }
     Ok(OpenMetrics(asked.shared.metrics.text()))
 }
 
@@ -22,6 +26,17 @@ pub(super) async fn read(asked: Asked<InApp>) -> Result<Found<AppRow>, Problem> 
 pub(super) async fn graph(asked: Asked<InApp>) -> Result<Found<Value>, Problem> {
     let shape = asked.target.0.shape().cloned();
     shape.map(Found).ok_or_else(|| Problem::no_graph(asked.target.0.name()))
+}
+
+pub(super) async fn me(asked: Asked<Whole>) -> Result<Found<MeRow>, Problem> {
+    let principal = &asked.principal;
+    let role = match principal.role() {
+        Role::Read => "read",
+        Role::Act => "act",
+        Role::Administer => "administer",
+    };
+    let (user, name) = (principal.user().to_string(), principal.name().to_owned());
+    Ok(Found(MeRow { user, name, role }))
 }
 
 fn row(app: &App) -> AppRow {

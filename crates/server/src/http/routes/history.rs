@@ -1,44 +1,92 @@
 //! The history of a session: its commits, its state at any version, forks and rewinds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use stepfold_agent_loop::{Ids as _, RandomIds};
+use serde_json::{Map, Value};
+use stepfold_agent_loop::{Edit, Ids as _, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore as _};
 
-use crate::http::operation::{Asked, Created, Found, InSession, Json, find_session};
+use super::sessions::check_shared;
+use crate::http::auth::Principal;
+use crate::http::operation::{Asked, Created, Found, InSession, Json, Target, find_session};
 use crate::http::problem::Problem;
-use crate::http::rows::{ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow, json};
+use crate::http::rows::{
+    BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow, json,
+};
+use crate::http::server::Shared;
+use crate::http::steps::{Rows, page, rows};
 
-/// The most that a page has.
+/// The most that a page has; of brief rows, which have a few hundred bytes each.
 const MOST: usize = 1_000;
+const MOST_BRIEF: usize = 10_000;
 
 /// A page of commits.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PageOfEvents {
     /// The version after which it begins; 0 by default.
-    #[serde(default)]
-    after: u64,
-    /// The number of commits; 100 by default, at most 1,000.
+    after: Option<u64>,
+    /// The number of commits; 100 by default, at most 1,000, or 10,000 brief ones.
     limit: Option<usize>,
+    /// A version in the middle of the page, in place of `after`.
+    around: Option<u64>,
+    /// Leaves out messages, arguments, results and written values.
+    #[serde(default)]
+    brief: bool,
+}
+
+impl PageOfEvents {
+    fn limit(&self) -> usize {
+        self.limit.unwrap_or(100).clamp(1, if self.brief { MOST_BRIEF } else { MOST })
+    }
+
+    fn after(&self) -> u64 {
+        let half = u64::try_from(self.limit() / 2).unwrap_or(0);
+        self.after.or_else(|| Some(self.around?.saturating_sub(half + 1))).unwrap_or(0)
+    }
 }
 
 pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Found<EventRows>, Problem> {
-    let limit = asked.query.limit.unwrap_or(100).clamp(1, MOST);
-    let page = EventRange::Page { after: asked.query.after, limit };
-    let session = asked.target.session.read(page).await?;
-    let rows: Vec<EventRow> = session
-        .events
-        .iter()
-        .map(|event| EventRow::of(event, session.visible.contains(event.version)))
-        .collect();
-    let last = rows.last().map(|row| row.version);
+    let (after, limit) = (asked.query.after(), asked.query.limit());
+    let session = asked.target.session.read(page(after, limit)).await?;
+    let mut events = rows(&session, after, limit);
+    if asked.query.brief {
+        events = events.into_iter().map(EventRow::into_brief).collect();
+    }
+    let last = events.last().map(|row| row.version);
     let next = last.filter(|last| *last < session.version);
-    Ok(Found(EventRows { events: rows, next, version: session.version, oldest: session.oldest }))
+    Ok(Found(EventRows { events, next, version: session.version, oldest: session.oldest }))
+}
+
+/// A commit of a session of the principal.
+pub(super) struct InEvent {
+    session: InSession,
+    version: u64,
+}
+
+impl Target for InEvent {
+    async fn find(
+        shared: &Arc<Shared>,
+        principal: &Principal,
+        names: &HashMap<String, String>,
+    ) -> Result<Self, Problem> {
+        let session = InSession::find(shared, principal, names).await?;
+        let version = names.get("version").map_or("", String::as_str);
+        let version = version.parse().map_err(|error| Problem::invalid("version", error))?;
+        Ok(InEvent { session, version })
+    }
+}
+
+pub(super) async fn event(asked: Asked<InEvent>) -> Result<Found<EventRow>, Problem> {
+    let InEvent { session, version } = asked.target;
+    let before = version.saturating_sub(1);
+    let stored = session.session.read(page(before, 1)).await?;
+    let row = rows(&stored, before, 1).into_iter().find(|row| row.version == version);
+    row.map(Found).ok_or_else(|| Problem::unknown_version(version))
 }
 
 /// A version of a session.
@@ -75,15 +123,41 @@ fn values(session: &Session) -> BTreeMap<String, Value> {
 /// The last write of each key, and the number of writes.
 fn origin(session: &Session) -> BTreeMap<String, OriginRow> {
     let mut origin: BTreeMap<String, OriginRow> = BTreeMap::new();
-    for committed in session.visible_events() {
-        for write in &committed.event.actions.delta {
-            let writes = origin.get(write.key()).map_or(0, |before| before.writes);
-            let handler = write.handler().map(stepfold_state_core::state::Handler::name);
-            let row = OriginRow { version: committed.version, handler, writes: writes + 1 };
-            origin.insert(write.key().to_owned(), row);
+    for EventRow { version, kind, writes, .. } in counted(session) {
+        for write in writes {
+            let writes = origin.get(&write.key).map_or(0, |before| before.writes) + 1;
+            let row = OriginRow { version, handler: write.handler, writes, by: write.by, kind: kind.clone() };
+            origin.insert(write.key, row);
         }
     }
     origin
+}
+
+/// The rows of a whole session that count.
+fn counted(session: &Session) -> impl Iterator<Item = EventRow> {
+    rows(session, 0, usize::MAX).into_iter().filter(|row| row.visible)
+}
+
+/// A key.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BlameOf {
+    /// The key of the state.
+    key: String,
+    /// The version up to which writes are listed; the newest by default.
+    at: Option<u64>,
+}
+
+pub(super) async fn blame(asked: Asked<InSession, BlameOf>) -> Result<Found<BlameRow>, Problem> {
+    let BlameOf { key, at: version } = asked.query;
+    let session = at(&asked.target, version, EventRange::All).await?;
+    let mut blamed = Vec::new();
+    for EventRow { version, kind, at, writes, .. } in counted(&session) {
+        for write in writes.into_iter().filter(|write| write.key == key) {
+            blamed.push(BlamedWrite { version, kind: kind.clone(), at: at.clone(), write });
+        }
+    }
+    Ok(Found(BlameRow { key, writes: blamed }))
 }
 
 /// Two versions of a session.
@@ -97,10 +171,9 @@ pub(super) struct Versions {
 }
 
 pub(super) async fn diff(asked: Asked<InSession, Versions>) -> Result<Found<DiffRow>, Problem> {
-    let before = at(&asked.target, Some(asked.query.from), EventRange::All).await?;
+    let before = at(&asked.target, Some(asked.query.from), EventRange::None).await?;
     let after = at(&asked.target, asked.query.to, EventRange::All).await?;
-    let known: Vec<_> = before.visible_events().map(|committed| committed.version).collect();
-    let new = after.visible_events().filter(|committed| !known.contains(&committed.version));
+    let new = after.visible_events().filter(|committed| !before.visible.contains(committed.version));
     let messages = new.flat_map(|committed| committed.event.messages.iter().map(|message| json(&**message)));
     Ok(Found(DiffRow {
         from: before.version,
@@ -140,10 +213,56 @@ pub(super) struct CompareRow {
     left: Vec<EventRow>,
     /// The later commits of the other one.
     right: Vec<EventRow>,
+    /// Both side by side: commits that say the same, whatever the ids of their calls, stand in one row.
+    aligned: Vec<PairRow>,
     /// The first difference, in words.
     first: Option<String>,
     /// The changes of the state from this session to the other one.
     changed: Vec<ChangeRow>,
+}
+
+/// A row of two sessions side by side.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct PairRow {
+    /// The version in this session, if it has a commit here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<u64>,
+    /// The version in the other one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    right: Option<u64>,
+    /// Whether both say the same.
+    same: bool,
+}
+
+fn aligned(left: &[EventRow], right: &[EventRow]) -> Vec<PairRow> {
+    let said = |rows: &[EventRow]| rows.iter().map(said).collect::<Vec<_>>();
+    let operations = similar::capture_diff_slices(similar::Algorithm::Patience, &said(left), &said(right));
+    let pairs = operations.into_iter().flat_map(|operation| {
+        let (tag, left, right) = operation.as_tag_tuple();
+        let same = tag == similar::DiffTag::Equal;
+        let row = move |at: usize| (left.clone().nth(at), right.clone().nth(at), same);
+        (0..operation.old_range().len().max(operation.new_range().len())).map(row)
+    });
+    let pair = |(here, there, same): (Option<usize>, Option<usize>, bool)| PairRow {
+        left: here.and_then(|at| left.get(at)).map(|row| row.version),
+        right: there.and_then(|at| right.get(at)).map(|row| row.version),
+        same,
+    };
+    pairs.map(pair).collect()
+}
+
+/// What a commit says, without the ids of calls.
+fn said(row: &EventRow) -> String {
+    let inside: Vec<&str> = row.path.iter().map(|item| item.name.as_str()).collect();
+    let calls: Vec<_> = row.calls.iter().map(|call| (&call.name, &call.arguments)).collect();
+    let outcomes = row.outcomes.iter().map(|it| (&it.name, it.status, &it.result, &it.error));
+    let outcomes: Vec<_> = outcomes.collect();
+    // Messages of calls and results have their ids.
+    let messages = if calls.is_empty() && outcomes.is_empty() { row.messages.as_slice() } else { &[] };
+    let decisions: Vec<_> = row.decisions.iter().map(|decided| &decided.decision).collect();
+    let writes: Vec<_> = row.writes.iter().map(|write| (&write.key, &write.handler, &write.value)).collect();
+    let ends = (&row.edited, &row.summary, &row.exit);
+    json(&(&row.kind, inside, calls, outcomes, messages, decisions, writes, ends)).to_string()
 }
 
 pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<CompareRow>, Problem> {
@@ -151,11 +270,16 @@ pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<Compa
     let other = find_session(&app, &asked.principal, &asked.query.with).await?;
     let comparison = session.compare(&other).await?;
     let (left, right) = (session.read(EventRange::None).await?, other.read(EventRange::None).await?);
-    let rows = |events: &[_]| events.iter().map(|event| EventRow::of(event, true)).collect();
+    let rows = |events: &[_]| -> Vec<EventRow> {
+        let mut rows = Rows::default();
+        events.iter().map(|event| rows.row(event, true)).collect()
+    };
+    let (of_left, of_right) = (rows(&comparison.left), rows(&comparison.right));
     Ok(Found(CompareRow {
         common: comparison.common,
-        left: rows(&comparison.left),
-        right: rows(&comparison.right),
+        aligned: aligned(&of_left, &of_right),
+        left: of_left,
+        right: of_right,
         first: comparison.first.map(|first| first.to_string()),
         changed: changed(&values(&left), &values(&right)),
     }))
@@ -169,14 +293,95 @@ pub(super) struct Fork {
     at: Option<u64>,
     /// The id of the fork; a random one by default.
     id: Option<String>,
+    /// Values that are changed in the fork, in place of those at the version.
+    #[serde(default)]
+    set: Map<String, Value>,
+    /// Results of calls that are changed in the fork, by call.
+    #[serde(default)]
+    results: Map<String, Value>,
 }
 
 pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Created<SessionRow>, Problem> {
     let (InSession { app, session }, Json(fork)) = (asked.target, asked.body);
+    check_shared(&asked.principal, &fork.set)?;
     let id = fork.id.unwrap_or_else(|| RandomIds.next());
     let forked = session.fork(id.as_str(), fork.at).await?;
+    let edit = edited(Edit::new().by(asked.principal.name()), fork.set, fork.results);
+    if !edit.is_empty()
+        && let Err(error) = forked.edit(edit).await
+    {
+        // A fork without its changes is not what was asked for.
+        if let Err(error) = forked.delete(false).await {
+            tracing::warn!(session = %forked.key(), %error, "a fork that could not be edited is left");
+        }
+        return Err(error.into());
+    }
     let value = SessionRow::of(&forked.read(EventRange::None).await?);
     Ok(Created::session(&app, &id, value))
+}
+
+/// Changes of values.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StateEdit {
+    /// The new values, in place of what there is.
+    #[serde(default)]
+    set: Map<String, Value>,
+    /// The keys to remove.
+    #[serde(default)]
+    unset: Vec<String>,
+    /// The version that the session has, as the client knows it; another one is a conflict.
+    expected: u64,
+}
+
+pub(super) async fn edit_state(
+    asked: Asked<InSession, (), Json<StateEdit>>,
+) -> Result<Found<Changed>, Problem> {
+    let key = asked.idempotency_key()?;
+    let Json(StateEdit { set, unset, expected }) = asked.body;
+    let mut touched = set.clone();
+    touched.extend(unset.iter().map(|key| (key.clone(), Value::Null)));
+    check_shared(&asked.principal, &touched)?;
+    let edit = edited(Edit::new().by(asked.principal.name()), set, Map::new());
+    let edit = unset.into_iter().fold(edit, Edit::remove);
+    make(&asked.target.session, edit, key, expected).await
+}
+
+/// Changes of results.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ResultEdit {
+    /// The new results, by call.
+    results: Map<String, Value>,
+    /// The version that the session has, as the client knows it; another one is a conflict.
+    expected: u64,
+}
+
+pub(super) async fn edit_results(
+    asked: Asked<InSession, (), Json<ResultEdit>>,
+) -> Result<Found<Changed>, Problem> {
+    let key = asked.idempotency_key()?;
+    let Json(ResultEdit { results, expected }) = asked.body;
+    let edit = edited(Edit::new().by(asked.principal.name()), Map::new(), results);
+    make(&asked.target.session, edit, key, expected).await
+}
+
+fn edited(edit: Edit, set: Map<String, Value>, results: Map<String, Value>) -> Edit {
+    let edit = set.into_iter().fold(edit, |edit, (key, value)| edit.set(key, value));
+    results.into_iter().fold(edit, |edit, (call, result)| edit.result(call, result))
+}
+
+async fn make(
+    session: &SessionHandle,
+    edit: Edit,
+    key: Option<String>,
+    expected: u64,
+) -> Result<Found<Changed>, Problem> {
+    let edit = match key {
+        Some(key) => edit.with_idempotency_key(key),
+        None => edit,
+    };
+    Ok(Found(Changed { version: session.edit(edit).expected_version(expected).await?.version }))
 }
 
 /// A rewind.
@@ -211,15 +416,22 @@ pub(super) struct ReplayRow {
     runs: Option<usize>,
     /// The first divergence, in words.
     first_divergence: Option<String>,
+    /// The invocation whose run diverges.
+    invocation: Option<String>,
 }
 
 pub(super) async fn replay(asked: Asked<InSession>) -> Result<Found<ReplayRow>, Problem> {
     let agent = asked.target.runner().agent();
     match asked.target.session.replay(agent).await {
-        Ok(runs) => Ok(Found(ReplayRow { same: true, runs: Some(runs), first_divergence: None })),
-        Err(error @ RunnerError::Diverged { .. }) => {
-            Ok(Found(ReplayRow { same: false, runs: None, first_divergence: Some(error.to_string()) }))
+        Ok(runs) => {
+            Ok(Found(ReplayRow { same: true, runs: Some(runs), first_divergence: None, invocation: None }))
         }
+        Err(RunnerError::Diverged { invocation, source, .. }) => Ok(Found(ReplayRow {
+            same: false,
+            runs: None,
+            first_divergence: Some(source.to_string()),
+            invocation: Some(invocation),
+        })),
         Err(error) => Err(error.into()),
     }
 }

@@ -6,9 +6,9 @@ mod login;
 mod runs;
 mod sessions;
 
-use axum::body::Body;
-use http::{HeaderValue, Method, Response, header};
+use http::Method;
 
+pub(super) use self::sessions::check_shared;
 use super::auth::Role;
 use super::operation::Operation;
 
@@ -23,7 +23,9 @@ pub(super) fn operations() -> Vec<Operation> {
     let mut operations = operations! {
         POST "/login", Read, "login", login::login, "Sets a cookie with the bearer token of this request.";
         POST "/logout", Read, "logout", login::logout, "Removes the cookie.";
+        GET "/me", Read, "read_principal", apps::me, "Reads who asks: the user, and the role.";
         GET "/metrics", Administer, "metrics", apps::metrics, "The metrics of this process, in the format of OpenMetrics.";
+        GET "/live", Read, "live_all", runs::live_all, "Streams changes of all sessions of the principal; or the live streams of some of them, as one.";
         GET "/apps", Read, "list_apps", apps::list, "Lists the apps.";
         GET "/apps/{app}", Read, "read_app", apps::read, "Reads an app.";
         GET "/apps/{app}/graph", Read, "read_graph", apps::graph, "Reads the nodes and edges of an app that is a graph.";
@@ -32,6 +34,10 @@ pub(super) fn operations() -> Vec<Operation> {
         GET "/apps/{app}/sessions/{session}", Read, "read_session", sessions::read, "Reads a session and what it waits for.";
         DELETE "/apps/{app}/sessions/{session}", Administer, "delete_session", sessions::delete, "Deletes a session for good.";
         GET "/apps/{app}/sessions/{session}/events", Read, "list_events", history::events, "Lists commits, in order.";
+        GET "/apps/{app}/sessions/{session}/events/{version}", Read, "read_event", history::event, "Reads a commit.";
+        GET "/apps/{app}/sessions/{session}/blame", Read, "blame", history::blame, "Lists the writes of a key.";
+        PATCH "/apps/{app}/sessions/{session}/state", Act, "edit_state", history::edit_state, "Changes values between runs, or of a run that is paused.";
+        PATCH "/apps/{app}/sessions/{session}/results", Act, "edit_results", history::edit_results, "Changes recorded results of a run that is paused.";
         GET "/apps/{app}/sessions/{session}/state", Read, "read_state", history::state, "Reads the state at a version.";
         GET "/apps/{app}/sessions/{session}/diff", Read, "diff", history::diff, "Lists the changes between two versions.";
         GET "/apps/{app}/sessions/{session}/compare", Read, "compare", history::compare, "Compares a session with another one, such as a fork.";
@@ -43,27 +49,14 @@ pub(super) fn operations() -> Vec<Operation> {
         DELETE "/apps/{app}/sessions/{session}/messages/{message}", Act, "withdraw", runs::withdraw, "Withdraws a message that was not taken yet.";
         POST "/apps/{app}/sessions/{session}/run", Act, "run", runs::run, "Accepts a message, and waits for the result of its run.";
         POST "/apps/{app}/sessions/{session}/decisions", Act, "decide", runs::decide, "Decides about requests, in one commit, and continues the run.";
+        POST "/apps/{app}/sessions/{session}/complete", Act, "complete", runs::complete, "Delivers the outcome of a call that came later, under its token.";
         POST "/apps/{app}/sessions/{session}/resume", Act, "resume", runs::resume, "Continues a run that was interrupted or failed.";
         POST "/apps/{app}/sessions/{session}/abandon", Act, "abandon", runs::abandon, "Ends a run that waits, was interrupted or failed.";
         POST "/apps/{app}/sessions/{session}/cancel", Act, "cancel", runs::cancel, "Cancels the run, in whatever process it is.";
     };
     for operation in &mut operations {
-        operation.takes_key = matches!(operation.id, "send" | "run" | "decide");
+        operation.takes_key =
+            matches!(operation.id, "send" | "run" | "decide" | "edit_state" | "edit_results");
     }
     operations
-}
-
-/// A file of the page at `/`, which swaps the token of its address for a cookie.
-pub(super) fn file(path: &str) -> Response<Body> {
-    let (kind, text) = match path {
-        "/login.js" => ("text/javascript; charset=utf-8", include_str!("login.js")),
-        _ => ("text/html; charset=utf-8", include_str!("page.html")),
-    };
-    let mut response = Response::new(Body::from(text));
-    let policy = "default-src 'none'; script-src 'self'; connect-src 'self'; frame-ancestors 'none'; \
-                  require-trusted-types-for 'script'; trusted-types 'none'";
-    for (name, value) in [(header::CONTENT_TYPE, kind), (header::CONTENT_SECURITY_POLICY, policy)] {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    response
 }

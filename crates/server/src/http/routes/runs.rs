@@ -14,10 +14,13 @@ use stepfold_session_scopes::InvocationId;
 
 use super::sessions::check_shared;
 use crate::http::auth::Principal;
+use crate::http::changes;
 use crate::http::frame::Position;
 use crate::http::limits::Place;
-use crate::http::live;
-use crate::http::operation::{Asked, Done, Events, Found, InSession, Json, Taken, Target};
+use crate::http::live::{self, Followed};
+use crate::http::operation::{
+    Asked, Done, Events, Found, InSession, Json, Taken, Target, Whole, find_session,
+};
 use crate::http::problem::Problem;
 use crate::http::rows::{Accepted, Decided, DecisionRow, RunRow, exit};
 use crate::http::server::Shared;
@@ -131,6 +134,45 @@ pub(super) async fn decide(
     Ok(Taken(Decided { invocation, version: receipt.version, requests: receipt.requests, by: receipt.by }))
 }
 
+/// An outcome that comes later.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewOutcome {
+    /// The token of the request.
+    token: String,
+    /// The result, as the tool would have given it.
+    result: Option<Value>,
+    /// Why the call failed, in place of a result.
+    error: Option<String>,
+}
+
+pub(super) async fn complete(
+    asked: Asked<InSession, (), Json<NewOutcome>>,
+) -> Result<Found<Completed>, Problem> {
+    let NewOutcome { token, result, error } = asked.body.0;
+    let outcome = match (result, error) {
+        (Some(result), None) => Ok(result),
+        (None, Some(error)) => Err(error),
+        _ => return Err(Problem::invalid("outcome", "expected one of `result` and `error`")),
+    };
+    // A token says which session it is of: another one's is unknown here.
+    let InSession { app, session } = asked.target;
+    if app.runner().session_of_token(&token)? != *session.key() {
+        return Err(Problem::invalid("token", "it belongs to another session"));
+    }
+    let receipt = app.runner().complete(&token, outcome).await?;
+    Ok(Found(Completed { version: receipt.version, requests: receipt.requests }))
+}
+
+/// A stored outcome.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Completed {
+    /// The version of the session with it.
+    version: u64,
+    /// The requests that it has answered.
+    requests: Vec<String>,
+}
+
 /// A resumption.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -190,22 +232,71 @@ pub(super) struct LiveFrom {
 }
 
 pub(super) async fn live(asked: Asked<InSession, LiveFrom>) -> Result<Events, Problem> {
-    let shared = &asked.shared;
-    let last = match asked.headers.get("last-event-id") {
-        None => None,
-        Some(id) => {
-            let position = id.to_str().ok().and_then(Position::parse);
-            Some(position.ok_or_else(|| Problem::invalid("Last-Event-ID", "it is none of this server"))?)
-        }
-    };
-    let place = shared.usage.stream(asked.principal.user(), &shared.limits)?;
-    let opening = live::Opening {
-        last,
-        after: asked.query.after,
+    let last = last_event_id(&asked.headers, Position::parse)?;
+    let opening = opening(&asked.shared, &asked.principal)?;
+    let InSession { app, session } = asked.target;
+    let followed = Followed { runner: app.runner().clone(), session, last, after: asked.query.after };
+    Ok(Events(live::open(&asked.shared.channels, followed, opening).await?))
+}
+
+fn last_event_id<T>(headers: &HeaderMap, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
+    let Some(id) = headers.get("last-event-id") else { return Ok(None) };
+    let position = id.to_str().ok().and_then(parse);
+    position.map(Some).ok_or_else(|| Problem::invalid("Last-Event-ID", "it was not issued by this stream"))
+}
+
+fn opening(shared: &Shared, principal: &Principal) -> Result<live::Opening, Problem> {
+    let place = shared.usage.stream(principal.user(), &shared.limits)?;
+    Ok(live::Opening {
         keep_alive: shared.limits.keep_alive,
         stopping: shared.stopping.subscribe(),
-        place: shared.metrics.stream(place),
+        _place: shared.metrics.stream(place),
+    })
+}
+
+/// The sessions of a live stream.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LiveOf {
+    /// Sessions as `APP/SESSION`, separated by commas, whose live streams are sent as one. Without, the changes of all
+    /// sessions are sent.
+    sessions: Option<String>,
+    /// For each session the version after which its commits are sent, separated by commas; the newest by default.
+    after: Option<String>,
+}
+
+pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Problem> {
+    let (shared, principal) = (&asked.shared, &asked.principal);
+    let Some(sessions) = &asked.query.sessions else {
+        let body = changes::open(&shared.apps, principal.user(), opening(shared, principal)?).await?;
+        return Ok(Events(body));
     };
-    let body = live::open(&shared.channels, asked.target.runner(), &asked.target.session, opening).await?;
-    Ok(Events(body))
+    let names: Vec<&str> = sessions.split(',').collect();
+    if names.len() > shared.limits.sessions_per_stream {
+        return Err(Problem::too_many("sessions of a live stream", shared.limits.sessions_per_stream));
+    }
+    let of_each = |what| Problem::invalid(what, "it must have one part for each session");
+    let lasts = match last_event_id(&asked.headers, Position::parse_many)? {
+        None => vec![None; names.len()],
+        Some(lasts) => lasts.into_iter().map(Some).collect(),
+    };
+    let versions = match &asked.query.after {
+        None => vec![None; names.len()],
+        Some(after) => after.split(',').map(|version| version.parse().ok()).collect(),
+    };
+    if lasts.len() != names.len() {
+        return Err(of_each("Last-Event-ID"));
+    }
+    if versions.len() != names.len() {
+        return Err(of_each("after"));
+    }
+    let mut followed = Vec::with_capacity(names.len());
+    for ((name, last), after) in names.into_iter().zip(lasts).zip(versions) {
+        let (app, id) =
+            name.split_once('/').ok_or_else(|| Problem::invalid("sessions", "expected APP/SESSION"))?;
+        let app = shared.apps.get(app).ok_or_else(|| Problem::unknown_app(app))?;
+        let session = find_session(app, principal, id).await?;
+        followed.push(Followed { runner: app.runner().clone(), session, last, after });
+    }
+    Ok(Events(live::open_many(&shared.channels, followed, opening(shared, principal)?).await?))
 }

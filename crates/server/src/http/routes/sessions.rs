@@ -1,16 +1,23 @@
 //! Sessions: listed, created, read, deleted.
 
+use std::sync::Arc;
+
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use http::HeaderMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
-use stepfold_session_scopes::{Cursor, EventRange, ListSessions, Scope, SessionStore as _};
+use stepfold_session_scopes::{Cursor, EventRange, ListSessions, Scope, Session, SessionStore as _};
+use stepfold_state_core::chat::Role;
 
-use crate::http::auth::{Principal, Role};
+use crate::http::auth::{self, Principal};
+use crate::http::changes::Status;
 use crate::http::operation::{Asked, Created, Done, Found, InApp, InSession, Json};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow};
+use crate::http::server::App;
+use crate::http::steps::short;
 
 /// The most that a page has.
 const MOST: usize = 1_000;
@@ -23,6 +30,10 @@ pub(super) struct PageOfSessions {
     after: Option<String>,
     /// The number of sessions; 100 by default, at most 1,000.
     limit: Option<usize>,
+    /// Only those whose id or title has this text, in any case. A page may have fewer rows then, or none.
+    q: Option<String>,
+    /// Only those with this status.
+    status: Option<Status>,
 }
 
 pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<SessionRows>, Problem> {
@@ -33,8 +44,39 @@ pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<Se
         .limit(limit);
     let page = app.runner().store().list(request).await?;
     let next = page.next.map(|cursor| cursor.as_str().to_owned());
-    Ok(Found(SessionRows { sessions: page.sessions.iter().map(SessionRow::of).collect(), next }))
+    let described = page.sessions.into_iter().map(|stored| {
+        let app = Arc::clone(app);
+        async move { described(&app, &stored).await }.boxed()
+    });
+    let mut sessions: Vec<SessionRow> =
+        futures_util::stream::iter(described).buffered(AT_ONCE).try_collect().await?;
+    let (text, status) = (asked.query.q.map(|text| text.to_lowercase()), asked.query.status);
+    sessions.retain(|row| {
+        let said = || format!("{} {}", row.id, row.title.as_deref().unwrap_or_default()).to_lowercase();
+        text.as_ref().is_none_or(|text| said().contains(text)) && status.is_none_or(|_| row.status == status)
+    });
+    Ok(Found(SessionRows { sessions, next }))
 }
+
+/// The number of sessions that are described at once.
+const AT_ONCE: usize = 8;
+
+/// A row with what a session does, and how it began.
+async fn described(app: &App, stored: &Session) -> Result<SessionRow, Problem> {
+    let session = app.runner().find_session(stored.key.user.as_str(), stored.key.id.as_str()).await?;
+    let mut row = SessionRow::of(stored);
+    // It may have been deleted meanwhile.
+    let Some(session) = session else { return Ok(row) };
+    row.status = Some(Status::of(&session).await?.1);
+    let first = session.read(EventRange::Page { after: 0, limit: FIRST }).await?;
+    let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
+    let asked = messages.find(|message| message.role() == Role::User);
+    row.title = asked.map(|message| short(&message.text())).filter(|title| !title.is_empty());
+    Ok(row)
+}
+
+/// The number of commits among which the first message is looked for.
+const FIRST: usize = 3;
 
 /// A new session.
 #[derive(Deserialize, JsonSchema)]
@@ -60,16 +102,19 @@ pub(super) async fn create(
 }
 
 /// Values that all users share are written by administrators only.
-pub(super) fn check_shared(principal: &Principal, values: &Map<String, Value>) -> Result<(), Problem> {
-    match values.keys().any(|key| Scope::of(key) == Scope::App) && !principal.may(Role::Administer) {
-        true => Err(Problem::forbidden(Role::Administer)),
+pub(in crate::http) fn check_shared(
+    principal: &Principal,
+    values: &Map<String, Value>,
+) -> Result<(), Problem> {
+    match values.keys().any(|key| Scope::of(key) == Scope::App) && !principal.may(auth::Role::Administer) {
+        true => Err(Problem::forbidden(auth::Role::Administer)),
         false => Ok(()),
     }
 }
 
 pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>, Problem> {
     let session = &asked.target.session;
-    let stored = session.read(EventRange::None).await?;
+    let stored = session.read(EventRange::Last(1)).await?;
     let run = session.unfinished().await?;
     let pending = run.as_ref().map(stepfold_agent_loop::Run::pending).unwrap_or_default();
     let inbox = session.inbox().await?;
@@ -77,8 +122,10 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
         invocation: message.id.to_string(),
         at: message.at.to_string(),
     };
+    let mut row = SessionRow::of(&stored);
+    row.status = Some(Status::decide(session, &stored, run.as_ref()));
     Ok(Found(SessionDetail {
-        session: SessionRow::of(&stored),
+        session: row,
         running: session.running().map(|running| running.id().to_string()),
         unfinished: run.is_some(),
         pending: pending.iter().map(RequestRow::of).collect(),

@@ -261,7 +261,7 @@ async fn a_run_that_failed_is_resumed_by_another_process() {
 #[tokio::test]
 async fn health_is_told_to_anyone() {
     let site = Site::new("").await;
-    for path in ["/healthz", "/readyz", "/", "/login.js", "/api/v1/openapi.json"] {
+    for path in ["/healthz", "/readyz", "/", "/studio/app.js", "/api/v1/openapi.json"] {
         assert_eq!(site.raw(Method::GET, path, &[], "").await.status, 200, "{path}");
     }
     assert!(site.stop().await);

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use http::Method;
 use serde_json::json;
+use stepfold_agent_loop::Agent;
+use stepfold_agent_loop::test_kit::Script;
 use stepfold_runner::Runner;
 use stepfold_server::http::Limits;
 use stepfold_session_scopes::{AnyStore, MemoryStore};
-use stepfold_tools::{Effect, Tool, ToolError};
+use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
 use tokio::sync::Semaphore;
 
 use super::site::{Site, Told, agent, names, versions};
@@ -230,4 +232,59 @@ async fn a_deleted_session_ends_its_streams() {
     assert_eq!(site.ask("root", Method::DELETE, "/sessions/s1", &[], "").await.status, 204);
     assert_eq!(live.until("bye").await.last().unwrap().data["reason"], "deleted");
     assert!(live.next().await.is_none());
+}
+
+/// Text inside of an agent that is a tool has its path, arguments come while they are written, and progress is told.
+#[tokio::test]
+async fn what_happens_inside_has_its_path() {
+    let gate = Arc::new(Semaphore::new(0));
+    let let_in = Arc::clone(&gate);
+    let look = move |context: ToolContext| {
+        let gate = Arc::clone(&let_in);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            context.report(json!({"half": true}));
+            Ok::<_, ToolError>("found")
+        }
+    };
+    let look = Tool::new("look", "Looks.", look).effect(Effect::Pure).build().unwrap();
+    let expert = Script::parse("assistant: ~\"hm\"   > c9 look()\nassistant: 12 stalls\n").unwrap();
+    let expert = Agent::builder(expert).name("expert").tools([look]).build().unwrap();
+    let ask = expert.as_tool("ask", "Asks an expert.").build().unwrap();
+    let script = "assistant: > c1 ask(task=\"how many?\")\nassistant: twelve\n";
+    let site =
+        Site::over(Runner::builder(agent(script, vec![ask]), MemoryStore::new()).build(), Limits::default())
+            .await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    let mut live = site.live("ada", "s1", None).await;
+    site.post("ada", "/sessions/s1/messages", json!({"text": "how many?"})).await;
+    // That of the expert, and that of its tool.
+    let mut told = live.until("tool_started").await;
+    told.extend(live.until("tool_started").await);
+    gate.add_permits(1);
+    told.extend(live.until("ended").await);
+    let find = |event: &str, is_inside: bool| {
+        let is_it = |told: &&Told| told.event == event && told.data.get("path").is_some() == is_inside;
+        &told.iter().find(is_it).unwrap_or_else(|| panic!("no {event} among {:?}", names(&told))).data
+    };
+    let path = json!([{"call_id": "c1", "name": "ask", "kind": "tool", "place": 0}]);
+    let call = find("call", false);
+    assert_eq!((&call["call_id"], &call["tool"]), (&json!("c1"), &json!("ask")));
+    assert_eq!(call["delta"], "{\"task\":\"how many?\"}");
+    for (event, field, value) in [
+        ("reasoning", "delta", json!("hm")),
+        ("call", "tool", json!("look")),
+        ("tool_started", "call_id", json!("c9")),
+        ("progress", "report", json!({"half": true})),
+        ("tool_finished", "text", json!("found")),
+        ("text", "delta", json!("12 stalls")),
+    ] {
+        let data = find(event, true);
+        assert_eq!((&data[field], &data["path"]), (&value, &path), "{event}");
+    }
+    assert_eq!(find("text", false)["delta"], "twelve");
+    // Commits are whole rows.
+    let replied = told.iter().find(|told| told.data["kind"] == "replied").unwrap();
+    let events = site.get("ada", "/sessions/s1/events").await.json();
+    assert_eq!(replied.data, events["events"][1]);
 }

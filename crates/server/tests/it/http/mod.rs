@@ -1,8 +1,15 @@
 //! Agents over HTTP.
 
+mod a2a;
+mod adk;
 mod api;
 mod limits;
 mod live;
+mod live_many;
+mod mcp;
 mod openapi;
+mod protocols;
 mod security;
-mod site;
+pub(crate) mod site;
+mod steps;
+mod two_servers;

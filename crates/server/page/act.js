@@ -1,0 +1,270 @@
+// What a person does: decide about requests, write, and the dialogs of what changes a session.
+// @ts-check
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import * as store from "./store.js";
+import { know, lookedAt } from "./store.js";
+import { Value } from "./text.js";
+
+/** The value of JSON that somebody has typed; or what is wrong with it. @param {string} text */
+export function parsed(text) {
+  try {
+    return { value: JSON.parse(text), wrong: "" };
+  } catch (error) {
+    return { value: undefined, wrong: /** @type {Error} */ (error).message };
+  }
+}
+
+/** What waits for a person: exactly what is approved, with the values that the state adds. */
+export function Requests() {
+  const requests = (know.detail?.pending ?? []).filter((/** @type {any} */ request) => request.reason !== "later");
+  const later = (know.detail?.pending ?? []).length - requests.length;
+  const [chosen, choose] = useState(/** @type {Record<string, any>} */ ({}));
+  if (!requests.length) return later ? html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>` : null;
+  /** @param {string} id @param {any} decision */
+  const decide = async (id, decision) => {
+    const all = { ...chosen, [id]: decision };
+    choose(all);
+    if (requests.every((/** @type {any} */ request) => all[request.id] !== undefined)) {
+      const done = await store.decide(Object.fromEntries(requests.map((/** @type {any} */ request) => [request.id, all[request.id]])));
+      if (!done) choose({});
+    }
+  };
+  return html`<section class="requests" aria-label="Waits for a decision">
+    <h2>${requests.length === 1 ? "One call waits for your decision" : `${requests.length} calls wait for your decisions: they are sent together`}</h2>
+    ${requests.map((/** @type {any} */ request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen[request.id]} decide=${(/** @type {any} */ decision) => decide(request.id, decision)} />`)}
+  </section>`;
+}
+
+const WHY = /** @type {Record<string, string>} */ ({
+  rule: "its tool asks first", may_have_happened: "it was started, and may have happened already", node: "a node asks", input: "it asks for an input",
+});
+
+/** @param {{ request: any, chosen: any, decide: (decision: any) => void }} props */
+function Request({ request, chosen, decide }) {
+  const [mode, setMode] = useState("");
+  const [text, setText] = useState("");
+  const form = useRef(/** @type {any} */ (null));
+  useEffect(() => form.current?.querySelector("textarea, input")?.focus(), [mode]);
+  const why = typeof request.reason === "string" ? request.reason : Object.keys(request.reason ?? {})[0] ?? "";
+  const { value, wrong } = mode === "change" ? parsed(text) : { value: undefined, wrong: "" };
+  const inputs = request.inputs_from_state;
+  return html`<div class="request">
+    <p><b>${request.call.name}</b> <span class="quiet">${request.call.id} · ${WHY[why] ?? why.replaceAll("_", " ")}${request.deadline ? ` · until ${request.deadline}` : ""}</span></p>
+    ${request.message && html`<p>${request.message}</p>`}
+    <${Value} value=${request.call.arguments} />
+    ${inputs && html`<p class="quiet">The state adds: <${Value} value=${inputs} /></p>`}
+    ${chosen !== undefined ? html`<p class="quiet">Chosen: ${typeof chosen === "string" ? chosen : Object.keys(chosen)[0]}</p>`
+    : mode === "" ? html`<div class="buttons">
+      <button type="button" class="main" onClick=${() => decide("approve")}>Approve</button>
+      ${request.can_modify && html`<button type="button" onClick=${() => { setText(JSON.stringify(request.call.arguments, null, 2)); setMode("change"); }}>Change…</button>`}
+      <button type="button" onClick=${() => { setText(""); setMode("reject"); }}>Reject…</button></div>`
+    : html`<form ref=${form} onSubmit=${(/** @type {Event} */ event) => {
+        event.preventDefault();
+        if (!wrong) decide(mode === "change" ? { modify: { arguments: value } } : { reject: { reason: text } });
+      }}>
+        <label>${mode === "change" ? "Arguments (JSON)" : "Why not? The model reads it."}
+          ${mode === "change" ? html`<textarea rows="5" class="code" spellcheck="false" value=${text} onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)}></textarea>`
+          : html`<input value=${text} onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)} />`}</label>
+        ${wrong && html`<p class="wrong" role="alert">${wrong}</p>`}
+        <div class="buttons"><button class="main" disabled=${!!wrong}>${mode === "change" ? "Approve with these" : "Reject"}</button>
+          <button type="button" onClick=${() => setMode("")}>Back</button></div></form>`}
+  </div>`;
+}
+
+/** Where a message is written. With a run at work, it steers it. */
+export function Composer() {
+  const [text, setText] = useState("");
+  const isRunning = !!know.detail?.running;
+  const isWaiting = (know.detail?.pending ?? []).length > 0;
+  const isPast = know.view.at !== undefined;
+  const send = async () => {
+    if (!text.trim()) return;
+    const said = text;
+    setText("");
+    store.go({ at: undefined }, true);
+    if (!(await store.send(said))) setText(said);
+  };
+  return html`<form class="composer" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); send(); }}>
+    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isWaiting ? "Decide first, or write: it is answered after the decision" : isRunning ? "Steer the run…" : "Say something…"} value=${text}
+      onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)}
+      onKeyDown=${(/** @type {KeyboardEvent} */ event) => {
+        if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+          event.preventDefault();
+          send();
+        }
+      }}></textarea>
+    ${isRunning && html`<button type="button" onClick=${store.cancel}>Cancel the run</button>`}
+    <button class="main" disabled=${!text.trim()}>${isRunning ? "Steer" : "Send"}</button>
+    ${know.detail?.inbox?.length > 0 && html`<p class="quiet hint">${know.detail.inbox.length} message${know.detail.inbox.length > 1 ? "s wait" : " waits"} to be taken.</p>`}
+    ${isPast && html`<p class="quiet hint">You look at v${lookedAt()}. A message goes to the newest version; to go on from here, fork.</p>`}
+  </form>`;
+}
+
+/** Opens a dialog. @param {string} name */
+export const open = (name) => {
+  know.dialog = name;
+  store.changed();
+};
+const close = () => open("");
+
+/** What can be done with the session at the version that is looked at. */
+export function Actions() {
+  const { detail, replay } = know;
+  const isStopped = detail?.unfinished && !detail.running && !detail.pending?.length;
+  const menu = useRef(/** @type {any} */ (null));
+  /** @param {() => void} what */
+  const pick = (what) => () => {
+    menu.current?.removeAttribute("open");
+    what();
+  };
+  return html`<div class="actions">
+    ${isStopped && html`<button type="button" class="main" onClick=${store.resume}>Resume</button>`}
+    <button type="button" onClick=${() => open("fork")} title="f">Fork here</button>
+    <button type="button" onClick=${() => open("rewind")} title="r" disabled=${lookedAt() === know.version}>Rewind here</button>
+    <details class="menu" ref=${menu} onKeyDown=${(/** @type {KeyboardEvent} */ event) => event.key === "Escape" && menu.current?.removeAttribute("open")}><summary>More</summary><div>
+      <button type="button" onClick=${pick(() => open("edit"))}>Edit a value</button>
+      <button type="button" onClick=${pick(() => open("results"))}>Edit a result</button>
+      <button type="button" onClick=${pick(() => open("compare"))}>Compare with…</button>
+      <button type="button" onClick=${pick(store.checkReplay)}>Check replay</button>
+      <button type="button" onClick=${pick(() => store.download("json"))}>Export as JSON</button>
+      <button type="button" onClick=${pick(() => store.download("test"))}>Export as a test</button>
+      ${detail?.unfinished && !detail.running && html`<button type="button" onClick=${pick(() => open("abandon"))}>End the run</button>`}
+      <button type="button" class="danger" onClick=${pick(() => open("delete"))}>Delete</button>
+    </div></details>
+    ${replay && html`<span class="replay" role="status">${replay.busy ? "replaying…" : replay.same ? `✓ replays the same: ${replay.runs} run${replay.runs === 1 ? "" : "s"}` : `differs: ${replay.first_divergence ?? ""}`}</span>`}
+  </div>`;
+}
+
+/** @param {{ title: string, children?: any }} props */
+function Dialog({ title, children }) {
+  const box = useRef(/** @type {any} */ (null));
+  useLayoutEffect(() => {
+    const element = box.current;
+    element.showModal();
+    return () => element.close();
+  }, []);
+  return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${close} onCancel=${close}>
+    <h2 id="dialog-title">${title}</h2>${children}</dialog>`;
+}
+
+/** A form of a dialog. @param {{ title: string, word: string, submit: () => Promise<any>, wrong?: string, isDanger?: boolean, children?: any }} props */
+function Ask({ title, word, submit, wrong, isDanger, children }) {
+  return html`<${Dialog} title=${title}><form onSubmit=${async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    if (!wrong && (await submit())) close();
+  }}>${children}
+    ${wrong && html`<p class="wrong">${wrong}</p>`}
+    <div class="buttons"><button class=${isDanger ? "main danger" : "main"} disabled=${!!wrong}>${word}</button><button type="button" onClick=${close}>Close</button></div></form><//>`;
+}
+
+export function Dialogs() {
+  switch (know.dialog) {
+    case "fork": return html`<${Fork} />`;
+    case "rewind": return html`<${Ask} title=${`Rewind to v${lookedAt()}`} word="Rewind" submit=${() => store.rewind(lookedAt())}>
+      <p>The session goes on from there. Nothing is deleted: the ${know.version - lookedAt()} later commits stay in the timeline, as a lane of their own.</p><//>`;
+    case "abandon": return html`<${Ask} title="End the run" word="End it" submit=${store.abandon}><p>Calls that wait are not made. The session stays, and takes messages.</p><//>`;
+    case "new": return html`<${Fresh} />`;
+    case "delete": return html`<${Delete} />`;
+    case "edit": return html`<${Edit} />`;
+    case "results": return html`<${EditResult} />`;
+    case "compare": return html`<${Choose} />`;
+    case "help": return html`<${Help} />`;
+    default: return null;
+  }
+}
+
+/** @param {{ label: string, value: string, set: (value: string) => void, hint?: string, rows?: number }} props */
+function Field({ label, value, set, hint, rows }) {
+  const onInput = (/** @type {any} */ event) => set(event.currentTarget.value);
+  return html`<label>${label}${rows ? html`<textarea class="code" rows=${rows} spellcheck="false" value=${value} onInput=${onInput}></textarea>` : html`<input value=${value} onInput=${onInput} spellcheck="false" />`}
+    ${hint && html`<span class="quiet">${hint}</span>`}</label>`;
+}
+
+function Fork() {
+  const at = lookedAt();
+  const [id, setId] = useState(`${know.view.session}-v${at}`);
+  const [set, setSet] = useState("");
+  const { value, wrong } = set.trim() ? parsed(set) : { value: undefined, wrong: "" };
+  return html`<${Ask} title=${`Fork at v${at}`} word="Fork" wrong=${wrong} submit=${() => store.fork(at, id, value, undefined)}>
+    <p>A new session that shares the history up to v${at}. Finished calls are not run again.</p>
+    <${Field} label="Name" value=${id} set=${setId} />
+    <${Field} label="Values to change (JSON)" rows=${3} value=${set} set=${setSet} hint='such as {"counted": 10}; empty: none' /><//>`;
+}
+
+function Fresh() {
+  const [id, setId] = useState("");
+  const [values, setValues] = useState("");
+  const { value, wrong } = values.trim() ? parsed(values) : { value: undefined, wrong: "" };
+  return html`<${Ask} title="New session" word="Create" wrong=${wrong} submit=${() => store.create(id.trim(), value)}>
+    <${Field} label="Name" value=${id} set=${setId} hint="empty: a random one" />
+    <${Field} label="Initial values (JSON)" rows=${2} value=${values} set=${setValues} /><//>`;
+}
+
+function Delete() {
+  const [name, setName] = useState("");
+  const wrong = name === know.view.session ? "" : "Type the name to delete it.";
+  return html`<${Ask} title="Delete the session" word="Delete for good" isDanger wrong=${wrong} submit=${async () => { await store.remove(); return true; }}>
+    <p>The session <b>${know.view.session}</b> and its ${know.version} commits are deleted for good.</p>
+    <${Field} label="Name of the session" value=${name} set=${setName} /><//>`;
+}
+
+/** A value: here if nothing was done after it, in a fork otherwise. */
+function Edit() {
+  const at = lookedAt();
+  const values = know.states.get(at)?.values ?? {};
+  const [key, setKey] = useState(know.view.key ?? Object.keys(values)[0] ?? "");
+  const [text, setText] = useState(JSON.stringify(values[key] ?? null, null, 2));
+  const { value, wrong } = parsed(text);
+  const isHere = at === know.version && !know.detail?.running;
+  const name = `${know.view.session}-v${at}-edited`;
+  return html`<${Ask} title="Edit a value" word=${isHere ? "Write" : "Write in a fork"} wrong=${wrong}
+    submit=${() => (isHere ? store.edit({ [key]: value }) : store.fork(at, name, { [key]: value }, undefined))}>
+    <p>${isHere ? "The write is a commit of its own, and replays." : `v${at} is the past: a fork ${name} has the value, and goes on from there.`}</p>
+    <label>Key<select value=${key} onChange=${(/** @type {any} */ event) => {
+      setKey(event.currentTarget.value);
+      setText(JSON.stringify(values[event.currentTarget.value] ?? null, null, 2));
+    }}>${Object.keys(values).map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
+    <${Field} label="Value (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
+}
+
+function EditResult() {
+  const at = lookedAt();
+  const rows = know.rows.filter((/** @type {any} */ row) => row.version <= at && row.visible);
+  const results = rows.flatMap((/** @type {any} */ row) => row.outcomes ?? (row.messages ?? []).flatMap((/** @type {any} */ message) => (message.parts ?? []).flatMap((/** @type {any} */ part) => (part.tool_result ? [part.tool_result] : [])))).reverse();
+  const [call, setCall] = useState(results[0]?.call_id ?? "");
+  const find = (/** @type {string} */ id) => results.find((/** @type {any} */ one) => one.call_id === id);
+  const [text, setText] = useState(JSON.stringify(find(call)?.result ?? find(call)?.value ?? "", null, 2));
+  const { value, wrong } = parsed(text);
+  const isHere = at === know.version && know.detail?.unfinished && !know.detail?.running;
+  const name = `${know.view.session}-v${at}-edited`;
+  return html`<${Ask} title="Edit a recorded result" word=${isHere ? "Write" : "Write in a fork"} wrong=${call ? wrong : "No call has a result yet."}
+    submit=${() => (isHere ? store.editResults({ [call]: value }) : store.fork(at, name, undefined, { [call]: value }))}>
+    <p>The model reads the new result from then on; the call is not made again.</p>
+    <label>Call<select value=${call} onChange=${(/** @type {any} */ event) => {
+      const found = find(event.currentTarget.value);
+      setCall(event.currentTarget.value);
+      setText(JSON.stringify(found?.result ?? found?.value ?? "", null, 2));
+    }}>${results.slice(0, 200).map((/** @type {any} */ one) => html`<option value=${one.call_id}>${one.name} (${one.call_id})</option>`)}</select></label>
+    <${Field} label="Result (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
+}
+
+function Choose() {
+  const others = know.sessions.filter((/** @type {any} */ one) => one.id !== know.view.session);
+  const kin = (/** @type {any} */ one) => one.id === know.detail?.parent?.id || one.parent?.id === know.view.session || (one.parent && one.parent.id === know.detail?.parent?.id);
+  return html`<${Dialog} title="Compare with"><p class="quiet">Forks first: they share a beginning.</p>
+    <div class="choices">${[...others].sort((/** @type {any} */ a, /** @type {any} */ b) => Number(kin(b)) - Number(kin(a))).slice(0, 50).map((/** @type {any} */ one) => html`<button type="button" onClick=${() => {
+      close();
+      store.go({ tab: "compare", compare: one.id });
+    }}>${one.title ?? one.id}<span class="quiet"> ${one.title ? one.id : ""} v${one.version}${one.parent ? ` · fork of ${one.parent.id}` : ""}</span></button>`)}</div>
+    ${!others.length && html`<p>There is no other session: fork this one first.</p>`}
+    <div class="buttons"><button type="button" onClick=${close}>Close</button></div><//>`;
+}
+
+const KEYS = [["← →", "a step back, a step on"], ["[ ]", "the question before, the next one"], ["↑ ↓ j k", "through the rows of the timeline"], ["End", "the newest version, live"],
+  ["1 – 5", "timeline, conversation, graph, usage, compare"], ["s", "state or step in the inspector"], ["f", "fork here"], ["r", "rewind here"], ["e", "edit a value"],
+  ["c", "write a message"], ["a", "to the calls that wait"], ["/", "search sessions"], ["n", "new session"], ["?", "this help"]];
+
+function Help() {
+  return html`<${Dialog} title="Keys"><dl class="facts keys">${KEYS.map(([keys, words]) => html`<dt><kbd>${keys}</kbd></dt><dd>${words}</dd>`)}</dl>
+    <div class="buttons"><button type="button" class="main" onClick=${close}>Close</button></div><//>`;
+}

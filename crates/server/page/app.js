@@ -1,0 +1,100 @@
+// The page: what is where, and the keys.
+// @ts-check
+import { html, render, useEffect, useState } from "./vendor/preact.js";
+import * as store from "./store.js";
+import { know } from "./store.js";
+import { Actions, Composer, Dialogs, open, Requests } from "./act.js";
+import { Compare } from "./compare.js";
+import { Conversation } from "./conversation.js";
+import { Graph } from "./graph.js";
+import { Inspector } from "./inspector.js";
+import { Scrubber } from "./scrubber.js";
+import { Sessions } from "./sessions.js";
+import { Timeline } from "./timeline.js";
+import { Usage } from "./usage.js";
+
+/** @type {[string, string, () => any][]} */
+const TABS = [["timeline", "Timeline", Timeline], ["conversation", "Conversation", Conversation], ["graph", "Graph", Graph], ["usage", "Usage", Usage], ["compare", "Compare", Compare]];
+
+const status = () => {
+  const { detail } = know;
+  if (!detail) return "";
+  if (detail.running) return "running";
+  if (detail.pending?.length) return "waiting";
+  return detail.unfinished ? (detail.status === "failed" ? "failed" : "interrupted") : "";
+};
+
+function App() {
+  const [, show] = useState(0);
+  useEffect(() => store.watch(() => show((times) => times + 1)), []);
+  const { view } = know;
+  document.title = view.session ? `${view.session} · stepfold studio` : "stepfold studio";
+  if (know.locked) return html`<${Locked} />`;
+  return html`<div class=${view.session ? "page with-session" : "page"}>
+    <header>
+      <a class="brand" href="#/" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); store.go({ session: undefined }); }}><b>stepfold</b><span class="hidden"> studio: all sessions</span></a>
+      ${view.session && html`<h1>${view.session}</h1><span class=${`status ${status()}`} role="status">${know.link === "lost" ? "reconnecting…" : status()}</span><${Actions} />`}
+      <button type="button" class="plain help" aria-label="Keys" onClick=${() => open("help")}>?</button>
+    </header>
+    <${Sessions} />
+    <main>
+      ${!view.session ? html`<div class="empty"><h1>${view.app ?? "No app"}</h1>${know.app?.description && html`<p>${know.app.description}</p>`}
+        <p>Choose a session, or make a new one. Every step of it is kept: you can go back to any of them, see which call wrote which value, and go on from there in a fork.</p>
+        <button type="button" class="main" onClick=${() => open("new")}>New session</button></div>`
+      : html`<${Scrubber} /><${Requests} />
+        <div class="tabs" role="tablist" aria-label="Views">${TABS.filter(([name]) => name !== "graph" || know.app?.has_graph || know.shape).map(([name, word]) => html`<button type="button" role="tab" id=${`tab-${name}`} aria-controls="main" aria-selected=${view.tab === name} tabindex=${view.tab === name ? 0 : -1}
+          onClick=${() => store.go({ tab: name })} onKeyDown=${sideways}>${word}</button>`)}</div>
+        <div class="body" role="tabpanel" id="main" aria-labelledby=${`tab-${view.tab}`}>${TABS.map(([name, , View]) => view.tab === name && html`<${View} key=${view.session} />`)}</div>
+        <${Composer} key=${view.session} />`}
+    </main>
+    ${view.session && html`<${Inspector} />`}
+    <div class="notes" role="status">${know.note && html`<p class=${know.note.bad ? "note bad" : "note"}>${know.note.text} <button type="button" class="link" onClick=${() => { know.note = null; store.changed(); }}>Close</button></p>`}</div>
+    <${Dialogs} key=${know.dialog} />
+  </div>`;
+}
+
+/** @param {KeyboardEvent} event */
+function sideways(event) {
+  const by = event.key === "ArrowRight" ? "nextElementSibling" : event.key === "ArrowLeft" ? "previousElementSibling" : null;
+  if (!by) return;
+  event.stopPropagation();
+  const next = /** @type {any} */ (event.currentTarget)[by];
+  next?.focus();
+  next?.click();
+}
+
+function Locked() {
+  const [token, setToken] = useState("");
+  return html`<main class="empty locked"><h1>stepfold</h1><p>${know.locked}</p><p>Open the address that <code>stepfold serve</code> prints, or paste its token.</p>
+    <form onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); know.locked = null; store.enter(token.trim()); }}>
+      <label>Token<input type="password" autocomplete="off" value=${token} onInput=${(/** @type {any} */ event) => setToken(event.currentTarget.value)} /></label><button class="main">Log in</button></form></main>`;
+}
+
+addEventListener("keydown", (event) => {
+  const target = /** @type {HTMLElement} */ (event.target);
+  if (event.ctrlKey || event.metaKey || event.altKey || know.dialog) return;
+  if (target.closest("input, textarea, select")) {
+    if (event.key === "Escape") target.blur();
+    return;
+  }
+  const at = store.lookedAt();
+  const focus = (/** @type {string} */ where) => /** @type {HTMLElement | null} */ (document.querySelector(where))?.focus();
+  const inSession = /** @type {Record<string, () => void>} */ ({
+    ArrowLeft: () => store.step(at - 1), ArrowRight: () => store.step(at + 1), "[": () => store.turn(-1), "]": () => store.turn(1), End: () => store.step(know.version),
+    f: () => open("fork"), r: () => at < know.version && open("rewind"), e: () => open("edit"), c: () => focus("#composer"), a: () => focus(".request button"),
+    s: () => store.go({ panel: know.view.panel === "state" ? "step" : "state" }, true),
+    1: () => store.go({ tab: "timeline" }), 2: () => store.go({ tab: "conversation" }), 3: () => know.app?.has_graph && store.go({ tab: "graph" }), 4: () => store.go({ tab: "usage" }), 5: () => store.go({ tab: "compare" }),
+  });
+  const anywhere = /** @type {Record<string, () => void>} */ ({ "/": () => focus("#search"), n: () => open("new"), "?": () => open("help") });
+  const does = anywhere[event.key] ?? (know.view.session ? inSession[event.key] : undefined);
+  if (!does) return;
+  event.preventDefault();
+  does();
+});
+
+const root = document.getElementById("root");
+if (root) {
+  root.textContent = "";
+  render(html`<${App} />`, root);
+}
+store.start();

@@ -1,0 +1,121 @@
+// The graph of an app, in layers, lit by what happened until the version that is looked at, and by what runs.
+// @ts-check
+import { html, useMemo } from "./vendor/preact.js";
+import { know, lookedAt, step } from "./store.js";
+import { outcomes } from "./rows.js";
+
+const [WIDE, HIGH, GAP_X, GAP_Y] = [150, 46, 34, 46];
+
+/** Layers by the longest way from the start that has no circle; within a layer, by the middle of what leads there. @param {any} shape */
+function layout(shape) {
+  const named = (/** @type {string} */ name) => ({ __start__: "START", __end__: "END" })[name] ?? name;
+  shape = { ...shape, edges: shape.edges.map((/** @type {any} */ edge) => ({ ...edge, from: named(edge.from), to: named(edge.to) })) };
+  const names = [...new Set(["START", ...shape.nodes.map((/** @type {any} */ node) => node.name), "END"])];
+  /** @type {Map<string, string[]>} */
+  const next = new Map(names.map((name) => [name, []]));
+  for (const edge of shape.edges) next.get(edge.from)?.push(edge.to);
+  /** @type {Map<string, number>} */
+  const layer = new Map();
+  const back = new Set();
+  /** @param {string} name @param {Set<string>} above */
+  const circles = (name, above) => {
+    for (const to of next.get(name) ?? []) {
+      if (above.has(to)) back.add(`${name}>${to}`);
+      else if (!seen.has(to)) {
+        seen.add(to);
+        circles(to, new Set(above).add(to));
+      }
+    }
+  };
+  const seen = new Set(["START"]);
+  circles("START", new Set(["START"]));
+  for (const name of names) layer.set(name, 0);
+  for (let turn = 0; turn < names.length; turn += 1) {
+    let isStill = true;
+    for (const { from, to } of shape.edges) {
+      if (back.has(`${from}>${to}`) || from === to) continue;
+      const least = (layer.get(from) ?? 0) + 1;
+      if (least > (layer.get(to) ?? 0) && least <= names.length) {
+        layer.set(to, least);
+        isStill = false;
+      }
+    }
+    if (isStill) break;
+  }
+  layer.set("END", Math.max(...layer.values(), (layer.get("END") ?? 0)));
+  /** @type {string[][]} */
+  const layers = [];
+  const used = [...new Set(layer.values())].sort((a, b) => a - b);
+  for (const name of names) (layers[used.indexOf(layer.get(name) ?? 0)] ??= []).push(name);
+  const most = Math.max(...layers.map((one) => one?.length ?? 0));
+  /** @type {Map<string, { x: number, y: number }>} */
+  const places = new Map();
+  layers.forEach((inside, depth) => {
+    const middle = (/** @type {string} */ name) => {
+      const from = shape.edges.filter((/** @type {any} */ edge) => edge.to === name && places.has(edge.from)).map((/** @type {any} */ edge) => places.get(edge.from)?.x ?? 0);
+      return from.length ? from.reduce((/** @type {number} */ sum, /** @type {number} */ x) => sum + x, 0) / from.length : 0;
+    };
+    [...(inside ?? [])].sort((a, b) => middle(a) - middle(b)).forEach((name, index, all) =>
+      places.set(name, { x: 60 + ((most - all.length) / 2 + index) * (WIDE + GAP_X), y: 12 + depth * (HIGH + GAP_Y) }));
+  });
+  return { places, back, edges: shape.edges, width: 120 + most * (WIDE + GAP_X), height: 24 + layers.length * (HIGH + GAP_Y) - GAP_Y };
+}
+
+/** How often each node was done until the version. */
+function counts() {
+  /** @type {Record<string, { done: number, failed: number, version: number }>} */
+  const found = {};
+  for (const row of know.rows) {
+    if (row.version > lookedAt() || !row.visible) continue;
+    for (const outcome of outcomes(row)) {
+      const node = (found[outcome.name] ??= { done: 0, failed: 0, version: 0 });
+      node[outcome.status === "failed" ? "failed" : "done"] += 1;
+      node.version = row.version;
+    }
+    for (const item of row.path ?? []) {
+      if (item.kind === "node") (found[item.name] ??= { done: 0, failed: 0, version: 0 }).version = row.version;
+    }
+  }
+  for (const [name, times] of Object.entries(know.states.get(lookedAt())?.values?.execution_counts ?? {})) {
+    const node = (found[name] ??= { done: 0, failed: 0, version: 0 });
+    node.done = Math.max(node.done, Number(times) - node.failed);
+  }
+  return found;
+}
+
+export function Graph() {
+  const { shape } = know;
+  const laid = useMemo(() => shape && layout(shape), [shape]);
+  if (!shape || !laid) return html`<div class="empty"><h2>This agent is no graph</h2><p>An agent file with <code>nodes</code> and <code>edges</code> is drawn here, and lit while it runs.</p></div>`;
+  const done = counts();
+  return html`<div class="graph" tabindex="0" role="region" aria-label="Graph">
+    <svg viewBox=${`0 0 ${laid.width} ${laid.height}`} style=${{ maxWidth: `${laid.width}px` }} role="img" aria-label=${`Graph ${shape.name}: ${shape.nodes.map((/** @type {any} */ node) => node.name).join(", ")}`}>
+      <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z" /></marker></defs>
+      ${laid.edges.map((/** @type {any} */ edge) => html`<${Edge} edge=${edge} laid=${laid} />`)}
+      ${[...laid.places].map(([name, { x, y }]) => {
+        const node = done[name];
+        const live = know.unfinished.nodes[name];
+        const isEnd = name === "START" || name === "END";
+        const words = [live?.running ? `${live.running} running` : "", node?.done ? `${node.done} done` : "", node?.failed ? `${node.failed} failed` : ""].filter(Boolean).join(" · ");
+        return html`<g class=${`node${live?.running ? " lit" : ""}${node ? " done" : ""}${node?.failed ? " failed" : ""}${isEnd ? " end" : ""}`} transform=${`translate(${x} ${y})`} onClick=${() => node?.version && step(node.version)}>
+          <rect width=${WIDE} height=${HIGH} rx="6" /><text x=${WIDE / 2} y=${words ? 20 : 28}>${name}</text>${words && html`<text class="words" x=${WIDE / 2} y="36">${words}</text>`}</g>`;
+      })}
+    </svg>
+    <table><caption class="hidden">Nodes</caption><thead><tr><th>node</th><th>done</th><th>failed</th><th>last</th></tr></thead><tbody>
+      ${shape.nodes.map((/** @type {any} */ { name }) => html`<tr><td>${name}</td><td>${done[name]?.done ?? 0}</td><td>${done[name]?.failed ?? 0}</td>
+        <td>${done[name]?.version ? html`<button type="button" class="link" onClick=${() => step(done[name].version)}>v${done[name].version}</button>` : ""}</td></tr>`)}</tbody></table>
+  </div>`;
+}
+
+/** @param {{ edge: any, laid: any }} props */
+function Edge({ edge, laid }) {
+  const [from, to] = [laid.places.get(edge.from), laid.places.get(edge.to)];
+  if (!from || !to) return null;
+  const isBack = laid.back.has(`${edge.from}>${edge.to}`) || edge.from === edge.to;
+  const label = edge.kind === "each" ? `each ${edge.of ?? ""}` : edge.kind === "on_error" ? "on error" : edge.kind === "at_limit" ? "at the limit" : "";
+  const [x1, y1] = isBack ? [from.x + WIDE, from.y + HIGH / 2] : [from.x + WIDE / 2, from.y + HIGH];
+  const [x2, y2] = isBack ? [to.x + WIDE, to.y + HIGH / 2] : [to.x + WIDE / 2, to.y];
+  const side = Math.max(x1, x2) + 46;
+  const path = isBack ? `M${x1} ${y1}C${side} ${y1} ${side} ${y2} ${x2} ${y2}` : `M${x1} ${y1}C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2}`;
+  return html`<g class=${`edge ${edge.kind}`}><path d=${path} marker-end="url(#tip)" />${label && html`<text x=${(x1 + x2) / 2 + 6} y=${(y1 + y2) / 2 + 4}>${label}</text>`}</g>`;
+}

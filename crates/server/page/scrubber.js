@@ -1,0 +1,71 @@
+// Any version of the session, by dragging or by keys: a column for each commit, as high as it took long.
+// @ts-check
+import { html, useMemo, useRef } from "./vendor/preact.js";
+import { know, lookedAt, step, turn } from "./store.js";
+import { kindWord, took } from "./rows.js";
+import { moment } from "./text.js";
+
+const COLUMNS = 400;
+
+/** @param {any[]} rows */
+function draw(rows) {
+  const each = Math.max(1, rows.length / COLUMNS);
+  const columns = Math.ceil(rows.length / each);
+  const paths = /** @type {Record<string, string>} */ ({ replied: "", answered: "", other: "", rewound: "" });
+  let turns = "";
+  for (let column = 0; column < columns; column += 1) {
+    const [from, to] = [Math.floor(column * each), Math.max(Math.floor(column * each) + 1, Math.floor((column + 1) * each))];
+    let longest = 0;
+    for (let index = from; index < Math.min(to, rows.length); index += 1) longest = Math.max(longest, took(rows, index) ?? 0);
+    const row = rows[from];
+    const height = 3 + Math.min(21, Math.log10(1 + longest / 200) * 5);
+    const kind = !row.visible ? "rewound" : row.kind === "replied" || row.kind === "answered" ? row.kind : "other";
+    paths[kind] += `M${column + 0.15} 28v-${height.toFixed(1)}h0.7v${height.toFixed(1)}z`;
+    if (row.kind === "began" && each === 1 && !row.path?.length) turns += `M${column + 0.1} 0v28`;
+  }
+  return { columns, paths, turns };
+}
+
+export function Scrubber() {
+  const track = useRef(/** @type {HTMLElement | null} */ (null));
+  const { rows } = know;
+  const drawn = useMemo(() => draw(rows), [rows]);
+  const at = lookedAt();
+  if (rows.length < 1) return null;
+  const index = Math.max(0, rows.findLastIndex((/** @type {any} */ row) => row.version <= at));
+  const row = rows[index];
+  /** @param {PointerEvent} event */
+  const drag = (event) => {
+    const box = track.current?.getBoundingClientRect();
+    if (!box || (event.type === "pointermove" && !event.buttons)) return;
+    if (event.type === "pointerdown") track.current?.setPointerCapture(event.pointerId);
+    const part = Math.max(0, Math.min(0.9999, (event.clientX - box.left) / box.width));
+    step(rows[Math.floor(part * rows.length)].version);
+  };
+  /** @param {KeyboardEvent} event */
+  const pressed = (event) => {
+    const to = /** @type {Record<string, () => void>} */ ({
+      ArrowLeft: () => step(at - 1), ArrowRight: () => step(at + 1), ArrowDown: () => step(at - 1), ArrowUp: () => step(at + 1),
+      PageUp: () => turn(1), PageDown: () => turn(-1), Home: () => step(0), End: () => step(know.version),
+    })[event.key];
+    if (!to) return;
+    event.preventDefault();
+    event.stopPropagation();
+    to();
+  };
+  return html`<div class="scrubber">
+    <button type="button" class="plain" aria-label="Step back" onClick=${() => step(at - 1)} disabled=${index === 0}>‹</button>
+    <div class="track" ref=${track} role="slider" tabindex="0" aria-label="Version" aria-valuemin=${rows[0].version} aria-valuemax=${know.version}
+      aria-valuenow=${at} aria-valuetext=${`version ${at} of ${know.version}: ${kindWord(row)}`} onPointerDown=${drag} onPointerMove=${drag} onKeyDown=${pressed}>
+      <svg viewBox=${`0 0 ${drawn.columns} 28`} preserveAspectRatio="none" aria-hidden="true">
+        <path class="turns" d=${drawn.turns} />
+        ${Object.entries(drawn.paths).map(([kind, path]) => html`<path class=${`c-${kind}`} d=${path} />`)}
+      </svg>
+      <i class="after" style=${{ left: `${((index + 1) / rows.length) * 100}%` }}></i>
+      <i class="thumb" style=${{ left: `${((index + 0.5) / rows.length) * 100}%` }}></i>
+    </div>
+    <button type="button" class="plain" aria-label="Step on" onClick=${() => step(at + 1)} disabled=${at >= know.version}>›</button>
+    <p class="where"><b>v${at}</b> of ${know.version}<span class="quiet"> · ${moment(row.at)}</span>
+      ${know.view.at !== undefined && html` <button type="button" class="link" onClick=${() => step(know.version)}>to the newest</button>`}</p>
+  </div>`;
+}

@@ -1,0 +1,246 @@
+//! A run as a task of the protocol. Pure.
+
+use serde_json::{Value, json};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Decisions, Exit};
+use stepfold_runner::failure;
+use stepfold_session_scopes::{CommittedEvent, Session, Timestamp};
+use stepfold_state_core::chat::{Message, Role};
+
+use crate::http::rows::{DecisionRow, RequestRow};
+use crate::question::{of_persons, question};
+
+/// The name of a task: the invocation that began its run, in a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TaskId {
+    pub(super) invocation: String,
+    pub(super) session: String,
+}
+
+impl TaskId {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (invocation, session) = text.rsplit_once('@')?;
+        Some(TaskId { invocation: invocation.to_owned(), session: session.to_owned() })
+    }
+}
+
+impl std::fmt::Display for TaskId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{}", self.invocation, self.session)
+    }
+}
+
+/// A run, as a session has it.
+pub(super) struct Task<'a> {
+    pub(super) id: TaskId,
+    commits: Vec<&'a CommittedEvent>,
+    /// Whether no run follows.
+    is_last: bool,
+}
+
+/// The runs of a session, the oldest first.
+pub(super) fn tasks(stored: &Session) -> Vec<Task<'_>> {
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    for commit in stored.visible_events() {
+        let event = &commit.event;
+        if event.kind.as_str() == "began" {
+            if let Some(before) = tasks.last_mut() {
+                before.is_last = false;
+            }
+            let id = TaskId { invocation: event.invocation.to_string(), session: stored.key.id.to_string() };
+            tasks.push(Task { id, commits: vec![commit], is_last: true });
+        } else if let Some(task) = tasks.last_mut() {
+            task.commits.push(commit);
+        }
+    }
+    tasks
+}
+
+/// The state of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Submitted,
+    Working,
+    Completed,
+    Failed,
+    Canceled,
+    InputRequired,
+}
+
+impl State {
+    pub(super) const ALL: [State; 6] = [
+        State::Submitted,
+        State::Working,
+        State::Completed,
+        State::Failed,
+        State::Canceled,
+        State::InputRequired,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            State::Submitted => "TASK_STATE_SUBMITTED",
+            State::Working => "TASK_STATE_WORKING",
+            State::Completed => "TASK_STATE_COMPLETED",
+            State::Failed => "TASK_STATE_FAILED",
+            State::Canceled => "TASK_STATE_CANCELED",
+            State::InputRequired => "TASK_STATE_INPUT_REQUIRED",
+        }
+    }
+
+    /// Whether nothing more happens.
+    pub(super) const fn is_terminal(self) -> bool {
+        matches!(self, State::Completed | State::Failed | State::Canceled)
+    }
+
+    /// The state after an exit.
+    fn after(exit: &Exit) -> Self {
+        match exit {
+            Exit::Cancelled => State::Canceled,
+            Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::End => State::Completed,
+            _ => State::Failed,
+        }
+    }
+}
+
+impl Task<'_> {
+    /// Its state, with what the session waits for.
+    pub(super) fn status(&self, pending: &[ApprovalRequest]) -> (State, Value) {
+        let ended = self.commits.iter().rev().find_map(|commit| commit.event.metadata.get("exit"));
+        let exit = ended.and_then(|exit| serde_json::from_value::<Exit>(exit.clone()).ok());
+        let failed = self.commits.last().and_then(|last| failure(&last.event));
+        let at = self.commits.last().map(|last| last.event.at).unwrap_or_default();
+        match (exit, failed) {
+            (Some(exit), _) => {
+                let state = State::after(&exit);
+                let why = (state == State::Failed).then(|| json!([{"data": {"exit": exit}}]));
+                (state, self.status_of(state, why, at))
+            }
+            // The next run came before this one could end.
+            (None, _) if !self.is_last => (State::Canceled, self.status_of(State::Canceled, None, at)),
+            (None, Some(why)) => {
+                (State::Failed, self.status_of(State::Failed, Some(json!([{"text": why}])), at))
+            }
+            (None, None) if of_persons(pending).next().is_some() => {
+                (State::InputRequired, self.status_of(State::InputRequired, Some(asked(pending)), at))
+            }
+            (None, None) => (State::Working, self.status_of(State::Working, None, at)),
+        }
+    }
+
+    fn status_of(&self, state: State, parts: Option<Value>, at: Timestamp) -> Value {
+        let mut status = json!({"state": state.name(), "timestamp": at.to_string()});
+        if let Some(parts) = parts {
+            let id = format!("{}-status", self.id);
+            status["message"] = self.message(&id, "ROLE_AGENT", &parts);
+        }
+        status
+    }
+
+    fn message(&self, id: &str, role: &str, parts: &Value) -> Value {
+        json!({
+            "messageId": id,
+            "contextId": self.id.session,
+            "taskId": self.id.to_string(),
+            "role": role,
+            "parts": parts,
+        })
+    }
+
+    /// The whole of it, with at most so many messages.
+    pub(super) fn to_json(&self, pending: &[ApprovalRequest], history: usize) -> Value {
+        let messages = self.history();
+        let shown = &messages[messages.len().saturating_sub(history)..];
+        json!({
+            "id": self.id.to_string(),
+            "contextId": self.id.session,
+            "status": self.status(pending).1,
+            "artifacts": self.artifacts(),
+            "history": shown,
+        })
+    }
+
+    /// The replies so far.
+    pub(super) fn artifacts(&self) -> Vec<Value> {
+        let messages = self.commits.iter().flat_map(|commit| &commit.event.messages);
+        let replies = messages.filter_map(|message| reply(message));
+        (1..).zip(replies).map(|(number, text)| artifact(number, &text)).collect()
+    }
+
+    fn history(&self) -> Vec<Value> {
+        let mut history = Vec::new();
+        for commit in &self.commits {
+            for (place, message) in commit.event.messages.iter().enumerate() {
+                let role = match message.role() {
+                    Role::User => "ROLE_USER",
+                    Role::Assistant => "ROLE_AGENT",
+                    _ => continue,
+                };
+                let text = message.text();
+                if !text.is_empty() {
+                    let id = format!("{}-{place}", commit.event.id);
+                    history.push(self.message(&id, role, &json!([{"text": text}])));
+                }
+            }
+        }
+        history
+    }
+}
+
+/// The text of a reply, if it has any.
+pub(super) fn reply(message: &Message) -> Option<String> {
+    let text = (message.role() == Role::Assistant).then(|| message.text())?;
+    (!text.is_empty()).then(|| text.into_owned())
+}
+
+/// A reply as an artifact: of the run, by its number.
+pub(super) fn artifact(number: usize, text: &str) -> Value {
+    json!({"artifactId": format!("reply-{number}"), "parts": [{"text": text}]})
+}
+
+/// What a client is asked: in words, and as data with the ids that decisions name.
+fn asked(pending: &[ApprovalRequest]) -> Value {
+    let words: Vec<String> = of_persons(pending).map(question).collect();
+    let requests: Vec<RequestRow> = of_persons(pending).map(RequestRow::of).collect();
+    json!([{"text": words.join("\n")}, {"data": {"requests": requests}}])
+}
+
+/// The decisions in a message: data with `decisions` by id, or the words `approve` or `reject` about all that is asked.
+pub(super) fn decisions(parts: &[Value], pending: &[ApprovalRequest]) -> Result<Decisions, String> {
+    if let Some(given) = parts.iter().find_map(|part| part["data"].get("decisions")) {
+        let rows: std::collections::BTreeMap<String, DecisionRow> =
+            serde_json::from_value(given.clone()).map_err(|error| format!("invalid decisions: {error}"))?;
+        return Ok(rows.into_iter().map(|(id, row)| (id, Decision::from(row))).collect());
+    }
+    let text = text(parts);
+    let (word, reason) = text.trim().split_once([' ', ':']).unwrap_or((text.trim(), ""));
+    let decision = match &*word.to_ascii_lowercase() {
+        "approve" => Decision::Approve,
+        "reject" => Decision::reject(reason.trim()),
+        _ => {
+            return Err("the task waits for decisions: send a data part `{\"decisions\": {ID: \"approve\"}}`, or the text \
+                        `approve` or `reject REASON`"
+                .to_owned());
+        }
+    };
+    Ok(of_persons(pending).map(|request| (request.id.clone(), decision.clone())).collect())
+}
+
+/// The text of a message.
+pub(super) fn text(parts: &[Value]) -> String {
+    let texts: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+    texts.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_named_by_run_and_session() {
+        for (text, session) in [("i1@s1", Some("s1")), ("m@x@s1", Some("s1")), ("s1", None)] {
+            let id = TaskId::parse(text);
+            assert_eq!(id.as_ref().map(|id| &*id.session), session, "{text}");
+            assert_eq!(id.map_or_else(|| "s1".to_owned(), |id| id.to_string()), text);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The live stream of all sessions of a user: which have changed, and how each is now.
+//!
+//! An event is the newest of its session, not each change: who misses some has nothing to catch up with. A stream begins with
+//! the sessions that were written last, so that one that connects again is as new as one that never left.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream::{BoxStream, SelectAll};
+use futures_util::{Stream, StreamExt as _};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use stepfold_agent_loop::Run;
+use stepfold_runner::{RunnerError, SessionChange, SessionHandle, failure};
+use stepfold_session_scopes::{
+    ErrorKind, EventRange, ListSessions, Session, SessionKey, SessionStore as _, UserId,
+};
+use tokio::time::Instant;
+
+use super::frame::encode;
+use super::live::{KEEP_ALIVE, Opening, RETRY, bye};
+use super::problem::Problem;
+use super::server::App;
+
+/// The number of sessions of each app that a stream begins with, and that are listed when another process may have changed
+/// some.
+const NEWEST: usize = 100;
+
+/// How often at most they are listed.
+const BETWEEN_LISTS: Duration = Duration::from_secs(1);
+
+/// What a session does, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Status {
+    /// A worker has it, in any process.
+    Running,
+    /// Its run waits for decisions.
+    Waiting,
+    /// Its run was interrupted, and goes on when it is resumed or recovered.
+    Interrupted,
+    /// Its run failed, and goes on when it is resumed.
+    Failed,
+    /// Its last run has ended, or there was none.
+    Idle,
+    /// There is no such session any more.
+    Deleted,
+}
+
+impl Status {
+    /// The version and the status of a session.
+    pub(super) async fn of(session: &SessionHandle) -> Result<(u64, Status), RunnerError> {
+        let stored = session.read(EventRange::Last(1)).await?;
+        let status = match is_running(session, &stored) {
+            true => Status::Running,
+            false => Status::decide(session, &stored, session.unfinished().await?.as_ref()),
+        };
+        Ok((stored.version, status))
+    }
+
+    /// The status of a session that was read with its newest event, and whose unfinished run this is.
+    pub(super) fn decide(session: &SessionHandle, stored: &Session, run: Option<&Run>) -> Status {
+        let has_failed = stored.events.last().is_some_and(|newest| failure(&newest.event).is_some());
+        match run {
+            _ if is_running(session, stored) => Status::Running,
+            None => Status::Idle,
+            Some(run) if !run.pending().is_empty() => Status::Waiting,
+            Some(_) if has_failed => Status::Failed,
+            Some(_) => Status::Interrupted,
+        }
+    }
+}
+
+fn is_running(session: &SessionHandle, stored: &Session) -> bool {
+    session.running().is_some() || stored.claim.is_some()
+}
+
+/// A session that changed.
+#[derive(Serialize)]
+struct ChangedRow<'a> {
+    app: &'a str,
+    id: &'a str,
+    version: u64,
+    status: Status,
+}
+
+/// Opens the stream.
+pub(super) async fn open(
+    apps: &BTreeMap<String, Arc<App>>,
+    user: &UserId,
+    opening: Opening,
+) -> Result<Body, Problem> {
+    let mut changes = SelectAll::new();
+    for app in apps.values() {
+        let app = Arc::clone(app);
+        // Before they are listed, so that none is missed.
+        let of_app = app.runner().watch_user(user).await;
+        changes.push(of_app.map(move |change| (Arc::clone(&app), change)).boxed());
+    }
+    let hello = encode(None, "hello", &json!({"apps": apps.keys().collect::<Vec<_>>()}));
+    let apps = apps.values().cloned().collect();
+    let queue = VecDeque::from([RETRY, hello]);
+    let lists = Some(Instant::now());
+    let stream =
+        OfUser { apps, user: user.clone(), changes, lists, listed: None, queue, is_over: false, opening };
+    Ok(Body::from_stream(stream.into_stream()))
+}
+
+struct OfUser {
+    apps: Vec<Arc<App>>,
+    user: UserId,
+    changes: SelectAll<BoxStream<'static, (Arc<App>, SessionChange)>>,
+    /// When the newest sessions are listed, and when they were listed last.
+    lists: Option<Instant>,
+    listed: Option<Instant>,
+    queue: VecDeque<Bytes>,
+    is_over: bool,
+    opening: Opening,
+}
+
+/// What a stream was woken by.
+enum Woken {
+    Stopping,
+    /// The newest sessions are to be listed.
+    Due,
+    Changed(Arc<App>, SessionChange),
+    Idle,
+}
+
+impl OfUser {
+    fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+        futures_util::stream::unfold(self, |mut stream| async move {
+            loop {
+                if let Some(bytes) = stream.queue.pop_front() {
+                    return Some((Ok(bytes), stream));
+                }
+                if stream.is_over {
+                    return None;
+                }
+                stream.wait().await;
+            }
+        })
+    }
+
+    /// Waits for what comes next.
+    async fn wait(&mut self) {
+        let lists = self.lists;
+        let due = async {
+            match lists {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let woken = tokio::select! {
+            biased;
+            _ = self.opening.stopping.wait_for(|stopping| *stopping) => Woken::Stopping,
+            () = due => Woken::Due,
+            Some((app, change)) = self.changes.next() => Woken::Changed(app, change),
+            () = tokio::time::sleep(self.opening.keep_alive) => Woken::Idle,
+        };
+        match woken {
+            Woken::Stopping => {
+                self.is_over = true;
+                self.queue.push_back(bye("shutdown"));
+            }
+            Woken::Due => self.list().await,
+            Woken::Changed(_, SessionChange::Changed { key, version, is_running: true }) => {
+                self.push(&key, version, Status::Running);
+            }
+            Woken::Changed(app, SessionChange::Changed { key, .. }) => self.tell(&app, &key).await,
+            Woken::Changed(..) => {
+                let now = Instant::now();
+                self.lists = Some(self.listed.map_or(now, |listed| now.max(listed + BETWEEN_LISTS)));
+            }
+            Woken::Idle => self.queue.push_back(KEEP_ALIVE),
+        }
+    }
+
+    /// Tells of the sessions that were written last, the oldest of them first.
+    async fn list(&mut self) {
+        (self.lists, self.listed) = (None, Some(Instant::now()));
+        for app in self.apps.clone() {
+            let Ok(request) = ListSessions::new(app.name(), self.user.as_str()) else { continue };
+            match app.runner().store().list(request.limit(NEWEST)).await {
+                Ok(page) => {
+                    for session in page.sessions.iter().rev() {
+                        self.tell(&app, &session.key).await;
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "sessions for a live stream could not be listed"),
+            }
+        }
+    }
+
+    /// Tells how a session is now.
+    async fn tell(&mut self, app: &App, key: &SessionKey) {
+        let found = app.runner().find_session(key.user.as_str(), key.id.as_str()).await;
+        let status = match found {
+            Ok(Some(session)) => Status::of(&session).await,
+            Ok(None) => Ok((0, Status::Deleted)),
+            Err(error) => Err(error),
+        };
+        match status {
+            Ok((version, status)) => self.push(key, version, status),
+            Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                self.push(key, 0, Status::Deleted);
+            }
+            Err(error) => tracing::warn!(%error, "a session for a live stream could not be read"),
+        }
+    }
+
+    fn push(&mut self, key: &SessionKey, version: u64, status: Status) {
+        let row = ChangedRow { app: key.app.as_str(), id: key.id.as_str(), version, status };
+        self.queue.push_back(encode(None, "session", &row));
+    }
+}

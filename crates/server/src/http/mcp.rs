@@ -1,0 +1,173 @@
+//! Apps for clients of the Model Context Protocol, at `/mcp/{app}`; and at `/mcp`, if there is one app only.
+//!
+//! Requests pass what all requests pass: hosts and origins, authentication, the role, the limits. Each principal has a
+//! service of its own, so that no session of another principal exists for it, whatever id it sends.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::routing::{MethodFilter, on};
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Response};
+use http_body_util::{BodyExt as _, Full};
+use serde::Deserialize;
+use tower_service::Service as _;
+
+use super::auth::{Principal, Role};
+use super::operation::{names, read_body};
+use super::problem::Problem;
+use super::server::{App, Shared, admit, finish};
+use crate::mcp::{AgentServer, HttpOptions, HttpService};
+
+/// Services without requests are dropped when there are more than this.
+const IDLE: usize = 256;
+
+/// The services of principals, by app.
+#[derive(Default)]
+pub(super) struct Services(Mutex<HashMap<Whose, HttpService>>);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Whose {
+    app: String,
+    user: String,
+    author: String,
+}
+
+/// A message of a client: only what it is.
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    method: String,
+}
+
+impl Services {
+    async fn of(&self, app: &App, principal: &Principal) -> HttpService {
+        self.forget_idle().await;
+        let (user, author) = (principal.user().to_string(), principal.name().to_owned());
+        let whose = Whose { app: app.name().to_owned(), user, author };
+        self.with(|services| services.entry(whose).or_insert_with(|| service(app, principal)).clone())
+    }
+
+    /// Drops services without clients when there are many. A request under way keeps its own.
+    async fn forget_idle(&self) {
+        if self.with(|services| services.len()) < IDLE {
+            return;
+        }
+        let all: Vec<_> = self.with(|services| services.clone().into_iter().collect());
+        for (whose, service) in all {
+            if service.clients().await == 0 {
+                self.with(|services| services.remove(&whose));
+            }
+        }
+    }
+
+    /// Ends all streams.
+    pub(super) fn stop(&self) {
+        self.with(|services| services.values().for_each(HttpService::stop));
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut HashMap<Whose, HttpService>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn service(app: &App, principal: &Principal) -> HttpService {
+    let server = AgentServer::new(app.runner().clone(), principal.user().as_str()).by(principal.name());
+    let server = match app.description() {
+        Some(description) => server.describe(description),
+        None => server,
+    };
+    server.into_http(HttpOptions::new().behind_a_gate())
+}
+
+/// Adds the routes.
+pub(super) fn mount(mut router: Router, shared: &Arc<Shared>) -> Router {
+    let methods = MethodFilter::GET.or(MethodFilter::POST).or(MethodFilter::DELETE);
+    for path in ["/mcp", "/mcp/{app}"] {
+        let shared = Arc::clone(shared);
+        let handler = move |request: Request| {
+            let shared = Arc::clone(&shared);
+            async move { answer(&shared, request).await }
+        };
+        router = router.route(path, on(methods, handler));
+    }
+    router
+}
+
+async fn answer(shared: &Arc<Shared>, request: Request) -> Response<Body> {
+    let foreign = shared.rules.allowed_origin(request.headers());
+    let (parts, body) = request.into_parts();
+    let answered = match admit(shared, &parts, Role::Act).await {
+        Ok(principal) => serve(shared, &principal, parts, body).await,
+        Err(problem) => Err(problem),
+    };
+    let response = answered.unwrap_or_else(Problem::into_response);
+    shared.metrics.answered("mcp", response.status());
+    finish(response, foreign)
+}
+
+async fn serve(
+    shared: &Arc<Shared>,
+    principal: &Principal,
+    mut parts: Parts,
+    body: Body,
+) -> Result<Response<Body>, Problem> {
+    let app = app(shared, &mut parts).await?;
+    let body = read_body(shared, body).await?;
+    let mut service = shared.mcp.of(&app, principal).await;
+    let stream = match parts.method {
+        Method::GET => {
+            let place = shared.usage.stream(principal.user(), &shared.limits)?;
+            Some(shared.metrics.stream(place))
+        }
+        _ => None,
+    };
+    admit_message(shared, principal, &service, &mut parts, &body).await?;
+    let Ok(response) = service.call(Request::from_parts(parts, Full::new(body))).await;
+    // The place of a stream is free again with its end.
+    Ok(response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _ = &stream;
+            frame
+        }))
+    }))
+}
+
+/// Takes the place of a run for a call; and bounds the sessions of the protocol.
+async fn admit_message(
+    shared: &Shared,
+    principal: &Principal,
+    service: &HttpService,
+    parts: &mut Parts,
+    body: &Bytes,
+) -> Result<(), Problem> {
+    let Ok(message) = serde_json::from_slice::<Message>(body) else { return Ok(()) };
+    let most = shared.limits.streams_per_user;
+    match &*message.method {
+        "tools/call" => {
+            let place = shared.usage.run(principal.user(), &shared.limits)?;
+            // It is held by the request, which the call keeps until its run ends.
+            parts.extensions.insert(Arc::new(place));
+        }
+        "initialize" if service.clients().await >= most => {
+            return Err(Problem::too_many("sessions of the Model Context Protocol", most));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+async fn app(shared: &Shared, parts: &mut Parts) -> Result<Arc<App>, Problem> {
+    let names = names(parts).await?;
+    let mut apps = shared.apps.values();
+    let app = match (names.get("app"), apps.next(), apps.next()) {
+        (Some(name), ..) => shared.apps.get(name).ok_or_else(|| Problem::unknown_app(name))?,
+        (None, Some(only), None) => only,
+        (None, ..) => return Err(Problem::invalid("path", "the server has several apps: use /mcp/{app}")),
+    };
+    Ok(Arc::clone(app))
+}

@@ -1,0 +1,360 @@
+//! AG-UI 1.0: one request for each run, whose response is a stream of events.
+//!
+//! Clients send the history and the state with each request. Both are ours: only new messages of the user and decisions
+//! are read.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Input};
+use stepfold_state_core::chat::Usage;
+
+use super::happening::{Call, CallEnd, End, Happening};
+use super::{Encoder, Frame, Made, Order, accept, key_of, stream};
+use crate::http::operation::{Asked, InApp, Json};
+use crate::http::problem::Problem;
+use crate::http::rows::exit;
+
+pub(super) const RUN: &str = "Runs an app in the thread of an AG-UI client, and streams its events.";
+
+/// What an AG-UI client sends.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RunAgentInput {
+    /// The id of the session.
+    thread_id: String,
+    /// The id that the client has for the run; the same one again is the same run.
+    run_id: String,
+    #[serde(default)]
+    protocol_version: Option<String>,
+    /// The conversation, of which only the user's last messages are read.
+    #[serde(default)]
+    messages: Vec<AguiMessage>,
+    /// Answers to interrupts.
+    #[serde(default)]
+    resume: Option<Vec<ResumeEntry>>,
+}
+
+/// A message of an AG-UI client.
+#[derive(Deserialize, JsonSchema)]
+struct AguiMessage {
+    #[serde(default)]
+    id: String,
+    role: String,
+    /// Text, or parts.
+    #[serde(default)]
+    content: Value,
+}
+
+/// An answer to an interrupt.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct ResumeEntry {
+    interrupt_id: String,
+    /// `resolved` or `cancelled`.
+    status: String,
+    #[serde(default)]
+    payload: Option<Answered>,
+}
+
+/// The answer of a person.
+#[derive(Deserialize, JsonSchema)]
+struct Answered {
+    approved: bool,
+    #[serde(default)]
+    reason: Option<String>,
+    /// Other arguments, or the answer to the question of a tool.
+    #[serde(default)]
+    arguments: Option<Value>,
+}
+
+impl ResumeEntry {
+    fn decision(self) -> Result<(String, Decision), Problem> {
+        let decision = match (self.status.as_str(), self.payload) {
+            ("cancelled", _) => Decision::reject("cancelled by the user"),
+            ("resolved", Some(Answered { approved: false, reason, .. })) => {
+                Decision::reject(reason.unwrap_or_default())
+            }
+            ("resolved", Some(Answered { arguments: Some(arguments), .. })) => Decision::modify(arguments),
+            ("resolved", Some(_)) => Decision::Approve,
+            _ => {
+                return Err(Problem::invalid(
+                    "resume",
+                    "expected `cancelled`, or `resolved` with `approved`",
+                ));
+            }
+        };
+        Ok((self.interrupt_id, decision))
+    }
+}
+
+impl RunAgentInput {
+    /// What the user said since the last message of another.
+    fn said(&self) -> Result<(Input, Vec<&str>), Problem> {
+        let last =
+            self.messages.iter().rposition(|message| message.role != "user").map_or(0, |place| place + 1);
+        let new = self.messages.get(last..).unwrap_or_default();
+        let mut input = Input::new();
+        for message in new {
+            input = input.say(text_of(&message.content)?);
+        }
+        Ok((input, new.iter().map(|message| message.id.as_str()).collect()))
+    }
+
+    fn order(&mut self) -> Result<Order, Problem> {
+        let resume = self.resume.take().unwrap_or_default();
+        let (input, said) = self.said()?;
+        let mut parts = vec!["agui", self.run_id.as_str()];
+        match (resume.is_empty(), said.is_empty()) {
+            (true, false) => {
+                parts.extend(said);
+                Ok(Order::Send(Box::new(input), Some(key_of(&parts))))
+            }
+            (false, true) => {
+                parts.extend(resume.iter().map(|entry| entry.interrupt_id.as_str()));
+                let key = key_of(&parts);
+                Ok(Order::Decide(
+                    resume.into_iter().map(ResumeEntry::decision).collect::<Result<_, _>>()?,
+                    key,
+                ))
+            }
+            (true, true) => {
+                Err(Problem::invalid("messages", "nothing new: the last one must be of the user"))
+            }
+            (false, false) => {
+                Err(Problem::invalid("resume", "decide first, and send the message with the next run"))
+            }
+        }
+    }
+}
+
+fn text_of(content: &Value) -> Result<String, Problem> {
+    match content {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => match parts.iter().find(|part| part["type"] != "text") {
+            None => Ok(parts.iter().filter_map(|part| part["text"].as_str()).collect()),
+            Some(_) => Err(Problem::invalid("messages", "only parts of type `text` are read")),
+        },
+        _ => Err(Problem::invalid("messages", "expected text")),
+    }
+}
+
+pub(super) async fn run(asked: Asked<InApp, (), Json<RunAgentInput>>) -> Result<Made, Problem> {
+    let (runner, Json(mut input)) = (asked.target.0.runner(), asked.body);
+    let order = input.order()?;
+    let session = runner.session(asked.principal.user().as_str(), input.thread_id.as_str()).await?;
+    let reader = accept(&asked.shared, &asked.principal, runner, session, order).await?;
+    let events = Events::new(input.thread_id, input.run_id, input.protocol_version);
+    stream(&asked.shared, &asked.principal, reader, events).map(Made)
+}
+
+/// A message that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Nothing,
+    Reasoning,
+    Text,
+}
+
+/// Makes events.
+pub(super) struct Events {
+    thread: String,
+    run: String,
+    protocol: Option<String>,
+    invocation: String,
+    open: Open,
+    /// The number of messages until now.
+    messages: u64,
+    /// The id of the reply's message, once it has one.
+    reply: Option<String>,
+    step: Option<String>,
+}
+
+impl Events {
+    pub(super) fn new(thread: String, run: String, protocol: Option<String>) -> Self {
+        let (invocation, reply, step) = (String::new(), None, None);
+        Events { thread, run, protocol, invocation, open: Open::Nothing, messages: 0, reply, step }
+    }
+
+    fn new_id(&mut self) -> String {
+        self.messages += 1;
+        format!("{}-{}", self.invocation, self.messages)
+    }
+
+    fn id(&self) -> String {
+        format!("{}-{}", self.invocation, self.messages)
+    }
+
+    fn began(&mut self, invocation: &str, state: &Value) -> Vec<Value> {
+        invocation.clone_into(&mut self.invocation);
+        let mut started = json!({"type": "RUN_STARTED", "threadId": self.thread, "runId": self.run});
+        if let Some(version) = &self.protocol {
+            started["protocolVersion"] = json!(version);
+        }
+        vec![started, json!({"type": "STATE_SNAPSHOT", "snapshot": state})]
+    }
+
+    /// Closes what is open.
+    fn close(&mut self) -> Vec<Value> {
+        let id = self.id();
+        match std::mem::replace(&mut self.open, Open::Nothing) {
+            Open::Nothing => Vec::new(),
+            Open::Text => vec![json!({"type": "TEXT_MESSAGE_END", "messageId": id})],
+            Open::Reasoning => vec![
+                json!({"type": "REASONING_MESSAGE_END", "messageId": id}),
+                json!({"type": "REASONING_END", "messageId": id}),
+            ],
+        }
+    }
+
+    fn close_step(&mut self) -> Vec<Value> {
+        let mut events = self.close();
+        self.reply = None;
+        events.extend(self.step.take().map(|step| json!({"type": "STEP_FINISHED", "stepName": step})));
+        events
+    }
+
+    fn step(&mut self, step: u64) -> Vec<Value> {
+        let mut events = self.close_step();
+        let name = format!("step {step}");
+        events.push(json!({"type": "STEP_STARTED", "stepName": name}));
+        self.step = Some(name);
+        events
+    }
+
+    fn delta(&mut self, kind: Open, delta: &str) -> Vec<Value> {
+        if delta.is_empty() {
+            return Vec::new();
+        }
+        let mut events = Vec::new();
+        if self.open != kind {
+            events = self.close();
+            let id = self.new_id();
+            if kind == Open::Text {
+                self.reply = Some(id.clone());
+                events.push(json!({"type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant"}));
+            } else {
+                events.push(json!({"type": "REASONING_START", "messageId": id}));
+                events.push(json!({"type": "REASONING_MESSAGE_START", "messageId": id, "role": "reasoning"}));
+            }
+            self.open = kind;
+        }
+        let name = if kind == Open::Text { "TEXT_MESSAGE_CONTENT" } else { "REASONING_MESSAGE_CONTENT" };
+        events.push(json!({"type": name, "messageId": self.id(), "delta": delta}));
+        events
+    }
+
+    fn call(&mut self, call: &Call) -> Vec<Value> {
+        let mut events = self.close();
+        let parent = match &self.reply {
+            Some(reply) => reply.clone(),
+            None => self.new_id(),
+        };
+        self.reply = Some(parent.clone());
+        let arguments = match &call.arguments {
+            Value::String(text) => text.clone(),
+            arguments => arguments.to_string(),
+        };
+        let start = json!({
+            "type": "TOOL_CALL_START", "toolCallId": call.id, "toolCallName": call.name, "parentMessageId": parent,
+        });
+        events.push(start);
+        if !arguments.is_empty() {
+            events.push(json!({"type": "TOOL_CALL_ARGS", "toolCallId": call.id, "delta": arguments}));
+        }
+        events.push(json!({"type": "TOOL_CALL_END", "toolCallId": call.id}));
+        events
+    }
+
+    fn outcome(&mut self, end: &CallEnd) -> Vec<Value> {
+        let mut events = self.close();
+        let id = self.new_id();
+        events.push(json!({
+            "type": "TOOL_CALL_RESULT", "messageId": id, "toolCallId": end.id, "content": end.text, "role": "tool",
+        }));
+        events
+    }
+
+    fn end(&mut self, end: &End, usage: Usage, version: u64) -> Vec<Value> {
+        let mut events = self.close_step();
+        if let End::Failed(problem) = end {
+            events.push(json!({"type": "RUN_ERROR", "message": problem.detail(), "code": problem.kind()}));
+            return events;
+        }
+        let mut finished = json!({"type": "RUN_FINISHED", "threadId": self.thread, "runId": self.run});
+        let mut result = json!({"version": version});
+        finished["outcome"] = match end {
+            End::Waiting(requests) => {
+                let interrupts: Vec<Value> = requests.iter().map(interrupt).collect();
+                json!({"type": "interrupt", "interrupts": interrupts})
+            }
+            // The first generation of clients knows no other.
+            End::Finished(Exit::Cancelled) if self.protocol.is_some() => json!({"type": "cancelled"}),
+            _ => json!({"type": "success"}),
+        };
+        if let End::Finished(reason) = end {
+            result["exit"] = exit(reason);
+        }
+        finished["result"] = result;
+        if self.protocol.is_some() {
+            finished["usage"] =
+                json!([{"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}]);
+        }
+        events.push(finished);
+        events
+    }
+}
+
+impl Encoder for Events {
+    fn push(&mut self, happening: &Happening) -> Vec<Frame> {
+        let events = match happening {
+            Happening::Began { invocation, state, .. } => self.began(invocation, state),
+            Happening::Step(step) => self.step(*step),
+            Happening::Reasoning(delta) => self.delta(Open::Reasoning, delta),
+            Happening::Text(delta) => self.delta(Open::Text, delta),
+            Happening::Restarted => {
+                let mut events = self.close();
+                events.extend(self.reply.take().map(
+                    |id| json!({"type": "CUSTOM", "name": "stepfold.void", "value": {"messageId": id}}),
+                ));
+                events
+            }
+            Happening::Call(call) => self.call(call),
+            Happening::Outcome(end) => self.outcome(end),
+            Happening::Progress { call, report } => {
+                let value = json!({"toolCallId": call, "report": report});
+                vec![json!({"type": "CUSTOM", "name": "stepfold.progress", "value": value})]
+            }
+            Happening::State { before, after } => {
+                let delta = json_patch::diff(before, after);
+                vec![json!({"type": "STATE_DELTA", "delta": delta})]
+            }
+            Happening::Committed { version } => {
+                vec![json!({"type": "CUSTOM", "name": "stepfold.committed", "value": {"version": version}})]
+            }
+            Happening::Ended { end, usage, version } => self.end(end, *usage, *version),
+        };
+        events.into_iter().map(Frame::Json).collect()
+    }
+}
+
+/// A request as an interrupt.
+fn interrupt(request: &ApprovalRequest) -> Value {
+    let arguments = request.schema().cloned().unwrap_or_else(|| json!({"type": "object"}));
+    let mut properties = Map::from_iter([
+        ("approved".to_owned(), json!({"type": "boolean"})),
+        ("reason".to_owned(), json!({"type": "string"})),
+    ]);
+    if request.can_modify() {
+        properties.insert("arguments".to_owned(), arguments);
+    }
+    let message =
+        request.message.clone().unwrap_or_else(|| format!("`{}` needs an approval", request.call.name));
+    json!({
+        "id": request.id,
+        "reason": "tool_call",
+        "toolCallId": request.call.id,
+        "message": message,
+        "responseSchema": {"type": "object", "properties": properties, "required": ["approved"]},
+    })
+}

@@ -1,0 +1,296 @@
+//! The stream of UI messages of the AI SDK.
+
+use http::{HeaderValue, Response, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Input};
+
+use super::happening::{Before, Call, CallEnd, End, Happening, Reader};
+use super::{Encoder, Frame, Made, Order, accept, key_of, stream};
+use crate::http::operation::{Asked, InApp, InSession, Json};
+use crate::http::problem::Problem;
+use crate::http::rows::exit;
+
+pub(super) const CHAT: &str =
+    "Sends the last message of an AI SDK chat to an app, and streams the parts of the answer.";
+pub(super) const RESUME: &str =
+    "Streams the run of an AI SDK chat from its beginning, if one is running: 204 if not.";
+
+/// What the transport of a chat sends.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UiChat {
+    /// The id of the chat: that of the session.
+    id: String,
+    /// The conversation, of which only the last message is read.
+    messages: Vec<UiMessage>,
+    #[serde(default)]
+    trigger: Option<String>,
+}
+
+/// A message of a chat.
+#[derive(Deserialize, JsonSchema)]
+struct UiMessage {
+    id: String,
+    role: String,
+    #[serde(default)]
+    parts: Vec<Value>,
+}
+
+impl UiMessage {
+    fn said(&self) -> Result<Input, Problem> {
+        match self.parts.iter().find(|part| part["type"] != "text") {
+            None => Ok(Input::new()
+                .say(self.parts.iter().filter_map(|part| part["text"].as_str()).collect::<String>())),
+            Some(_) => Err(Problem::invalid("messages", "only parts of type `text` are read")),
+        }
+    }
+
+    /// The decisions about these requests.
+    fn decisions(&self, pending: &[ApprovalRequest]) -> Vec<(String, Decision)> {
+        let answered = |part: &Value| {
+            let approval = &part["approval"];
+            let id = approval["id"].as_str().filter(|id| pending.iter().any(|request| request.id == *id))?;
+            let decision = match approval["approved"].as_bool()? {
+                true => Decision::Approve,
+                false => Decision::reject(approval["reason"].as_str().unwrap_or_default()),
+            };
+            Some((id.to_owned(), decision))
+        };
+        self.parts.iter().filter_map(answered).collect()
+    }
+}
+
+pub(super) async fn chat(asked: Asked<InApp, (), Json<UiChat>>) -> Result<Made, Problem> {
+    let (runner, Json(chat)) = (asked.target.0.runner(), asked.body);
+    if chat.trigger.as_deref() == Some("regenerate-message") {
+        return Err(Problem::invalid(
+            "trigger",
+            "history is not replaced; fork the session before the message, and send it",
+        ));
+    }
+    let last = chat.messages.last().ok_or_else(|| Problem::invalid("messages", "expected at least one"))?;
+    let session = runner.session(asked.principal.user().as_str(), chat.id.as_str()).await?;
+    let (order, message) = if last.role == "user" {
+        (Order::Send(Box::new(last.said()?), Some(key_of(&["ai", &chat.id, &last.id]))), None)
+    } else {
+        let decisions = last.decisions(&session.pending().await?);
+        if decisions.is_empty() {
+            return Err(Problem::invalid(
+                "messages",
+                "the last one is not of the user, and decides nothing that waits",
+            ));
+        }
+        let ids: Vec<&str> = decisions.iter().map(|(id, _)| id.as_str()).collect();
+        let key = key_of(&[&["ai", chat.id.as_str()], ids.as_slice()].concat());
+        (Order::Decide(decisions, key), Some(last.id.clone()))
+    };
+    let reader = accept(&asked.shared, &asked.principal, runner, session, order).await?;
+    let response = stream(&asked.shared, &asked.principal, reader, Parts::new(message))?;
+    Ok(Made(marked(response)))
+}
+
+pub(super) async fn resume(asked: Asked<InSession>) -> Result<Made, Problem> {
+    let session = asked.target.session.clone();
+    let Some(invocation) = session.running() else {
+        let mut response = Response::new(axum::body::Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        return Ok(Made(response));
+    };
+    let before = Before::read(&session).await?;
+    let reader = Reader::new(asked.target.runner(), session, invocation, before);
+    Ok(Made(marked(stream(&asked.shared, &asked.principal, reader, Parts::new(None))?)))
+}
+
+/// With the header by which clients know the protocol.
+fn marked<T>(mut response: Response<T>) -> Response<T> {
+    response.headers_mut().insert("x-vercel-ai-ui-message-stream", HeaderValue::from_static("v1"));
+    response
+}
+
+/// A part that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Nothing,
+    Reasoning,
+    Text,
+}
+
+/// Makes parts.
+pub(super) struct Parts {
+    /// The message that goes on, after a decision.
+    message: Option<String>,
+    open: Open,
+    texts: u64,
+    is_in_step: bool,
+    /// Calls of an earlier stream, which a client that comes new does not know.
+    earlier: Vec<Call>,
+    told: Vec<String>,
+    goes_on: bool,
+}
+
+impl Parts {
+    pub(super) fn new(message: Option<String>) -> Self {
+        let goes_on = message.is_some();
+        Parts {
+            message,
+            open: Open::Nothing,
+            texts: 0,
+            is_in_step: false,
+            earlier: Vec::new(),
+            told: Vec::new(),
+            goes_on,
+        }
+    }
+
+    fn id(&self) -> String {
+        format!("p{}", self.texts)
+    }
+
+    fn close(&mut self) -> Vec<Value> {
+        let id = self.id();
+        match std::mem::replace(&mut self.open, Open::Nothing) {
+            Open::Nothing => Vec::new(),
+            Open::Text => vec![json!({"type": "text-end", "id": id})],
+            Open::Reasoning => vec![json!({"type": "reasoning-end", "id": id})],
+        }
+    }
+
+    fn close_step(&mut self) -> Vec<Value> {
+        let mut parts = self.close();
+        if std::mem::take(&mut self.is_in_step) {
+            parts.push(json!({"type": "finish-step"}));
+        }
+        parts
+    }
+
+    fn step(&mut self) -> Vec<Value> {
+        let mut parts = self.close_step();
+        self.is_in_step = true;
+        parts.push(json!({"type": "start-step"}));
+        parts
+    }
+
+    fn delta(&mut self, kind: Open, delta: &str) -> Vec<Value> {
+        let name = if kind == Open::Text { "text" } else { "reasoning" };
+        let mut parts = Vec::new();
+        if self.open != kind {
+            parts = self.close();
+            self.texts += 1;
+            self.open = kind;
+            parts.push(json!({"type": format!("{name}-start"), "id": self.id()}));
+        }
+        parts.push(json!({"type": format!("{name}-delta"), "id": self.id(), "delta": delta}));
+        parts
+    }
+
+    fn call(&mut self, call: &Call) -> Vec<Value> {
+        let mut parts = self.close();
+        self.told.push(call.id.clone());
+        parts.push(json!({
+            "type": "tool-input-available",
+            "toolCallId": call.id,
+            "toolName": call.name,
+            "input": call.arguments,
+            "dynamic": true,
+        }));
+        parts
+    }
+
+    /// A call that the client may not know.
+    fn known(&mut self, call: &Call) -> Vec<Value> {
+        let is_known = self.told.contains(&call.id) || (self.goes_on && self.earlier.contains(call));
+        if is_known { Vec::new() } else { self.call(call) }
+    }
+
+    fn outcome(&mut self, end: &CallEnd) -> Vec<Value> {
+        let found = self.earlier.iter().find(|call| call.id == end.id).cloned();
+        let call = found.unwrap_or_else(|| Call {
+            id: end.id.clone(),
+            name: end.name.clone(),
+            arguments: json!({}),
+        });
+        let mut parts = self.known(&call);
+        parts.extend(self.close());
+        parts.push(if end.is_rejected {
+            json!({"type": "tool-output-denied", "toolCallId": end.id})
+        } else if end.is_error {
+            json!({"type": "tool-output-error", "toolCallId": end.id, "errorText": end.text, "dynamic": true})
+        } else {
+            json!({"type": "tool-output-available", "toolCallId": end.id, "output": end.value, "dynamic": true})
+        });
+        parts
+    }
+
+    fn end(&mut self, end: &End, version: u64) -> Vec<Value> {
+        let mut parts = self.close();
+        let mut metadata = json!({"version": version});
+        match end {
+            End::Failed(problem) => {
+                parts.extend(self.close_step());
+                parts.push(json!({"type": "error", "errorText": problem.detail()}));
+                return parts;
+            }
+            End::Waiting(requests) => {
+                for request in requests {
+                    parts.extend(self.known(&Call::from(&request.call)));
+                    let ids = (&request.id, &request.call.id);
+                    parts.push(
+                        json!({"type": "tool-approval-request", "approvalId": ids.0, "toolCallId": ids.1}),
+                    );
+                }
+            }
+            End::Finished(reason) => metadata["exit"] = exit(reason),
+            End::Suspended => {}
+        }
+        parts.extend(self.close_step());
+        let reason = match end {
+            End::Waiting(_) => "tool-calls",
+            End::Finished(Exit::Length | Exit::MaxTokens) => "length",
+            End::Finished(Exit::ContentFilter | Exit::Refusal) => "content-filter",
+            End::Finished(Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::End) => "stop",
+            _ => "other",
+        };
+        parts.push(json!({"type": "finish", "finishReason": reason, "messageMetadata": metadata}));
+        parts
+    }
+}
+
+impl Encoder for Parts {
+    fn push(&mut self, happening: &Happening) -> Vec<Frame> {
+        let parts = match happening {
+            Happening::Began { invocation, open, .. } => {
+                self.earlier.clone_from(open);
+                let message = self.message.take().unwrap_or_else(|| invocation.clone());
+                vec![json!({"type": "start", "messageId": message})]
+            }
+            Happening::Step(_) => self.step(),
+            Happening::Reasoning(delta) => self.delta(Open::Reasoning, delta),
+            Happening::Text(delta) => self.delta(Open::Text, delta),
+            Happening::Restarted => {
+                let mut parts = self.close();
+                parts.push(json!({"type": "data-void", "data": {"part": self.id()}}));
+                parts
+            }
+            Happening::Call(call) => self.call(call),
+            Happening::Outcome(end) => self.outcome(end),
+            Happening::Progress { call, report } => {
+                let data = json!({"toolCallId": call, "report": report});
+                vec![json!({"type": "data-progress", "data": data, "transient": true})]
+            }
+            Happening::State { after, .. } => {
+                vec![json!({"type": "data-state", "id": "state", "data": after})]
+            }
+            Happening::Committed { version } => {
+                vec![json!({"type": "message-metadata", "messageMetadata": {"version": version}})]
+            }
+            Happening::Ended { end, version, .. } => self.end(end, *version),
+        };
+        let mut frames: Vec<Frame> = parts.into_iter().map(Frame::Json).collect();
+        if matches!(happening, Happening::Ended { .. }) {
+            frames.push(Frame::Done);
+        }
+        frames
+    }
+}

@@ -1,0 +1,245 @@
+//! What commits are about: names for the calls and branches that they mention by their places.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use stepfold_agent_loop::state_core::chat::{ToolCall, ToolContent, ToolResult};
+use stepfold_agent_loop::tools::{CallFailure, CallStatus};
+use stepfold_agent_loop::{
+    AnsweredItem, Decision, Event, EventKind, FORMAT_VERSION, Fate, NodeStatus, Planned, RecordedOutcome,
+};
+use stepfold_runner::RECORD_FORMAT;
+use stepfold_session_scopes::{CommittedEvent, EventRange, Session};
+
+use super::rows::{
+    CallRow, DecidedRow, EditedRow, EventRow, ItemKind, ItemRow, OutcomeRow, OutcomeStatus, QuestionRow, json,
+};
+
+/// The number of commits before a page that are read to name what its first ones mention. A step with more of them has
+/// places in the place of names there.
+pub(super) const BEFORE: usize = 64;
+
+/// The number of bytes of a text that stands for others.
+const SHORT: usize = 200;
+
+/// Reads commits in order, each of which names what the ones before it have begun.
+#[derive(Default)]
+pub(super) struct Rows {
+    items: Items,
+    /// The run's time of the commit before.
+    elapsed_us: Option<u64>,
+}
+
+/// The items of a step: the calls of a reply, or the branches of a superstep; and of the runs inside of them.
+#[derive(Default)]
+struct Items {
+    calls: Vec<ToolCall>,
+    branches: Vec<Planned>,
+    inner: BTreeMap<usize, Items>,
+    /// What has written in this step, by place, and the keys.
+    writers: BTreeMap<usize, Vec<String>>,
+}
+
+/// The range of a page with what stands before it.
+pub(super) fn page(after: u64, limit: usize) -> EventRange {
+    let before = usize::try_from(after).unwrap_or(usize::MAX).min(BEFORE);
+    let first = after.saturating_sub(BEFORE as u64);
+    EventRange::Page { after: first, limit: before.saturating_add(limit) }
+}
+
+/// The rows of a page that was read with [`page`].
+pub(super) fn rows(session: &Session, after: u64, limit: usize) -> Vec<EventRow> {
+    let mut rows = Rows::default();
+    let all = session.events.iter().map(|event| rows.row(event, session.visible.contains(event.version)));
+    all.filter(|row| row.version > after).take(limit).collect()
+}
+
+/// The event of a run that a commit is. A newer worker's record is not read; what stands beside it is told anyway.
+pub(super) fn event_of(committed: &CommittedEvent) -> Option<Event> {
+    let record = committed.event.record.as_ref()?;
+    let is_known = record.format == RECORD_FORMAT && record.version <= FORMAT_VERSION;
+    let event = is_known.then(|| record.read::<Event>().ok()).flatten()?;
+    // Messages and writes of the run itself stand beside its record.
+    Some(event.with_content(committed.event.messages.clone(), committed.event.actions.delta.clone()))
+}
+
+impl Rows {
+    /// The row of the next commit.
+    pub(super) fn row(&mut self, committed: &CommittedEvent, visible: bool) -> EventRow {
+        let mut row = EventRow::of(committed, visible);
+        let Some(event) = event_of(committed) else { return row };
+        let elapsed = u64::try_from(event.elapsed.as_micros()).unwrap_or(u64::MAX);
+        let begins = matches!(event.kind, EventKind::Began { .. });
+        row.latency_us = match self.elapsed_us {
+            Some(before) if !begins => elapsed.checked_sub(before),
+            _ => None,
+        };
+        self.elapsed_us = Some(elapsed);
+        (row.step, row.elapsed_us) = (Some(event.step), Some(elapsed));
+        self.items.describe(&event, &mut row);
+        if matches!(event.kind, EventKind::Answered(_)) {
+            self.items.name_writers(&mut row);
+        }
+        row
+    }
+}
+
+impl Items {
+    /// Fills in what an event is about, and takes note of what it begins.
+    fn describe(&mut self, event: &Event, row: &mut EventRow) {
+        // Those of a run inside are its own.
+        if !row.path.is_empty() {
+            row.messages = event.messages.iter().map(|message| json(&**message)).collect();
+        }
+        match &event.kind {
+            EventKind::Inner { place, event } => {
+                row.path.push(self.item(*place));
+                event.name().clone_into(&mut row.kind);
+                self.inner.entry(*place).or_default().describe(event, row);
+            }
+            EventKind::Replied { usage, model, fates, .. } => {
+                let calls = event.messages.first().into_iter().flat_map(|reply| reply.tool_calls());
+                *self = Items { calls: calls.cloned().collect(), ..Items::default() };
+                row.calls = self.calls.iter().map(CallRow::of).collect();
+                row.asked = self.asked(fates);
+                (row.usage, row.model) = (Some((*usage).into()), model.clone());
+            }
+            EventKind::Planned { branches, exit: None, .. } => {
+                *self = Items { branches: branches.clone(), ..Items::default() };
+                row.planned = (0..branches.len()).map(|place| self.item(place)).collect();
+            }
+            EventKind::Asked { fates } => row.asked = self.asked(fates),
+            EventKind::Asks { place, requests } => {
+                let question = |message: &Option<String>| QuestionRow {
+                    call: self.call(*place),
+                    message: message.clone(),
+                };
+                row.asked = requests.iter().map(|request| question(&request.message)).collect();
+            }
+            EventKind::Started { places } | EventKind::Interrupted { places, .. } => {
+                row.started = places.iter().map(|place| self.item(*place)).collect();
+            }
+            EventKind::Answered(items) => {
+                row.outcomes = items.iter().map(|item| self.outcome(item, event)).collect();
+                let wrote = row.outcomes.iter().map(|outcome| outcome.wrote.clone());
+                self.writers.extend(items.iter().map(|item| item.place).zip(wrote));
+            }
+            EventKind::Decided { decisions, by, .. } => {
+                row.decided_by.clone_from(by);
+                row.decisions = decisions.iter().map(decided).collect();
+            }
+            EventKind::Edited { results, by, .. } => {
+                row.decided_by.clone_from(by);
+                let results = results.iter().map(|result| (result.call_id().to_owned(), said(result).0));
+                row.edited = Some(EditedRow { results: results.collect() });
+            }
+            EventKind::Summarized { summary, error, .. } => {
+                row.summary =
+                    summary.as_ref().map(|summary| summary.text().to_owned()).or_else(|| error.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Names the call or branch of each write. Those of a step are merged in the order of their places.
+    fn name_writers(&self, row: &mut EventRow) {
+        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+        for write in &mut row.writes {
+            let before = seen.entry(&write.key).or_default();
+            let places = self
+                .writers
+                .iter()
+                .flat_map(|(place, keys)| keys.iter().filter(|key| **key == write.key).map(move |_| *place));
+            write.by = places.into_iter().nth(*before).map(|place| self.item(place).into());
+            *before += 1;
+        }
+    }
+
+    /// What stands at a place.
+    fn item(&self, place: usize) -> ItemRow {
+        match (self.calls.get(place), self.branches.get(place)) {
+            (Some(call), _) => {
+                ItemRow { call_id: call.id.clone(), name: call.name.clone(), kind: ItemKind::Tool, place }
+            }
+            (None, Some(branch)) => {
+                let call_id = match branch.item {
+                    Some(_) => format!("{}#{place}", branch.node),
+                    None => branch.node.clone(),
+                };
+                ItemRow { call_id, name: branch.node.clone(), kind: ItemKind::Node, place }
+            }
+            (None, None) => {
+                ItemRow { call_id: format!("#{place}"), name: String::new(), kind: ItemKind::Tool, place }
+            }
+        }
+    }
+
+    /// The call at a place; of a branch, its node with its item.
+    fn call(&self, place: usize) -> CallRow {
+        if let Some(found) = self.calls.get(place) {
+            return CallRow::of(found);
+        }
+        let ItemRow { call_id, name, .. } = self.item(place);
+        let item = self.branches.get(place).and_then(|branch| branch.item.clone());
+        CallRow { id: call_id, name, arguments: item.unwrap_or_default() }
+    }
+
+    fn asked(&self, fates: &[(usize, Fate)]) -> Vec<QuestionRow> {
+        let asked = fates.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_)));
+        asked.map(|(place, _)| QuestionRow { call: self.call(*place), message: None }).collect()
+    }
+
+    fn outcome(&self, item: &AnsweredItem, event: &Event) -> OutcomeRow {
+        let ItemRow { call_id, name, kind, .. } = self.item(item.place);
+        let shared = item.writes.map(|(first, count)| event.delta.iter().skip(first).take(count));
+        let shared = shared.into_iter().flatten();
+        let (status, result, error, attempts, own) = match &item.outcome {
+            RecordedOutcome::Call(recorded) => {
+                let mut messages = event.messages.iter().filter_map(|message| message.tool_result());
+                let result = recorded.result.as_ref();
+                let result = result.or_else(|| messages.find(|result| result.call_id() == call_id));
+                let (result, error) = result.map_or((Value::Null, None), said);
+                (status(recorded.status), result, error, recorded.tries, &recorded.delta)
+            }
+            RecordedOutcome::Node(outcome) => {
+                let status = match outcome.status {
+                    NodeStatus::Succeeded => OutcomeStatus::Done,
+                    _ => OutcomeStatus::Failed,
+                };
+                (status, Value::Null, outcome.error.clone(), outcome.tries, &outcome.delta)
+            }
+            _ => return OutcomeRow { call_id, name, kind, ..OutcomeRow::default() },
+        };
+        let wrote: Vec<String> = shared.chain(own).map(|write| write.key().to_owned()).collect();
+        OutcomeRow { call_id, name, kind, status, result, error, attempts, wrote }
+    }
+}
+
+/// A result, and the error if it is one.
+fn said(result: &ToolResult) -> (Value, Option<String>) {
+    match result.content() {
+        ToolContent::Value(value) => (value.clone(), None),
+        ToolContent::Error(error) => (Value::Null, Some(error.clone())),
+        _ => (Value::String(result.text().into_owned()), None),
+    }
+}
+
+fn decided((request, decision): &(String, Decision)) -> DecidedRow {
+    DecidedRow { request: request.clone(), decision: json(decision) }
+}
+
+const fn status(status: CallStatus) -> OutcomeStatus {
+    match status {
+        CallStatus::Succeeded => OutcomeStatus::Done,
+        CallStatus::Failed(CallFailure::Rejected) => OutcomeStatus::Rejected,
+        CallStatus::Cancelled | CallStatus::NotStarted => OutcomeStatus::Cancelled,
+        CallStatus::Unknown => OutcomeStatus::Unknown,
+        _ => OutcomeStatus::Failed,
+    }
+}
+
+/// The beginning of a text, for a title.
+pub(super) fn short(text: &str) -> String {
+    let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= SHORT);
+    end.map_or_else(|| text.to_owned(), |end| format!("{}…", &text[..end]))
+}

@@ -1,0 +1,31 @@
+//! Chromium, driven by playwright-core, which `cargo xtask interop` installs. Its tests begin with `interop`.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+#[expect(clippy::disallowed_methods, reason = "`xtask interop` says where the peer is")]
+fn variable(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(name)
+}
+
+/// Runs a script of `tests/it/browser` in node, with this configuration as its argument. It finds playwright-core and Chromium
+/// in its environment, and prints JSON. `None` without a browser.
+pub(crate) async fn play(script: &str, configuration: &Value) -> Option<Value> {
+    let playwright = variable("STEPFOLD_INTEROP_PLAYWRIGHT")?;
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/browser").join(script);
+    let chromium = on_path("chromium").expect("`chromium` is on the path wherever the peer is installed");
+    let mut command = Command::new("node");
+    command.arg(script).arg(configuration.to_string());
+    command.env("STEPFOLD_INTEROP_PLAYWRIGHT", playwright).env("CHROMIUM", chromium).kill_on_drop(true);
+    let output = command.output().await.expect("node starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    Some(serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}")))
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = variable("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}

@@ -1,0 +1,191 @@
+//! The live streams of several sessions, and that of all.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use serde_json::{Value, json};
+use stepfold_server::http::Limits;
+
+use super::live::waiting_site;
+use super::site::{Live, Site, Told};
+
+const TALK: &str =
+    "assistant: one\nassistant: two\nassistant: three\nassistant: four\nassistant: five\nassistant: six\n";
+
+async fn site(sessions: usize) -> Site {
+    let site = Site::new(TALK).await;
+    for number in 1..=sessions {
+        assert_eq!(site.post("ada", "/sessions", json!({"id": format!("s{number}")})).await.status, 201);
+    }
+    site
+}
+
+async fn run(site: &Site, session: &str) {
+    let run = site.post("ada", &format!("/sessions/{session}/run"), json!({"text": "go"})).await;
+    assert_eq!(run.status, 200, "{}", run.text);
+}
+
+/// The versions of the commits of each session, in the order in which they were told.
+fn versions(all: &[Told]) -> BTreeMap<String, Vec<u64>> {
+    let mut versions = BTreeMap::<_, Vec<u64>>::new();
+    for told in all.iter().filter(|told| told.event == "committed") {
+        assert_eq!(told.data["app"], "clerk");
+        let session = told.data["session"].as_str().unwrap().to_owned();
+        versions.entry(session).or_default().push(told.version().unwrap());
+    }
+    versions
+}
+
+const BOTH: &str = "/live?sessions=clerk/s1,clerk/s2";
+
+#[tokio::test]
+async fn several_sessions_share_a_stream() {
+    let site = site(3).await;
+    let mut live = site.live_from("ada", BOTH, None).await;
+    for _ in 0..2 {
+        assert_eq!(live.next().await.unwrap().event, "hello");
+    }
+    for session in ["s3", "s1", "s2"] {
+        run(&site, session).await;
+    }
+    let mut told = live.until("ended").await;
+    told.extend(live.until("ended").await);
+    let expected = BTreeMap::from([("s1".to_owned(), vec![1, 2]), ("s2".to_owned(), vec![1, 2])]);
+    assert_eq!(versions(&told), expected);
+}
+
+/// Unfinished text comes with its session.
+#[tokio::test]
+async fn unfinished_text_names_its_session() {
+    let (site, gate) = waiting_site(Limits::default()).await;
+    assert_eq!(site.post("ada", "/sessions", json!({"id": "s2"})).await.status, 201);
+    let mut live = site.live_from("ada", BOTH, None).await;
+    site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    let mut told = live.until("tool_started").await;
+    // Who connects again goes on where it was, in both.
+    let last = told.iter().rev().find_map(|told| told.id.clone());
+    let mut again = site.live_from("ada", BOTH, last.as_deref()).await;
+    gate.add_permits(1);
+    for live in [&mut live, &mut again] {
+        told.extend(live.until("ended").await);
+        let text = told.iter().rev().find(|told| told.event == "text").unwrap();
+        assert_eq!((&text.data["session"], &text.data["delta"]), (&json!("s1"), &json!("done")));
+        assert!(told.iter().all(|told| told.event != "reset"), "{told:?}");
+    }
+}
+
+/// Cut after each number of events, and continued at one of two processes: each commit of each session once, in order.
+#[tokio::test]
+async fn a_stream_of_several_is_exact_wherever_it_is_cut() {
+    let site = site(2).await;
+    for session in ["s1", "s2", "s1", "s2", "s1"] {
+        run(&site, session).await;
+    }
+    let other = site.again("").await;
+    let expected =
+        BTreeMap::from([("s1".to_owned(), (1..=6).collect()), ("s2".to_owned(), (1..=4).collect())]);
+    for cut_after in 3..12 {
+        let (mut last, mut told): (Option<String>, Vec<Told>) = (None, Vec::new());
+        let mut place = 0;
+        while told.iter().filter(|told| told.event == "committed").count() < 10 {
+            let site = [&site, &other][place % 2];
+            place += 1;
+            let path = if last.is_some() { BOTH.to_owned() } else { format!("{BOTH}&after=0,0") };
+            let mut live = site.live_from("ada", &path, last.as_deref()).await;
+            for _ in 0..cut_after {
+                let next = live.next().await.unwrap();
+                last = next.id.clone().or(last);
+                told.push(next);
+                if told.iter().filter(|told| told.event == "committed").count() == 10 {
+                    break;
+                }
+            }
+        }
+        assert_eq!(versions(&told), expected, "cut after {cut_after}");
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_session_leaves_the_others() {
+    let site = site(2).await;
+    let mut live = site.live_from("ada", BOTH, None).await;
+    assert_eq!(site.ask("root", Method::DELETE, "/sessions/s1", &[], "").await.status, 204);
+    let gone = live.until("gone").await.pop().unwrap();
+    assert_eq!((&gone.data["session"], &gone.data["reason"]), (&json!("s1"), &json!("deleted")));
+    run(&site, "s2").await;
+    assert_eq!(versions(&live.until("ended").await)["s2"], [1, 2]);
+}
+
+#[tokio::test]
+async fn what_is_asked_for_is_bounded_and_checked() {
+    let site = site(1).await;
+    let bearer = site.bearer("ada");
+    let many = vec!["clerk/s1"; 33].join(",");
+    for (query, last, status) in [
+        (many.as_str(), "", 429),
+        ("clerk/s9", "", 404),
+        ("nobody/s1", "", 404),
+        ("s1", "", 400),
+        ("clerk/s1&after=1,2", "", 400),
+        ("clerk/s1", "1.a.1~1.b.1", 400),
+        ("clerk/s1", "x", 400),
+    ] {
+        let mut headers = vec![("authorization", bearer.as_str())];
+        headers.extend(Some(("last-event-id", last)).filter(|(_, last)| !last.is_empty()));
+        let reply = site.raw(Method::GET, &format!("/api/v1/live?sessions={query}"), &headers, "").await;
+        assert_eq!(reply.status, status, "{query}: {}", reply.text);
+    }
+    // Bob has no such session.
+    let bearer = site.bearer("bob");
+    let headers = [("authorization", bearer.as_str())];
+    let reply = site.raw(Method::GET, "/api/v1/live?sessions=clerk/s1", &headers, "").await;
+    assert_eq!(reply.problem(), (404, "unknown_session".to_owned()));
+}
+
+/// Reads until a session has this status.
+async fn until(live: &mut Live, id: &str, status: &str) -> Value {
+    loop {
+        let told = live.until("session").await.pop().unwrap();
+        if told.data["id"] == id && told.data["status"] == status {
+            assert_eq!(told.data["app"], "clerk");
+            return told.data;
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_sessions_of_a_principal_are_told_of() {
+    let (site, gate) = waiting_site(Limits::default()).await;
+    let mut live = site.live_from("ada", "/live", None).await;
+    let mut of_bob = site.live_from("bob", "/live", None).await;
+    assert_eq!(live.next().await.unwrap().event, "hello");
+    // What is there already.
+    assert_eq!(until(&mut live, "s1", "idle").await["version"], 0);
+    site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    until(&mut live, "s1", "running").await;
+    gate.add_permits(1);
+    let newest = until(&mut live, "s1", "idle").await;
+    assert_eq!(newest["version"], site.get("ada", "/sessions/s1").await.json()["version"]);
+    assert_eq!(site.post("ada", "/sessions", json!({"id": "s2"})).await.status, 201);
+    until(&mut live, "s2", "idle").await;
+    assert_eq!(site.ask("root", Method::DELETE, "/sessions/s2", &[], "").await.status, 204);
+    until(&mut live, "s2", "deleted").await;
+    // Bob is told of his own.
+    assert_eq!(site.post("bob", "/sessions", json!({"id": "b1"})).await.status, 201);
+    let first = of_bob.until("session").await.pop().unwrap();
+    assert_eq!(first.data["id"], "b1");
+}
+
+#[tokio::test]
+async fn a_session_that_waits_or_failed_says_so() {
+    let site = Site::new("assistant: > c1 pay()\n").await;
+    let mut live = site.live_from("ada", "/live", None).await;
+    assert_eq!(site.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
+    run(&site, "s1").await;
+    until(&mut live, "s1", "waiting").await;
+    let request =
+        site.get("ada", "/sessions/s1").await.json()["pending"][0]["id"].as_str().unwrap().to_owned();
+    site.post("ada", "/sessions/s1/decisions", json!({"decisions": {request: "approve"}})).await;
+    // The script has no more replies.
+    until(&mut live, "s1", "failed").await;
+}
