@@ -13,17 +13,24 @@ const made = execFileSync(stepfold, ['--json', 'token', '--user', 'local', '--ro
 const { token, line } = JSON.parse(made);
 writeFileSync('tokens', `${line}\n`);
 
-const freePort = () => new Promise((resolve) => {
-    const server = net.createServer().listen(0, '127.0.0.1', () => {
-        const { port } = server.address();
-        server.close(() => resolve(port));
-    });
-});
+// Below the ports that the system gives to clients: the server takes it again after a kill, and no connection of
+// another program may have it then.
+const freePort = async () => {
+    for (let port = 20_000 + (process.pid % 9_000); ; port += 1) {
+        const probe = net.createServer();
+        const isFree = new Promise((resolve) => { probe.once('listening', () => resolve(true)).once('error', () => resolve(false)); });
+        probe.listen(port, '127.0.0.1');
+        if (await isFree) return new Promise((resolve) => { probe.close(() => resolve(port)); });
+    }
+};
 
 // Starts the server, and waits until it has said where it is.
-const serve = (port) => new Promise((resolve) => {
+const serve = (port) => new Promise((resolve, reject) => {
     const options = ['serve', '--demo', '--store', 'demo.db', '--tokens', 'tokens', '--bind', `127.0.0.1:${port}`];
     const server = spawn(stepfold, ['--json', ...options], { stdio: ['ignore', 'pipe', 'inherit'] });
+    // A server that outlives this program would hold the pipe that the test reads.
+    process.once('exit', () => server.kill('SIGKILL'));
+    server.once('exit', (code) => reject(new Error(`the server ended: exit code ${code}`)));
     server.stdout.once('data', () => resolve(server));
 });
 
