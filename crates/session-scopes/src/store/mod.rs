@@ -29,12 +29,12 @@ pub(crate) use self::notices::Subscribers;
 #[cfg(feature = "postgres")]
 pub(crate) use self::notices::digest;
 pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
-pub(crate) use self::requests::page_of;
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, ForkSession,
     GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt,
     RewindSession, ScopeKey, SessionPage, WriteScope,
 };
+pub(crate) use self::requests::{Kept, page_of};
 pub use self::verify::{FaultKind, FaultPlace, MAX_FAULTS, StoreFault, Verified, VerifySessions};
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
