@@ -18,7 +18,8 @@ use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{Cursor, EventRange, ListSessions, Session, SessionStore as _};
 
 pub(in crate::http) use self::card::mount_cards;
-use self::task::{State, TaskId, tasks};
+pub(super) use self::task::TaskId;
+use self::task::{State, tasks};
 pub(super) use self::updates::Updates;
 use super::happening::Reader;
 use super::{Frame, Made, Order, accept, event_stream, stream};
