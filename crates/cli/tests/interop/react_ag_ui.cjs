@@ -52,6 +52,7 @@ server.listen(0, '127.0.0.1', async () => {
     await say('and once more');
     await tab.getByRole('button', { name: 'Reject' }).click({ timeout: 20000 });
     await told('As you wish.');
+    seen.rejected = (await tab.locator('.call').allInnerTexts()).at(-1);
     seen.interrupts = await tab.locator('.interrupt').count();
     await say('show me');
     await told('Look here.');

@@ -1,17 +1,17 @@
 //! What happens in a run, in order, as the encoders of all protocols are told it.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::Value;
 use stepfold_agent_loop::tools::{CallFailure, CallOutcome, CallStatus};
-use stepfold_agent_loop::{ApprovalRequest, Event, EventKind, Exit, Outcome, Pause, RunEvent};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Event, EventKind, Exit, Outcome, Pause, RunEvent};
 use stepfold_runner::{Invocation, Runner, RunnerError, Seen, SessionHandle, failure};
 use stepfold_session_scopes::{
     CommittedEvent, EventRange, GetSession, Session, SessionError, SessionKey, SessionStore as _, Timestamp,
 };
-use stepfold_state_core::chat::{Content, Message, Role, ToolCall, ToolContent, Usage};
+use stepfold_state_core::chat::{Content, Message, Role, ToolCall, ToolContent, ToolResult, Usage};
 use tokio::sync::oneshot;
 
 use crate::http::problem::Problem;
@@ -98,7 +98,12 @@ pub(super) struct CallEnd {
 
 impl From<&CallOutcome> for CallEnd {
     fn from(outcome: &CallOutcome) -> Self {
-        let result = &outcome.result;
+        CallEnd::of(&outcome.result, outcome.status == CallStatus::Failed(CallFailure::Rejected))
+    }
+}
+
+impl CallEnd {
+    fn of(result: &ToolResult, is_rejected: bool) -> Self {
         let value = match result.content() {
             ToolContent::Value(value) => value.clone(),
             ToolContent::Error(text) => Value::String(text.clone()),
@@ -111,7 +116,7 @@ impl From<&CallOutcome> for CallEnd {
             text: result.text().into_owned(),
             value,
             is_error: result.is_error(),
-            is_rejected: outcome.status == CallStatus::Failed(CallFailure::Rejected),
+            is_rejected,
         }
     }
 }
@@ -157,6 +162,10 @@ pub(super) struct Reader {
     newest: u64,
     /// Whether only commits of the invocation itself are told: others may be of runs before this one.
     only_own: bool,
+    /// The calls of the newest reply whose outcomes were told.
+    answered: HashSet<String>,
+    /// Those that were rejected.
+    rejected: HashSet<String>,
     state: Option<Value>,
     has_seen: bool,
     is_over: bool,
@@ -181,6 +190,8 @@ pub(super) struct Before {
     state: Value,
     /// The calls of the reply with which the run goes on.
     open: Vec<Call>,
+    /// Those of them whose outcome was told before.
+    answered: HashSet<String>,
     /// The invocation that began the run, if it has begun.
     run: Option<String>,
 }
@@ -191,8 +202,20 @@ impl Before {
         let stored = session.read(EventRange::None).await?;
         let unfinished = session.unfinished().await?;
         let reply = unfinished.as_ref().and_then(|run| run.reply());
-        let open = reply.map(|reply| reply.tool_calls().map(Call::from).collect()).unwrap_or_default();
-        Ok(Before { version: stored.version, at: stored.updated, state: stored.to_json(), open, run: None })
+        let open: Vec<Call> =
+            reply.map(|reply| reply.tool_calls().map(Call::from).collect()).unwrap_or_default();
+        let answered = match open.is_empty() {
+            true => HashSet::new(),
+            false => answered(&session.read(EventRange::Last(RECENT)).await?, stored.version),
+        };
+        Ok(Before {
+            version: stored.version,
+            at: stored.updated,
+            state: stored.to_json(),
+            open,
+            answered,
+            run: None,
+        })
     }
 
     /// The session before the first commit of an invocation; as it is, if there is none yet.
@@ -205,12 +228,20 @@ impl Before {
         // What retention has deleted is not told.
         let Ok(stored) = runner.store().get(get).await else { return Before::read(session).await };
         let open = open_calls(&recent, first.version);
+        let answered = answered(&recent, first.version - 1);
         let begins = |commit: &&CommittedEvent| {
             commit.version <= first.version && commit.event.kind.as_str() == "began"
         };
         let run = recent.visible_events().filter(begins).last();
         let run = run.map(|commit| commit.event.invocation.to_string());
-        Ok(Before { version: first.version - 1, at: stored.updated, state: stored.to_json(), open, run })
+        Ok(Before {
+            version: first.version - 1,
+            at: stored.updated,
+            state: stored.to_json(),
+            open,
+            answered,
+            run,
+        })
     }
 }
 
@@ -220,6 +251,33 @@ fn open_calls(recent: &Session, version: u64) -> Vec<Call> {
     let messages = before.iter().rev().flat_map(|commit| commit.event.messages.iter().rev());
     let reply = messages.into_iter().find(|message| message.role() == Role::Assistant);
     reply.map(|reply| reply.tool_calls().map(Call::from).collect()).unwrap_or_default()
+}
+
+/// The ids of the calls of the newest reply up to a version whose outcomes are known.
+fn answered(recent: &Session, version: u64) -> HashSet<String> {
+    let mut answered = HashSet::new();
+    for commit in recent.visible_events().filter(|commit| commit.version <= version) {
+        let Some(event) = event_of(commit) else { continue };
+        if let EventKind::Replied { .. } = event.kind {
+            answered.clear();
+        }
+        answered.extend(ends_of(&event).into_iter().map(|end| end.id));
+    }
+    answered
+}
+
+/// The outcomes that an event has.
+fn ends_of(event: &Event) -> Vec<CallEnd> {
+    event.outcomes().iter().filter_map(|item| Some(item.outcome.call()?.into())).collect()
+}
+
+/// Whether an event rejects a call. The id of a request begins with that of its call.
+fn rejects(event: &Event, call: &str) -> bool {
+    let EventKind::Decided { decisions, .. } = &event.kind else { return false };
+    let is_rejection = |(id, decision): &(String, Decision)| {
+        matches!(decision, Decision::Reject { .. }) && id.split('#').next() == Some(call)
+    };
+    decisions.iter().any(is_rejection)
 }
 
 impl Reader {
@@ -256,7 +314,7 @@ impl Reader {
     }
 
     fn from(runner: &Runner, session: SessionHandle, id: String, source: Source, before: Before) -> Self {
-        let Before { version, at, state, open, run } = before;
+        let Before { version, at, state, open, answered, run } = before;
         let run = run.unwrap_or_else(|| id.clone());
         let began = Happening::Began { invocation: id.clone(), at, state: state.clone(), open };
         Reader {
@@ -271,6 +329,8 @@ impl Reader {
             version,
             newest: version,
             only_own: false,
+            answered,
+            rejected: HashSet::new(),
             state: Some(state),
             has_seen: false,
             is_over: false,
@@ -424,9 +484,7 @@ impl Reader {
             if let EventKind::Replied { .. } = &event.kind {
                 self.replied(&event);
             }
-            let ends = event.outcomes();
-            self.queue
-                .extend(ends.iter().filter_map(|item| Some(Happening::Outcome(item.outcome.call()?.into()))));
+            self.tell_outcomes(&event);
         }
         if !commit.event.actions.delta.is_empty() {
             self.tell_state(commit.version).await;
@@ -434,11 +492,32 @@ impl Reader {
         self.queue.push_back(Happening::Committed(commit));
     }
 
+    /// Tells the outcomes of calls: those of the event; and those that only the messages which end the step have, as that of a
+    /// call which was rejected.
+    fn tell_outcomes(&mut self, event: &Event) {
+        let mut ends = ends_of(event);
+        let results = event.messages.iter().filter_map(|message| message.tool_result());
+        for result in results.filter(|result| !self.answered.contains(result.call_id())) {
+            let id = result.call_id();
+            if !ends.iter().any(|end| end.id == id) {
+                ends.push(CallEnd::of(result, self.rejected.contains(id) || rejects(event, id)));
+            }
+        }
+        if let EventKind::Decided { decisions, .. } = &event.kind {
+            let calls = decisions.iter().filter_map(|(id, _)| id.split('#').next());
+            self.rejected.extend(calls.filter(|call| rejects(event, call)).map(str::to_owned));
+        }
+        self.answered.extend(ends.iter().map(|end| end.id.clone()));
+        self.queue.extend(ends.into_iter().map(Happening::Outcome));
+    }
+
     /// Tells what a reply has that was not streamed.
     fn replied(&mut self, event: &Event) {
         let Some(message) = event.messages.iter().find(|message| message.role() == Role::Assistant) else {
             return;
         };
+        self.answered.clear();
+        self.rejected.clear();
         if event.step != self.step {
             self.asks(event.step);
         }

@@ -6,13 +6,60 @@ use expect_test::{ExpectFile, expect_file};
 use serde_json::json;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, ApprovalRequest, Exit};
-use stepfold_session_scopes::{Author, CommittedEvent, Event, EventId, InvocationId, Timestamp};
-use stepfold_state_core::chat::{Message, Part, ToolCall, ToolResult, Usage};
+use stepfold_session_scopes::{Author, CommittedEvent, Event, EventId, InvocationId, MemoryStore, Timestamp};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, Message, Part, ReplyStream, ToolCall, ToolResult, Usage,
+};
 use stepfold_state_core::state::{Delta, Schema};
 use stepfold_tools::{Approval, Tool, ToolError};
 
 use super::happening::{Call, CallEnd, End};
 use super::*;
+
+/// A model with more to say than is kept for readers.
+struct Talker;
+
+impl ChatModel for Talker {
+    fn id(&self) -> &'static str {
+        "talker"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        let words = (0..WORDS).map(|number| Chunk::Text(format!("{number} ")));
+        ReplyStream::from_chunks(words.chain([Chunk::Finished(FinishReason::Stop)]))
+    }
+}
+
+const WORDS: usize = 10_000;
+
+/// A reader that does not read while the run goes on has each commit once, and the whole text.
+#[tokio::test]
+async fn a_slow_reader_has_it_all() {
+    let runner = Runner::builder(Agent::builder(Talker).build().unwrap(), MemoryStore::new()).build();
+    for read in [0, 1, 3, 100] {
+        let session = runner.session("ada", format!("s{read}")).await.unwrap();
+        let before = Before::read(&session).await.unwrap();
+        let invocation = session.send("go").await.unwrap();
+        let mut happenings = Reader::new(&runner, session, invocation.clone(), before).into_stream().boxed();
+        let mut told: Vec<Happening> = happenings.by_ref().take(read).collect().await;
+        invocation.outcome().await.unwrap();
+        told.extend(happenings.collect::<Vec<_>>().await);
+        let (mut text, mut versions) = (String::new(), Vec::new());
+        for happening in &told {
+            match happening {
+                Happening::Restarted => text.clear(),
+                Happening::Text(delta) => text.push_str(delta),
+                Happening::Committed(commit) => versions.push(commit.version),
+                _ => {}
+            }
+        }
+        let whole: String = (0..WORDS).map(|number| format!("{number} ")).collect();
+        assert!(text == whole, "{} of {} bytes, after {read}", text.len(), whole.len());
+        assert_eq!(versions, [1, 2], "after {read}");
+        assert!(told.len() < WORDS, "some was missed");
+        assert!(matches!(told.last(), Some(Happening::Ended { end: End::Finished(Exit::Text), .. })));
+    }
+}
 
 /// A commit: a second after the one before.
 fn commit(version: u64, messages: Vec<Message>, delta: Delta) -> Happening {

@@ -99,7 +99,7 @@ impl From<RunnerError> for Refused {
 
 /// A call of a method, in JSON-RPC.
 #[derive(Deserialize, JsonSchema)]
-struct Request {
+struct RpcCall {
     #[serde(default)]
     id: Value,
     method: String,
@@ -108,11 +108,11 @@ struct Request {
 }
 
 /// The body of a call. What is none is refused in the form of the protocol.
-pub(super) struct Rpc(Option<Request>);
+pub(super) struct Rpc(Option<RpcCall>);
 
 impl RequestBody for Rpc {
     fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
-        Some(generator.subschema_for::<Request>())
+        Some(generator.subschema_for::<RpcCall>())
     }
 
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
@@ -142,7 +142,7 @@ pub(super) async fn call(mut call: Call) -> Result<Made, Problem> {
     }
 }
 
-async fn method(call: &Call, app: &App, asked: Request) -> Result<Response<Body>, Refused> {
+async fn method(call: &Call, app: &App, asked: RpcCall) -> Result<Response<Body>, Refused> {
     let params = &asked.params;
     let result = match &*asked.method {
         "SendMessage" => send(call, app, params).await?,

@@ -217,14 +217,14 @@ fn shown(user: &str, stored: &Session, title: Option<&Value>) -> Value {
 
 /// A new session of an ADK client.
 #[derive(Deserialize, JsonSchema)]
-struct NewSession {
+struct AdkSession {
     #[serde(default, alias = "session_id")]
     #[serde(rename = "sessionId")]
     session_id: Option<String>,
     state: Option<Map<String, Value>>,
 }
 
-async fn create(asked: Asked<InUser, (), Json<NewSession>>) -> Result<Found<Value>, Problem> {
+async fn create(asked: Asked<InUser, (), Json<AdkSession>>) -> Result<Found<Value>, Problem> {
     let (InUser { app, user, session }, Json(new)) = (asked.target, asked.body);
     let mut values = new.state.unwrap_or_default();
     let title = values.remove(METADATA);
@@ -260,13 +260,13 @@ async fn with_events(target: &InUserSession) -> Result<Value, Problem> {
 
 /// New values of a session, of an ADK client.
 #[derive(Deserialize, JsonSchema)]
-struct NewValues {
+struct AdkValues {
     #[serde(alias = "stateDelta")]
     state_delta: Map<String, Value>,
 }
 
-async fn update(asked: Asked<InUserSession, (), Json<NewValues>>) -> Result<Found<Value>, Problem> {
-    let Json(NewValues { state_delta: mut values }) = asked.body;
+async fn update(asked: Asked<InUserSession, (), Json<AdkValues>>) -> Result<Found<Value>, Problem> {
+    let Json(AdkValues { state_delta: mut values }) = asked.body;
     values.remove(METADATA);
     check_shared(&asked.principal, &values)?;
     if !values.is_empty() {
@@ -285,13 +285,13 @@ async fn delete(asked: Asked<InUserSession>) -> Result<Found<Value>, Problem> {
 /// A message of an ADK client, or answers to confirmations.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct NewRun {
+struct AdkRun {
     #[serde(alias = "app_name")]
     app_name: String,
     #[serde(alias = "session_id")]
     session_id: String,
     #[serde(alias = "new_message")]
-    new_message: Option<NewMessage>,
+    new_message: Option<AdkMessage>,
     /// Whether unfinished text is told.
     #[serde(default)]
     streaming: bool,
@@ -301,23 +301,23 @@ struct NewRun {
 
 /// A message of an ADK client.
 #[derive(Deserialize, JsonSchema)]
-struct NewMessage {
+struct AdkMessage {
     #[serde(default)]
-    parts: Vec<NewPart>,
+    parts: Vec<AdkPart>,
 }
 
 /// A part of a message of an ADK client.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct NewPart {
+struct AdkPart {
     text: Option<String>,
     #[serde(alias = "function_response")]
-    function_response: Option<FunctionResponse>,
+    function_response: Option<AdkAnswer>,
 }
 
 /// The answer to a confirmation.
 #[derive(Deserialize, JsonSchema)]
-struct FunctionResponse {
+struct AdkAnswer {
     #[serde(default)]
     id: String,
     name: String,
@@ -325,7 +325,7 @@ struct FunctionResponse {
     response: Value,
 }
 
-async fn run(asked: Asked<Whole, (), Json<NewRun>>) -> Result<Made, Problem> {
+async fn run(asked: Asked<Whole, (), Json<AdkRun>>) -> Result<Made, Problem> {
     let (reader, mut encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
     let (mut happenings, mut events) = (reader.into_stream().boxed(), Vec::new());
     while let Some(happening) = happenings.next().await {
@@ -337,7 +337,7 @@ async fn run(asked: Asked<Whole, (), Json<NewRun>>) -> Result<Made, Problem> {
     Ok(Made(json_response(StatusCode::OK, &events)))
 }
 
-async fn run_sse(asked: Asked<Whole, (), Json<NewRun>>) -> Result<Made, Problem> {
+async fn run_sse(asked: Asked<Whole, (), Json<AdkRun>>) -> Result<Made, Problem> {
     let (reader, encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
     let response: Response<Body> = stream(&asked.shared, &asked.principal, reader, encoder)?;
     Ok(Made(response))
@@ -347,7 +347,7 @@ async fn run_sse(asked: Asked<Whole, (), Json<NewRun>>) -> Result<Made, Problem>
 async fn begin(
     shared: &Arc<Shared>,
     principal: &Principal,
-    new: NewRun,
+    new: AdkRun,
 ) -> Result<(Reader, Events), Problem> {
     let app = shared.apps.get(&new.app_name).ok_or_else(|| Problem::unknown_app(&new.app_name))?;
     let session = find_session(app, principal, &new.session_id).await?;
@@ -365,7 +365,7 @@ async fn begin(
 /// The input of a message: its text, and the values that the client writes with it.
 fn input(
     principal: &Principal,
-    parts: &[NewPart],
+    parts: &[AdkPart],
     values: Option<Map<String, Value>>,
 ) -> Result<Input, Problem> {
     let mut values = values.unwrap_or_default();
@@ -384,7 +384,7 @@ fn input(
 
 async fn decisions(
     session: &SessionHandle,
-    answers: Vec<FunctionResponse>,
+    answers: Vec<AdkAnswer>,
 ) -> Result<Vec<(String, Decision)>, Problem> {
     let pending = session.pending().await?;
     let mut decisions = Vec::new();
