@@ -9,6 +9,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
+use self::GoesOn::{ByRecovery, OnRequest};
 use crate::room::Room;
 use crate::serve_kill::{SESSION, Site};
 
@@ -22,7 +23,7 @@ command = { argv = ["sh", "-c", "echo marked >> effects; echo marked"] }
 [tools.hold]
 description = "Holds the run."
 effect = "idempotent"
-command = { argv = ["sh", "-c", "read line < gate; echo held"] }
+command = { argv = ["sh", "-c", "read line < $(cat phase); echo held"] }
 "#;
 
 const SCRIPT: &str = "assistant: > c1 mark()\nassistant: > c2 hold()\nassistant: All is done.\n";
@@ -66,45 +67,64 @@ fn until(stream: &mut TcpStream, text: &str) -> String {
         if told.contains(text) {
             return told;
         }
+        assert!(!told.starts_with("HTTP/1.0 204"), "nothing runs");
         let count = stream.read(&mut chunk).unwrap();
         assert!(count > 0, "no `{text}` in {told}");
         bytes.extend_from_slice(&chunk[..count]);
     }
 }
 
-/// Waits until the tool holds the run.
-fn held(site: &Site) -> File {
+/// A gate, at which the tool of the next process holds the run.
+fn gate(site: &Site, name: &str) {
+    assert!(Command::new("mkfifo").arg(site.room.path(name)).status().unwrap().success());
+    site.room.write("phase", name);
+}
+
+/// Waits until the tool holds the run there.
+fn held(site: &Site, name: &str) -> File {
     // It opens when the tool does.
-    OpenOptions::new().write(true).open(site.room.path("gate")).unwrap()
+    OpenOptions::new().write(true).open(site.room.path(name)).unwrap()
+}
+
+/// How the next process comes to go on.
+enum GoesOn {
+    /// By itself, when the claim of the killed one has expired.
+    ByRecovery,
+    /// A request of a person, at once.
+    OnRequest,
 }
 
 /// Kills the server while the stream of `sent` goes on and has told `seen`. The run is held again in the next process, when
 /// clients connect again with `again`, whose streams have told their texts before it is let go. All of them see the end.
-fn check(sent: &Request, seen: &str, again: &[(&Request, &str)]) {
+fn check(sent: &Request, seen: &str, goes_on: GoesOn, again: &[(&Request, &str)]) {
     let site = Site::new(Room::new(TOOLS, SCRIPT));
-    assert!(Command::new("mkfifo").arg(site.room.path("gate")).status().unwrap().success());
+    gate(&site, "first");
     let mut server = site.start();
     assert_eq!(site.ask(0, "POST /api/v1/apps/a/sessions", "", r#"{"id":"s1"}"#).unwrap().0, 201);
     let mut stream = sent.open(&site);
-    let gate = held(&site);
+    let first = held(&site, "first");
     if !seen.is_empty() {
         until(&mut stream, seen);
     }
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(!rest(stream).contains("All is done."), "it was cut in the middle");
-    drop(gate);
+    gate(&site, "second");
+    drop(first);
 
     let mut server = site.start();
-    let mut gate = held(&site);
+    if let OnRequest = goes_on {
+        assert_eq!(site.ask(0, &format!("POST {SESSION}/resume"), "", "{}").unwrap().0, 202);
+    }
+    let mut second = held(&site, "second");
     let mut streams = Vec::new();
     for (request, seen) in again {
         let mut stream = request.open(&site);
         let told = until(&mut stream, seen);
         streams.push((request.line, told, thread::spawn(move || rest(stream))));
     }
-    gate.write_all(b"go\n").unwrap();
-    drop(gate);
+    second.write_all(b"go\n").unwrap();
+    drop(second);
     for (line, told, stream) in streams {
         let told = told + &stream.join().unwrap();
         assert!(told.contains("All is done."), "{line}: {told}");
@@ -122,7 +142,7 @@ fn check(sent: &Request, seen: &str, again: &[(&Request, &str)]) {
     ];
     for request in read {
         let told = rest(request.open(&site));
-        assert_eq!(told.matches("All is done.").count() > 0, true, "{}: {told}", request.line);
+        assert!(told.contains("All is done."), "{}: {told}", request.line);
     }
     let told = rows.to_string();
     assert_eq!(told.matches("\"began\"").count(), 1, "one run: {told}");
@@ -151,7 +171,7 @@ fn openai_streaming() {
     let headers = "x-stepfold-session: s1\r\nidempotency-key: k1\r\n";
     let request = Request::new("POST /v1/chat/completions", headers, body);
     // The first chunk has no text yet. A client that sends its request again has the answer of the same run.
-    check(&request, "chat.completion.chunk", &[(&request, "HTTP/1.0 200"), (&ai_stream(), "c1")]);
+    check(&request, "chat.completion.chunk", OnRequest, &[(&request, "HTTP/1.0 200"), (&ai_stream(), "c1")]);
 }
 
 #[test]
@@ -159,19 +179,19 @@ fn agui() {
     let messages = json!([{"id": "u1", "role": "user", "content": "go"}]);
     let request =
         Request::new("POST /agui/a", "", json!({"threadId": "s1", "runId": "r1", "messages": messages}));
-    check(&request, "TOOL_CALL_RESULT", &[(&request, "RUN_STARTED"), (&ai_stream(), "c1")]);
+    check(&request, "TOOL_CALL_RESULT", OnRequest, &[(&request, "RUN_STARTED"), (&ai_stream(), "c1")]);
 }
 
 #[test]
 fn ai_sdk() {
-    check(&ai(), "tool-output-available", &[(&ai_stream(), "c1"), (&ai(), "\"start\"")]);
+    check(&ai(), "tool-output-available", OnRequest, &[(&ai_stream(), "c1"), (&ai(), "\"start\"")]);
 }
 
 #[test]
 fn adk_run_sse() {
     let message = json!({"role": "user", "parts": [{"text": "go"}]});
     let body = json!({"appName": "a", "userId": "user", "sessionId": "s1", "newMessage": message});
-    check(&Request::new("POST /run_sse", "", body), "functionResponse", &[(&ai_stream(), "c1")]);
+    check(&Request::new("POST /run_sse", "", body), "functionResponse", ByRecovery, &[(&ai_stream(), "c1")]);
 }
 
 #[test]
@@ -186,7 +206,7 @@ fn a2a_streaming() {
     let subscribe =
         Request::new("POST /a2a/a", "a2a-version: 1.0\r\n", rpc("SubscribeToTask", json!({"id": "m1@s1"})));
     let again = [(&subscribe, "TASK_STATE_WORKING"), (&sent, "TASK_STATE_WORKING")];
-    check(&sent, "TASK_STATE_WORKING", &again);
+    check(&sent, "TASK_STATE_WORKING", OnRequest, &again);
 }
 
 #[test]
@@ -201,5 +221,10 @@ fn mcp_over_http() {
     let headers = "accept: application/json, text/event-stream\r\nmcp-protocol-version: 2026-07-28\r\n\
                    mcp-method: tools/call\r\nmcp-name: a\r\n";
     let params = json!({"name": "a", "arguments": arguments, "_meta": meta});
-    check(&Request::new("POST /mcp", headers, rpc("tools/call", params)), "", &[(&ai_stream(), "c1")]);
+    check(
+        &Request::new("POST /mcp", headers, rpc("tools/call", params)),
+        "",
+        OnRequest,
+        &[(&ai_stream(), "c1")],
+    );
 }

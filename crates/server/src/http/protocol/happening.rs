@@ -218,29 +218,30 @@ impl Before {
         })
     }
 
-    /// The session before the first commit of an invocation; as it is, if there is none yet.
+    /// The session before the last message or decision of the run that goes on: where its newest stream began, in whatever
+    /// process. As it is, if the message of this invocation waits until then.
     async fn of(runner: &Runner, session: &SessionHandle, invocation: &str) -> Result<Self, RunnerError> {
+        let waits = session.inbox().await?.iter().any(|message| message.id.as_str() == invocation);
         let recent = session.read(EventRange::Last(RECENT)).await?;
-        let own = |commit: &&CommittedEvent| commit.event.invocation.as_str() == invocation;
-        let Some(first) = recent.visible_events().find(own) else { return Before::read(session).await };
+        let last_of = |kinds: &[&str]| {
+            let is_one = |commit: &&CommittedEvent| kinds.contains(&commit.event.kind.as_str());
+            recent.visible_events().filter(is_one).last()
+        };
+        let Some(first) = last_of(&["began", "decided"]).filter(|_| !waits) else {
+            return Before::read(session).await;
+        };
+        let version = first.version - 1;
         let mut get = GetSession::new(session.key().clone()).events(EventRange::None);
-        get.version = Some(first.version - 1);
+        get.version = Some(version);
         // What retention has deleted is not told.
         let Ok(stored) = runner.store().get(get).await else { return Before::read(session).await };
-        let open = open_calls(&recent, first.version);
-        let answered = answered(&recent, first.version - 1);
-        let begins = |commit: &&CommittedEvent| {
-            commit.version <= first.version && commit.event.kind.as_str() == "began"
-        };
-        let run = recent.visible_events().filter(begins).last();
-        let run = run.map(|commit| commit.event.invocation.to_string());
         Ok(Before {
-            version: first.version - 1,
+            version,
             at: stored.updated,
             state: stored.to_json(),
-            open,
-            answered,
-            run,
+            open: open_calls(&recent, first.version),
+            answered: answered(&recent, version),
+            run: last_of(&["began"]).map(|commit| commit.event.invocation.to_string()),
         })
     }
 }

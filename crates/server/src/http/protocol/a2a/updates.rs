@@ -21,6 +21,8 @@ pub(in super::super) struct Updates {
     before: Vec<Value>,
     /// The number of replies that are whole.
     replies: usize,
+    /// The last of them from before.
+    last: Option<String>,
     /// Whether text of the next one was told.
     has_part: bool,
     /// The time of the newest commit.
@@ -29,11 +31,21 @@ pub(in super::super) struct Updates {
 
 impl Updates {
     pub(in super::super) fn new(id: Value, task: TaskId) -> Self {
-        Updates { id, task, before: Vec::new(), replies: 0, has_part: false, at: Timestamp::default() }
+        Updates {
+            id,
+            task,
+            before: Vec::new(),
+            replies: 0,
+            last: None,
+            has_part: false,
+            at: Timestamp::default(),
+        }
     }
 
     /// With the replies that the task has before the first happening.
     pub(super) fn after(mut self, artifacts: Vec<Value>) -> Self {
+        let last = artifacts.last().and_then(|last| last.pointer("/parts/0/text")?.as_str());
+        self.last = last.map(str::to_owned);
         (self.replies, self.before) = (artifacts.len(), artifacts);
         self
     }
@@ -103,8 +115,10 @@ impl Encoder for Updates {
                 let replies = commit.event.messages.iter().filter_map(|message| task::reply(message));
                 replies.map(|text| self.reply(&text)).collect()
             }
+            // It may be in the task already.
+            Happening::Repeated(text) if self.last.as_ref() != Some(text) => vec![self.reply(text)],
             Happening::Ended { end, .. } => vec![self.end(end)],
-            // Tools, state and steps are not told. What is repeated is in the task.
+            // Tools, state and steps are not told.
             _ => Vec::new(),
         };
         results.iter().map(|result| Frame::Json(response(&self.id, result))).collect()
