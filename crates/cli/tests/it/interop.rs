@@ -309,7 +309,7 @@ fn the_page_of_assistant_ui() {
         "asked": [r#"pay {"euro":5} open"#],
         "paid": [r#"pay {"euro":5} {"euro":5}"#],
         "state": r#"{"paid":5}"#,
-        "rejected": r#"pay {"euro":6} "#,
+        "rejected": r#"pay {"euro":6} "tool 'pay' not run: the call was rejected: too dear""#,
         "interrupts": 0,
         "images": 0,
         "texts": ["pay the bill", "It is paid.", "and once more", "As you wish.", "show me", "Look here. !["],

@@ -20,7 +20,8 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
 use http::{Method, Response, StatusCode};
-use schemars::{Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use stepfold_agent_loop::{Decision, Input};
@@ -101,6 +102,10 @@ impl Frame {
         }
     }
 }
+
+/// A query of which nothing is read: clients of others send what they like.
+#[derive(Deserialize, JsonSchema)]
+struct AnyQuery {}
 
 /// A response that a protocol has made itself.
 struct Made(Response<Body>);

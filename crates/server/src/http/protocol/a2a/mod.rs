@@ -22,7 +22,7 @@ pub(super) use self::task::TaskId;
 use self::task::{State, tasks};
 pub(super) use self::updates::Updates;
 use super::happening::Reader;
-use super::{Frame, Made, Order, accept, event_stream, stream};
+use super::{AnyQuery, Frame, Made, Order, accept, event_stream, stream};
 use crate::http::auth::Role;
 use crate::http::operation::{Asked, InApp, RequestBody, json_response};
 use crate::http::problem::Problem;
@@ -120,7 +120,7 @@ impl RequestBody for Rpc {
     }
 }
 
-type Call = Asked<InApp, (), Rpc>;
+type Call = Asked<InApp, AnyQuery, Rpc>;
 
 pub(super) async fn call(mut call: Call) -> Result<Made, Problem> {
     let app = Arc::clone(&call.target.0);

@@ -28,7 +28,7 @@ pub(in crate::http) use self::bundle::{BASE, Bundle};
 pub(super) use self::events::Events;
 use self::events::{CONFIRMATION, METADATA, Written};
 use super::happening::{End, Happening, Reader};
-use super::{Encoder as _, Frame, Made, Order, accept, stream};
+use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, stream};
 use crate::http::auth::{Principal, Role};
 use crate::http::operation::{
     Asked, Found, InApp, InSession, Json, Operation, Target, Whole, find_session, json_response,
@@ -164,21 +164,21 @@ impl Target for InUserSession {
     }
 }
 
-async fn list_apps(asked: Asked<Whole>) -> Result<Found<Vec<String>>, Problem> {
+async fn list_apps(asked: Asked<Whole, AnyQuery>) -> Result<Found<Vec<String>>, Problem> {
     Ok(Found(asked.shared.apps.keys().cloned().collect()))
 }
 
-async fn version(_: Asked<Whole>) -> Result<Found<Value>, Problem> {
+async fn version(_: Asked<Whole, AnyQuery>) -> Result<Found<Value>, Problem> {
     let language = env!("CARGO_PKG_RUST_VERSION");
     Ok(Found(json!({"version": VERSION, "language": "rust", "language_version": language})))
 }
 
 /// The page asks its user to send data to its makers, unless that is off.
-async fn telemetry(_: Asked<Whole>) -> Result<Found<Value>, Problem> {
+async fn telemetry(_: Asked<Whole, AnyQuery>) -> Result<Found<Value>, Problem> {
     Ok(Found(json!({"telemetry": false})))
 }
 
-async fn list(asked: Asked<InUser>) -> Result<Found<Vec<Value>>, Problem> {
+async fn list(asked: Asked<InUser, AnyQuery>) -> Result<Found<Vec<Value>>, Problem> {
     let InUser { app, user, .. } = &asked.target;
     let request = ListSessions::new(app.name(), asked.principal.user().as_str())?.limit(LISTED);
     let page = app.runner().store().list(request).await?;
@@ -224,7 +224,7 @@ struct AdkSession {
     state: Option<Map<String, Value>>,
 }
 
-async fn create(asked: Asked<InUser, (), Json<AdkSession>>) -> Result<Found<Value>, Problem> {
+async fn create(asked: Asked<InUser, AnyQuery, Json<AdkSession>>) -> Result<Found<Value>, Problem> {
     let (InUser { app, user, session }, Json(new)) = (asked.target, asked.body);
     let mut values = new.state.unwrap_or_default();
     let title = values.remove(METADATA);
@@ -235,7 +235,7 @@ async fn create(asked: Asked<InUser, (), Json<AdkSession>>) -> Result<Found<Valu
     Ok(Found(shown(&user, &stored, title.as_ref())))
 }
 
-async fn read(asked: Asked<InUserSession>) -> Result<Found<Value>, Problem> {
+async fn read(asked: Asked<InUserSession, AnyQuery>) -> Result<Found<Value>, Problem> {
     with_events(&asked.target).await.map(Found)
 }
 
@@ -265,7 +265,7 @@ struct AdkValues {
     state_delta: Map<String, Value>,
 }
 
-async fn update(asked: Asked<InUserSession, (), Json<AdkValues>>) -> Result<Found<Value>, Problem> {
+async fn update(asked: Asked<InUserSession, AnyQuery, Json<AdkValues>>) -> Result<Found<Value>, Problem> {
     let Json(AdkValues { state_delta: mut values }) = asked.body;
     values.remove(METADATA);
     check_shared(&asked.principal, &values)?;
@@ -277,7 +277,7 @@ async fn update(asked: Asked<InUserSession, (), Json<AdkValues>>) -> Result<Foun
     with_events(&asked.target).await.map(Found)
 }
 
-async fn delete(asked: Asked<InUserSession>) -> Result<Found<Value>, Problem> {
+async fn delete(asked: Asked<InUserSession, AnyQuery>) -> Result<Found<Value>, Problem> {
     asked.target.within.session.delete(false).await?;
     Ok(Found(Value::Null))
 }
@@ -325,7 +325,7 @@ struct AdkAnswer {
     response: Value,
 }
 
-async fn run(asked: Asked<Whole, (), Json<AdkRun>>) -> Result<Made, Problem> {
+async fn run(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Problem> {
     let (reader, mut encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
     let (mut happenings, mut events) = (reader.into_stream().boxed(), Vec::new());
     while let Some(happening) = happenings.next().await {
@@ -337,7 +337,7 @@ async fn run(asked: Asked<Whole, (), Json<AdkRun>>) -> Result<Made, Problem> {
     Ok(Made(json_response(StatusCode::OK, &events)))
 }
 
-async fn run_sse(asked: Asked<Whole, (), Json<AdkRun>>) -> Result<Made, Problem> {
+async fn run_sse(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Problem> {
     let (reader, encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
     let response: Response<Body> = stream(&asked.shared, &asked.principal, reader, encoder)?;
     Ok(Made(response))
