@@ -107,7 +107,7 @@ struct RpcCall {
     params: Value,
 }
 
-/// The body of a call. What is none is refused in the form of the protocol.
+/// The body of a call. An invalid one is refused in the form of the protocol.
 pub(super) struct Rpc(Option<RpcCall>);
 
 impl RequestBody for Rpc {
