@@ -24,6 +24,7 @@ mod logins;
 mod mcp;
 mod migrations;
 mod outcomes;
+mod protocol_kill;
 mod room;
 mod serve;
 mod serve_kill;
