@@ -296,7 +296,7 @@ mod tests {
     fn the_stored_file_is_the_golden_one_and_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = CredentialFile::in_folder(folder.path(), "https://mcp.example.com/v1");
-        assert_eq!(file.path().file_name().unwrap(), "mcp-example-com-88b4a7be47b9ea98.json");
+        assert_eq!(file.path().file_name().unwrap(), "mcp-example-com-e60475fc8712b45f.json");
         file.save(Some(&credentials())).unwrap();
         assert_eq!(fs::read_to_string(file.path()).unwrap(), GOLDEN.trim_end());
 

@@ -225,7 +225,7 @@ statements! {
         "SELECT version, body = $5 AND at = $6 FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
     );
     FIND_EVENT = concat!(
-        "SELECT number, (SELECT version FROM stepfold_events WHERE stream = number AND id = $4) ",
+        "SELECT number, (SELECT e.version FROM stepfold_events e WHERE e.stream = number AND e.id = $4 AND e.version > oldest) ",
         "FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3"
     );
     ADD_EVENT = "INSERT INTO stepfold_events (stream, version, id, at, body, seal) VALUES ($1, $2, $3, $4, $5, $6)";

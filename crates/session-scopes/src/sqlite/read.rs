@@ -30,7 +30,8 @@ pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, Sess
 
 pub(super) fn find_event(desk: &mut Desk, request: &FindEvent) -> Result<Option<u64>, SessionError> {
     let opened = Opened::read(&desk.connection, &request.key, Some(&request.id))?;
-    Ok(opened.event.map(version_of))
+    // A fork may still have what retention took here.
+    Ok(opened.event.map(version_of).filter(|version| *version > opened.row.oldest))
 }
 
 /// A session, as much of it as is asked for.
