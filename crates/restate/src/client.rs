@@ -142,7 +142,7 @@ impl RemoteSession {
     }
 
     /// Sends decisions, and returns when the server has stored them; workers take them whatever happens to the sender, and
-    /// also if none is alive now. Decisions that do not fit are refused there, which nobody hears.
+    /// also if none is alive now. Decisions that do not fit are refused there, which the sender does not hear.
     ///
     /// # Errors
     /// When the request fails.

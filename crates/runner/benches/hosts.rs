@@ -133,6 +133,7 @@ impl Place {
             let get = GetSession::new(key(number)).events(EventRange::None).without_state();
             match self.store.get(get).await.expect("the store works").version >= version {
                 true => number += 1,
+                // tidy: allow sleep, because other processes are asked, and do not tell by themselves
                 false => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         }
@@ -332,6 +333,7 @@ async fn takeover(kind: &str, place: &Place) {
             if read.events.last().is_some_and(|last| last.event.metadata.contains_key("exit")) {
                 break;
             }
+            // tidy: allow sleep, because this is what is measured, or other processes are asked
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let took = began.elapsed();
@@ -380,8 +382,10 @@ async fn idle(kind: &str, place: &Place) {
             session.run("go on").await.expect("it runs");
         }
         // What the worker has heard of commits is done with.
+        // tidy: allow sleep, because this is what is measured, or other processes are asked
         tokio::time::sleep(Duration::from_secs(3)).await;
         let before = worker.cpu();
+        // tidy: allow sleep, because this is what is measured, or other processes are asked
         tokio::time::sleep(Duration::from_secs(seconds as u64)).await;
         let used = worker.cpu() - before;
         println!(
