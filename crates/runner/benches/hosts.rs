@@ -67,10 +67,10 @@ impl ChatModel for Model {
 }
 
 fn agent(waits: bool) -> Agent {
-    let nothing = async move || {
+    let nothing = move || async move {
         if waits {
             println!("called");
-            return std::future::pending().await;
+            std::future::pending::<()>().await;
         }
         Ok::<_, ToolError>("")
     };
@@ -117,7 +117,11 @@ impl Place {
     async fn hand_in(&self, sessions: usize, message: &str) {
         for number in 0..sessions {
             let key = key(number);
-            runner(&self.store, false).build().session(&*key.user, &*key.id).await.expect("the store works");
+            runner(&self.store, false)
+                .build()
+                .session(key.user.as_str(), key.id.as_str())
+                .await
+                .expect("the store works");
             let body = Input::from("go on").to_json().expect("a text can wait");
             let named = IdempotencyKey::new(message).expect("a valid key");
             let at = Timestamp::from_micros(0);
@@ -264,7 +268,8 @@ async fn cost(kind: &str, place: &Place) {
         let mut handles = Vec::new();
         for number in 0..sessions {
             let key = key(number);
-            handles.push(messages.session(&*key.user, &*key.id).await.expect("the store works"));
+            handles
+                .push(messages.session(key.user.as_str(), key.id.as_str()).await.expect("the store works"));
         }
         let before = own_cpu();
         for handle in &handles {
@@ -315,7 +320,7 @@ async fn rate(kind: &str, place: &Place) {
 async fn takeover(kind: &str, place: &Place) {
     for (number, signal) in ["-KILL", "-STOP", "-KILL", "-STOP", "-KILL", "-STOP"].into_iter().enumerate() {
         let key = key(number);
-        let session = runner(&place.store, false).build().session(&*key.user, &*key.id).await;
+        let session = runner(&place.store, false).build().session(key.user.as_str(), key.id.as_str()).await;
         let body = Input::from("go on").to_json().expect("a text can wait");
         let named = IdempotencyKey::new("m1").expect("a valid key");
         let entry =
@@ -347,7 +352,7 @@ async fn keys(kind: &str, place: &Place) {
     let turns = setting("TURNS", 2_000);
     let key = key(0);
     let writer = runner(&place.store, false).build();
-    let session = writer.session(&*key.user, &*key.id).await.expect("the store works");
+    let session = writer.session(key.user.as_str(), key.id.as_str()).await.expect("the store works");
     let mut measured = Vec::new();
     for turn in 1..=turns {
         session.run_as(format!("k{turn}"), "go on").await.expect("it runs");
@@ -356,7 +361,8 @@ async fn keys(kind: &str, place: &Place) {
             for number in 0..40 {
                 // A process that knows nothing of the session, and the key of an old turn.
                 let reader = runner(&place.store, false).build();
-                let session = reader.session(&*key.user, &*key.id).await.expect("the store works");
+                let session =
+                    reader.session(key.user.as_str(), key.id.as_str()).await.expect("the store works");
                 let before = own_cpu();
                 let report = session.run_as(format!("k{}", 1 + number % 10), "go on").await.expect("it was");
                 times.push(own_cpu() - before);
@@ -378,7 +384,7 @@ async fn idle(kind: &str, place: &Place) {
     for sessions in [0, sessions] {
         for number in 0..sessions {
             let key = key(number);
-            let session = writer.session(&*key.user, &*key.id).await.expect("the store works");
+            let session = writer.session(key.user.as_str(), key.id.as_str()).await.expect("the store works");
             session.run("go on").await.expect("it runs");
         }
         // What the worker has heard of commits is done with.
