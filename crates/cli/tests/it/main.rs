@@ -22,6 +22,7 @@ mod inbox;
 mod interop;
 mod logins;
 mod mcp;
+mod mcp_http;
 mod migrations;
 mod outcomes;
 mod protocol_kill;

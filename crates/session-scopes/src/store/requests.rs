@@ -258,6 +258,23 @@ impl GetSession {
 /// The number of removed keys that a shared scope remembers, for reading changes.
 pub const REMEMBERED_REMOVALS: usize = 1_000;
 
+/// An event to be found by its id.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FindEvent {
+    /// In which session.
+    pub key: SessionKey,
+    /// The id.
+    pub id: EventId,
+}
+
+impl FindEvent {
+    /// The event with this id.
+    pub const fn new(key: SessionKey, id: EventId) -> Self {
+        FindEvent { key, id }
+    }
+}
+
 /// The events of a session that are read. Other events cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
