@@ -79,7 +79,20 @@ impl SessionHandle {
         Ok(step.filter(|step| step.reply.is_some() || step.run.asks_model()))
     }
 
-    async fn at(&self, version: Option<u64>) -> Result<Session, RunnerError> {
+    /// The last run of the session as it was at a version, restored from its record; `None` if there was none.
+    ///
+    /// # Errors
+    /// As [`model_step`](SessionHandle::model_step).
+    pub async fn run_at(&self, version: u64) -> Result<Option<Run>, RunnerError> {
+        let session = self.at(Some(version)).await?;
+        let mut history = History::default();
+        history.extend(&session)?;
+        let state = history.state(&session, &self.inner().schema)?;
+        history.last_run(&self.inner().agent, state, self.key())
+    }
+
+    /// The session as it was at a version, with what counts of its events.
+    pub(crate) async fn at(&self, version: Option<u64>) -> Result<Session, RunnerError> {
         let mut get = GetSession::new(self.key().clone()).visible();
         get.version = version;
         self.inner().store.get(get).await.map_err(|error| self.failed(error))

@@ -67,6 +67,7 @@ mod protocol;
 mod protocols;
 mod routes;
 mod rows;
+mod scripted;
 mod serve;
 mod server;
 mod steps;

@@ -133,7 +133,7 @@ async fn act(
     body: Body,
 ) -> Result<Response<Body>, Problem> {
     let names = names(&mut parts).await?;
-    let body = read_body(&shared, body).await?;
+    let body = read_body(&shared, body, shared.limits.body).await?;
     let call = Call { shared, principal, headers: parts.headers, names, body };
     let stopped =
         |_| Problem::unavailable("the request was stopped: its handler panicked or the server stops");

@@ -164,7 +164,7 @@ pub(super) struct SessionRow {
 }
 
 /// The origin of a fork.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(super) struct ParentRow {
     pub(super) id: String,
     pub(super) version: u64,

@@ -319,17 +319,8 @@ pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Crea
     let (InSession { app, session }, Json(fork)) = (asked.target, asked.body);
     check_shared(&asked.principal, &fork.set)?;
     let id = fork.id.unwrap_or_else(|| RandomIds.next());
-    let forked = session.fork(id.as_str(), fork.at).await?;
     let edit = edited(Edit::new().by(asked.principal.name()), fork.set, fork.results);
-    if !edit.is_empty()
-        && let Err(error) = forked.edit(edit).await
-    {
-        // A fork without its changes is not what was asked for.
-        if let Err(error) = forked.delete(false).await {
-            tracing::warn!(session = %forked.key(), %error, "a fork that could not be edited is left");
-        }
-        return Err(error.into());
-    }
+    let forked = session.fork_with(id.as_str(), fork.at, edit).await?;
     let value = SessionRow::of(&forked.read(EventRange::None).await?);
     Ok(Created::session(&app, &id, value))
 }

@@ -7,10 +7,12 @@ mod login;
 mod model;
 mod runs;
 mod sessions;
+mod transfer;
 
 use http::Method;
 
 pub(super) use self::sessions::check_shared;
+pub(super) use self::transfer::own_and_shared;
 use super::auth::Role;
 use super::operation::Operation;
 
@@ -45,6 +47,8 @@ pub(super) fn operations() -> Vec<Operation> {
         GET "/apps/{app}/sessions/{session}/compare", Read, "compare", history::compare, "Compares a session with another one, such as a fork.";
         GET "/apps/{app}/sessions/{session}/model", Read, "read_model_step", model::shown, "Reads what the model was shown at a step.";
         GET "/apps/{app}/sessions/{session}/usage", Read, "read_usage", model::usage, "Reads the tokens of a session and their cost.";
+        GET "/apps/{app}/sessions/{session}/export", Read, "export", transfer::export, "Exports a session: whole as JSON, or as a scripted test.";
+        POST "/apps/{app}/import", Act, "import", transfer::import, "Creates a session from an export.";
         GET "/apps/{app}/sessions/{session}/labels", Read, "list_labels", branches::labels, "Lists the labels of versions.";
         PUT "/apps/{app}/sessions/{session}/labels/{label}", Act, "set_label", branches::set_label, "Labels a version.";
         DELETE "/apps/{app}/sessions/{session}/labels/{label}", Act, "remove_label", branches::remove_label, "Removes a label.";

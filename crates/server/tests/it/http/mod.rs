@@ -3,13 +3,17 @@
 mod a2a;
 mod adk;
 mod api;
+mod branches;
+mod files;
 mod limits;
 mod live;
 mod live_many;
 mod mcp;
+mod model;
 mod openapi;
 mod protocols;
 mod security;
 pub(crate) mod site;
 mod steps;
+mod transfer;
 mod two_servers;

@@ -18,7 +18,11 @@ fn routes(document: &Value) -> Vec<Route> {
     let route = |(path, method, operation): (String, String, Value)| Route {
         method: Method::from_bytes(method.to_uppercase().as_bytes()).unwrap(),
         is_of_session: path.contains("{session}"),
-        path: path.replace("{app}", "clerk").replace("{session}", "s1").replace("{message}", "m1"),
+        path: path
+            .replace("{app}", "clerk")
+            .replace("{session}", "s1")
+            .replace("{message}", "m1")
+            .replace("{label}", "l1"),
         needs: operation["x-stepfold-role"].as_str().unwrap().to_owned(),
     };
     let routes: Vec<Route> = operations(document).into_iter().map(route).collect();
