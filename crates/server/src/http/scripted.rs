@@ -183,7 +183,7 @@ async fn the_session_goes_as_it_went() -> Result<(), Box<dyn std::error::Error>>
     assert_eq!(state.messages().to_string(), CONVERSATION);
     let values: serde_json::Map<String, serde_json::Value> = serde_json::from_str({values})?;
     for (key, value) in values {{
-        assert_eq!(state.get(key.as_str()).map(|found| found.to_json()), Some(value), \"{{key}}\");
+        assert!(state.get(key.as_str()).is_some_and(|found| found == value), \"{{key}}\");
     }}
     Ok(())
 }}
@@ -218,15 +218,18 @@ async fn decided(
 }
 ";
 
-/// A raw string of Rust.
+/// A string of Rust: raw where that is needed, and no more than that.
 fn raw(text: &str) -> String {
-    let mut hashes = String::from("#");
+    if text.contains('\r') {
+        // A raw string cannot have it alone.
+        return format!("{text:?}");
+    }
+    if !text.contains(['"', '\\']) {
+        return format!("\"{text}\"");
+    }
+    let mut hashes = String::new();
     while text.contains(&format!("\"{hashes}")) {
         hashes.push('#');
     }
-    // A raw string cannot have what is no line feed alone.
-    match text.contains('\r') {
-        true => format!("{text:?}"),
-        false => format!("r{hashes}\"{text}\"{hashes}"),
-    }
+    format!("r{hashes}\"{text}\"{hashes}")
 }
