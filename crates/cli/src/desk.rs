@@ -14,6 +14,7 @@ use stepfold::session_scopes::{
     AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, MemoryStore, ReadLabels, Session,
     SessionError, SessionKey, SessionSchema, SessionStore as _, SqliteOptions, SqliteStore,
 };
+use stepfold::state_core::chat::Prices;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -55,12 +56,14 @@ pub(crate) struct Opened {
     pub(crate) speakers: Option<BTreeSet<String>>,
     /// Of a graph: its nodes and edges.
     pub(crate) shape: Option<Value>,
+    /// The prices of its models.
+    pub(crate) prices: Prices,
 }
 
 impl Opened {
     pub(crate) fn read(path: &Path, models: &Models<'_>) -> anyhow::Result<Self> {
         let file = AgentFile::read(path)??;
-        let migrations = file.migrations();
+        let (migrations, prices) = (file.migrations(), file.prices());
         let built = match file.build(models) {
             Ok(built) => built?,
             // What is wrong with the files comes before models that cannot be had.
@@ -79,7 +82,7 @@ impl Opened {
         // The runner would take another name for one that no store accepts.
         AppId::new(agent.name()).map_err(|error| Misuse(error.to_string()))?;
         let schema = session_schema(agent.schema(), migrations);
-        Ok(Opened { agent, schema, speakers, shape })
+        Ok(Opened { agent, schema, speakers, shape, prices })
     }
 }
 

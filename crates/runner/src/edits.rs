@@ -19,6 +19,7 @@ use stepfold_session_scopes::{
 use crate::decided::LOOKED_THROUGH;
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
+use crate::history::History;
 use crate::journal::pauses;
 use crate::record::{Stamp, is_unfinished, loop_event, session_event};
 use crate::slot::{Known, Left};
@@ -146,6 +147,75 @@ impl SessionHandle {
                 Err(error) if error.kind() == ErrorKind::Conflict => known.stopped = None,
                 Err(error) => return Err(self.failed(error)),
             }
+        }
+    }
+
+    /// Forks the session at a version, at the newest one if `None`, with an edit as the first event of the fork: both are
+    /// stored, or neither. What the edit may change, and how the fork goes on, is as for [`edit`](SessionHandle::edit).
+    ///
+    /// # Errors
+    /// As [`fork`](SessionHandle::fork) and [`edit`](SessionHandle::edit); there is no fork then.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Edit};
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let schema = Schema::builder().key::<u32>("stalls").build()?;
+    /// let agent = Agent::builder(model).schema(schema).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).build();
+    /// let session = runner.create("ada", "s1", json!({"stalls": 3})).await?;
+    /// let fork = session.fork_with("s2", None, Edit::new().set("stalls", json!(7))).await?;
+    /// assert_eq!(fork.state().await?.get("stalls").unwrap(), json!(7));
+    /// assert_eq!(session.state().await?.get("stalls").unwrap(), json!(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn fork_with(
+        &self,
+        id: impl Into<Arc<str>>,
+        version: Option<u64>,
+        edit: Edit,
+    ) -> Result<Self, RunnerError> {
+        if edit.is_empty() {
+            return self.fork(id, version).await;
+        }
+        let session = self.at(version).await?;
+        let (at, made) = (session.version, self.make_on(session, &edit)?);
+        let owner = self.inner().claims.worker.clone();
+        let claim = made.leaves_work().then_some(AppendClaim::Take {
+            owner,
+            duration: Duration::ZERO,
+            take_over: TakeOver::Never,
+        });
+        let fork = self.forked(id.into(), Some(at), Some((made.event, claim))).await?;
+        let read = fork.read(EventRange::None).await?;
+        if read.version == at {
+            // A store of one's own that does not know of first events.
+            fork.delete(false).await?;
+            return Err(self.failed(SessionError::Unsupported { what: "forks with a first event" }));
+        }
+        Ok(fork)
+    }
+
+    /// The event of an edit on the session as it was at a version.
+    fn make_on(&self, session: Session, edit: &Edit) -> Result<Made, RunnerError> {
+        let newest = session.events.last().filter(|newest| newest.version == session.version);
+        let version = session.version;
+        if !newest.is_some_and(|newest| is_unfinished(&newest.event)) {
+            return self.make_between_runs(edit, version);
+        }
+        let mut history = History::default();
+        history.extend(&session)?;
+        match self.turn().last_run(&Known::default(), &(Arc::new(history), session), false)? {
+            Some(stopped) => self.make_in_run(edit, stopped, version),
+            None => Err(self.refused(EditError::Ending)),
         }
     }
 

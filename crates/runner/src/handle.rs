@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use stepfold_agent_loop::{Agent, ApprovalRequest, Edit, Input, Run};
 use stepfold_session_scopes::{
-    AppendClaim, Author, DeleteSession, Deleted, DequeueInput, EventId, EventRange, ForkSession, GetSession,
-    InboxKind, InvocationId, ReadInbox, RewindSession, Session, SessionError, SessionId, SessionKey,
-    SessionStore, TakeOver,
+    AppendClaim, Author, DeleteSession, Deleted, DequeueInput, Event, EventId, EventRange, ForkSession,
+    GetSession, InboxKind, InvocationId, ReadInbox, RewindSession, Session, SessionError, SessionId,
+    SessionKey, SessionStore, TakeOver,
 };
 use stepfold_state_core::state::State;
 
@@ -514,11 +514,25 @@ impl SessionHandle {
     /// When the id is in use, the version does not exist, or the store fails.
     #[doc(alias("branch", "time_travel"))]
     pub async fn fork(&self, id: impl Into<Arc<str>>, version: Option<u64>) -> Result<Self, RunnerError> {
+        self.forked(id.into(), version, None).await
+    }
+
+    /// A fork, perhaps with a first event of its own.
+    pub(crate) async fn forked(
+        &self,
+        id: Arc<str>,
+        version: Option<u64>,
+        first: Option<(Event, Option<AppendClaim>)>,
+    ) -> Result<Self, RunnerError> {
+        let inner = self.inner();
         let id = SessionId::new(id).map_err(|error| self.failed(error))?;
-        let mut request = ForkSession::new(self.slot.key.clone(), self.runner.0.clock.now()).with_id(id);
+        let mut request = ForkSession::new(self.slot.key.clone(), inner.clock.now()).with_id(id);
         request.version = version;
-        let forked = self.runner.0.store.fork(request).await.map_err(|error| self.failed(error))?;
-        self.inner().changes.tell(&forked.key, forked.version, false);
+        if let Some((event, claim)) = first {
+            request = request.with_event(event, &inner.schema, claim);
+        }
+        let forked = inner.store.fork(request).await.map_err(|error| self.failed(error))?;
+        inner.changes.tell(&forked.key, forked.version, false);
         let fork = self.runner.handle(forked.key);
         // The fork is there, whatever becomes of this: its next run or message notes the deadline as well.
         if let Err(error) = fork.note_deadline().await {

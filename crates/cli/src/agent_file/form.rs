@@ -11,6 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use stepfold::state_core::chat::Price;
 use stepfold::tools::Effect;
 
 /// An agent for `stepfold run` and `stepfold chat`.
@@ -59,6 +60,8 @@ pub(crate) struct Form {
     pub(crate) output: Option<OutputForm>,
     /// How the model samples.
     pub(crate) params: Params,
+    /// The prices of models, by name: the server tells by them what steps cost.
+    pub(crate) prices: Named<PriceForm>,
 }
 
 /// Values by name, in the order of the file.
@@ -557,6 +560,42 @@ pub(crate) struct ServerTools {
     pub(crate) dialect: String,
     /// The tool, as that API writes it.
     pub(crate) tool: BTreeMap<String, Value>,
+}
+
+/// The prices of a model, in US dollars for a million tokens.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PriceForm {
+    /// The price of input.
+    pub(crate) input: f64,
+    /// The price of output, reasoning included.
+    pub(crate) output: f64,
+    /// The price of input read from the provider's cache; that of other input by default.
+    pub(crate) cached_input: Option<f64>,
+    /// The price of input written to the cache; that of other input by default.
+    pub(crate) cache_write: Option<f64>,
+}
+
+impl PriceForm {
+    /// The fields that are no price.
+    pub(crate) fn faults(self) -> impl Iterator<Item = &'static str> {
+        let fields = [
+            ("input", Some(self.input)),
+            ("output", Some(self.output)),
+            ("cached_input", self.cached_input),
+            ("cache_write", self.cache_write),
+        ];
+        let is_price = |price: f64| price.is_finite() && price >= 0.0;
+        fields.into_iter().filter(move |(_, price)| !price.is_none_or(is_price)).map(|(name, _)| name)
+    }
+}
+
+impl From<PriceForm> for Price {
+    fn from(form: PriceForm) -> Self {
+        let mut price = Price::new(form.input, form.output);
+        (price.cached_input, price.cache_write) = (form.cached_input, form.cache_write);
+        price
+    }
 }
 
 /// A time with its unit: `500ms`, `30s`, `2m`, `1h`.

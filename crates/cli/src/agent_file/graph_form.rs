@@ -8,7 +8,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::form::{CommandForm, Effects, Form, Named, StateKey, Time};
+use super::form::{CommandForm, Effects, Form, Named, PriceForm, StateKey, Time};
 
 /// A form that says one of two things, told apart by the type of its value: a fault is one of what was meant.
 macro_rules! by_type {
@@ -82,6 +82,8 @@ pub(crate) struct GraphForm {
     pub(crate) limits: GraphLimits,
     /// Ask a human about programs that must not run twice and had started before a crash; else they have failed.
     pub(crate) ask_when_uncertain: bool,
+    /// The prices of models, by name, also of its agents: the server tells by them what steps cost.
+    pub(crate) prices: Named<PriceForm>,
 }
 
 /// A node: one of `agent`, `command` and `says`, and its settings.

@@ -18,10 +18,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Map;
 use stepfold::prelude::*;
+use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
 pub(crate) use self::faults::Faults;
-use self::form::Form;
+use self::form::{Form, Named, PriceForm};
 use self::graph::Place;
 pub(crate) use self::graph::unknown_key;
 use self::graph_form::GraphForm;
@@ -51,6 +52,15 @@ struct Around {
 enum Content {
     Agent(Box<Form>),
     Graph(Box<GraphForm>),
+}
+
+impl Content {
+    fn prices(&self) -> &Named<PriceForm> {
+        match self {
+            Content::Agent(form) => &form.prices,
+            Content::Graph(form) => &form.prices,
+        }
+    }
 }
 
 /// What a file describes.
@@ -147,6 +157,12 @@ impl AgentFile {
     fn look(&mut self, models: &Models<'_>, around: &Around) -> anyhow::Result<Option<Built>> {
         let (folder, name) = (self.folder(), self.name());
         let faults = &mut self.faults;
+        let prices = self.content.as_ref().map(Content::prices);
+        for (model, price) in prices.into_iter().flat_map(Named::iter) {
+            for field in price.faults() {
+                faults.add(&["prices", model, field], "invalid price: must be zero or more");
+            }
+        }
         match &self.content {
             None => Ok(None),
             Some(Content::Agent(form)) => {
@@ -182,6 +198,13 @@ impl AgentFile {
         };
         let migrated = state.iter().filter(|(_, key)| !key.migrate.is_empty());
         migrated.map(|(name, key)| (name.to_owned(), key.migrate.clone())).collect()
+    }
+
+    /// The prices of its models.
+    pub(crate) fn prices(&self) -> Prices {
+        let prices = self.content.as_ref().map(Content::prices);
+        let prices = prices.into_iter().flat_map(Named::iter);
+        prices.fold(Prices::new(), |prices, (model, price)| prices.with(model, (*price).into()))
     }
 
     /// The folder of the file, which relative paths in it begin at.

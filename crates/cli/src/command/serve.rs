@@ -115,7 +115,7 @@ fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) 
     let mut names = BTreeSet::new();
     let mut apps = Vec::new();
     for path in agents {
-        let Opened { agent, schema, shape, .. } = Opened::read(path, &models)?;
+        let Opened { agent, schema, shape, prices, .. } = Opened::read(path, &models)?;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
             return Err(Misuse(words).into());
@@ -126,7 +126,7 @@ fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) 
             .process_worker()
             .observe(move |_| observer.clone())
             .build();
-        let app = App::from(runner);
+        let app = App::from(runner).prices(prices);
         apps.push(match shape {
             Some(shape) => app.graph(shape),
             None => app,

@@ -14,6 +14,12 @@ use super::problem::Problem;
 pub struct Limits {
     /// Bytes of the body of a request; 8 MiB. More is answered with 413.
     pub body: usize,
+    /// Files of a message; 16. More are refused with 400.
+    pub files: usize,
+    /// Bytes of a file of a message; 5 MiB. More is answered with 413.
+    pub file: usize,
+    /// Bytes of a session that is imported; 64 MiB. More is answered with 413.
+    pub import: usize,
     /// The time for the headers of a request, after which the connection is closed; 10 seconds.
     pub header_timeout: Duration,
     /// The time for the body of a request; 30 seconds. Later, it is answered with 408.
@@ -40,6 +46,9 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             body: 8 << 20,
+            files: 16,
+            file: 5 << 20,
+            import: 64 << 20,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

@@ -117,7 +117,7 @@ async fn serve(
     body: Body,
 ) -> Result<Response<Body>, Problem> {
     let app = app(shared, &mut parts).await?;
-    let body = read_body(shared, body).await?;
+    let body = read_body(shared, body, shared.limits.body).await?;
     let mut service = shared.mcp.of(&app, principal).await;
     let stream = match parts.method {
         Method::GET => {

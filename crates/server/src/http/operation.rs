@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use stepfold_runner::{Runner, SessionHandle};
 
 use super::auth::{Principal, Role};
+use super::limits::Limits;
 use super::problem::{Form, Problem};
 use super::server::{App, BASE, Shared};
 
@@ -115,6 +116,11 @@ pub(super) async fn find_session(
 pub(super) trait RequestBody: Sized + Send {
     fn schema(generator: &mut SchemaGenerator) -> Option<Schema>;
     fn read(bytes: &[u8]) -> Result<Self, Problem>;
+
+    /// The number of bytes that it has at most.
+    fn limit(limits: &Limits) -> usize {
+        limits.body
+    }
 }
 
 impl RequestBody for () {
@@ -361,7 +367,7 @@ async fn ask<T: Target, Q: DeserializeOwned, B: RequestBody>(
     let names = names(&mut parts).await?;
     let target = T::find(&shared, &principal, &names).await?;
     let query = Query::<Q>::try_from_uri(&parts.uri).map_err(|error| Problem::invalid("query", error))?;
-    let body = read_body(&shared, body).await?;
+    let body = read_body(&shared, body, B::limit(&shared.limits)).await?;
     let (query, body) = (query.0, B::read(&body)?);
     Ok(Asked { shared, principal, target, query, body, headers: parts.headers })
 }
@@ -371,13 +377,13 @@ pub(super) async fn names(parts: &mut Parts) -> Result<HashMap<String, String>, 
     names.map(|names| names.0).map_err(|error| Problem::invalid("path", error))
 }
 
-pub(super) async fn read_body(shared: &Shared, body: Body) -> Result<bytes::Bytes, Problem> {
+pub(super) async fn read_body(shared: &Shared, body: Body, limit: usize) -> Result<bytes::Bytes, Problem> {
     let limits = &shared.limits;
-    let collected = Limited::new(body, limits.body).collect();
+    let collected = Limited::new(body, limit).collect();
     match tokio::time::timeout(limits.body_timeout, collected).await {
         Err(_) => Err(Problem::too_slow()),
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::too_large(limits.body)),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::too_large(limit)),
         Ok(Err(error)) => Err(Problem::invalid("request body", error)),
     }
 }

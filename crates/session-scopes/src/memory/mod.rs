@@ -26,7 +26,7 @@ use crate::store::{
     EnqueueInput, Enqueued, EventRange, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry,
     LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox,
     ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteScope,
+    SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteScope, first_events,
 };
 use crate::time::Timestamp;
 
@@ -192,11 +192,12 @@ impl SessionStore for MemoryStore {
 
 impl Inner {
     fn create(&mut self, request: CreateSession) -> Result<Session, SessionError> {
-        let CreateSession { app, user, id, life, at, schema, values } = request;
+        let CreateSession { app, user, id, life, at, schema, values, events } = request;
         let delta = initial(&schema, &values)?.into_iter().collect();
+        let events = first_events(events)?;
         let number = self.newest + 1;
         let key = SessionKey { id: self.free_id(&app, &user, id, at)?, app, user };
-        let entry = Entry::new(number, at, &delta, &schema, life)?;
+        let entry = Entry::new(number, at, &delta, &schema, life)?.with_events(&key, events, &schema)?;
         let (shared, tenant) = self.tenant_or_new(&key.app, &key.user);
         let both = (shared, &mut tenant.user);
         if let Err(error) = write_shared(both, &delta, &schema, WritesOf::NewSession) {
@@ -294,7 +295,7 @@ impl Inner {
     }
 
     fn fork(&mut self, request: ForkSession) -> Result<Session, SessionError> {
-        let ForkSession { from, id, life, version, at } = request;
+        let ForkSession { from, id, life, version, at, event } = request;
         let (.., entry) = self.entry(&from)?;
         let version = version.unwrap_or_else(|| entry.version());
         let fork = entry.fork(&from, version, self.newest + 1, at, life)?;
@@ -302,6 +303,15 @@ impl Inner {
         let key = from.with_id(id);
         self.place(&from)?.entry.forked_as(fork.number, &key.id);
         self.insert(&key, fork);
+        if let Some(event) = event {
+            let appended =
+                event.append(key.clone(), version).prepare().and_then(|request| self.append(request));
+            if let Err(error) = appended {
+                let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
+                tenant.and_then(|tenant| tenant.remove(&key.id));
+                return Err(error);
+            }
+        }
         self.get(&GetSession::new(key).events(EventRange::None).without_state())
     }
 

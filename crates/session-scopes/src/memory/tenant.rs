@@ -332,6 +332,27 @@ impl Entry {
         })
     }
 
+    /// With the events that it begins with. What they wrote to shared scopes is not written again.
+    pub(super) fn with_events(
+        mut self,
+        key: &SessionKey,
+        events: Vec<Arc<Event>>,
+        schema: &SessionSchema,
+    ) -> Result<Self, SessionError> {
+        for event in events {
+            let known = self.known(&event.id);
+            if self.repeated(known, key, &event)?.is_some() {
+                continue;
+            }
+            let cells = match event.actions.rewound_to {
+                Some(to) => self.cells_at(key, to)?,
+                None => self.merged(&event.actions.delta, schema, WritesOf::Event(&event.id))?,
+            };
+            self.commit(known, event, cells, ScopeVersions::default());
+        }
+        Ok(self)
+    }
+
     pub(super) fn version(&self) -> u64 {
         self.oldest + self.events()
     }

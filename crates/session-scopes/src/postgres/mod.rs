@@ -47,7 +47,7 @@ use crate::store::{
     Enqueued, EventRange, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
     ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
-    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
 };
 
 /// A connection that was idle for longer than this is tested before use.
@@ -308,10 +308,12 @@ impl fmt::Debug for PostgresStore {
 
 /// The futures inside are large, because of all the pipelined statements; hence the boxes.
 impl SessionStore for PostgresStore {
-    async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
+    async fn create(&self, mut request: CreateSession) -> Result<Session, SessionError> {
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
+        let events = first_events(std::mem::take(&mut request.events))?;
         let connection = self.connection().await?;
-        let key = self.within(Box::pin(write::create(connection, &self.0.cache, request, &delta))).await?;
+        let create = write::create(connection, &self.0.cache, request, &delta, &events);
+        let key = self.within(Box::pin(create)).await?;
         // Other sessions may write to shared scopes meanwhile; the read is a snapshot.
         let connection = self.connection().await?;
         let get = GetSession::new(key).events(EventRange::None);

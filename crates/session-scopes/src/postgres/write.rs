@@ -1,6 +1,8 @@
 //! The write operations. A session's row is locked first, then its app's scope, then its user's: always in
 //! this order, to avoid deadlocks.
 
+use std::sync::Arc;
+
 use deadpool_postgres::Object;
 use stepfold_state_core::state::{Delta, Write};
 use tokio::try_join;
@@ -33,14 +35,16 @@ use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
 use crate::rewinds::{RewindRow, Rewinds};
-use crate::rows::{Planner, Segment, forked, from_db, to_db};
+use crate::rows::{Planner, Segment, check_size, forked, from_db, to_db};
+use crate::schema::SessionSchema;
 use crate::scope::{ByScope, by_scope};
 use crate::seal::{EventSeal, SessionRecord, State};
 use crate::session::{Rewound, Session, Values};
 use crate::shared::{ANEW, ScopeRow};
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Fence, ForkSession, GetSession, Kept,
-    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
+    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence, ForkSession,
+    GetSession, Kept, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession,
+    WriteScope,
 };
 use crate::time::Timestamp;
 use crate::work::Work;
@@ -120,7 +124,15 @@ pub(super) async fn append(
         return Ok(receipt);
     }
     let schema = cache.schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| Box::pin(append_inside(inside, cache, schema, request, body)).await)
+    in_transaction!(connection, |inside| Box::pin(append_inside(
+        inside,
+        cache,
+        schema,
+        request,
+        body,
+        Shares::All
+    ))
+    .await)
 }
 
 /// A session after one event more, and the seal of the event's row.
@@ -204,9 +216,13 @@ async fn append_inside(
     schema: i64,
     request: &AppendEvent,
     body: &str,
+    shares: Shares,
 ) -> Result<Receipt, SessionError> {
     let AppendEvent { key, expected, event, schema: opened, .. } = request;
-    let split = by_scope(&event.actions.delta);
+    let mut split = by_scope(&event.actions.delta);
+    if shares == Shares::Nothing {
+        (split.app, split.user) = (Vec::new(), Vec::new());
+    }
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (session_keys, at) = (keys(&split.session), event.at.as_micros());
     let (row, repeated, cells, scopes, waiting, app_rows, user_rows) = try_join!(biased;
@@ -309,10 +325,43 @@ pub(super) async fn create(
     cache: &Cache,
     request: CreateSession,
     initial: &Delta,
+    events: &[Arc<Event>],
 ) -> Result<SessionKey, SessionError> {
     let schema = cache.schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| Box::pin(create_inside(inside, cache, schema, request, initial))
-        .await)
+    in_transaction!(connection, |inside| {
+        let opened = request.schema.clone();
+        let key = Box::pin(create_inside(inside, cache, schema, request, initial)).await?;
+        for event in events {
+            Box::pin(commit_first(inside, cache, (schema, &opened), &key, event)).await?;
+        }
+        Ok(key)
+    })
+}
+
+/// Commits an event that comes with its session. What it wrote to shared scopes is not written again.
+async fn commit_first(
+    connection: &Object,
+    cache: &Cache,
+    (schema, opened): (i64, &SessionSchema),
+    key: &SessionKey,
+    event: &Arc<Event>,
+) -> Result<(), SessionError> {
+    let body = check_size(event.to_body()?, &event.id)?;
+    let Some(to) = event.actions.rewound_to else {
+        let request = AppendEvent::new(key.clone(), Expected::Any, Arc::clone(event), opened);
+        return append_inside(connection, cache, schema, &request, &body, Shares::Nothing).await.map(drop);
+    };
+    let Event { id, invocation, author, at, .. } = &**event;
+    let (id, invocation, author) = (id.clone(), invocation.clone(), author.clone());
+    let request = RewindSession::new(key.clone(), Expected::Any, to, id, invocation, author, *at);
+    rewind_inside(connection, cache, &request, event, &body).await.map(drop)
+}
+
+/// Whether writes to the scopes that a session shares are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shares {
+    All,
+    Nothing,
 }
 
 async fn create_inside(
@@ -423,15 +472,20 @@ pub(super) async fn fork(
     cache: &Cache,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
-    in_transaction!(connection, |inside| Box::pin(fork_inside(inside, cache, request)).await)
+    let schema = match &request.event {
+        Some(event) => cache.schemas.number(&connection, event.schema.text()).await?,
+        None => 0,
+    };
+    in_transaction!(connection, |inside| Box::pin(fork_inside(inside, cache, schema, request)).await)
 }
 
 async fn fork_inside(
     connection: &Object,
     cache: &Cache,
+    schema: i64,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
-    let ForkSession { from, id, life, version, at } = request;
+    let ForkSession { from, id, life, version, at, event } = request;
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, &from), with_history(connection, &from))?;
     let version = version.unwrap_or(row.version);
@@ -458,6 +512,11 @@ async fn fork_inside(
     sent.push(put_seals(connection, &key, &record));
     in_order(sent).await?;
     branches::add_fork(connection, &from, row.record, (&record, &key.id)).await?;
+    if let Some(event) = event {
+        let request = event.append(key.clone(), version).prepare()?;
+        let body = check_size(request.event.to_body()?, &request.event.id)?;
+        append_inside(connection, cache, schema, &request, &body, Shares::All).await?;
+    }
     let get = GetSession::new(key).events(EventRange::None).without_state();
     Box::pin(read::session(connection, cache, &get)).await
 }

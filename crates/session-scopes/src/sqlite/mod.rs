@@ -50,7 +50,7 @@ use crate::store::{
     Enqueued, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
     ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
-    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
 };
 
 /// The guarantee of a commit after its return.
@@ -350,9 +350,10 @@ impl fmt::Debug for SqliteStore {
 }
 
 impl SessionStore for SqliteStore {
-    async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
+    async fn create(&self, mut request: CreateSession) -> Result<Session, SessionError> {
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
-        self.writer()?.run(move |desk| write::create(desk, request, &delta)).await
+        let events = first_events(std::mem::take(&mut request.events))?;
+        self.writer()?.run(move |desk| write::create(desk, request, &delta, &events)).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {

@@ -1,5 +1,7 @@
 //! The operations that change something, each inside the writer's transaction.
 
+use std::sync::Arc;
+
 use rusqlite::{OptionalExtension, params};
 use stepfold_state_core::state::{Delta, Write};
 
@@ -23,14 +25,15 @@ use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
 use crate::rewinds::RewindRow;
-use crate::rows::{Planner, Segment, forked, to_db};
+use crate::rows::{Planner, Segment, check_size, forked, to_db};
+use crate::schema::SessionSchema;
 use crate::scope::{ByScope, by_scope};
 use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Values};
 use crate::shared::ScopeRow;
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession, Kept,
-    PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
+    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession,
+    GetSession, Kept, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
 use crate::work::Work;
@@ -134,6 +137,7 @@ pub(super) fn create(
     desk: &mut Desk,
     request: CreateSession,
     initial: &Delta,
+    events: &[Arc<Event>],
 ) -> Result<Session, SessionError> {
     let CreateSession { app, user, id, life, at, schema, .. } = request;
     let split = by_scope(initial);
@@ -159,7 +163,36 @@ pub(super) fn create(
         )?;
     }
     write_both(desk, &key, &planner, &split)?;
+    for event in events {
+        commit_first(desk, &key, &schema, event)?;
+    }
     read::get(desk, &GetSession::new(key).events(EventRange::None))
+}
+
+/// Commits an event that comes with its session. What it wrote to shared scopes is not written again.
+fn commit_first(
+    desk: &mut Desk,
+    key: &SessionKey,
+    schema: &SessionSchema,
+    event: &Arc<Event>,
+) -> Result<(), SessionError> {
+    let body = check_size(event.to_body()?, &event.id)?;
+    let Some(to) = event.actions.rewound_to else {
+        let request = AppendEvent::new(key.clone(), Expected::Any, Arc::clone(event), schema);
+        return append_within(desk, &request, &body, Shares::Nothing).map(drop);
+    };
+    let Event { id, invocation, author, at, .. } = &**event;
+    let (id, invocation, author) = (id.clone(), invocation.clone(), author.clone());
+    let request = RewindSession::new(key.clone(), Expected::Any, to, id, invocation, author, *at);
+    let prepared = Prepared { event: (**event).clone(), body };
+    rewind(desk, &request, &prepared).map(drop)
+}
+
+/// Whether writes to the scopes that a session shares are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shares {
+    All,
+    Nothing,
 }
 
 /// Writes to what the session shares. The app comes first, always.
@@ -174,6 +207,15 @@ fn write_both(
 }
 
 pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Result<Receipt, SessionError> {
+    append_within(desk, request, body, Shares::All)
+}
+
+fn append_within(
+    desk: &mut Desk,
+    request: &AppendEvent,
+    body: &str,
+    shares: Shares,
+) -> Result<Receipt, SessionError> {
     let AppendEvent { key, expected, event, schema, .. } = request;
     let opened = Opened::read(&desk.connection, key, Some(&event.id))?;
     if let Some(receipt) = repeated(desk, &opened, key, event, body)? {
@@ -186,7 +228,9 @@ pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Resu
     let version = row.version + 1;
     let planner = Planner { schema, what: WritesOf::Event(&event.id), generation: version };
     let written = SessionCells::new(desk, row.number, version).write(&planner, &split.session)?;
-    write_both(desk, key, &planner, &split)?;
+    if shares == Shares::All {
+        write_both(desk, key, &planner, &split)?;
+    }
     let receipt = commit(desk, key, &row, (event, body), &written)?;
     let receipt = receipt.with_scopes(scopes.versions().after(&split));
     claims::commit(desk, &row, request.into(), fence, receipt)
@@ -289,7 +333,7 @@ fn fork_cells(
 }
 
 pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, SessionError> {
-    let ForkSession { from, id, life, version, at } = request;
+    let ForkSession { from, id, life, version, at, event } = request;
     let row = SessionRow::get(&desk.connection, &from)?;
     row.check_newest(&desk.connection, &from)?;
     let version = version.unwrap_or(row.version);
@@ -312,6 +356,11 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
         SessionRecord::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
     insert_session(desk, &key, &new, &lineage)?;
     branches::add_fork(desk, &from, row.record, (&new, &key.id))?;
+    if let Some(event) = event {
+        let request = event.append(key.clone(), version).prepare()?;
+        let body = check_size(request.event.to_body()?, &request.event.id)?;
+        append(desk, &request, &body)?;
+    }
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
 }
 

@@ -33,10 +33,10 @@ pub(crate) use self::notices::digest;
 pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, FindEvent,
-    ForkSession, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, REMEMBERED_REMOVALS,
-    Receipt, RewindSession, ScopeKey, SessionPage, WriteScope,
+    ForkSession, ForkedEvent, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS,
+    REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionPage, WriteScope,
 };
-pub(crate) use self::requests::{Kept, page_of};
+pub(crate) use self::requests::{Kept, first_events, page_of};
 pub use self::verify::{FaultKind, FaultPlace, MAX_FAULTS, StoreFault, Verified, VerifySessions};
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
@@ -63,7 +63,7 @@ pub trait SessionStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`SessionError::AlreadyExists`], and nothing was changed; [`SessionError::State`] when a value does
-    /// not fit.
+    /// not fit; the errors of [`append`](SessionStore::append) and [`rewind`](SessionStore::rewind) for its events.
     fn create(&self, request: CreateSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
 
     /// Reads a session: the requested state and events, of one version.
@@ -115,7 +115,8 @@ pub trait SessionStore: Send + Sync + 'static {
     fn append(&self, request: AppendEvent) -> impl Future<Output = Result<Receipt, SessionError>> + Send;
 
     /// Makes a session that begins with the history of another up to a version, and returns it without
-    /// values and events. The history is shared, not copied.
+    /// values and events. The history is shared, not copied. A first event of its own is committed with it, or there is
+    /// no fork.
     ///
     /// # Errors
     /// [`SessionError::NotFound`], [`SessionError::AlreadyExists`], [`SessionError::NoSuchVersion`].

@@ -40,6 +40,9 @@ pub struct CreateSession {
     pub schema: SessionSchema,
     /// The values to begin with, by key; of any scope.
     pub values: Map<String, Value>,
+    /// The events to begin with, such as those of another store: committed in order, with the session, or not at all. Their
+    /// writes to scopes that it shares stay in the events, and are not made again. Events of rewinds rewind.
+    pub events: Vec<Arc<Event>>,
 }
 
 impl CreateSession {
@@ -54,13 +57,31 @@ impl CreateSession {
         at: Timestamp,
     ) -> Result<Self, SessionError> {
         let (app, user) = (AppId::new(app)?, UserId::new(user)?);
-        Ok(CreateSession { app, user, id: None, life: None, at, schema: schema.clone(), values: Map::new() })
+        Ok(CreateSession {
+            app,
+            user,
+            id: None,
+            life: None,
+            at,
+            schema: schema.clone(),
+            values: Map::new(),
+            events: Vec::new(),
+        })
     }
 
     /// A session with this key and no values.
     pub fn with_key(key: SessionKey, schema: &SessionSchema, at: Timestamp) -> Self {
         let SessionKey { app, user, id } = key;
-        CreateSession { app, user, id: Some(id), life: None, at, schema: schema.clone(), values: Map::new() }
+        CreateSession {
+            app,
+            user,
+            id: Some(id),
+            life: None,
+            at,
+            schema: schema.clone(),
+            values: Map::new(),
+            events: Vec::new(),
+        }
     }
 
     /// With this life.
@@ -83,6 +104,29 @@ impl CreateSession {
         };
         Ok(self)
     }
+}
+
+impl CreateSession {
+    /// With these events: see [`events`](CreateSession::events).
+    #[must_use]
+    pub fn with_events(mut self, events: impl IntoIterator<Item = Arc<Event>>) -> Self {
+        self.events.extend(events);
+        self
+    }
+}
+
+/// Events that are committed with their session: validated, and without writes to `temp:`.
+pub(crate) fn first_events(events: Vec<Arc<Event>>) -> Result<Vec<Arc<Event>>, SessionError> {
+    let prepared = events.into_iter().map(|mut event| {
+        event.check()?;
+        let Event { id, actions, .. } = &*event;
+        check_keys(&actions.delta).map_err(SessionError::state(WritesOf::Event(id)))?;
+        if has_temp(&actions.delta) {
+            drop_temp(&mut Arc::make_mut(&mut event).actions.delta);
+        }
+        Ok(event)
+    });
+    prepared.collect()
 }
 
 /// A session to be read.
@@ -665,12 +709,34 @@ pub struct ForkSession {
     pub version: Option<u64>,
     /// When.
     pub at: Timestamp,
+    /// The first event of its own, if any.
+    pub event: Option<ForkedEvent>,
+}
+
+/// An event that is committed with the fork that it is the first event of: both, or neither.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ForkedEvent {
+    /// The event.
+    pub event: Arc<Event>,
+    /// The schema for validating and merging its writes.
+    pub schema: SessionSchema,
+    /// Its action on the claim of the fork.
+    pub claim: Option<AppendClaim>,
+}
+
+impl ForkedEvent {
+    /// As an append to the fork, which begins at its version.
+    pub(crate) fn append(self, key: SessionKey, version: u64) -> AppendEvent {
+        let ForkedEvent { event, schema, claim } = self;
+        AppendEvent { key, expected: version.into(), event, schema, claim, taken: Vec::new() }
+    }
 }
 
 impl ForkSession {
     /// A fork at the newest version, with an id that the store makes.
     pub fn new(from: SessionKey, at: Timestamp) -> Self {
-        ForkSession { from, id: None, life: None, version: None, at }
+        ForkSession { from, id: None, life: None, version: None, at, event: None }
     }
 
     /// At this version.
@@ -691,6 +757,20 @@ impl ForkSession {
     #[must_use]
     pub fn with_life(mut self, life: LifeId) -> Self {
         self.life = Some(life);
+        self
+    }
+}
+
+impl ForkSession {
+    /// With a first event of its own. The fork is at the version after it.
+    #[must_use]
+    pub fn with_event(
+        mut self,
+        event: impl Into<Arc<Event>>,
+        schema: &SessionSchema,
+        claim: Option<AppendClaim>,
+    ) -> Self {
+        self.event = Some(ForkedEvent { event: event.into(), schema: schema.clone(), claim });
         self
     }
 }

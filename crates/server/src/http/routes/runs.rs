@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::StreamExt as _;
 use http::HeaderMap;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use stepfold_agent_loop::state_core::chat::{Content, Media, Message, Part, Role};
 use stepfold_agent_loop::{Decisions, Ids as _, Input, RandomIds};
 use stepfold_runner::Invocation;
 use stepfold_session_scopes::InvocationId;
@@ -16,7 +19,7 @@ use super::sessions::check_shared;
 use crate::http::auth::Principal;
 use crate::http::changes;
 use crate::http::frame::Position;
-use crate::http::limits::Place;
+use crate::http::limits::{Limits, Place};
 use crate::http::live::{self, Followed};
 use crate::http::operation::{
     Asked, Done, Events, Found, InSession, Json, Taken, Target, Whole, find_session,
@@ -29,25 +32,102 @@ use crate::http::server::Shared;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewMessage {
-    /// The text.
+    /// The text; it may be empty if there are files.
     text: String,
+    /// Images and files, after the text.
+    #[serde(default)]
+    files: Vec<NewFile>,
     /// Values to write to the state first, by key, merged by their handlers (reducers).
     #[serde(default)]
     values: Map<String, Value>,
 }
 
+/// An image or a file of a message.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewFile {
+    /// The media type, such as `image/png` or `application/pdf`. An image is a PNG, JPEG, GIF or WebP.
+    media_type: String,
+    /// The content, in Base64.
+    data: String,
+    /// The name of the file.
+    #[serde(default)]
+    name: Option<String>,
+}
+
 impl NewMessage {
-    fn into_input(self) -> Input {
-        let input = Input::new().say(self.text);
-        if self.values.is_empty() { input } else { input.with_values(Value::Object(self.values)) }
+    fn into_input(self, limits: &Limits) -> Result<Input, Problem> {
+        if self.files.len() > limits.files {
+            let why = format!("at most {} are accepted", limits.files);
+            return Err(Problem::invalid("files of a message", why));
+        }
+        // Providers refuse an empty text beside a file.
+        let has_text = !self.text.is_empty() || self.files.is_empty();
+        let text = has_text.then(|| Ok(Part::text(self.text)));
+        let files = self.files.into_iter().map(|file| file.into_part(limits).map(Part::from));
+        let parts = text.into_iter().chain(files).collect::<Result<Vec<Part>, Problem>>()?;
+        let message = Message::from_parts(Role::User, parts);
+        let input = Input::new().with_message(message);
+        Ok(if self.values.is_empty() { input } else { input.with_values(Value::Object(self.values)) })
+    }
+}
+
+impl NewFile {
+    fn into_part(self, limits: &Limits) -> Result<Content, Problem> {
+        let NewFile { media_type, data, name } = self;
+        let invalid = |why: String| Problem::invalid("file of a message", why);
+        let media_type = media_type.to_ascii_lowercase();
+        if !is_media_type(&media_type) {
+            return Err(invalid(format!("expected a media type such as `image/png`, found `{media_type}`")));
+        }
+        let bytes =
+            BASE64.decode(&data).map_err(|error| invalid(format!("its data is no Base64: {error}")))?;
+        if bytes.is_empty() {
+            return Err(invalid("it is empty".to_owned()));
+        }
+        if bytes.len() > limits.file {
+            return Err(Problem::too_large(limits.file));
+        }
+        let is_image = media_type.starts_with("image/");
+        if is_image && image_type(&bytes) != Some(media_type.as_str()) {
+            let found = image_type(&bytes).unwrap_or("no PNG, JPEG, GIF or WebP");
+            return Err(invalid(format!("expected {media_type}, found {found}")));
+        }
+        let media = Media::base64(data, media_type);
+        let media = match name {
+            Some(name) => media.named(name),
+            None => media,
+        };
+        Ok(if is_image { Content::Image(media) } else { Content::File(media) })
+    }
+}
+
+/// A type and a subtype, without parameters.
+fn is_media_type(text: &str) -> bool {
+    let is_name = |name: &str| {
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&byte);
+        !name.is_empty() && name.len() < 128 && name.bytes().all(is_of_name)
+    };
+    text.split_once('/').is_some_and(|(kind, subtype)| is_name(kind) && is_name(subtype))
+}
+
+/// The type of an image, by its first bytes.
+fn image_type(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
     }
 }
 
 pub(super) async fn send(asked: Asked<InSession, (), Json<NewMessage>>) -> Result<Taken<Accepted>, Problem> {
     let key = asked.idempotency_key()?;
     check_shared(&asked.principal, &asked.body.0.values)?;
+    let input = asked.body.0.into_input(&asked.shared.limits)?;
     let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let (session, input) = (&asked.target.session, asked.body.0.into_input());
+    let session = &asked.target.session;
     let invocation = match key {
         Some(key) => session.send_once(key, input).await?,
         None => session.send(input).await?,
@@ -70,8 +150,9 @@ fn taken(invocation: Invocation, place: Place) -> Accepted {
 pub(super) async fn run(asked: Asked<InSession, (), Json<NewMessage>>) -> Result<Found<RunRow>, Problem> {
     let key = asked.idempotency_key()?.unwrap_or_else(|| RandomIds.next());
     check_shared(&asked.principal, &asked.body.0.values)?;
+    let input = asked.body.0.into_input(&asked.shared.limits)?;
     let _place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let report = asked.target.session.run_as(key, asked.body.0.into_input()).await?;
+    let report = asked.target.session.run_as(key, input).await?;
     Ok(Found(RunRow::of(report)))
 }
 
@@ -140,10 +221,16 @@ pub(super) async fn decide(
 pub(super) struct NewOutcome {
     /// The token of the request.
     token: String,
-    /// The result, as the tool would have given it.
+    /// The result, as the tool would have given it; null is a result.
+    #[serde(default, deserialize_with = "given")]
     result: Option<Value>,
     /// Why the call failed, in place of a result.
     error: Option<String>,
+}
+
+/// A field that is there, null or not.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 pub(super) async fn complete(
@@ -160,7 +247,12 @@ pub(super) async fn complete(
     if app.runner().session_of_token(&token)? != *session.key() {
         return Err(Problem::invalid("token", "it belongs to another session"));
     }
+    // It may continue the run, in this process.
+    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
     let receipt = app.runner().complete(&token, outcome).await?;
+    if let Some(invocation) = session.running() {
+        taken(invocation, place);
+    }
     Ok(Found(Completed { version: receipt.version, requests: receipt.requests }))
 }
 

@@ -46,7 +46,10 @@ async fn the_apps_are_listed() {
     let app = &apps["apps"][0];
     assert_eq!((&app["app"], &app["description"]), (&json!("clerk"), &json!("Pays.")), "{apps}");
     assert_eq!(app["schema"]["keys"]["spent"]["handler"], "sum", "{apps}");
-    assert_eq!(site.get("reader", "").await.json(), *app);
+    let read = site.get("reader", "").await.json();
+    for (field, value) in app.as_object().unwrap() {
+        assert_eq!(read[field], *value, "{field}");
+    }
     assert_eq!(site.get("reader", "/graph").await.problem(), (404, "no_graph".to_owned()));
 }
 

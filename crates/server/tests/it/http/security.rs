@@ -19,7 +19,11 @@ fn routes(document: &Value) -> Vec<Route> {
         method: Method::from_bytes(method.to_uppercase().as_bytes()).unwrap(),
         // One creates a session, and names it.
         is_of_session: path.contains("{session}") && operation["operationId"] != "adk_create_named",
-        path: path.replace("{app}", "clerk").replace("{session}", "s1").replace("{message}", "m1"),
+        path: path
+            .replace("{app}", "clerk")
+            .replace("{session}", "s1")
+            .replace("{message}", "m1")
+            .replace("{label}", "l1"),
         needs: operation["x-stepfold-role"].as_str().unwrap().to_owned(),
     };
     let routes: Vec<Route> = operations(document).into_iter().map(route).collect();

@@ -65,6 +65,10 @@ async fn pay() -> Result<Value, ToolError> {
 
 /// An agent that counts what it pays, and asks before.
 pub(crate) fn agent(script: &str, tools: Vec<Tool>) -> Agent {
+    agent_of(Script::parse(script).unwrap(), tools)
+}
+
+pub(crate) fn agent_of(model: Script, tools: Vec<Tool>) -> Agent {
     let pay = Tool::new("pay", "Pays the bill.", pay)
         .output_to_state("spent", "euro")
         .effect(Effect::Idempotent)
@@ -80,7 +84,7 @@ pub(crate) fn agent(script: &str, tools: Vec<Tool>) -> Agent {
         .unwrap();
     let mut tools = tools;
     tools.push(pay);
-    Agent::builder(Script::parse(script).unwrap()).name("clerk").schema(schema).tools(tools).build().unwrap()
+    Agent::builder(model).name("clerk").schema(schema).tools(tools).build().unwrap()
 }
 
 impl Site {
@@ -96,6 +100,11 @@ impl Site {
     }
 
     pub(crate) async fn over(runner: Runner, limits: Limits) -> Self {
+        Site::of(App::from(runner).describe("Pays."), limits).await
+    }
+
+    pub(crate) async fn of(app: App, limits: Limits) -> Self {
+        let runner = app.runner().clone();
         let (mut tokens, mut known) = (Vec::new(), Tokens::new());
         for (name, user, role) in USERS {
             let token = Token::random().unwrap();
@@ -103,7 +112,7 @@ impl Site {
             tokens.push((name, token));
         }
         let server = Server::builder()
-            .app(App::from(runner.clone()).describe("Pays."))
+            .app(app)
             .auth(known)
             .allow_origin("https://app.example")
             .limits(limits)

@@ -77,6 +77,9 @@ async fn pages_name_what_stands_before_them_and_brief_ones_leave_out_what_is_lon
             assert_eq!(brief[field], row[field], "{field}");
         }
         assert_eq!(brief["messages"], json!([]));
+        assert!(
+            brief["asked"].as_array().is_none_or(|asked| asked.iter().all(|it| it.get("message").is_none()))
+        );
         for (short, long) in [("calls", "arguments"), ("outcomes", "result")] {
             let (short, full) = (brief[short].as_array(), row[short].as_array());
             let mut full = full.cloned();
@@ -211,4 +214,38 @@ async fn what_two_sessions_share_stands_side_by_side() {
         row(Some(common + 2), common + 4, true),
     ]);
     assert_eq!(found["aligned"], expected, "{found}");
+}
+
+/// A fork inside of a step, and a rewind into one: what is open there has its names.
+#[tokio::test]
+async fn an_open_step_has_its_names_after_a_fork_and_after_a_rewind() {
+    let site = site_with_bills().await;
+    let all = rows(&site, "").await;
+    let decided = of_kind(&all, "decided")[0]["version"].as_u64().unwrap();
+    // Inside of the step, before its outcomes.
+    site.post("ada", "/sessions/s1/fork", json!({"id": "s2", "at": decided})).await;
+    let compared = site.get("reader", "/sessions/s1/compare?with=s2").await.json();
+    let left = compared["left"].as_array().unwrap();
+    let named: Vec<&Value> =
+        of_kind(left, "answered").iter().flat_map(|row| row["outcomes"].as_array().unwrap()).collect();
+    assert!(named.len() == 2 && named.iter().all(|outcome| outcome["name"] == "pay"), "{compared}");
+
+    // Back into the first step: what is written then is not that of the rewound call.
+    let version = all.last().unwrap()["version"].as_u64().unwrap();
+    let rewound = site.post("ada", "/sessions/s1/rewind", json!({"to": decided, "expected": version})).await;
+    assert_eq!(rewound.status, 200, "{}", rewound.text);
+    let edited = json!({"set": {"spent": 3}, "expected": version + 1}).to_string();
+    site.ask("ada", Method::PATCH, "/sessions/s1/state", &[], &edited).await;
+    let blame = site.get("reader", "/sessions/s1/blame?key=spent").await.json();
+    assert!(
+        blame["writes"].as_array().unwrap().iter().all(|write| write.get("call_id").is_none()),
+        "{blame}"
+    );
+    let origin = site.get("reader", "/sessions/s1/state?origin=true").await.json();
+    assert!(origin["origin"]["spent"].get("call_id").is_none(), "{origin}");
+    // The lane that was rewound keeps its own names.
+    let after = rows(&site, "").await;
+    for (before, after) in all.iter().zip(&after) {
+        assert_eq!((&before["outcomes"], &before["calls"]), (&after["outcomes"], &after["calls"]));
+    }
 }

@@ -1,5 +1,7 @@
 //! Going back, branching off, and letting go of what is old.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use stepfold_state_core::chat::Message;
 
@@ -7,9 +9,13 @@ use crate::contract::room::{
     Case, Checked, Fault, Room, at, cases, delta, ensure, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
+use crate::event::Event;
 use crate::ids::{SessionId, SessionKey};
 use crate::schema::SessionSchema;
-use crate::store::{Before, DeleteSession, Expected, ForkSession, PruneSession, Receipt, SessionStore};
+use crate::store::{
+    Before, CreateSession, DeleteSession, Expected, ForkSession, ListForks, PruneSession, Receipt,
+    SessionStore,
+};
 
 cases! {
     a_rewind_brings_back_every_version,
@@ -22,6 +28,8 @@ cases! {
     a_fork_of_a_fork_can_go_back_to_the_beginning,
     a_fork_outlives_its_origin,
     a_fork_under_an_id_in_use_changes_nothing,
+    a_fork_is_made_with_its_first_event_or_not_at_all,
+    a_session_is_made_with_its_events_or_not_at_all,
     retention_deletes_events_and_keeps_the_state,
     retention_by_time,
     retention_of_one_session_leaves_its_forks_whole,
@@ -236,6 +244,77 @@ async fn a_fork_under_an_id_in_use_changes_nothing(room: Room) -> Checked {
     ensure_eq!(room.get(&taken.key).await?.to_json(), taken.to_json());
     let nothing = fork(&room, &room.key("nothing")?, "s3", 0).await;
     ensure_error!(nothing, SessionError::NotFound { .. });
+    Ok(())
+}
+
+async fn a_fork_is_made_with_its_first_event_or_not_at_all(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, states) = played(&room, &schema, "s1").await?;
+    let request = |id: &str, event| {
+        let request = ForkSession::new(key.clone(), at(2)).at_version(4).with_id(SessionId::new(id)?);
+        Ok::<_, SessionError>(request.with_event(event, &schema, None))
+    };
+    let own = event("own")?.with_delta(delta(&schema, &[("sum", json!(7))])?);
+    let fork = room.store.fork(request("f1", own.clone())?).await?;
+    ensure_eq!(fork.version, 5);
+    let session = room.get(&fork.key).await?;
+    let (before, after) = (states[4]["sum"].as_u64(), session.to_json()["sum"].as_u64());
+    ensure_eq!(after, before.map(|sum| sum + 7));
+    ensure_eq!(session.events.last().map(|last| last.event.id.clone()), Some(own.id.clone()));
+    go_on(&room, &schema, &fork.key, "more").await?;
+    // An id that the origin has, with another event; and a write that cannot be merged.
+    for (id, wrong) in [("f2", event("e1")?), ("f3", event("own")?)] {
+        let writes = if id == "f2" { Vec::new() } else { vec![("sum", json!("many"))] };
+        let wrong = match writes.as_slice() {
+            [] => wrong,
+            _ => wrong.with_delta(delta(&loose()?, &writes)?),
+        };
+        ensure!(room.store.fork(request(id, wrong)?).await.is_err(), "{id} was made");
+        ensure_error!(room.get(&room.key(id)?).await, SessionError::NotFound { .. });
+    }
+    let forks = room.store.forks(ListForks::new(key.clone())).await?;
+    ensure_eq!(forks.iter().map(|fork| fork.id.as_str()).collect::<Vec<_>>(), ["f1"]);
+    // The id is free again.
+    room.store.fork(request("f3", own)?).await?;
+    Ok(())
+}
+
+/// A schema that declares nothing, and lets all in.
+fn loose() -> Result<SessionSchema, SessionError> {
+    Ok(SessionSchema::new(stepfold_state_core::state::Schema::default()))
+}
+
+async fn a_session_is_made_with_its_events_or_not_at_all(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    room.rewind(&key, "back", 3).await?;
+    let shared = [("app:sum", json!(1)), ("user:sum", json!(1)), ("sum", json!(2))];
+    room.write(&key, Expected::Any, "shared", &schema, &shared).await?;
+    let origin = room.get(&key).await?;
+    let events = || origin.events.iter().map(|committed| Arc::clone(&committed.event));
+    let create = |id: &str, events: Vec<Arc<Event>>| {
+        let request = CreateSession::with_key(room.key(id)?, &schema, at(9)).with_events(events);
+        request.values(json!({"list": [0], "text": "initial"}))
+    };
+    let copy = room.store.create(create("s2", events().collect())?).await?;
+    ensure_eq!(copy.version, origin.version);
+    let copy = room.get(&copy.key).await?;
+    // What was written to shared scopes is not written again.
+    ensure_eq!((copy.to_json(), &copy.events), (origin.to_json(), &origin.events));
+    ensure!(copy.life != origin.life, "a copy has a life of its own");
+    for version in [3, 6, 0] {
+        room.rewind(&copy.key, &format!("to{version}"), version).await?;
+        room.rewind(&key, &format!("to{version}"), version).await?;
+        ensure_eq!(room.get(&copy.key).await?.to_json(), room.get(&key).await?.to_json());
+    }
+    go_on(&room, &schema, &copy.key, "more").await?;
+    // A write that cannot be merged, after some that can.
+    let wrong = event("wrong")?.with_delta(delta(&loose()?, &[("sum", json!("many"))])?);
+    let request = create("s3", events().chain([Arc::new(wrong)]).collect())?;
+    ensure_error!(room.store.create(request).await, SessionError::State { .. });
+    ensure_error!(room.get(&room.key("s3")?).await, SessionError::NotFound { .. });
+    let again = create("s2", events().collect())?;
+    ensure_error!(room.store.create(again).await, SessionError::AlreadyExists { .. });
     Ok(())
 }
 

@@ -1,0 +1,293 @@
+//! Sessions as files: exported whole, imported as new sessions, and as scripted tests.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{HeaderValue, Response, StatusCode, header};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use stepfold_agent_loop::{Ids as _, RandomIds};
+use stepfold_session_scopes::{
+    CreateSession, Event, EventId, EventRange, GetSession, Label, LabelVersion, MemoryStore, ReadLabels,
+    Scope, Session, SessionStore, Timestamp,
+};
+
+use super::history::at;
+use crate::http::limits::Limits;
+use crate::http::operation::{Answer, Asked, Created, InApp, InSession, RequestBody, json_response};
+use crate::http::problem::Problem;
+use crate::http::rows::{ParentRow, SessionRow};
+use crate::http::scripted;
+
+/// What an export is.
+const FORMAT: &str = "stepfold.session";
+const FORMAT_VERSION: u64 = 1;
+
+/// A session as a file.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct ExportRow {
+    /// Always `stepfold.session`.
+    format: String,
+    /// The version of the format: 1.
+    format_version: u64,
+    /// The app that it is of.
+    app: String,
+    /// The id that it had.
+    id: String,
+    /// When it was created (RFC 3339).
+    created: String,
+    /// The session that it was forked from. Its history up to there is in `events`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parent: Option<ParentRow>,
+    /// The number of its commits.
+    version: u64,
+    /// The oldest version that it can go back to. One other than 0 cannot be imported.
+    oldest: u64,
+    /// Its own values at the oldest version.
+    first: Map<String, Value>,
+    /// Its own values at the newest one: what the events add up to.
+    values: Map<String, Value>,
+    /// The values that it shares with other sessions (`user:`, `app:`), for readers. They are not imported.
+    #[serde(default)]
+    shared: Map<String, Value>,
+    /// All commits, those that were rewound as well.
+    events: Vec<StoredRow>,
+    /// The labels of its versions.
+    #[serde(default)]
+    labels: Vec<ExportedLabel>,
+}
+
+/// A commit as it is stored.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct StoredRow {
+    version: u64,
+    id: String,
+    /// Microseconds since 1970.
+    at: i64,
+    /// The body, in the format of the stores.
+    body: Value,
+}
+
+/// A label of an exported session.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ExportedLabel {
+    label: String,
+    version: u64,
+}
+
+/// How a session is exported.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportAs {
+    /// Its form; `json` by default.
+    #[serde(default)]
+    r#as: Form,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Form {
+    /// All of it, which can be imported.
+    #[default]
+    Json,
+    /// A scripted test, in Rust.
+    Test,
+}
+
+/// An exported session.
+pub(super) enum Exported {
+    Json(Box<ExportRow>),
+    Test { name: String, text: String },
+}
+
+impl Answer for Exported {
+    const STATUS: StatusCode = StatusCode::OK;
+    const MEDIA_TYPE: Option<&'static str> = Some("application/json");
+
+    fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
+        Some(generator.subschema_for::<ExportRow>())
+    }
+
+    fn respond(self) -> Response<Body> {
+        let (name, mut response) = match self {
+            Exported::Json(row) => {
+                (format!("{}.json", file_name(&row.id)), json_response(Self::STATUS, &row))
+            }
+            Exported::Test { name, text } => {
+                let mut response = Response::new(Body::from(text));
+                let kind = HeaderValue::from_static("text/x-rust; charset=utf-8");
+                response.headers_mut().insert(header::CONTENT_TYPE, kind);
+                (format!("{}.rs", file_name(&name)), response)
+            }
+        };
+        if let Ok(value) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
+            response.headers_mut().insert(header::CONTENT_DISPOSITION, value);
+        }
+        response
+    }
+}
+
+/// A name of a file, of an id that may have any characters.
+fn file_name(id: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    id.chars().map(plain).collect()
+}
+
+pub(super) async fn export(asked: Asked<InSession, ExportAs>) -> Result<Exported, Problem> {
+    let session = &asked.target.session;
+    if let Form::Test = asked.query.r#as {
+        let text = scripted::test_of(&asked.target).await?;
+        return Ok(Exported::Test { name: session.key().id.to_string(), text });
+    }
+    let stored = session.read(EventRange::All).await?;
+    let first = at(&asked.target, Some(stored.oldest), EventRange::None).await?;
+    let labels = asked.target.runner().store().labels(ReadLabels::new(session.key().clone())).await?;
+    let events = stored.events.iter().map(|committed| {
+        let body = serde_json::from_str(&committed.event.to_body()?).unwrap_or_default();
+        let (id, at) = (committed.event.id.to_string(), committed.event.at.as_micros());
+        Ok(StoredRow { version: committed.version, id, at, body })
+    });
+    let (values, shared) = own_and_shared(&stored);
+    Ok(Exported::Json(Box::new(ExportRow {
+        format: FORMAT.to_owned(),
+        format_version: FORMAT_VERSION,
+        app: asked.target.app.name().to_owned(),
+        id: stored.key.id.to_string(),
+        created: stored.created.to_string(),
+        parent: SessionRow::of(&stored).parent,
+        version: stored.version,
+        oldest: stored.oldest,
+        first: own_and_shared(&first).0,
+        values,
+        shared,
+        events: events.collect::<Result<_, Problem>>()?,
+        labels: labels
+            .into_iter()
+            .map(|(label, version)| ExportedLabel { label: label.to_string(), version })
+            .collect(),
+    })))
+}
+
+/// The values of a session: its own, and those that it shares.
+pub(in crate::http) fn own_and_shared(session: &Session) -> (Map<String, Value>, Map<String, Value>) {
+    let Value::Object(values) = session.to_json() else { return Default::default() };
+    values.into_iter().partition(|(key, _)| Scope::of(key) == Scope::Session)
+}
+
+/// The body of an import, which has a limit of its own.
+pub(super) struct ImportBody(ExportRow);
+
+impl RequestBody for ImportBody {
+    fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
+        Some(generator.subschema_for::<ExportRow>())
+    }
+
+    fn limit(limits: &Limits) -> usize {
+        limits.import
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, Problem> {
+        serde_json::from_slice(bytes).map(ImportBody).map_err(|error| Problem::invalid("export", error))
+    }
+}
+
+/// The session that is made.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ImportAs {
+    /// Its id; a random one by default.
+    id: Option<String>,
+}
+
+pub(super) async fn import(
+    asked: Asked<InApp, ImportAs, ImportBody>,
+) -> Result<Created<SessionRow>, Problem> {
+    let (InApp(app), ImportBody(row)) = (asked.target, asked.body);
+    let runner = app.runner();
+    let events = events_of(&row)?;
+    let labels = labels_of(&row)?;
+    let id = asked.query.id.unwrap_or_else(|| RandomIds.next());
+    let key = runner.key(asked.principal.user().as_str(), id.as_str())?;
+    let request =
+        CreateSession::with_key(key.clone(), runner.schema(), Timestamp::from(std::time::SystemTime::now()))
+            .values(Value::Object(row.first.clone()))?
+            .with_events(events);
+    check(&row, &request).await?;
+    let store = runner.store();
+    let created = store.create(request).await?;
+    if created.version != row.version {
+        return Err(Problem::unsupported("imports"));
+    }
+    for (label, version) in labels {
+        store.set_label(LabelVersion::new(key.clone(), label, version)).await?;
+    }
+    let session = runner.find_session(key.user.as_str(), key.id.as_str()).await?;
+    let session = session.ok_or_else(|| Problem::unknown_session(&id))?;
+    let value = SessionRow::of(&session.read(EventRange::None).await?);
+    Ok(Created::session(&app, &id, value))
+}
+
+/// The events of an export: all of them, in order, each once.
+fn events_of(row: &ExportRow) -> Result<Vec<Arc<Event>>, Problem> {
+    let invalid = |why: String| Problem::invalid("export", why);
+    if row.format != FORMAT || row.format_version != FORMAT_VERSION {
+        let found = format!("`{}` {}", row.format, row.format_version);
+        return Err(invalid(format!("expected format `{FORMAT}` {FORMAT_VERSION}, found {found}")));
+    }
+    if row.oldest != 0 {
+        return Err(invalid("retention has deleted its beginning, so that it cannot be imported".to_owned()));
+    }
+    if let Some(key) = row.first.keys().find(|key| Scope::of(key) != Scope::Session) {
+        return Err(invalid(format!("`first` has `{key}`, which is no value of the session itself")));
+    }
+    if row.events.len() as u64 != row.version {
+        return Err(invalid(format!("expected {} events, found {}", row.version, row.events.len())));
+    }
+    let mut ids = BTreeSet::new();
+    let event = |(before, stored): (u64, &StoredRow)| {
+        let version = stored.version;
+        if version != before + 1 {
+            return Err(invalid(format!("expected version {} in `events`, found {version}", before + 1)));
+        }
+        if !ids.insert(stored.id.clone()) {
+            return Err(invalid(format!("event {} of version {version} is there twice", stored.id)));
+        }
+        let at = Timestamp::from_micros(stored.at);
+        let event = Event::from_body(EventId::new(stored.id.as_str())?, at, &stored.body.to_string());
+        event.map(Arc::new).map_err(|error| invalid(format!("event of version {version}: {error}")))
+    };
+    (0..).zip(&row.events).map(event).collect()
+}
+
+fn labels_of(row: &ExportRow) -> Result<Vec<(Label, u64)>, Problem> {
+    let label = |exported: &ExportedLabel| {
+        if exported.version > row.version {
+            let why = format!("label `{}` names version {}", exported.label, exported.version);
+            return Err(Problem::invalid("export", why));
+        }
+        Ok((Label::new(exported.label.as_str())?, exported.version))
+    };
+    row.labels.iter().map(label).collect()
+}
+
+/// Makes the session in memory first: its events have to add up to the values that it had.
+async fn check(row: &ExportRow, request: &CreateSession) -> Result<(), Problem> {
+    let store = MemoryStore::new();
+    let made = store.create(request.clone()).await?;
+    let read = store.get(GetSession::new(made.key)).await?;
+    let (values, _) = own_and_shared(&read);
+    match values == row.values {
+        true => Ok(()),
+        false => {
+            let differs = |key: &&String| values.get(*key) != row.values.get(*key);
+            let key = values.keys().chain(row.values.keys()).find(differs).cloned().unwrap_or_default();
+            let why = format!("its events do not add up to its `values`: `{key}` differs");
+            Err(Problem::invalid("export", why))
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A session as a scripted test: its conversation in the notation of scripts, and what it came to as assertions.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+use stepfold_agent_loop::state_core::chat::{Message, Role, Transcript};
+use stepfold_agent_loop::{Decision, Event, EventKind, Run, SharedValue};
+use stepfold_runner::SessionHandle;
+use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Session, SessionStore as _};
+
+use super::operation::InSession;
+use super::problem::Problem;
+use super::routes::own_and_shared;
+use super::steps::event_of;
+
+/// What a client does in a test.
+enum Act {
+    /// Says this, with these values.
+    Run(String, Map<String, Value>),
+    /// Decides about calls, by their ids.
+    Decide(BTreeMap<String, Decision>),
+}
+
+/// The test, as Rust.
+pub(super) async fn test_of(target: &InSession) -> Result<String, Problem> {
+    let session = &target.session;
+    let stored = session.read(EventRange::All).await?;
+    if stored.oldest != 0 {
+        return Err(Problem::no_test("retention has deleted its beginning"));
+    }
+    let mut acts = Vec::new();
+    for committed in stored.visible_events() {
+        acts.extend(act(session, committed).await?);
+    }
+    let Some(run) = session.last_run().await? else {
+        return Err(Problem::no_test("nothing was said in it"));
+    };
+    let Some(exit) = run.exit() else { return Err(Problem::no_test("its last run has not ended")) };
+    let (values, _) = own_and_shared(&stored);
+    Ok(text(
+        session,
+        &stored,
+        &first_values(target, &stored).await?,
+        &acts,
+        &run,
+        &format!("{exit:?}"),
+        &values,
+    ))
+}
+
+async fn first_values(target: &InSession, stored: &Session) -> Result<Map<String, Value>, Problem> {
+    // The values that the runs have read of what they share, as they were then.
+    let mut values = Map::new();
+    for committed in stored.visible_events() {
+        let shared = event_of(committed).map(|event| event.shared).unwrap_or_default();
+        for (key, value) in shared {
+            if let SharedValue::Is(value) = value {
+                values.entry(key).or_insert(value);
+            }
+        }
+    }
+    let get = GetSession::new(stored.key.clone()).events(EventRange::None).at_version(0);
+    let first = target.runner().store().get(get).await?;
+    values.extend(own_and_shared(&first).0);
+    Ok(values)
+}
+
+async fn act(session: &SessionHandle, committed: &CommittedEvent) -> Result<Option<Act>, Problem> {
+    let version = committed.version;
+    let refused = |why: &str| Problem::no_test(&format!("version {version} {why}"));
+    if committed.event.actions.rewound_to().is_some() {
+        return Ok(None);
+    }
+    let Some(event) = event_of(committed) else { return Err(refused("is of no run")) };
+    match &event.kind {
+        EventKind::Began { .. } => {
+            began(&event).map(Some).ok_or_else(|| refused("begins with more than one text"))
+        }
+        EventKind::Decided { decisions, .. } => {
+            let before = session.run_at(version - 1).await?;
+            let pending = before.as_ref().map(Run::pending).unwrap_or_default();
+            let by_call = decisions.iter().map(|(id, decision)| {
+                let request = pending.iter().find(|request| request.id == *id)?;
+                let is_said =
+                    matches!(decision, Decision::Approve | Decision::Reject { .. } | Decision::Modify { .. });
+                is_said.then(|| (request.call.id.clone(), decision.clone()))
+            });
+            let decided: Option<BTreeMap<_, _>> = by_call.collect();
+            decided
+                .map(|decided| Some(Act::Decide(decided)))
+                .ok_or_else(|| refused("has a decision of another kind"))
+        }
+        EventKind::Replied { .. }
+        | EventKind::Answered(_)
+        | EventKind::Started { .. }
+        | EventKind::Hooked { .. } => Ok(None),
+        _ => Err(refused(&format!("is `{}`, which a scripted test cannot repeat", event.name()))),
+    }
+}
+
+/// What a run began with, if that is one text.
+fn began(event: &Event) -> Option<Act> {
+    let [message] = event.messages.as_slice() else { return None };
+    let text = message.text();
+    let is_text = **message == Message::user(text.as_ref());
+    let values = event.delta.iter().map(|write| Some((write.key().to_owned(), write.value()?.clone())));
+    is_text.then(|| Some(Act::Run(text.into_owned(), values.collect::<Option<_>>()?))).flatten()
+}
+
+fn text(
+    session: &SessionHandle,
+    stored: &Session,
+    first: &Map<String, Value>,
+    acts: &[Act],
+    run: &Run,
+    exit: &str,
+    values: &Map<String, Value>,
+) -> String {
+    let replies = run.transcript().iter().filter(|message| message.role() == Role::Assistant).cloned();
+    let script = replies.collect::<Transcript>().to_string();
+    let key = session.key();
+    let mut body = String::new();
+    for act in acts {
+        // Writing to a string cannot fail.
+        let _ = match act {
+            Act::Run(text, values) if values.is_empty() => {
+                writeln!(body, "    outcome = Some(session.run({}).await?);", raw(text))
+            }
+            Act::Run(text, values) => writeln!(
+                body,
+                "    let input = Input::from({}).with_values(serde_json::from_str({})?);\n    outcome = Some(session.run(input).await?);",
+                raw(text),
+                raw(&json!(values).to_string()),
+            ),
+            Act::Decide(decisions) => {
+                let decisions = decisions.iter().map(|(call, decision)| {
+                    let decision = serde_json::to_string(decision).unwrap_or_default();
+                    format!("        ({}, {}),\n", raw(call), raw(&decision))
+                });
+                let decisions: String = decisions.collect();
+                writeln!(body, "    outcome = Some(decided(&session, &[\n{decisions}    ]).await?);")
+            }
+        };
+    }
+    let decided = match acts.iter().any(|act| matches!(act, Act::Decide(_))) {
+        true => DECIDED,
+        false => "",
+    };
+    let input = match body.contains("Input::from") {
+        true => "use stepfold::agent_loop::Input;\n",
+        false => "",
+    };
+    format!(
+        "\
+// Session `{id}` of the app `{app}`, exported at version {version}.
+//
+// The model answers from the script; the tools are those of the agent and run, so that a tool whose results change has to
+// be replaced for this test. Beside it stands
+//
+//     fn agent(model: Script) -> Agent
+//
+// with the agent under test, which has this model in place of its own.
+
+use stepfold::agent_loop::test_kit::Script;
+{input}use stepfold::runner::Runner;
+use stepfold::session_scopes::MemoryStore;
+
+/// What the model replies.
+const SCRIPT: &str = {script};
+
+/// The conversation that comes of it.
+const CONVERSATION: &str = {conversation};
+{decided}
+#[tokio::test]
+async fn the_session_goes_as_it_went() -> Result<(), Box<dyn std::error::Error>> {{
+    let runner = Runner::builder(agent(Script::parse(SCRIPT)?), MemoryStore::new()).build();
+    let session = runner.create({user}, {id_text}, serde_json::from_str({first})?).await?;
+    let mut outcome = None;
+{body}    let outcome = outcome.ok_or(\"nothing was said\")?;
+    assert_eq!(format!(\"{{:?}}\", outcome.exit()), {exit});
+    let state = session.state().await?;
+    assert_eq!(state.messages().to_string(), CONVERSATION);
+    let values: serde_json::Map<String, serde_json::Value> = serde_json::from_str({values})?;
+    for (key, value) in values {{
+        assert!(state.get(key.as_str()).is_some_and(|found| found == value), \"{{key}}\");
+    }}
+    Ok(())
+}}
+",
+        id = key.id.as_str().escape_default(),
+        app = key.app.as_str().escape_default(),
+        version = stored.version,
+        script = raw(&script),
+        conversation = raw(&run.transcript().to_string()),
+        user = raw(key.user.as_str()),
+        id_text = raw(key.id.as_str()),
+        first = raw(&json!(first).to_string()),
+        exit = raw(exit),
+        values = raw(&json!(values).to_string()),
+    )
+}
+
+/// Decides about calls by their ids: those of requests are other ones in each session.
+const DECIDED: &str = "
+/// Decides about the calls with these ids.
+async fn decided(
+    session: &stepfold::runner::SessionHandle,
+    decisions: &[(&str, &str)],
+) -> Result<std::sync::Arc<stepfold::agent_loop::Outcome>, Box<dyn std::error::Error>> {
+    let mut resume = session.resume();
+    for request in session.pending().await? {
+        if let Some((_, decision)) = decisions.iter().find(|(call, _)| *call == request.call.id) {
+            resume = resume.decide(request.id, serde_json::from_str(decision)?);
+        }
+    }
+    Ok(resume.await?)
+}
+";
+
+/// A string of Rust: raw where that is needed, and no more than that.
+fn raw(text: &str) -> String {
+    if text.contains('\r') {
+        // A raw string cannot have it alone.
+        return format!("{text:?}");
+    }
+    if !text.contains(['"', '\\']) {
+        return format!("\"{text}\"");
+    }
+    let mut hashes = String::new();
+    while text.contains(&format!("\"{hashes}")) {
+        hashes.push('#');
+    }
+    format!("r{hashes}\"{text}\"{hashes}")
+}

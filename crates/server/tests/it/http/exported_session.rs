@@ -1,0 +1,1 @@
+use stepfold::agent_loop::test_kit::Script;

@@ -1,0 +1,131 @@
+//! Sessions as files: exported, imported, and as tests that pass.
+
+use http::Method;
+use serde_json::{Value, json};
+use stepfold_runner::Runner;
+use stepfold_server::http::Limits;
+use stepfold_session_scopes::MemoryStore;
+
+use super::site::{Site, agent};
+
+const BILL: &str = "assistant: > c1 pay()\nassistant: It is paid.\nassistant: Five euro.\n";
+
+/// A session with a paid bill, a turn that was rewound, another one after it, and a label.
+async fn site() -> Site {
+    let site = Site::new(BILL).await;
+    let values = json!({"spent": 2, "user:name": "Ada"});
+    site.post("ada", "/sessions", json!({"id": "s1", "values": values})).await;
+    let run = site.post("ada", "/sessions/s1/run", json!({"text": "pay the \"bill\""})).await.json();
+    let request = run["pending"][0]["id"].as_str().unwrap_or_else(|| panic!("{run}"));
+    let mut live = site.live("ada", "s1", None).await;
+    site.post("ada", "/sessions/s1/decisions", json!({"decisions": {request: "approve"}})).await;
+    live.until("ended").await;
+    let version = site.get("ada", "/sessions/s1").await.json()["version"].as_u64().unwrap();
+    site.post("ada", "/sessions/s1/run", json!({"text": "how mush?"})).await;
+    let newest = site.get("ada", "/sessions/s1").await.json()["version"].as_u64().unwrap();
+    let back = site.post("ada", "/sessions/s1/rewind", json!({"to": version, "expected": newest})).await;
+    assert_eq!(back.status, 200, "{}", back.text);
+    site.post("ada", "/sessions/s1/run", json!({"text": "how much?"})).await;
+    let label = json!({"version": version}).to_string();
+    site.ask("ada", Method::PUT, "/sessions/s1/labels/paid", &[], &label).await;
+    site
+}
+
+async fn export(site: &Site, session: &str) -> Value {
+    let reply = site.get("reader", &format!("/sessions/{session}/export")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    assert_eq!(reply.headers["content-disposition"], format!("attachment; filename=\"{session}.json\""));
+    reply.json()
+}
+
+#[tokio::test]
+async fn an_import_is_the_session_with_a_life_of_its_own() {
+    let site = site().await;
+    let exported = export(&site, "s1").await;
+    // Another server with the same agent.
+    let other = Site::new(BILL).await;
+    let imported = other.post("ada", "/import?id=s2", exported.clone()).await;
+    assert_eq!(imported.status, 201, "{}", imported.text);
+    assert_eq!(imported.headers["location"], "/api/v1/apps/clerk/sessions/s2");
+    let again = export(&other, "s2").await;
+    for field in ["app", "version", "first", "values", "events", "labels"] {
+        assert_eq!(again[field], exported[field], "{field}");
+    }
+    assert_eq!((&exported["shared"]["user:name"], &again["shared"]), (&json!("Ada"), &json!({})));
+    let replay = other.post("ada", "/sessions/s2/replay", json!({})).await.json();
+    assert_eq!(replay["same"], true, "{replay}");
+    // It goes on, and back, by itself.
+    let version = exported["version"].as_u64().unwrap();
+    let forked = other.post("ada", "/sessions/s2/fork", json!({"id": "s3", "at": version - 1})).await;
+    assert_eq!(forked.status, 201, "{}", forked.text);
+    assert_eq!(other.post("ada", "/import?id=s2", exported).await.problem(), (409, "exists".to_owned()));
+}
+
+#[tokio::test]
+async fn what_does_not_add_up_is_refused_and_nothing_is_stored() {
+    let site = site().await;
+    let good = export(&site, "s1").await;
+    let with = |change: fn(&mut Value)| {
+        let mut changed = good.clone();
+        change(&mut changed);
+        changed
+    };
+    let wrong = [
+        with(|export| export["format"] = json!("other")),
+        with(|export| export["format_version"] = json!(2)),
+        with(|export| export["oldest"] = json!(1)),
+        with(|export| export["version"] = json!(3)),
+        with(|export| export["values"]["spent"] = json!(8)),
+        with(|export| export["first"]["spent"] = json!("many")),
+        with(|export| export["first"]["user:name"] = json!("Eve")),
+        with(|export| export["events"][1]["version"] = json!(1)),
+        with(|export| export["events"][1]["id"] = export["events"][0]["id"].clone()),
+        with(|export| export["events"][1]["body"] = json!("nothing")),
+        with(|export| drop(export["events"].as_array_mut().unwrap().remove(2))),
+        with(|export| export["labels"][0]["version"] = json!(99)),
+        with(|export| export["unknown"] = json!(1)),
+        json!({}),
+    ];
+    let other = Site::new(BILL).await;
+    for (place, export) in wrong.into_iter().enumerate() {
+        let refused = other.post("ada", "/import?id=s2", export).await;
+        assert_eq!(refused.problem(), (400, "invalid".to_owned()), "{place}: {}", refused.text);
+        assert_eq!(other.get("ada", "/sessions/s2").await.status, 404, "{place}");
+    }
+    let mut limits = Limits::default();
+    limits.import = 1_000;
+    let runner = Runner::builder(agent(BILL, Vec::new()), MemoryStore::new()).build();
+    let small = Site::over(runner, limits).await;
+    assert_eq!(small.post("ada", "/import", good).await.problem(), (413, "too_large".to_owned()));
+}
+
+/// The test that a session is exported as, with its agent beside it.
+mod exported {
+    mod stepfold {
+        pub use {
+            stepfold_agent_loop as agent_loop, stepfold_runner as runner,
+            stepfold_session_scopes as session_scopes,
+        };
+    }
+
+    fn agent(model: Script) -> stepfold::agent_loop::Agent {
+        super::super::site::agent_of(model, Vec::new())
+    }
+
+    include!("exported_session.rs");
+}
+
+/// The file above is what is exported, so that it passes is tested by itself.
+#[tokio::test]
+async fn an_exported_test_is_one_that_passes() {
+    let site = site().await;
+    let reply = site.get("reader", "/sessions/s1/export?as=test").await;
+    assert_eq!(
+        (reply.status.as_u16(), &reply.headers["content-type"]),
+        (200, &"text/x-rust; charset=utf-8".parse().unwrap())
+    );
+    expect_test::expect_file!["exported_session.rs"].assert_eq(&reply.text);
+    site.post("ada", "/sessions", json!({"id": "empty"})).await;
+    let refused = site.get("reader", "/sessions/empty/export?as=test").await;
+    assert_eq!(refused.problem(), (409, "no_test".to_owned()));
+}
