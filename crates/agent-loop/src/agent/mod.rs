@@ -177,6 +177,53 @@ impl Agent {
         &*self.config().model
     }
 
+    /// The template of the instructions, if it has some.
+    pub fn instructions(&self) -> Option<&Template> {
+        self.config().instructions.as_ref()
+    }
+
+    /// The tools that it offers at every step; `None` if some are listed at each step. The tool of an output is
+    /// not among them.
+    pub fn tools(&self) -> Option<&Tools> {
+        self.static_offer().map(|offer| &offer.tools)
+    }
+
+    /// The way in which its [output](AgentBuilder::output) is requested, if it has one.
+    pub fn output_mode(&self) -> Option<OutputMode> {
+        self.output_spec().map(OutputSpec::mode)
+    }
+
+    /// The model that writes summaries, if it is another one.
+    pub fn summary_model(&self) -> Option<&dyn ChatModel> {
+        self.config().summary_model.as_deref()
+    }
+
+    /// The agents directly inside: each with the name of its tool or node. Those of tools that are listed at each step
+    /// are unknown.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    ///
+    /// let counter = Agent::builder(Script::parse("")?).name("counter").build()?;
+    /// let count = counter.as_tool("count", "Counts the stalls of an area.");
+    /// let agent = Agent::builder(Script::parse("")?).tool(count).build()?;
+    /// let inside: Vec<_> = agent.inside().into_iter().map(|(name, agent)| (name, agent.name())).collect();
+    /// assert_eq!(inside, [("count", "counter")]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias("subagents"))]
+    pub fn inside(&self) -> Vec<(&str, &Agent)> {
+        let called = self.tools().into_iter().flat_map(Tools::iter);
+        let called = called.filter_map(|tool| Some((tool.name(), &tool.hosted_as::<AgentCall>()?.agent)));
+        let planner = self.config().planner.as_deref();
+        let nodes = planner.into_iter().flat_map(|planner| {
+            planner.names().iter().filter_map(|name| Some((name.as_str(), planner.agent(name)?.agent())))
+        });
+        called.chain(nodes).collect()
+    }
+
     /// The parts that a run depends on: used to detect a changed agent when a stored run is loaded.
     pub fn fingerprint(&self) -> &Fingerprint {
         self.0.fingerprint.get_or_init(|| Fingerprint::of(self))

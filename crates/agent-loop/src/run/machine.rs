@@ -453,6 +453,15 @@ impl Run {
         request
     }
 
+    /// Whether the model is asked next: at once, or after hooks or a summary. Never of a graph.
+    pub fn asks_model(&self) -> bool {
+        match &self.phase {
+            Phase::Asking { .. } | Phase::Condensing { .. } => true,
+            Phase::Opening => self.planner().is_none(),
+            _ => false,
+        }
+    }
+
     /// The tools of this step, which a host resolves when they are not [the same at every
     /// step](stepfold_tools::Toolset::is_static).
     pub fn offer_tools(&mut self, tools: Tools) {
@@ -689,6 +698,37 @@ impl Run {
         self.tally.stopped_at = Some(self.tally.events);
     }
 
+    /// The run inside of the item at a place of the open step: of an agent that is a tool or a node, once it has begun.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// let pay = Tool::new("pay", "Pays a bill.", pay).approval(Approval::Always).build()?;
+    /// # let payer = Script::parse("assistant: > c1 pay()")?;
+    /// let payer = Agent::builder(payer).name("payer").tools([pay]).build()?;
+    /// # let model = Script::parse("assistant: > c1 settle(task=\"the bill\")")?;
+    /// let agent = Agent::builder(model).tool(payer.as_tool("settle", "Settles a bill.")).build()?;
+    /// let outcome = agent.run("settle the bill").await?;
+    /// let inside = outcome.run().inside_of(0).expect("it waits for an approval");
+    /// assert_eq!((inside.agent().name(), inside.steps()), ("payer", 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn inside_of(&self, place: usize) -> Option<&Run> {
+        self.item(place)?.child()
+    }
+
+    /// Whether the beginning of the conversation on which the run began was pruned since. What the model was shown of
+    /// it is gone.
+    pub fn is_pruned(&self) -> bool {
+        self.tally.is_pruned
+    }
+
     /// The agent.
     pub fn agent(&self) -> &Agent {
         &self.agent
@@ -762,11 +802,6 @@ impl Run {
     /// The valid output, if one was asked for and is there.
     pub fn output(&self) -> Option<&serde_json::Value> {
         self.tally.output.as_ref()
-    }
-
-    /// Whether the beginning of the conversation is gone that the run began on.
-    pub(crate) fn is_pruned(&self) -> bool {
-        self.tally.is_pruned
     }
 
     /// Why the run ended, if it has.

@@ -16,10 +16,12 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Exit, Ids as _, Pause, RandomIds, RunEvent};
 use stepfold_runner::{Runner, RunnerError, Seen, SessionChange, SessionHandle, failure};
 use stepfold_session_scopes::{CommittedEvent, EventRange, Session, SessionKey};
+use stepfold_state_core::chat::Prices;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
 use super::frame::{Frame, encode};
+use super::priced::Pricing;
 use super::problem::Problem;
 use super::rows::{self, EventRow, RequestRow};
 use super::steps::{BEFORE, Rows};
@@ -33,7 +35,11 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// The sessions that have readers.
 #[derive(Clone, Default)]
-pub(super) struct Channels(Arc<Mutex<HashMap<SessionKey, Arc<Channel>>>>);
+pub(super) struct Channels {
+    open: Arc<Mutex<HashMap<SessionKey, Arc<Channel>>>>,
+    /// What replies cost, by app.
+    pricing: Arc<HashMap<String, Arc<Pricing>>>,
+}
 
 /// One of them.
 pub(super) struct Channel {
@@ -83,6 +89,16 @@ pub(super) struct Start {
 }
 
 impl Channels {
+    pub(super) fn new(pricing: impl IntoIterator<Item = (String, Arc<Pricing>)>) -> Self {
+        Channels { open: Arc::default(), pricing: Arc::new(pricing.into_iter().collect()) }
+    }
+
+    /// What replies cost in the app of a runner.
+    pub(super) fn pricing(&self, runner: &Runner, key: &SessionKey) -> Arc<Pricing> {
+        let known = self.pricing.get(key.app.as_str()).map(Arc::clone);
+        known.unwrap_or_else(|| Arc::new(Pricing::new(runner.agent().clone(), Prices::new())))
+    }
+
     /// The channel of a session: an existing one, or a new one.
     pub(super) async fn of(
         &self,
@@ -108,7 +124,13 @@ impl Channels {
         let receiver = channel.next.subscribe();
         open.insert(key.clone(), Arc::clone(&channel));
         drop(open);
-        let pump = Pump::new(runner, session.clone(), Arc::clone(&channel), &stored);
+        let pump = Pump::new(
+            runner,
+            session.clone(),
+            Arc::clone(&channel),
+            &stored,
+            &self.pricing(runner, session.key()),
+        );
         let channels = self.clone();
         tokio::spawn(async move {
             pump.run(&channels).await;
@@ -117,7 +139,7 @@ impl Channels {
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<Channel>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes a channel if it has no readers.
@@ -208,8 +230,14 @@ struct Pump {
 }
 
 impl Pump {
-    fn new(runner: &Runner, session: SessionHandle, channel: Arc<Channel>, stored: &Session) -> Self {
-        let mut rows = Rows::default();
+    fn new(
+        runner: &Runner,
+        session: SessionHandle,
+        channel: Arc<Channel>,
+        stored: &Session,
+        pricing: &Arc<Pricing>,
+    ) -> Self {
+        let mut rows = Rows::new(pricing);
         stored.events.iter().for_each(|event| drop(rows.row(event, true)));
         let told = stored.version;
         let changes = runner.watch_session(session.key()).boxed();

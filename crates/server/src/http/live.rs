@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use super::channel::{At, Channel, Channels, end_of};
 use super::frame::{Position, encode, in_many};
 use super::metrics::CountedStream;
+use super::priced::Pricing;
 use super::problem::Problem;
 use super::rows::{EventRow, RequestRow};
 use super::steps::{page, rows};
@@ -73,6 +74,7 @@ pub(super) async fn open_many(
 struct Following {
     key: SessionKey,
     runner: Runner,
+    pricing: Arc<Pricing>,
     channel: Arc<Channel>,
     changes: watch::Receiver<u64>,
     /// The number of the next event of the channel.
@@ -115,6 +117,7 @@ impl Following {
         }
         let mut following = Following {
             key: session.key().clone(),
+            pricing: channels.pricing(&runner, session.key()),
             runner,
             channel,
             changes,
@@ -212,7 +215,8 @@ impl Following {
             tracing::warn!(%error, "commits for a live stream could not be read");
             "failed"
         })?;
-        let rows = rows(&session, self.version, PAGE).into_iter().filter(|row| row.version <= self.until);
+        let rows = rows(&session, self.version, PAGE, &self.pricing);
+        let rows = rows.into_iter().filter(|row| row.version <= self.until);
         self.read.extend(rows);
         // What retention has deleted cannot be told.
         if self.read.is_empty() {

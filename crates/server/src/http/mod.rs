@@ -61,6 +61,7 @@ mod metrics;
 mod openapi;
 mod operation;
 mod page;
+mod priced;
 mod problem;
 mod protocol;
 mod protocols;

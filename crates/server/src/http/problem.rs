@@ -215,6 +215,19 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "unknown_version", "Unknown version", detail)
     }
 
+    pub(super) fn unknown_label(label: &str) -> Self {
+        let detail = format!("unknown label `{label}`; GET …/labels lists the known ones");
+        Problem::new(StatusCode::NOT_FOUND, "unknown_label", "Unknown label", detail)
+    }
+
+    pub(super) fn no_model_step(version: u64) -> Self {
+        let detail = format!(
+            "no model is asked at version {version}: it is of no run, of a graph itself, or of an agent whose tools are not \
+             known; name a run inside with `path`"
+        );
+        Problem::new(StatusCode::CONFLICT, "no_model_step", "No step of a model", detail)
+    }
+
     pub(super) fn no_graph(app: &str) -> Self {
         let detail = format!("app `{app}` is no graph, or its shape was not given to the server");
         Problem::new(StatusCode::NOT_FOUND, "no_graph", "No graph", detail)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_agent_loop::{ApprovalRequest, Decision, Exit};
+use stepfold_agent_loop::{Agent, ApprovalRequest, Decision, Exit, OutputMode};
 use stepfold_runner::{Report, RunStatus};
 use stepfold_session_scopes::{CommittedEvent, Session, Timestamp};
 use stepfold_state_core::chat::ToolCall;
@@ -28,6 +28,105 @@ pub(super) struct AppRow {
     pub(super) schema: Value,
     /// Whether `/graph` has the shape of its graph.
     pub(super) has_graph: bool,
+}
+
+/// An app, with what its agent is made of.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct AppDetail {
+    #[serde(flatten)]
+    pub(super) app: AppRow,
+    #[serde(flatten)]
+    pub(super) made_of: AgentRow,
+    /// The models, each once: those of the agent, of its summaries, and of the agents inside.
+    pub(super) models: Vec<ModelOfRow>,
+    /// The agents inside, at all depths.
+    pub(super) agents: Vec<InsideRow>,
+    /// The prices of the models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prices: Option<PricesRow>,
+    /// The nodes and edges, if it is a graph: as `/graph`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) graph: Option<Value>,
+}
+
+/// What an agent is made of.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct AgentRow {
+    /// The template of its instructions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) instructions: Option<String>,
+    /// The tools that it offers at every step.
+    pub(super) tools: Vec<ToolRow>,
+    /// Whether its tools are listed at each step: then `tools` has none.
+    pub(super) lists_tools: bool,
+    /// The output that its runs end with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) output: Option<OutputRow>,
+}
+
+/// An agent inside of another one.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct InsideRow {
+    pub(super) name: String,
+    pub(super) model: String,
+    /// The tools and nodes inside of which it is, the outermost first.
+    pub(super) inside_of: Vec<String>,
+    #[serde(flatten)]
+    pub(super) made_of: AgentRow,
+}
+
+/// A model, and the agents that have it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ModelOfRow {
+    pub(super) model: String,
+    pub(super) agents: Vec<String>,
+}
+
+/// A tool.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ToolRow {
+    pub(super) name: String,
+    pub(super) description: String,
+    /// The JSON Schema of the arguments that a model sends.
+    pub(super) parameters: Value,
+    /// `pure`, `idempotent` or `at_most_once`.
+    pub(super) effect: Value,
+    /// `never`, `always`, `once` (for the same arguments), or `when` (depends on the arguments).
+    pub(super) approval: &'static str,
+    /// The agent that answers, if one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) agent: Option<String>,
+    /// The SHA-256 of what a model is told of it.
+    pub(super) digest: String,
+}
+
+/// A requested output.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct OutputRow {
+    /// How it is requested: `schema` (by the response format), `tool`, or `prompt`.
+    pub(super) mode: &'static str,
+    /// Its JSON Schema.
+    pub(super) schema: Value,
+}
+
+impl OutputRow {
+    pub(super) fn of(agent: &Agent) -> Option<Self> {
+        let mode = match agent.output_mode()? {
+            OutputMode::Tool => "tool",
+            OutputMode::Prompt => "prompt",
+            _ => "schema",
+        };
+        Some(OutputRow { mode, schema: agent.output_schema().cloned().unwrap_or_default() })
+    }
+}
+
+/// The prices of models.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct PricesRow {
+    /// Always `USD`.
+    pub(super) currency: &'static str,
+    /// By model: `input`, `output`, and perhaps `cached_input` and `cache_write`, each for a million tokens.
+    pub(super) models: Value,
 }
 
 /// The apps of a server.
@@ -59,6 +158,9 @@ pub(super) struct SessionRow {
     /// The beginning of its first message, in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) title: Option<String>,
+    /// The number of sessions that were forked from it, and are there: absent in answers about changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) forks: Option<usize>,
 }
 
 /// The origin of a fork.
@@ -115,6 +217,7 @@ impl SessionRow {
             parent: parent.map(|parent| ParentRow { id: parent.id.to_string(), version: parent.version }),
             status: None,
             title: None,
+            forks: None,
         }
     }
 }
@@ -203,9 +306,12 @@ pub(super) struct EventRow {
     /// Microseconds of the run until then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) elapsed_us: Option<u64>,
-    /// Tokens of the model's reply.
+    /// Tokens of the model's reply, or of a summary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage: Option<UsageRow>,
+    /// Their cost in US dollars, exactly, in decimal: absent without a price of the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cost: Option<String>,
     /// The messages that it added to the conversation.
     pub(super) messages: Vec<Value>,
     /// The writes to the state, in order, as they are merged by their handlers.
@@ -370,7 +476,7 @@ pub(super) struct WriteRow {
 }
 
 /// Token counts.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[expect(clippy::struct_field_names, reason = "the names of the field")]
 pub(super) struct UsageRow {
     pub(super) input_tokens: u64,
@@ -397,6 +503,7 @@ impl EventRow {
         self.summary = None;
         let edited = self.edited.iter_mut().flat_map(|edited| edited.results.values_mut());
         edited.for_each(|result| *result = Value::Null);
+        self.asked.iter_mut().for_each(|question| question.message = None);
         let questions = self.asked.iter_mut().map(|question| &mut question.call);
         self.calls.iter_mut().chain(questions).for_each(|call| call.arguments = Value::Null);
         for outcome in &mut self.outcomes {
@@ -430,6 +537,7 @@ impl EventRow {
             step: None,
             elapsed_us: None,
             usage: None,
+            cost: None,
             messages: event.messages.iter().map(|message| json(&**message)).collect(),
             writes: writes.collect(),
             exit: event.metadata.get("exit").cloned(),

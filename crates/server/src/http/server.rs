@@ -13,6 +13,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use serde_json::Value;
 use stepfold_runner::Runner;
+use stepfold_state_core::chat::Prices;
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -22,6 +23,7 @@ use super::gate::{Admitted, Rules, cookie_name};
 use super::limits::{Limits, Usage};
 use super::metrics::Metrics;
 use super::operation::{Operation, json_response};
+use super::priced::Pricing;
 use super::problem::{Form, Problem};
 use super::{a2a, adk, openapi, page, protocol, protocols, routes};
 
@@ -51,6 +53,7 @@ pub struct App {
     name: String,
     description: Option<String>,
     graph: Option<Value>,
+    pricing: Arc<Pricing>,
 }
 
 impl From<Runner> for App {
@@ -58,7 +61,8 @@ impl From<Runner> for App {
         // A key of any session has the name.
         let key = runner.key("-", "-");
         let name = key.map_or_else(|_| runner.agent().name().to_owned(), |key| key.app.to_string());
-        App { runner, name, description: None, graph: None }
+        let pricing = Arc::new(Pricing::new(runner.agent().clone(), Prices::new()));
+        App { runner, name, description: None, graph: None, pricing }
     }
 }
 
@@ -77,6 +81,29 @@ impl App {
         self
     }
 
+    /// Sets the prices of its models: rows of commits have the cost of replies and summaries then. A cost that a provider
+    /// reports is told without a price.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_server::http::App;
+    /// use stepfold_session_scopes::MemoryStore;
+    /// use stepfold_state_core::chat::{Price, Prices};
+    ///
+    /// let agent = Agent::builder(Script::parse("")?).build()?;
+    /// let prices = Prices::new().with("gpt-5-mini", Price::new(0.25, 2.0).with_cached_input(0.025));
+    /// let app = App::from(Runner::builder(agent, MemoryStore::new()).build()).prices(prices);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn prices(mut self, prices: Prices) -> Self {
+        self.pricing = Arc::new(Pricing::new(self.runner.agent().clone(), prices));
+        self
+    }
+
     /// The name, as in paths: that of the runner's application.
     pub fn name(&self) -> &str {
         &self.name
@@ -89,6 +116,10 @@ impl App {
 
     pub(super) fn description(&self) -> Option<&str> {
         self.description.as_deref()
+    }
+
+    pub(super) fn pricing(&self) -> &Arc<Pricing> {
+        &self.pricing
     }
 
     pub(super) fn shape(&self) -> Option<&Value> {
@@ -407,7 +438,7 @@ fn with_origin(mut response: Response<Body>, foreign: Option<HeaderValue>) -> Re
     let Some(origin) = foreign else { return response };
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     for (name, value) in [
-        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, PATCH, DELETE"),
         (header::ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED_HEADERS),
         (
             header::ACCESS_CONTROL_EXPOSE_HEADERS,
@@ -499,13 +530,15 @@ impl ServerBuilder {
         }
         let adk_web = self.adk_web.map(|folder| adk::Bundle::read(&folder)).transpose();
         let adk_web = adk_web.map_err(ServerError::AdkWeb)?;
+        let pricing = apps.iter().map(|(name, app)| (name.clone(), Arc::clone(app.pricing())));
+        let channels = Channels::new(pricing);
         let shared = Shared {
             apps,
             auth,
             rules: self.rules,
             limits: self.limits,
             usage: Usage::default(),
-            channels: Channels::default(),
+            channels,
             #[cfg(feature = "mcp")]
             mcp: super::mcp::Services::default(),
             metrics: self.metrics,

@@ -1,9 +1,10 @@
 //! What commits are about: names for the calls and branches that they mention by their places.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use serde_json::Value;
-use stepfold_agent_loop::state_core::chat::{ToolCall, ToolContent, ToolResult};
+use stepfold_agent_loop::state_core::chat::{Cost, ToolCall, ToolContent, ToolResult, Usage};
 use stepfold_agent_loop::tools::{CallFailure, CallStatus};
 use stepfold_agent_loop::{
     AnsweredItem, Decision, Event, EventKind, FORMAT_VERSION, Fate, NodeStatus, Planned, RecordedOutcome,
@@ -11,6 +12,7 @@ use stepfold_agent_loop::{
 use stepfold_runner::RECORD_FORMAT;
 use stepfold_session_scopes::{CommittedEvent, EventRange, Session};
 
+use super::priced::{Pricing, dollars};
 use super::rows::{
     CallRow, DecidedRow, EditedRow, EventRow, ItemKind, ItemRow, OutcomeRow, OutcomeStatus, QuestionRow, json,
 };
@@ -22,12 +24,27 @@ pub(super) const BEFORE: usize = 64;
 /// The number of bytes of a text that stands for others.
 const SHORT: usize = 200;
 
+/// The number of commits that are kept, so that those after a rewind are named as well.
+const KEPT: usize = 4_096;
+
 /// Reads commits in order, each of which names what the ones before it have begun.
-#[derive(Default)]
 pub(super) struct Rows {
     items: Items,
     /// The run's time of the commit before.
     elapsed_us: Option<u64>,
+    /// The newest commits that count.
+    kept: VecDeque<CommittedEvent>,
+    pricing: Arc<Pricing>,
+    /// What the newest commit has used.
+    spent: Option<Spent>,
+}
+
+/// What a reply or a summary has used.
+pub(super) struct Spent {
+    pub(super) model: String,
+    pub(super) usage: Usage,
+    /// Absent without a price.
+    pub(super) cost: Option<Cost>,
 }
 
 /// The items of a step: the calls of a reply, or the branches of a superstep; and of the runs inside of them.
@@ -48,8 +65,8 @@ pub(super) fn page(after: u64, limit: usize) -> EventRange {
 }
 
 /// The rows of a page that was read with [`page`].
-pub(super) fn rows(session: &Session, after: u64, limit: usize) -> Vec<EventRow> {
-    let mut rows = Rows::default();
+pub(super) fn rows(session: &Session, after: u64, limit: usize, pricing: &Arc<Pricing>) -> Vec<EventRow> {
+    let mut rows = Rows::new(pricing);
     let all = session.events.iter().map(|event| rows.row(event, session.visible.contains(event.version)));
     all.filter(|row| row.version > after).take(limit).collect()
 }
@@ -64,10 +81,33 @@ pub(super) fn event_of(committed: &CommittedEvent) -> Option<Event> {
 }
 
 impl Rows {
+    pub(super) fn new(pricing: &Arc<Pricing>) -> Self {
+        let pricing = Arc::clone(pricing);
+        Rows { items: Items::default(), elapsed_us: None, kept: VecDeque::new(), pricing, spent: None }
+    }
+
     /// The row of the next commit.
     pub(super) fn row(&mut self, committed: &CommittedEvent, visible: bool) -> EventRow {
         let mut row = EventRow::of(committed, visible);
+        self.spent = None;
+        if let Some(to) = committed.event.actions.rewound_to() {
+            self.rewind(to);
+        }
         let Some(event) = event_of(committed) else { return row };
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(committed.clone());
+        self.describe(&event, &mut row);
+        row
+    }
+
+    /// What the newest commit has used, if it is a reply or a summary.
+    pub(super) fn spent(&self) -> Option<&Spent> {
+        self.spent.as_ref()
+    }
+
+    fn describe(&mut self, event: &Event, row: &mut EventRow) {
         let elapsed = u64::try_from(event.elapsed.as_micros()).unwrap_or(u64::MAX);
         let begins = matches!(event.kind, EventKind::Began { .. });
         row.latency_us = match self.elapsed_us {
@@ -76,11 +116,45 @@ impl Rows {
         };
         self.elapsed_us = Some(elapsed);
         (row.step, row.elapsed_us) = (Some(event.step), Some(elapsed));
-        self.items.describe(&event, &mut row);
-        if matches!(event.kind, EventKind::Answered(_)) {
-            self.items.name_writers(&mut row);
+        self.items.describe(event, row);
+        if let EventKind::Answered(_) = event.kind {
+            self.items.name_writers(row);
         }
-        row
+        if let Some(usage) = spent(event) {
+            let (path, reported) = (&row.path, row.model.as_deref());
+            let cost = self.pricing.cost(path, reported, usage);
+            let model = self.pricing.model(path, reported).unwrap_or_default().into_owned();
+            row.cost = cost.map(dollars);
+            self.spent = Some(Spent { model, usage: *usage, cost });
+        }
+    }
+
+    /// Goes back to where the session was at a version: what came after it has begun nothing that is named later.
+    fn rewind(&mut self, to: u64) {
+        self.kept.retain(|committed| committed.version <= to);
+        (self.items, self.elapsed_us) = (Items::default(), None);
+        let begins_step = |committed: &&CommittedEvent| {
+            matches!(committed.event.kind.as_str(), "began" | "replied" | "planned")
+        };
+        let since = self.kept.iter().rev().position(|committed| begins_step(&committed));
+        let since = since.map_or(0, |back| self.kept.len() - 1 - back);
+        for committed in self.kept.clone().iter().skip(since) {
+            if let Some(event) = event_of(committed) {
+                self.describe(&event, &mut EventRow::of(committed, true));
+            }
+        }
+        self.spent = None;
+    }
+}
+
+/// The tokens of a reply or a summary, also inside.
+fn spent(event: &Event) -> Option<&Usage> {
+    match &event.kind {
+        EventKind::Inner { event, .. } => spent(event),
+        EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => {
+            (*usage != Usage::default()).then_some(usage)
+        }
+        _ => None,
     }
 }
 
@@ -133,7 +207,8 @@ impl Items {
                 let results = results.iter().map(|result| (result.call_id().to_owned(), said(result).0));
                 row.edited = Some(EditedRow { results: results.collect() });
             }
-            EventKind::Summarized { summary, error, .. } => {
+            EventKind::Summarized { summary, error, usage } => {
+                row.usage = (*usage != Usage::default()).then(|| (*usage).into());
                 row.summary =
                     summary.as_ref().map(|summary| summary.text().to_owned()).or_else(|| error.clone());
             }

@@ -108,6 +108,11 @@ impl Prices {
         self
     }
 
+    /// Whether it has no prices.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The prices of a model, by its id or by the name that a provider reports. In this order: of the same name; of the
     /// same name without provider, if its entries agree; of the name without a date or revision at its end, such as
     /// `-2025-04-14` or `-001`.

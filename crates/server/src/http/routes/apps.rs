@@ -1,11 +1,16 @@
 //! Apps: what a server has.
 
 use serde_json::Value;
+use stepfold_agent_loop::Agent;
+use stepfold_agent_loop::tools::{Approval, Tool, Tools};
 
+use super::model::digest;
 use crate::http::auth::Role;
 use crate::http::operation::{Asked, Found, InApp, OpenMetrics, Whole};
 use crate::http::problem::Problem;
-use crate::http::rows::{AppRow, Apps, MeRow, json};
+use crate::http::rows::{
+    AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, ToolRow, json,
+};
 use crate::http::server::App;
 
 pub(super) async fn metrics(asked: Asked<Whole>) -> Result<OpenMetrics, Problem> {
@@ -19,8 +24,8 @@ pub(super) async fn list(asked: Asked<Whole>) -> Result<Found<Apps>, Problem> {
     Ok(Found(Apps { apps: asked.shared.apps.values().map(|app| row(app)).collect() }))
 }
 
-pub(super) async fn read(asked: Asked<InApp>) -> Result<Found<AppRow>, Problem> {
-    Ok(Found(row(&asked.target.0)))
+pub(super) async fn read(asked: Asked<InApp>) -> Result<Found<AppDetail>, Problem> {
+    Ok(Found(detail(&asked.target.0)))
 }
 
 pub(super) async fn graph(asked: Asked<InApp>) -> Result<Found<Value>, Problem> {
@@ -37,6 +42,81 @@ pub(super) async fn me(asked: Asked<Whole>) -> Result<Found<MeRow>, Problem> {
     };
     let (user, name) = (principal.user().to_string(), principal.name().to_owned());
     Ok(Found(MeRow { user, name, role }))
+}
+
+fn detail(app: &App) -> AppDetail {
+    let agent = app.runner().agent();
+    let agents = inside(agent);
+    let mut models: Vec<ModelOfRow> = Vec::new();
+    let mut add = |model: &str, agent: &str| match models.iter_mut().find(|known| known.model == model) {
+        Some(known) if known.agents.iter().any(|name| name == agent) => {}
+        Some(known) => known.agents.push(agent.to_owned()),
+        None => models.push(ModelOfRow { model: model.to_owned(), agents: vec![agent.to_owned()] }),
+    };
+    for agent in std::iter::once(agent).chain(agents.iter().map(|(_, agent)| *agent)) {
+        add(agent.model().id(), agent.name());
+        if let Some(model) = agent.summary_model() {
+            add(model.id(), agent.name());
+        }
+    }
+    let of_inside = |(path, agent): (Vec<&str>, &Agent)| InsideRow {
+        name: agent.name().to_owned(),
+        model: agent.model().id().to_owned(),
+        inside_of: path.into_iter().map(str::to_owned).collect(),
+        made_of: made_of(agent),
+    };
+    let prices = &app.pricing().prices;
+    AppDetail {
+        app: row(app),
+        made_of: made_of(agent),
+        models,
+        agents: agents.into_iter().map(of_inside).collect(),
+        prices: (!prices.is_empty()).then(|| PricesRow { currency: "USD", models: json(prices) }),
+        graph: app.shape().cloned(),
+    }
+}
+
+/// Agents that have each other inside end here.
+const DEEPEST: usize = 16;
+
+/// The agents inside, at all depths, each with the names of the items inside of which it is.
+fn inside(agent: &Agent) -> Vec<(Vec<&str>, &Agent)> {
+    let mut all: Vec<(Vec<&str>, &Agent)> = Vec::new();
+    let mut next = vec![(Vec::new(), agent)];
+    while let Some((path, agent)) = next.pop() {
+        for (name, inner) in agent.inside().into_iter().rev().filter(|_| path.len() < DEEPEST) {
+            let path: Vec<&str> = path.iter().copied().chain([name]).collect();
+            next.push((path, inner));
+        }
+        if !path.is_empty() {
+            all.push((path, agent));
+        }
+    }
+    all
+}
+
+fn made_of(agent: &Agent) -> AgentRow {
+    let inside = agent.inside();
+    let tool = |tool: &Tool| ToolRow {
+        name: tool.name().to_owned(),
+        description: tool.spec().description.clone(),
+        parameters: tool.spec().parameters.clone(),
+        effect: json(&tool.effect()),
+        approval: match tool.approval() {
+            Approval::Never => "never",
+            Approval::Always => "always",
+            Approval::Once => "once",
+            _ => "when",
+        },
+        agent: inside.iter().find(|(name, _)| *name == tool.name()).map(|(_, agent)| agent.name().to_owned()),
+        digest: digest(tool.spec()),
+    };
+    AgentRow {
+        instructions: agent.instructions().map(|template| template.text().to_owned()),
+        tools: agent.tools().into_iter().flat_map(Tools::iter).map(tool).collect(),
+        lists_tools: agent.tools().is_none(),
+        output: OutputRow::of(agent),
+    }
 }
 
 fn row(app: &App) -> AppRow {

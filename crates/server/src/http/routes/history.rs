@@ -13,6 +13,7 @@ use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore as _
 use super::sessions::check_shared;
 use crate::http::auth::Principal;
 use crate::http::operation::{Asked, Created, Found, InSession, Json, Target, find_session};
+use crate::http::priced::Pricing;
 use crate::http::problem::Problem;
 use crate::http::rows::{
     BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow, json,
@@ -53,7 +54,7 @@ impl PageOfEvents {
 pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Found<EventRows>, Problem> {
     let (after, limit) = (asked.query.after(), asked.query.limit());
     let session = asked.target.session.read(page(after, limit)).await?;
-    let mut events = rows(&session, after, limit);
+    let mut events = rows(&session, after, limit, asked.target.app.pricing());
     if asked.query.brief {
         events = events.into_iter().map(EventRow::into_brief).collect();
     }
@@ -83,10 +84,15 @@ impl Target for InEvent {
 
 pub(super) async fn event(asked: Asked<InEvent>) -> Result<Found<EventRow>, Problem> {
     let InEvent { session, version } = asked.target;
-    let before = version.saturating_sub(1);
-    let stored = session.session.read(page(before, 1)).await?;
-    let row = rows(&stored, before, 1).into_iter().find(|row| row.version == version);
+    let row = event_at(&session, version).await?;
     row.map(Found).ok_or_else(|| Problem::unknown_version(version))
+}
+
+/// The commit at a version, if it is there.
+pub(super) async fn event_at(target: &InSession, version: u64) -> Result<Option<EventRow>, Problem> {
+    let before = version.saturating_sub(1);
+    let stored = target.session.read(page(before, 1)).await?;
+    Ok(rows(&stored, before, 1, target.app.pricing()).into_iter().find(|row| row.version == version))
 }
 
 /// A version of a session.
@@ -103,11 +109,15 @@ pub(super) struct StateAt {
 pub(super) async fn state(asked: Asked<InSession, StateAt>) -> Result<Found<StateRow>, Problem> {
     let events = if asked.query.origin { EventRange::All } else { EventRange::None };
     let session = at(&asked.target, asked.query.at, events).await?;
-    let origin = asked.query.origin.then(|| origin(&session));
+    let origin = asked.query.origin.then(|| origin(&session, asked.target.app.pricing()));
     Ok(Found(StateRow { version: session.version, values: values(&session), origin }))
 }
 
-async fn at(target: &InSession, version: Option<u64>, events: EventRange) -> Result<Session, Problem> {
+pub(super) async fn at(
+    target: &InSession,
+    version: Option<u64>,
+    events: EventRange,
+) -> Result<Session, Problem> {
     let mut get = GetSession::new(target.session.key().clone()).events(events);
     get.version = version;
     Ok(target.runner().store().get(get).await?)
@@ -121,9 +131,9 @@ fn values(session: &Session) -> BTreeMap<String, Value> {
 }
 
 /// The last write of each key, and the number of writes.
-fn origin(session: &Session) -> BTreeMap<String, OriginRow> {
+fn origin(session: &Session, pricing: &Arc<Pricing>) -> BTreeMap<String, OriginRow> {
     let mut origin: BTreeMap<String, OriginRow> = BTreeMap::new();
-    for EventRow { version, kind, writes, .. } in counted(session) {
+    for EventRow { version, kind, writes, .. } in counted(session, pricing) {
         for write in writes {
             let writes = origin.get(&write.key).map_or(0, |before| before.writes) + 1;
             let row = OriginRow { version, handler: write.handler, writes, by: write.by, kind: kind.clone() };
@@ -134,8 +144,8 @@ fn origin(session: &Session) -> BTreeMap<String, OriginRow> {
 }
 
 /// The rows of a whole session that count.
-fn counted(session: &Session) -> impl Iterator<Item = EventRow> {
-    rows(session, 0, usize::MAX).into_iter().filter(|row| row.visible)
+fn counted(session: &Session, pricing: &Arc<Pricing>) -> impl Iterator<Item = EventRow> {
+    rows(session, 0, usize::MAX, pricing).into_iter().filter(|row| row.visible)
 }
 
 /// A key.
@@ -152,7 +162,7 @@ pub(super) async fn blame(asked: Asked<InSession, BlameOf>) -> Result<Found<Blam
     let BlameOf { key, at: version } = asked.query;
     let session = at(&asked.target, version, EventRange::All).await?;
     let mut blamed = Vec::new();
-    for EventRow { version, kind, at, writes, .. } in counted(&session) {
+    for EventRow { version, kind, at, writes, .. } in counted(&session, asked.target.app.pricing()) {
         for write in writes.into_iter().filter(|write| write.key == key) {
             blamed.push(BlamedWrite { version, kind: kind.clone(), at: at.clone(), write });
         }
@@ -268,10 +278,14 @@ fn said(row: &EventRow) -> String {
 pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<CompareRow>, Problem> {
     let InSession { app, session } = asked.target;
     let other = find_session(&app, &asked.principal, &asked.query.with).await?;
-    let comparison = session.compare(&other).await?;
-    let (left, right) = (session.read(EventRange::None).await?, other.read(EventRange::None).await?);
+    let (left, right) = (session.read(EventRange::All).await?, other.read(EventRange::All).await?);
+    let comparison = stepfold_runner::compare(&left, &right, app.runner().schema())?;
+    // What both have names what the commits of an open step mention.
+    let shared: Vec<_> =
+        left.visible_events().take_while(|committed| committed.version <= comparison.common).collect();
     let rows = |events: &[_]| -> Vec<EventRow> {
-        let mut rows = Rows::default();
+        let mut rows = Rows::new(app.pricing());
+        shared.iter().for_each(|event| drop(rows.row(event, true)));
         events.iter().map(|event| rows.row(event, true)).collect()
     };
     let (of_left, of_right) = (rows(&comparison.left), rows(&comparison.right));

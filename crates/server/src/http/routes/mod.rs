@@ -1,8 +1,10 @@
 //! The operations of the API, each once: routes, roles and the OpenAPI document are made from this table.
 
 mod apps;
+mod branches;
 mod history;
 mod login;
+mod model;
 mod runs;
 mod sessions;
 
@@ -41,6 +43,12 @@ pub(super) fn operations() -> Vec<Operation> {
         GET "/apps/{app}/sessions/{session}/state", Read, "read_state", history::state, "Reads the state at a version.";
         GET "/apps/{app}/sessions/{session}/diff", Read, "diff", history::diff, "Lists the changes between two versions.";
         GET "/apps/{app}/sessions/{session}/compare", Read, "compare", history::compare, "Compares a session with another one, such as a fork.";
+        GET "/apps/{app}/sessions/{session}/model", Read, "read_model_step", model::shown, "Reads what the model was shown at a step.";
+        GET "/apps/{app}/sessions/{session}/usage", Read, "read_usage", model::usage, "Reads the tokens of a session and their cost.";
+        GET "/apps/{app}/sessions/{session}/labels", Read, "list_labels", branches::labels, "Lists the labels of versions.";
+        PUT "/apps/{app}/sessions/{session}/labels/{label}", Act, "set_label", branches::set_label, "Labels a version.";
+        DELETE "/apps/{app}/sessions/{session}/labels/{label}", Act, "remove_label", branches::remove_label, "Removes a label.";
+        GET "/apps/{app}/sessions/{session}/forks", Read, "list_forks", branches::forks, "Lists the forks of a session.";
         POST "/apps/{app}/sessions/{session}/fork", Act, "fork", history::fork, "Creates a session that shares the history up to a version.";
         POST "/apps/{app}/sessions/{session}/rewind", Act, "rewind", history::rewind, "Goes back to a version; nothing is deleted.";
         POST "/apps/{app}/sessions/{session}/replay", Read, "replay", history::replay, "Replays every run without model and tools, and reports the first divergence.";

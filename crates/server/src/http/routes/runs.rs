@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use http::HeaderMap;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{Decisions, Ids as _, Input, RandomIds};
 use stepfold_runner::Invocation;
@@ -140,10 +140,16 @@ pub(super) async fn decide(
 pub(super) struct NewOutcome {
     /// The token of the request.
     token: String,
-    /// The result, as the tool would have given it.
+    /// The result, as the tool would have given it; null is a result.
+    #[serde(default, deserialize_with = "given")]
     result: Option<Value>,
     /// Why the call failed, in place of a result.
     error: Option<String>,
+}
+
+/// A field that is there, null or not.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 pub(super) async fn complete(
@@ -160,7 +166,12 @@ pub(super) async fn complete(
     if app.runner().session_of_token(&token)? != *session.key() {
         return Err(Problem::invalid("token", "it belongs to another session"));
     }
+    // It may continue the run, in this process.
+    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
     let receipt = app.runner().complete(&token, outcome).await?;
+    if let Some(invocation) = session.running() {
+        taken(invocation, place);
+    }
     Ok(Found(Completed { version: receipt.version, requests: receipt.requests }))
 }
 

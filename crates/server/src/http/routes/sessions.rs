@@ -8,7 +8,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
-use stepfold_session_scopes::{Cursor, EventRange, ListSessions, Scope, Session, SessionStore as _};
+use stepfold_runner::SessionHandle;
+use stepfold_session_scopes::{
+    Cursor, ErrorKind, EventRange, ListForks, ListSessions, Scope, Session, SessionStore as _,
+};
 use stepfold_state_core::chat::Role;
 
 use crate::http::auth::{self, Principal};
@@ -68,11 +71,22 @@ async fn described(app: &App, stored: &Session) -> Result<SessionRow, Problem> {
     // It may have been deleted meanwhile.
     let Some(session) = session else { return Ok(row) };
     row.status = Some(Status::of(&session).await?.1);
+    row.forks = number_of_forks(app, &session).await?;
     let first = session.read(EventRange::Page { after: 0, limit: FIRST }).await?;
     let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
     let asked = messages.find(|message| message.role() == Role::User);
     row.title = asked.map(|message| short(&message.text())).filter(|title| !title.is_empty());
     Ok(row)
+}
+
+/// The number of its forks that are there; `None` if the store does not list them.
+async fn number_of_forks(app: &App, session: &SessionHandle) -> Result<Option<usize>, Problem> {
+    match app.runner().store().forks(ListForks::new(session.key().clone())).await {
+        Ok(forks) => Ok(Some(forks.len())),
+        // It may have been deleted meanwhile.
+        Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The number of commits among which the first message is looked for.
@@ -124,6 +138,7 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
     };
     let mut row = SessionRow::of(&stored);
     row.status = Some(Status::decide(session, &stored, run.as_ref()));
+    row.forks = number_of_forks(&asked.target.app, session).await?;
     Ok(Found(SessionDetail {
         session: row,
         running: session.running().map(|running| running.id().to_string()),

@@ -1,0 +1,401 @@
+//! What a model was shown at a step, and what steps have cost.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use stepfold_agent_loop::state_core::chat::{ChatRequest, Cost, Message, ToolChoice, ToolSpec, Usage};
+use stepfold_agent_loop::trim::{ApproximateTokens, TokenCounter as _};
+use stepfold_agent_loop::{EventKind, Need, Run};
+use stepfold_runner::ModelStep;
+use stepfold_session_scopes::EventRange;
+
+use super::history::{at, event_at};
+use crate::http::operation::{Asked, Found, InSession};
+use crate::http::priced::dollars;
+use crate::http::problem::Problem;
+use crate::http::rows::{ItemRow, OutputRow, UsageRow, json};
+use crate::http::steps::Rows;
+
+/// A step of a session.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StepAt {
+    /// A version of the step; the newest by default.
+    at: Option<u64>,
+    /// The places of the items inside of which the model was asked, the outermost first, separated by dots; empty for the
+    /// session's own run. By default those of the commit at the version.
+    path: Option<String>,
+}
+
+/// What a model was shown.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ModelRow {
+    /// The version that was asked for.
+    version: u64,
+    /// The version with the reply; absent if the model has not replied, for what it would be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reply: Option<u64>,
+    /// The step of its run, from 1.
+    step: u64,
+    /// The items inside of which the model was asked, the outermost first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    path: Vec<ItemRow>,
+    agent: String,
+    /// The model of the agent.
+    model: String,
+    /// The instructions, rendered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instructions: Option<String>,
+    /// What it was sent, in order.
+    messages: Vec<ShownRow>,
+    /// The number of messages of the whole conversation.
+    conversation: usize,
+    /// The messages of the conversation that were left out.
+    left_out: Vec<LeftOutRow>,
+    /// Why they were, in words.
+    reasons: Vec<String>,
+    /// The tools that it was offered.
+    tools: Vec<OfferedRow>,
+    /// `auto`, `none`, `required`, or the name of a tool.
+    tool_choice: Value,
+    /// The output that was requested, if one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<OutputRow>,
+    /// The parameters of the model, such as its temperature.
+    params: Value,
+    /// An estimate of the tokens, by the counter of the policies that trim.
+    tokens: TokensRow,
+    /// The tokens that the provider has counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<UsageRow>,
+    /// Their cost in US dollars, exactly, in decimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<String>,
+    /// What of this is not in the record, and why.
+    unknown: Vec<UnknownRow>,
+}
+
+/// A message that a model was shown.
+#[derive(Serialize, JsonSchema)]
+struct ShownRow {
+    source: Source,
+    /// The place in the whole conversation, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    message: Value,
+    /// An estimate.
+    tokens: usize,
+}
+
+/// Where a message comes from.
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Source {
+    Instructions,
+    /// Of messages that were left out.
+    Summary,
+    Conversation,
+}
+
+/// Messages that a model was not shown.
+#[derive(Serialize, JsonSchema)]
+struct LeftOutRow {
+    /// The place of the first one in the whole conversation, from 0.
+    from: usize,
+    /// The place after the last one.
+    to: usize,
+    /// Whether the summary stands for all of them.
+    summarised: bool,
+    messages: Vec<Value>,
+}
+
+/// A tool that a model was offered.
+#[derive(Serialize, JsonSchema)]
+struct OfferedRow {
+    name: String,
+    description: String,
+    /// The JSON Schema of the arguments.
+    parameters: Value,
+    /// The SHA-256 of what the model was told of it.
+    digest: String,
+    /// An estimate.
+    tokens: usize,
+}
+
+/// An estimate of tokens.
+#[derive(Serialize, JsonSchema)]
+struct TokensRow {
+    instructions: usize,
+    messages: usize,
+    tools: usize,
+    total: usize,
+}
+
+/// A part of what a model was shown that is not in the record.
+#[derive(Serialize, JsonSchema)]
+struct UnknownRow {
+    part: Part,
+    why: String,
+}
+
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Part {
+    /// The agent has changed.
+    Agent,
+    Messages,
+    Tools,
+}
+
+pub(super) async fn shown(asked: Asked<InSession, StepAt>) -> Result<Found<ModelRow>, Problem> {
+    let path = asked.query.path.as_deref().map(places).transpose()?;
+    let session = &asked.target.session;
+    let version = match asked.query.at {
+        Some(version) => version,
+        None => session.read(EventRange::None).await?.version,
+    };
+    let step = session.model_step(Some(version), path.as_deref()).await?;
+    let step = step.ok_or_else(|| Problem::no_model_step(version))?;
+    let told = event_at(&asked.target, step.reply.as_ref().map_or(version, |(version, _)| *version)).await?;
+    Ok(Found(row(version, step, told.map(|row| (row.path, row.cost)).unwrap_or_default())))
+}
+
+/// The places of a path.
+fn places(path: &str) -> Result<Vec<usize>, Problem> {
+    let places = path.split('.').filter(|_| !path.is_empty()).map(str::parse).collect::<Result<_, _>>();
+    places.map_err(|error| Problem::invalid("path", error))
+}
+
+fn row(version: u64, step: ModelStep, (mut path, cost): (Vec<ItemRow>, Option<String>)) -> ModelRow {
+    let unknown = unknown(&step);
+    let ModelStep { run, path: places, reply, .. } = step;
+    // The commit may be one around the step.
+    if path.len() != places.len() {
+        path.truncate(places.len());
+    }
+    let request = run.request();
+    let messages = messages(&run, &request);
+    let tools: Vec<OfferedRow> = request.tools.iter().map(offered).collect();
+    let of = |is_it: fn(&Source) -> bool| {
+        messages.iter().filter(|shown| is_it(&shown.source)).map(|shown| shown.tokens).sum::<usize>()
+    };
+    let tokens = TokensRow::new(
+        of(|source| matches!(source, Source::Instructions)),
+        of(|source| !matches!(source, Source::Instructions)),
+        tools.iter().map(|tool| tool.tokens).sum(),
+    );
+    let usage = reply.as_ref().and_then(|(_, event)| match &event.kind {
+        EventKind::Replied { usage, .. } => Some((*usage).into()),
+        _ => None,
+    });
+    ModelRow {
+        version,
+        reply: reply.as_ref().map(|(version, _)| *version),
+        step: run.steps() + 1,
+        path,
+        agent: run.agent().name().to_owned(),
+        model: run.agent().model().id().to_owned(),
+        instructions: run.instructions().map(str::to_owned),
+        messages,
+        conversation: run.transcript().len(),
+        left_out: left_out(&run),
+        reasons: run.view().reasons().iter().map(ToString::to_string).collect(),
+        tools,
+        tool_choice: match &request.tool_choice {
+            ToolChoice::Auto => "auto".into(),
+            ToolChoice::None => "none".into(),
+            ToolChoice::Required => "required".into(),
+            choice => json(choice),
+        },
+        output: OutputRow::of(run.agent()),
+        params: json(&request.params),
+        tokens,
+        usage,
+        cost: reply.and(cost),
+        unknown,
+    }
+}
+
+impl TokensRow {
+    fn new(instructions: usize, messages: usize, tools: usize) -> Self {
+        TokensRow { instructions, messages, tools, total: instructions + messages + tools }
+    }
+}
+
+/// The messages of a request, each with where it comes from: the instructions first, then the view of the conversation, with
+/// the summary after its leading system messages.
+fn messages(run: &Run, request: &ChatRequest) -> Vec<ShownRow> {
+    let view = run.view();
+    let mut kept = view.kept().indexes();
+    let mut rows = Vec::with_capacity(request.messages.len());
+    for (place, message) in request.messages.iter().enumerate() {
+        let is_summary = view.summary().is_some_and(|summary| std::sync::Arc::ptr_eq(summary, message));
+        let (source, index) = match () {
+            () if place == 0 && run.instructions().is_some() => (Source::Instructions, None),
+            () if is_summary => (Source::Summary, None),
+            () => (Source::Conversation, kept.next()),
+        };
+        rows.push(ShownRow { source, index, message: json(&**message), tokens: tokens_of(message) });
+    }
+    rows
+}
+
+fn tokens_of(message: &Message) -> usize {
+    ApproximateTokens.count(message)
+}
+
+/// The ranges of the conversation that are not shown.
+fn left_out(run: &Run) -> Vec<LeftOutRow> {
+    let (view, log) = (run.view(), run.transcript());
+    let summarised =
+        run.summary().filter(|_| view.summary().is_some()).map_or(0, |summary| summary.replaced());
+    let mut rows = Vec::new();
+    let mut from = 0;
+    let ends = [log.len()..log.len()];
+    for kept in view.kept().ranges().iter().chain(&ends) {
+        if kept.start > from {
+            let messages =
+                (from..kept.start).filter_map(|index| log.get(index)).map(|message| json(&**message));
+            let summarised = kept.start <= summarised;
+            rows.push(LeftOutRow { from, to: kept.start, summarised, messages: messages.collect() });
+        }
+        from = kept.end;
+    }
+    rows
+}
+
+fn offered(spec: &ToolSpec) -> OfferedRow {
+    let told = serde_json::to_string(spec).unwrap_or_default();
+    OfferedRow {
+        name: spec.name.clone(),
+        description: spec.description.clone(),
+        parameters: spec.parameters.clone(),
+        digest: digest(spec),
+        tokens: ApproximateTokens::of_text(&told),
+    }
+}
+
+/// The SHA-256 of what a model is told of a tool, in a form that does not depend on the order of fields.
+pub(super) fn digest(spec: &ToolSpec) -> String {
+    let mut told = json(spec);
+    told.sort_all_objects();
+    let digest = Sha256::digest(told.to_string());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unknown(step: &ModelStep) -> Vec<UnknownRow> {
+    let mut unknown = Vec::new();
+    let mut add = |part, why: String| unknown.push(UnknownRow { part, why });
+    if !step.changes.is_empty() {
+        let why = "the agent has changed since the run began, and what is not recorded is as it is now";
+        add(Part::Agent, format!("{why}: {}", step.changes.join(", ")));
+    }
+    if step.run.tools().is_none() {
+        let why = "the agent lists its tools at each step, and what it listed is not recorded";
+        add(Part::Tools, why.to_owned());
+    }
+    if step.run.is_pruned() {
+        add(Part::Messages, "retention has deleted the beginning of the conversation".to_owned());
+    }
+    let missing = match step.run.decide() {
+        _ if step.reply.is_some() => None,
+        Need::Hook(_) => Some("a hook comes before the model, and may change the conversation"),
+        Need::Summary(_) => Some("a summary of the conversation is made before the model is asked"),
+        _ => None,
+    };
+    if let Some(why) = missing {
+        add(Part::Messages, why.to_owned());
+    }
+    unknown
+}
+
+/// A version of a session, up to which tokens are added up.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UsageAt {
+    /// The version; the newest by default.
+    at: Option<u64>,
+}
+
+/// The tokens of a session, and their cost.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct TotalRow {
+    version: u64,
+    /// Always `USD`.
+    currency: &'static str,
+    /// The number of replies and summaries.
+    replies: u64,
+    usage: UsageRow,
+    /// The cost of those with a price, exactly, in decimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<String>,
+    /// The same by model.
+    models: Vec<OfModelRow>,
+    /// The models without a price, which the cost is without.
+    unpriced: Vec<String>,
+}
+
+/// The tokens of a model.
+#[derive(Serialize, JsonSchema)]
+struct OfModelRow {
+    /// The name that the provider has reported, or the agent's.
+    model: String,
+    replies: u64,
+    usage: UsageRow,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<String>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    replies: u64,
+    usage: Usage,
+    cost: Option<Cost>,
+    is_unpriced: bool,
+}
+
+impl Spent {
+    fn add(&mut self, replies: u64, usage: Usage, cost: Option<Cost>) {
+        self.replies += replies;
+        self.usage += usage;
+        self.cost = match (self.cost, cost) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
+        self.is_unpriced |= cost.is_none();
+    }
+}
+
+pub(super) async fn usage(asked: Asked<InSession, UsageAt>) -> Result<Found<TotalRow>, Problem> {
+    let session = at(&asked.target, asked.query.at, EventRange::All).await?;
+    let mut rows = Rows::new(asked.target.app.pricing());
+    let mut models: BTreeMap<String, Spent> = BTreeMap::new();
+    for committed in &session.events {
+        rows.row(committed, true);
+        let Some(spent) = rows.spent().filter(|_| session.visible.contains(committed.version)) else {
+            continue;
+        };
+        models.entry(spent.model.clone()).or_default().add(1, spent.usage, spent.cost);
+    }
+    let mut all = Spent::default();
+    models.values().for_each(|of| all.add(of.replies, of.usage, of.cost));
+    let unpriced = models.iter().filter(|(_, of)| of.is_unpriced).map(|(model, _)| model.clone()).collect();
+    let row = |(model, of): (String, Spent)| OfModelRow {
+        model,
+        replies: of.replies,
+        usage: of.usage.into(),
+        cost: of.cost.map(dollars),
+    };
+    Ok(Found(TotalRow {
+        version: session.version,
+        currency: "USD",
+        replies: all.replies,
+        usage: all.usage.into(),
+        cost: all.cost.map(dollars),
+        models: models.into_iter().map(row).collect(),
+        unpriced,
+    }))
+}
