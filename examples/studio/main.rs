@@ -38,8 +38,8 @@ use stepfold::graph::progress::ResearchDepth;
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
 use stepfold::server::http::{App, Principal, Role, Server, Token, Tokens};
-use stepfold::session_scopes::{EventRange, MemoryStore};
-use stepfold::state_core::chat::{ChatModel, ChatRequest, Chunk, Message, ReplyStream, Usage};
+use stepfold::session_scopes::{AnyStore, EventRange, MemoryStore};
+use stepfold::state_core::chat::{ChatModel, ChatRequest, Chunk, Message, Price, Prices, ReplyStream, Usage};
 use stepfold::trim::{ApproximateTokens, TokenCounter as _};
 use stepfold_examples::{Failure, Recording, USER, ended, say};
 use tokio::net::TcpListener;
@@ -78,7 +78,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let database = folder.path().join("time_zones.sqlite");
     data::make(&database)?;
-    let store = MemoryStore::new();
+    let store = AnyStore::new(MemoryStore::new());
     let analyst = |recording| analyst_runner(&store, &database, recording);
     let recording = Recording::new(ANALYST, Duration::ZERO)?;
     ask_the_analyst(&analyst(recording.clone())?).await?;
@@ -91,22 +91,25 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     let delay = Duration::from_millis(arguments.delay);
     let research = research_runner(&store, delay)?;
     let graph = deep_research(&written(delay)?, |_: &str| None, &Corpus::of_repository()?)?;
+    let prices = Prices::new().with("recording", Price::new(0.5, 2.0));
     let apps = [
         App::from(analyst(Recording::new(ANALYST, delay)?)?)
+            .prices(prices.clone())
             .describe("Answers from a database of the world's time zones."),
         App::from(research)
+            .prices(prices)
             .describe("Plans, researches documents side by side, judges, and writes a report.")
             .graph(serde_json::to_value(graph.shape())?),
     ];
     serve(apps, arguments.bind).await
 }
 
-fn analyst_runner(store: &MemoryStore, database: &Path, recording: Recording) -> Result<Runner, Failure> {
+fn analyst_runner(store: &AnyStore, database: &Path, recording: Recording) -> Result<Runner, Failure> {
     let agent = analyst(Counted(recording), Database::new(database))?;
     Ok(Runner::builder(agent, store.clone()).app("analyst")?.process_worker().build())
 }
 
-fn research_runner(store: &MemoryStore, delay: Duration) -> Result<Runner, Failure> {
+fn research_runner(store: &AnyStore, delay: Duration) -> Result<Runner, Failure> {
     let graph = deep_research(&written(delay)?, |_: &str| None, &Corpus::of_repository()?)?;
     Ok(Runner::builder(graph, store.clone()).app("deep_research")?.process_worker().build())
 }
@@ -140,7 +143,7 @@ async fn kill_the_analyst(runner: &Runner) -> Result<(), Failure> {
     let replies = run.subscribe(0).filter(|seen| {
         std::future::ready(matches!(seen, Seen::Event { event: RunEvent::Asking { .. }, .. }))
     });
-    std::pin::pin!(replies).nth(KILLED.1).await;
+    std::pin::pin!(replies.skip(KILLED.1)).next().await;
     runner.shutdown(Duration::ZERO).await;
     Ok(())
 }

@@ -180,8 +180,9 @@ export function Dialogs() {
 /** @param {{ label: string, value: string, set: (value: string) => void, hint?: string, rows?: number }} props */
 function Field({ label, value, set, hint, rows }) {
   const onInput = (/** @type {any} */ event) => set(event.currentTarget.value);
-  return html`<label>${label}${rows ? html`<textarea class="code" rows=${rows} spellcheck="false" value=${value} onInput=${onInput}></textarea>` : html`<input value=${value} onInput=${onInput} spellcheck="false" />`}
-    ${hint && html`<span class="quiet">${hint}</span>`}</label>`;
+  const id = hint && `hint-${label.split(" ")[0]}`;
+  return html`<div class="field"><label>${label}${rows ? html`<textarea class="code" rows=${rows} spellcheck="false" aria-describedby=${id} value=${value} onInput=${onInput}></textarea>` : html`<input value=${value} aria-describedby=${id} onInput=${onInput} spellcheck="false" />`}</label>
+    ${hint && html`<span class="quiet" id=${id}>${hint}</span>`}</div>`;
 }
 
 function Fork() {
@@ -271,7 +272,7 @@ function Choose() {
     <div class="choices">${[...others].sort((a, b) => Number(kin(b)) - Number(kin(a))).slice(0, 50).map((one) => html`<button type="button" onClick=${() => {
       close();
       store.go({ tab: "compare", compare: one.id });
-    }}>${one.title ?? one.id}<span class="quiet"> ${one.title ? one.id : ""} v${one.version}${one.parent ? ` · fork of ${one.parent.id}` : ""}</span></button>`)}</div>
+    }}>${one.id} <span class="quiet">v${one.version} · ${one.parent ? `fork of ${one.parent.id}` : one.title}</span></button>`)}</div>
     ${!others.length && html`<p>There is no other session: fork this one first.</p>`}
     <div class="buttons"><button type="button" onClick=${close}>Close</button></div><//>`;
 }

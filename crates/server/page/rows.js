@@ -6,7 +6,7 @@ import { cut, short } from "./text.js";
 
 const WORDS = /** @type {Record<string, string>} */ ({
   began: "question", replied: "reply", answered: "results", decided: "decision", asked: "asks", rewind: "rewind",
-  started: "started", edited: "edit", ended: "end", cancelled: "cancelled", summarised: "summary",
+  started: "started", edited: "edit", state: "edit", ended: "end", cancelled: "cancelled", summarised: "summary",
 });
 
 /** @param {Row} row */
@@ -28,17 +28,18 @@ export const callText = (call) => `${call.name}(${args(call.arguments)})`;
 export function line(row) {
   const { calls = [], outcomes = [], asked = [], decisions = [], planned = [], started = [], writes = [] } = row;
   const said = text(row).replace(/\s+/g, " ").replace(/\*\*|`/g, "");
-  if (decisions.length) return `${decisions.map((one) => `${word(one.decision)} ${one.call?.name ?? ""}`.trim()).join(", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
+  if (decisions.length) return `${decisions.map((one) => `${word(one.decision)} ${one.request.split("#")[0]}`).join(", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
   if (asked.length) return asked.map((request) => callText(request.call)).join("   ");
   if (outcomes.length) return outcomes.map((one) => `${one.name} → ${short(one.error ?? one.result ?? one.status)}`).join("   ");
   if (calls.length) return `${said ? `${said}  ` : ""}${calls.map(callText).join("   ")}`;
   if (said) return said;
-  if (row.edited) return `${[...writes.map((write) => write.key), ...Object.keys(row.edited.results)].join(", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
+  const wrote = writes.map((write) => (write.handler ? `${write.key} ← ${short(write.value)}` : `${write.key} removed`));
+  if (row.edited) return [...Object.entries(row.edited.results).map(([id, result]) => `result ${id} ← ${short(result)}`), ...wrote].join("   ");
   if (row.decided_by) return `by ${row.decided_by}`;
   if (started.length) return started.map((mark) => mark.name).join(", ");
   if (planned.length) return planned.map((branch) => branch.call_id).join(", ");
   if (row.exit) return exitWord(row.exit);
-  return row.summary ?? writes.map((write) => `${write.key} ${write.handler ?? "removed"}`).join(", ");
+  return row.summary ?? wrote.join("   ");
 }
 
 /** @param {any} decision */

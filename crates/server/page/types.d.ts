@@ -18,7 +18,7 @@ export interface Write { key: string; handler?: string; value?: Json; call_id?: 
 export interface Row {
   version: number; kind: string; invocation: string; author: string; at: string; step?: number; elapsed_us?: number; latency_us?: number;
   usage?: Usage; cost?: string; messages: Json[]; writes: Write[]; exit?: Json; decided_by?: string; path?: Item[]; calls?: Call[]; planned?: Item[];
-  asked?: { call: Call; message?: string }[]; decisions?: { request: string; decision: Json; call?: Call }[]; started?: Item[]; outcomes?: Outcome[];
+  asked?: { call: Call; message?: string }[]; decisions?: { request: string; decision: Json }[]; started?: Item[]; outcomes?: Outcome[];
   edited?: { results: Record<string, Json> }; summary?: string; model?: string; visible: boolean;
   /** Set by the page: what may be long was left out. */
   is_brief?: boolean;

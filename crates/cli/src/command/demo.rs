@@ -10,7 +10,8 @@ use stepfold::agent_loop::RunEvent;
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
 use stepfold::server::http::App;
-use stepfold::session_scopes::{AnyStore, EventRange, ListSessions, SessionStore as _};
+use stepfold::session_scopes::{AnyStore, EventRange, Label, LabelVersion, ListSessions, SessionStore as _};
+use stepfold::state_core::chat::{Price, Prices};
 use tempfile::TempDir;
 
 use super::serve::LOCAL;
@@ -36,6 +37,11 @@ pub(super) fn unpack() -> anyhow::Result<(TempDir, Vec<PathBuf>)> {
     Ok((folder, agents))
 }
 
+/// What the scripts would cost, if they were a model of the middle.
+pub(super) fn prices() -> Prices {
+    Prices::new().with("scripted", Price::new(0.5, 2.0))
+}
+
 /// Makes the sessions, unless the store has some: one waits for an approval, one is a fork with a lane that was rewound, one
 /// was interrupted. The runners of these apps end with it.
 pub(super) async fn seed(apps: &[App], store: &AnyStore) -> anyhow::Result<()> {
@@ -56,6 +62,8 @@ async fn stalls(runner: &Runner) -> anyhow::Result<()> {
     waits.run("I am Ada. How many stalls does area 3 have?").await?;
     let common = waits.read(EventRange::None).await?.version;
     waits.run("And area 5?").await?;
+    let label = LabelVersion::new(waits.key().clone(), Label::new("one area counted")?, common);
+    runner.store().set_label(label).await?;
     let fork = waits.fork("fork-with-a-rewind", Some(common)).await?;
     fork.run("And area 6?").await?;
     fork.rewind(common).await?;

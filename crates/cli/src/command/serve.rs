@@ -112,6 +112,7 @@ fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) 
         last: false,
     };
     let (models, _failures) = Models::asked(&model);
+    let models = if asked.demo { models.counting() } else { models };
     let mut names = BTreeSet::new();
     let mut apps = Vec::new();
     for path in agents {
@@ -127,6 +128,7 @@ fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) 
             .observe(move |_| observer.clone())
             .build();
         let app = App::from(runner);
+        let app = if asked.demo { app.prices(demo::prices()) } else { app };
         apps.push(match shape {
             Some(shape) => app.graph(shape),
             None => app,

@@ -8,6 +8,10 @@ studio(async (studio) => {
     const press = (key) => page.keyboard.press(key);
     const button = (name) => page.getByRole('button', { name, exact: true });
     const link = (name) => page.getByRole('link', { name });
+    const choose = async (name) => {
+        await link(new RegExp(`^${name} `)).click();
+        await page.getByRole('heading', { name, exact: true }).waitFor();
+    };
     const at = async (version) => page.getByText(`at v${version}`, { exact: true }).waitFor();
     const entry = (key) => page.locator('.entry', { has: page.getByRole('button', { name: key, exact: true }) });
     const dialog = () => page.getByRole('dialog');
@@ -20,16 +24,16 @@ studio(async (studio) => {
 
     // Sessions: what they do, where forks come from, a search.
     await page.getByLabel('App').selectOption('stalls');
-    await link(/waits-for-approval/).first().waitFor();
+    await link(/^waits-for-approval /).first().waitFor();
     const rows = await page.getByRole('navigation', { name: 'Sessions' }).getByRole('listitem').allInnerTexts();
     seen.sessions = rows.map((text) => text.replace(/\s+/g, ' ').replace(/ v\d+$/, '')).sort();
     await page.getByLabel('Search sessions').fill('killed');
-    await link(/waits-for-approval/).first().waitFor({ state: 'detached' });
+    await link(/^waits-for-approval /).first().waitFor({ state: 'detached' });
     seen.found = await page.getByRole('navigation', { name: 'Sessions' }).getByRole('listitem').count();
     await page.getByLabel('Search sessions').fill('');
 
     // Which call wrote this value? The writes of a key, and the commit.
-    await link(/waits-for-approval/).first().click();
+    await choose('waits-for-approval');
     await page.getByRole('slider', { name: 'Version' }).waitFor();
     await entry('counted').getByRole('button', { name: /writes/ }).click();
     await page.getByRole('list', { name: 'Writes of counted' }).getByRole('listitem').nth(1).waitFor();
@@ -39,7 +43,7 @@ studio(async (studio) => {
     seen.step = await page.getByRole('tabpanel', { name: 'Step' }).getByRole('heading', { name: /count/ }).innerText();
 
     // Any version: by keys, by the buttons, by dragging. The state has the difference to the step before.
-    await page.getByRole('tab', { name: 'State' }).click();
+    await press('s');
     seen.changed = (await entry('counted').locator('dd').first().innerText()).replace(/\s+/g, ' ');
     await press('ArrowLeft');
     await at(7);
@@ -58,11 +62,10 @@ studio(async (studio) => {
     await at(2);
 
     // What the model was shown, and what the user has.
-    await page.getByRole('tab', { name: 'Model’s view' }).click();
+    await press('3');
     await page.getByRole('heading', { name: /instructions/ }).waitFor();
     seen.shown = await page.getByRole('region', { name: 'What the model was shown' }).getByRole('article').count();
     await page.getByText('4 tools offered').waitFor();
-    await press('ArrowLeft');
     await press('End');
     await page.getByRole('tab', { name: 'Conversation' }).click();
     await page.getByRole('article').filter({ hasText: 'Together with area 3 that is 22' }).first().waitFor();
@@ -76,7 +79,8 @@ studio(async (studio) => {
     await more('Name this version');
     await page.getByLabel('Name', { exact: true }).fill('one area');
     await button('Name it').click();
-    await page.getByText('⚑ one area').waitFor();
+    await page.getByText('⚑ one area', { exact: true }).waitFor();
+    await dialog().waitFor({ state: 'detached' });
     await press('End');
     await press('l');
     await button('v5 one area').click();
@@ -112,51 +116,51 @@ studio(async (studio) => {
     await page.getByText('evil.test').first().waitFor();
     seen.images = await page.locator('img').count();
     await more('Compare with…');
-    await dialog().getByRole('button', { name: /waits-for-approval/ }).click();
+    await dialog().getByRole('button', { name: /^waits-for-approval / }).click();
     await page.getByText(/Both share v1 to v5/).waitFor();
     // The fork stands in the timeline of its parent.
-    await link(/waits-for-approval/).first().click();
+    await choose('waits-for-approval');
     await page.getByText('↳ branch').waitFor();
 
     // Values: at the newest version here, in the past in a fork.
     await press('e');
-    await page.getByLabel('Key').selectOption('counted');
+    await dialog().getByRole('combobox').selectOption('counted');
     await page.getByLabel('Value (JSON)').fill('23');
     await button('Write').click();
     await page.getByRole('treeitem', { name: /edit/ }).last().waitFor();
     await press('[');
     await press('e');
-    await page.getByLabel('Key').selectOption('counted');
+    await dialog().getByRole('combobox').selectOption('counted');
     await page.getByLabel('Value (JSON)').fill('7');
     await button('Write in a fork').click();
     await page.waitForURL(/edited/);
     await entry('counted').getByText('7', { exact: true }).last().waitFor();
     // A result, in a fork, and on from there.
-    await link(/waits-for-approval/).first().click();
+    await choose('waits-for-approval');
     await page.getByRole('treeitem', { name: /remember → / }).first().waitFor();
     await page.getByRole('treeitem', { name: /count → .*stalls":8/ }).click();
     await more('Edit a result');
-    await page.getByLabel('Call').selectOption({ label: 'count (c1)' });
+    await dialog().getByRole('combobox').selectOption({ label: 'count (c1)' });
     await page.getByLabel('Result (JSON)').fill('{"area":3,"stalls":9}');
     await button('Write in a fork').click();
     await page.waitForURL(/v4-edited/);
-    await page.getByRole('treeitem', { name: /stalls":9/ }).last().waitFor();
+    await page.getByRole('treeitem', { name: /result c1 ← .*9/ }).last().waitFor();
     await button('Resume').click();
     await page.getByText('Area 3 has 8 stalls').first().waitFor();
 
     // Back, without losing what came after; and a replay of it all.
-    await link(/waits-for-approval/).first().click();
+    await choose('waits-for-approval');
     await page.getByRole('treeitem', { name: /Pay the fee/ }).click();
     await press('r');
     await button('Rewind').click();
     await page.getByRole('treeitem', { name: /rewound/ }).first().waitFor();
     await page.getByRole('treeitem', { name: /back to v10/ }).waitFor();
-    await link(/fork-with-a-rewind/).first().click();
+    await choose('fork-with-a-rewind');
     await more('Check replay');
     await page.getByText(/✓ replays the same/).waitFor();
 
     // A run that was killed goes on; it is steered, and cancelled.
-    await link(/killed-in-a-call/).first().click();
+    await choose('killed-in-a-call');
     await button('Resume').click();
     await page.getByText('survey runs').waitFor();
     await page.getByLabel('Message', { exact: true }).fill('Only the market hall.');
@@ -167,7 +171,7 @@ studio(async (studio) => {
 
     // Agents inside of a graph, which can be hidden; the graph with its counts and tasks.
     await page.getByLabel('App').selectOption('library');
-    await link(/durability/).first().click();
+    await choose('durability');
     await page.getByRole('treeitem', { name: /Read sessions/ }).first().waitFor();
     const tree = page.getByRole('tree', { name: 'Commits' });
     seen.collapsible = await tree.locator('[aria-expanded=true]').count();
@@ -177,14 +181,14 @@ studio(async (studio) => {
     await page.getByRole('treeitem', { name: /Read sessions/ }).first().waitFor({ state: 'detached' });
     await press('Enter');
     await page.getByRole('treeitem', { name: /Read sessions/ }).first().waitFor();
-    await page.getByRole('tab', { name: 'Graph' }).click();
     await press('End');
+    await page.getByRole('tab', { name: 'Graph' }).click();
     await page.getByRole('row', { name: /read 2 0 v12/ }).waitFor();
     await page.getByText('Tasks: 100 %').waitFor();
 
     // A session goes out as a file and as a test, and comes in again under another name.
     await page.getByLabel('App').selectOption('stalls');
-    await link(/fork-with-a-rewind/).first().click();
+    await choose('fork-with-a-rewind');
     await page.getByRole('slider', { name: 'Version' }).waitFor();
     const save = async (name) => {
         const saved = page.waitForEvent('download');

@@ -19,8 +19,7 @@ studio(async (studio) => {
             if (over > 0) seen.barriers.push(`${colorScheme} ${width} ${what}: ${over} pixels too wide`);
         };
         for (const view of VIEWS) {
-            if (view.includes('/')) await studio.show(page, view);
-            else await page.goto(`${studio.base}/#/${view}`);
+            await studio.show(page, view);
             await page.getByText('…', { exact: true }).first().waitFor({ state: 'detached' });
             await look(view);
         }
@@ -61,7 +60,7 @@ studio(async (studio) => {
     await press('/');
     await keys.keyboard.type('waits');
     await keys.getByRole('link', { name: /killed/ }).waitFor({ state: 'detached' });
-    await tabTo(keys.getByRole('link', { name: /waits-for-approval/ }));
+    await tabTo(keys.getByRole('link', { name: /^waits-for-approval / }));
     await press('Enter');
     await keys.getByRole('treeitem').first().waitFor();
     await press('a');
@@ -88,7 +87,7 @@ studio(async (studio) => {
     await press('Enter');
     await tabTo(keys.getByRole('button', { name: 'Compare with…' }));
     await press('Enter');
-    await tabTo(keys.getByRole('dialog').getByRole('button', { name: /waits-for-approval/ }));
+    await tabTo(keys.getByRole('dialog').getByRole('button', { name: /^waits-for-approval / }));
     await press('Enter');
     await keys.getByText(/Both share v1 to v4/).waitFor();
     seen.by_keys = true;
@@ -100,7 +99,7 @@ studio(async (studio) => {
     await link.send('Network.emulateNetworkConditions', { offline: false, latency: 300, downloadThroughput: 50_000, uploadThroughput: 50_000 });
     await far.goto(`${studio.base}/#token=${studio.token}`, { waitUntil: 'commit' });
     await far.getByText(/Loading the studio/).waitFor();
-    await far.getByRole('link', { name: /waits-for-approval/ }).first().click();
+    await far.getByRole('link', { name: /^waits-for-approval / }).first().click();
     await far.getByRole('treeitem', { name: /Pay the fee/ }).waitFor();
     seen.slow = true;
 

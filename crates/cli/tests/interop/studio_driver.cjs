@@ -66,9 +66,11 @@ class Studio {
         return page;
     }
 
+    // A view: of an app, or of a session in it.
     async show(page, view) {
         await page.goto(`${this.base}/#/${view}`);
-        await page.getByRole('slider', { name: 'Version' }).waitFor();
+        if (view.includes('/')) await page.getByRole('slider', { name: 'Version' }).waitFor();
+        else await page.getByRole('button', { name: 'New session' }).waitFor();
     }
 
     async api(method, path, body) {
