@@ -196,14 +196,14 @@ impl<'a> Work<'a> {
                     self.wait(&found.read.1).await?;
                     None
                 }
-                (Next::Recover, Some(Found { stopped: Some(stopped), .. })) => {
+                (Next::Recover, Some(Found { stopped: Some(stopped), read })) => {
                     self.wants = wants;
+                    self.tell_resumed(&read);
                     self.recover(stopped).await?
                 }
                 (Next::Resume | Next::Abandon, Some(Found { stopped: Some(stopped), read })) => {
                     self.settle(&stopped.run).await?;
-                    // Its next event may be long in coming.
-                    self.turn.runner.changes.tell(&self.turn.slot.key, read.1.version, true);
+                    self.tell_resumed(&read);
                     Some(self.drive(stopped, Vec::new(), wants == Wants::Abandon).await?)
                 }
                 (Next::Repair, Some(found)) => {
@@ -259,6 +259,11 @@ impl<'a> Work<'a> {
                 return Ok(suspended);
             }
         }
+    }
+
+    /// Tells watchers that a run goes on: its next event may be long in coming.
+    fn tell_resumed(&self, read: &Read) {
+        self.turn.runner.changes.tell(&self.turn.slot.key, read.1.version, true);
     }
 
     /// What is wanted of the last run: to continue it with decisions, if it waits and took the message.

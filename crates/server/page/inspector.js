@@ -53,7 +53,7 @@ function Entry({ name, now, before }) {
     <dt><button type="button" class="key" aria-expanded=${isOpen} title=${know.app?.schema?.keys?.[name]?.description ?? ""}
       onClick=${toggle}>${name}</button>
       ${isShared && html`<span class="tag" title="Shared with other sessions: the value of today, not of this version">${scope === "user" ? "of the user" : "of the app"} · today’s</span>`}</dt>
-    <dd>${isChanged && !isShared && html`<span class="before"><${Value} value=${before.values[name]} most=${600} /></span><span aria-label="becomes" class="arrow"> → </span>`}<${Value} value=${value} /></dd>
+    <dd>${isChanged && !isShared && html`<span class="before"><${Value} value=${before.values[name]} most=${600} /></span><span aria-label="becomes" class="arrow"> → </span>`}<${Value} value=${value} most=${isOpen ? 20_000 : 600} /></dd>
     <dd class="blame">${origin ? html`<${Blame} origin=${origin} open=${toggle} />` : html`<span>${isShared ? "written elsewhere" : "its default"}${handler && ` · merged by ${handlerWord(handler)}`}</span>`}</dd>
     ${isOpen && html`<dd><${History} name=${name} /></dd>`}
   </div>`;

@@ -17,7 +17,7 @@ export const text = (row) => (row.messages ?? []).flatMap((message) => message.p
 
 /** @param {any} value */
 export const args = (value) => {
-  if (!value || typeof value !== "object") return short(value);
+  if (!value || typeof value !== "object") return value ? short(value) : "";
   return Object.entries(value).map(([name, given]) => `${name}: ${short(given)}`).join(", ");
 };
 

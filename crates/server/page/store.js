@@ -99,7 +99,8 @@ export async function start() {
   document.addEventListener("visibilitychange", () => (document.hidden ? unfollow() : catchUp()));
   addEventListener("online", () => catchUp());
   await enter();
-  setInterval(() => document.hidden || know.locked || listSessions(), 4000);
+  // Not while somebody is about to choose one.
+  setInterval(() => document.hidden || know.locked || document.querySelector(".sessions li:hover") || listSessions(), 4000);
 }
 
 /** @param {string} [token] */
@@ -305,12 +306,10 @@ function heard(name, data) {
       if (detail) Object.assign(detail, { running: null, unfinished: true, pending: data.requests ?? [] });
       renew();
       break;
-    case "ended": case "failed": case "paused":
+    // After a reset the run may have another process, or none.
+    case "ended": case "failed": case "paused": case "reset":
       know.unfinished = nothing();
       renew();
-      break;
-    case "reset":
-      know.unfinished = nothing();
       break;
     case "gone":
       say("This session was deleted.");

@@ -2,7 +2,7 @@
 // a session of many commits. And its structure, as assistive technology has it.
 const { studio } = require('./studio_driver.cjs');
 
-const VIEWS = ['stalls', 'stalls/waits-for-approval', 'stalls/waits-for-approval?v=4&key=counted', 'stalls/waits-for-approval?view=conversation',
+const VIEWS = ['stalls', 'stalls/waits-for-approval', 'stalls/waits-for-approval?v=5&key=counted', 'stalls/waits-for-approval?view=conversation',
     'stalls/waits-for-approval?view=model', 'stalls/waits-for-approval?view=usage', 'stalls/fork-with-a-rewind?panel=step',
     'stalls/fork-with-a-rewind?view=compare&with=waits-for-approval', 'library/durability', 'library/durability?view=graph'];
 const DIALOGS = ['?', 'n', 'f', 'e', 'l'];
@@ -37,7 +37,7 @@ studio(async (studio) => {
 
     // What a screen reader is told, without times.
     const context = await studio.context();
-    const page = await studio.open(context, 'stalls/waits-for-approval?v=4');
+    const page = await studio.open(context, 'stalls/waits-for-approval?v=5');
     await page.getByText('0 → 8').or(page.getByText('→')).first().waitFor();
     await page.getByRole('treeitem', { name: /Pay the fee/ }).waitFor();
     const tree = await page.locator('#root').ariaSnapshot();
@@ -71,9 +71,9 @@ studio(async (studio) => {
     await keys.getByText(/fee of the bakery is paid/).first().waitFor();
     await press('Escape');
     await tabTo(keys.getByRole('tree', { name: 'Commits' }));
-    await press('Home', 'ArrowDown', 'ArrowDown', 'ArrowDown');
-    await keys.getByText('at v4', { exact: true }).waitFor();
-    await tabTo(keys.getByRole('button', { name: /v4 · count/ }));
+    await press('Home', 'ArrowDown', 'ArrowDown', 'ArrowDown', 'ArrowDown');
+    await keys.getByText('at v5', { exact: true }).waitFor();
+    await tabTo(keys.getByRole('button', { name: /v5 · count/ }));
     await press('Enter');
     await keys.getByRole('tabpanel', { name: 'Step' }).waitFor();
     await tabTo(keys.getByRole('tab', { name: 'Step' }));
@@ -89,7 +89,7 @@ studio(async (studio) => {
     await press('Enter');
     await tabTo(keys.getByRole('dialog').getByRole('button', { name: /^waits-for-approval / }));
     await press('Enter');
-    await keys.getByText(/Both share v1 to v4/).waitFor();
+    await keys.getByText(/Both share v1 to v5/).waitFor();
     seen.by_keys = true;
 
     // Over a slow link, something is there at once, and all of it in the end.
