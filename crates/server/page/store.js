@@ -228,15 +228,15 @@ export function placeOf(version, rows = know.rows) {
   return low - 1;
 }
 
-/** @param {Row[]} rows */
+/** Fills rows, which stay the same objects: what is drawn of all rows stays too. And adds those that are new. @param {Row[]} rows */
 function merge(rows) {
-  const merged = know.rows.slice();
+  const added = [];
   for (const row of rows) {
-    const place = placeOf(row.version);
-    if (merged[place]?.version === row.version) merged[place] = row;
-    else if (row.version > know.version) merged.push(row);
+    const known = know.rows[placeOf(row.version)];
+    if (known?.version === row.version) Object.assign(known, row, { is_brief: false });
+    else if (row.version > know.version) added.push(row);
   }
-  know.rows = merged;
+  if (added.length) know.rows = [...know.rows, ...added];
   know.version = Math.max(know.version, rows.at(-1)?.version ?? 0);
   changed();
 }
