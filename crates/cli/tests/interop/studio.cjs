@@ -1,5 +1,4 @@
 // The studio, driven as a person would: each thing that it can do, once.
-const { readFileSync, writeFileSync } = require('node:fs');
 const { studio } = require('./studio_driver.cjs');
 
 studio(async (studio) => {
@@ -187,29 +186,13 @@ studio(async (studio) => {
     await page.getByRole('row', { name: /read 2 0 v/ }).waitFor();
     await page.getByText('Tasks: 100 %').waitFor();
 
-    // A session goes out as a file and as a test, and comes in again under another name.
+    // A session goes when its name is typed.
     await page.getByLabel('App').selectOption('stalls');
-    await choose('fork-with-a-rewind');
-    await page.getByRole('slider', { name: 'Version' }).waitFor();
-    const save = async (name) => {
-        const saved = page.waitForEvent('download');
-        await more(name);
-        return readFileSync(await (await saved).path(), 'utf8');
-    };
-    const file = await save('Export as JSON');
-    seen.test = /#\[tokio::test|fn /.test(await save('Export as a test'));
-    writeFileSync('session.json', file);
-    await press('n');
-    await page.getByLabel('Name', { exact: true }).fill('imported');
-    await page.getByLabel('Or from an exported session').setInputFiles('session.json');
-    await button('Create').click();
-    await page.waitForURL(/\/imported/);
-    await page.getByRole('treeitem', { name: /Together with area 3/ }).first().waitFor();
-    // It goes when its name is typed.
+    await choose('branch');
     await more('Delete');
     seen.deletes = await button('Delete for good').isEnabled();
-    await page.getByLabel('Name of the session').fill('imported');
+    await page.getByLabel('Name of the session').fill('branch');
     await button('Delete for good').click();
-    await link(/imported/).waitFor({ state: 'detached' });
+    await link(/^branch /).waitFor({ state: 'detached' });
     return seen;
 });

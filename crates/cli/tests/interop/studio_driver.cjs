@@ -48,6 +48,9 @@ class Studio {
                 if (!request.url().startsWith(this.base) && !/^(data|blob):/.test(request.url())) this.foreign.push(request.url());
                 if (/\/live\?/.test(request.url())) this.lives.add(request);
             });
+            page.on('close', () => {
+                for (const request of this.lives) if (request.frame().page() === page) this.lives.delete(request);
+            });
             for (const end of ['requestfinished', 'requestfailed']) page.on(end, (request) => this.lives.delete(request));
             page.on('console', (message) => {
                 if (/Content Security|TrustedHTML|violates/.test(message.text())) this.refused.push(message.text());
@@ -102,7 +105,8 @@ exports.studio = async (script) => {
         studio.browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
         const seen = await script(studio);
         const { foreign, refused, errors } = studio;
-        console.log(JSON.stringify({ ...seen, foreign, refused, errors }));
+        const all = Object.entries({ ...seen, foreign, refused, errors });
+        console.log(JSON.stringify(Object.fromEntries(all.sort(([left], [right]) => (left < right ? -1 : 1)))));
     } catch (error) {
         console.error(error);
         process.exitCode = 1;

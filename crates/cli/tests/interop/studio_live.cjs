@@ -53,12 +53,13 @@ studio(async (studio) => {
     await studio.start();
     // What was written before is there once, and so is what comes now.
     await watching.getByRole('button', { name: 'Resume' }).waitFor();
-    await send('killed-in-a-call', 'And area 6?');
     await watching.getByRole('button', { name: 'Resume' }).click();
     await watching.getByText('survey runs').waitFor();
     await watching.getByText('reconnecting…').waitFor({ state: 'detached' });
     await watching.getByRole('button', { name: 'Cancel the run' }).click();
     await watching.getByRole('button', { name: 'Cancel the run' }).waitFor({ state: 'detached' });
+    await send('killed-in-a-call', 'And area 6?');
+    await said(watching, /Area 6 has/);
     const rows = await watching.getByRole('treeitem').evaluateAll((rows) => rows.map((row) => row.querySelector('.version').textContent));
     const { body } = await studio.api('GET', '/apps/stalls/sessions/killed-in-a-call');
     seen.rows_are_all = rows.length === body.version && rows.every((version, index) => Number(version) === index + 1);

@@ -303,6 +303,13 @@ fn the_studio() {
     expect_file!["../interop/studio.json"].assert_eq(&format!("{seen:#}\n"));
 }
 
+/// A session as a file, as a test, and from a file.
+#[test]
+fn the_studio_with_files() {
+    let Some(seen) = studio("studio_files.cjs") else { return };
+    assert_eq!(seen, json!({"test": true, "same_version": true}), "{seen:#}");
+}
+
 /// Seven tabs with one stream; no network for a while; a server that is killed while the page is open: nothing is lost.
 #[test]
 fn the_studio_while_things_go_wrong() {
