@@ -81,7 +81,7 @@ export function Timeline() {
     const by = /** @type {Record<string, number>} */ ({ ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length })[event.key];
     if (event.key === "Enter" || event.key === " ") fold(rows[selected]);
     else if (by === undefined) return;
-    else step(rows[Math.max(0, Math.min(rows.length - 1, selected + by))].version);
+    else step(rows[Math.max(0, Math.min(rows.length - 1, placeOf(lookedAt(), rows) + by))].version);
     event.preventDefault();
     event.stopPropagation();
   };

@@ -5,10 +5,10 @@ const { chromium } = require(process.env.STEPFOLD_INTEROP_PLAYWRIGHT);
 
 const [executablePath, program, folder] = process.argv.slice(2);
 const PICTURES = [
-    ['studio-light.png', 'light', 1200, 720, 'analyst/a-wrong-query?v=23&key=last_query'],
-    ['studio-dark.png', 'dark', 1200, 720, 'analyst/a-wrong-query?v=23&key=last_query'],
-    ['studio-approval.png', 'light', 1200, 640, 'deep_research/a-plan-to-approve'],
-    ['studio-model.png', 'light', 1200, 720, 'analyst/a-wrong-query?v=24&view=model'],
+    ['studio-light.png', 'light', 1160, 600, 'analyst/a-wrong-query?v=23&key=last_query'],
+    ['studio-dark.png', 'dark', 1160, 600, 'analyst/a-wrong-query?v=23&key=last_query'],
+    ['studio-approval.png', 'light', 1160, 560, 'deep_research/a-plan-to-approve'],
+    ['studio-model.png', 'light', 1160, 600, 'analyst/a-wrong-query?v=24&view=model'],
 ];
 (async () => {
     const server = spawn(program, ['--bind', '127.0.0.1:0'], { stdio: ['ignore', 'pipe', 'inherit'] });
