@@ -10,12 +10,16 @@ const { chromium } = require(playwright);
 const axe = readFileSync(path.join(playwright, '../axe-core/axe.min.js'), 'utf8');
 const [executablePath, stepfold] = process.argv.slice(2);
 
-const freePort = () => new Promise((resolve) => {
-    const server = net.createServer().listen(0, '127.0.0.1', () => {
-        const { port } = server.address();
-        server.close(() => resolve(port));
-    });
-});
+// Below the ports that the system gives to clients: the server takes it again after a kill, and no connection of
+// another program may have it then.
+const freePort = async () => {
+    for (let port = 20_000 + (process.pid % 9_000); ; port += 1) {
+        const probe = net.createServer();
+        const isFree = new Promise((resolve) => { probe.once('listening', () => resolve(true)).once('error', () => resolve(false)); });
+        probe.listen(port, '127.0.0.1');
+        if (await isFree) return new Promise((resolve) => { probe.close(() => resolve(port)); });
+    }
+};
 
 class Studio {
     constructor(port, token) {
