@@ -21,7 +21,7 @@ export function Compare() {
     <p>${found.common ? `Both share v1 to v${found.common}. ` : "They share no commit. "}${found.first ? `First difference: ${found.first}.` : "There is no difference."}</p>
     <table><thead><tr><th>${know.view.session}</th><th>${other} <button type="button" class="link" onClick=${() => go({ session: other, tab: "timeline", compare: undefined })}>open</button></th></tr></thead>
       <tbody>${aligned.slice(0, 400).map((pair) => html`<tr class=${pair.same ? "same" : "different"}><td><${Side} row=${here.get(pair.left ?? 0)} /></td><td><${Side} row=${there.get(pair.right ?? 0)} session=${other} /></td></tr>`)}</tbody></table>
-    <h3>State</h3>
+    <h2>State</h2>
     ${found.changed?.length ? html`<table><thead><tr><th>key</th><th>${know.view.session}</th><th>${other}</th></tr></thead><tbody>
       ${found.changed.map((row) => html`<tr><td>${row.key}</td><td><${Value} value=${row.before} most=${500} /></td><td><${Value} value=${row.after} most=${500} /></td></tr>`)}</tbody></table>` : html`<p class="quiet">Both have the same values.</p>`}
   </div>`;
