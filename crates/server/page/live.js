@@ -89,10 +89,11 @@ function lead() {
 
   const open = () => {
     source?.close();
-    const names = [...new Set(tabs.values())].slice(-MOST);
+    // An id with a comma cannot be named in a list of sessions: its tab reads what is new when it is shown again.
+    const names = [...new Set(tabs.values())].filter((name) => !name.includes(",")).slice(-MOST);
     if (!names.length) return;
-    const path = names.map((name) => name.split("/").map(encodeURIComponent).join("/")).join();
-    const opened = (source = new EventSource(`${ROOT}/live?sessions=${encodeURIComponent(path)}&after=${names.map((name) => known.get(name)).join()}`));
+    const query = new URLSearchParams({ sessions: names.join(), after: names.map((name) => known.get(name)).join() });
+    const opened = (source = new EventSource(`${ROOT}/live?${query}`));
     opened.onopen = () => {
       wait = 500;
       tell({ kind: "link", link: "live" });
