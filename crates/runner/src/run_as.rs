@@ -66,6 +66,10 @@ impl RunAs {
         let key = InvocationId::new(key).map_err(|error| session.failed(error))?;
         let decisions = keyed(&key, decisions);
         session.check_open()?;
+        if let Some(report) = session.turn().ended_as(&key).await? {
+            session.turn().check_decided(&decisions).await?;
+            return Ok(report);
+        }
         let (read, known) = session.turn().read_for(&key).await?;
         if let Some(report) = known.filter(|report| report.status.is_finished()) {
             session.turn().check_decided(&decisions).await?;

@@ -19,6 +19,7 @@ use crate::handle::SessionHandle;
 use crate::observers::Observers;
 use crate::ports::{ShortIds, SystemClock, WallClock};
 use crate::process;
+use crate::pulse::Pulse;
 use crate::slots::Slots;
 use crate::watch::{Changes, SessionChange};
 
@@ -89,6 +90,8 @@ pub(crate) struct Inner {
     pub(crate) abandon_after: Option<u32>,
     pub(crate) closing: Closing,
     pub(crate) changes: Changes,
+    /// The heartbeat of the claims that are held.
+    pub(crate) pulse: Pulse,
     /// The sessions in use, so that each has one running invocation at a time.
     slots: Mutex<Slots>,
 }
@@ -637,6 +640,7 @@ impl RunnerBuilder {
             abandon_after,
             closing: Closing::default(),
             changes: Changes::default(),
+            pulse: Pulse::default(),
             slots,
         }))
     }

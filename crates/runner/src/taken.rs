@@ -1,7 +1,9 @@
 //! The result of a message, by the record alone: nothing is run.
 
 use stepfold_agent_loop::{DecisionError, Decisions};
-use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionStore};
+use stepfold_session_scopes::{
+    EventId, EventRange, FindEvent, GetSession, InvocationId, Session, SessionError, SessionStore,
+};
 use stepfold_state_core::state::NameList;
 
 use crate::error::RunnerError;
@@ -9,6 +11,9 @@ use crate::history::History;
 use crate::record::{ends, takes};
 use crate::report::Report;
 use crate::turn::{Read, Turn};
+
+/// The number of events that are read first of a run that was found, and the most that are read at once.
+const PAGES: (usize, usize) = (16, 256);
 
 /// The fate of a message that is in no visible run, or was in none when the session was read.
 pub(crate) enum Hidden {
@@ -39,6 +44,56 @@ impl Turn {
             Some(_) => self.report_in(id, self.get_all(None).await?)?,
         };
         Ok((read, report))
+    }
+
+    /// The report of the run that began with a message, if it has ended: it is found by the id of its first event, and
+    /// only its own events are read. `None` if it has not ended, or has to be looked for in the whole record: a message
+    /// that joined another run, or the record that a fork inherited.
+    pub(crate) async fn ended_as(&self, id: &InvocationId) -> Result<Option<Report>, RunnerError> {
+        // What this process knows of the session may tell that it is new, or the last one.
+        let is_cheap = |history: &History| history.taker(id).is_none() || history.last_takes(id);
+        if self.slot.gate.try_lock().is_ok_and(|known| known.history.as_deref().is_some_and(is_cheap)) {
+            return Ok(None);
+        }
+        let failed = |error| RunnerError::store(&self.slot.key, error);
+        let first = EventId::new(format!("{id}.0")).map_err(failed)?;
+        let found = self.runner.store.find_event(FindEvent::new(self.slot.key.clone(), first)).await;
+        let first = match found {
+            Ok(Some(version)) => version,
+            Ok(None) | Err(SessionError::Unsupported { .. }) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let (mut read, mut limit, mut events) = (first - 1, PAGES.0, Vec::new());
+        let session = loop {
+            let page = EventRange::Page { after: read, limit };
+            limit = (limit * 4).min(PAGES.1);
+            let get = GetSession::new(self.slot.key.clone()).events(page).without_state();
+            let mut session = self.runner.store.get(get).await.map_err(failed)?;
+            let Some(last) = session.events.last() else { return Ok(None) };
+            read = last.version;
+            let end = session.events.iter().position(|it| it.event.invocation == *id && ends(&it.event));
+            let is_end = end.is_some();
+            session.events.truncate(end.map_or(usize::MAX, |end| end + 1));
+            events.append(&mut session.events);
+            if is_end {
+                break session;
+            }
+        };
+        // What a rewind hid, or another run interrupted, is for the whole record to tell.
+        let is_whole =
+            events.iter().all(|it| session.visible.contains(it.version) && it.event.invocation == *id);
+        if !is_whole {
+            return Ok(None);
+        }
+        let mut session = session;
+        session.events = events;
+        let mut history = History::default();
+        history.extend(&session)?;
+        match self.report_of_last(id, &(history.into(), session)) {
+            // The values before it are needed.
+            Err(RunnerError::Recover { .. } | RunnerError::Input { .. }) => Ok(None),
+            report => report,
+        }
     }
 
     /// The fate of a message by the whole record, also the part that rewinds have hidden.

@@ -2,9 +2,9 @@
 
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
-use crate::rows::from_db;
+use crate::rows::{from_db, to_db};
 use crate::seal::{self, SessionRecord};
-use crate::store::ForkInfo;
+use crate::store::{ForkInfo, LabelVersion};
 use crate::time::Timestamp;
 
 /// The row of a label.
@@ -15,11 +15,50 @@ pub(crate) struct LabelRow {
 }
 
 impl LabelRow {
+    fn new(number: i64, label: &Label, version: u64) -> Self {
+        let (label, version) = (label.to_string(), to_db(version));
+        let checksum = seal::of_label(number, &label, version);
+        LabelRow { label, version, checksum }
+    }
+
     /// Rejects a row that differs from the one written for the session with this number.
     pub(crate) fn check(&self, number: i64) -> Result<(), SessionError> {
         let found = seal::of_label(number, &self.label, self.version);
         seal::compare(found, self.checksum, || format!("label \"{}\"", self.label))
     }
+}
+
+/// The change that setting or removing a label makes to a session's rows, computed without a database.
+pub(crate) struct LabelChange {
+    /// The version that the label named before.
+    pub(crate) before: Option<u64>,
+    /// The new row of the label; `None` if it is removed.
+    pub(crate) put: Option<LabelRow>,
+    /// The change of the combined checksums of the session's labels.
+    pub(crate) sums: i64,
+}
+
+impl LabelChange {
+    /// The change that a request makes, given the row of its label and the number of labels.
+    pub(crate) fn of(
+        request: &LabelVersion,
+        number: i64,
+        before: Option<&LabelRow>,
+        count: i64,
+    ) -> Result<Self, SessionError> {
+        before.map_or(Ok(()), |before| before.check(number))?;
+        request.check_count(before.is_none(), usize::try_from(count).unwrap_or(usize::MAX))?;
+        let put = request.version.map(|version| LabelRow::new(number, &request.label, version));
+        let sum = |row: Option<&LabelRow>| row.map_or(0, |row| row.checksum);
+        let (before_sum, sums) = (sum(before), sum(put.as_ref()));
+        Ok(LabelChange { before: before.map(|row| from_db(row.version)), sums: before_sum ^ sums, put })
+    }
+}
+
+/// The checksum of the row of a new fork.
+pub(crate) fn fork_sum(parent: &SessionRecord, fork: &SessionRecord, id: &SessionId) -> i64 {
+    let version = fork.parent().1.unwrap_or_default();
+    seal::of_fork(parent.number, fork.number, id.as_str(), version, fork.created.as_micros())
 }
 
 /// The row of a fork, with data of the fork's own session row.

@@ -169,7 +169,7 @@ impl SessionSchema {
     pub fn initial_writes(&self, values: &serde_json::Map<String, Value>) -> Result<Vec<Write>, StateError> {
         let replace = Handler::replace_values();
         let mut writes = Vec::new();
-        for key in self.schema().keys() {
+        for key in self.schema().declared_keys() {
             if let (Scope::Session, Some(default)) = (Scope::of(key.name()), key.default())
                 && !values.contains_key(key.name())
             {

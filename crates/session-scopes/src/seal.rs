@@ -229,6 +229,14 @@ impl SessionRecord {
         EventSeal::new(row_number(self.number, version), at, state)
     }
 
+    /// Rejects a version that the session cannot go back to.
+    pub(crate) fn check_version(&self, key: &SessionKey, version: u64) -> Result<(), SessionError> {
+        if (self.oldest..=self.version).contains(&version) {
+            return Ok(());
+        }
+        Err(SessionError::no_such_version(key, version, self.oldest, self.version))
+    }
+
     /// Without the events up to a version, whose digest stays.
     pub(crate) fn pruned(self, oldest: u64, anchor: Digest) -> Self {
         SessionRecord { oldest, anchor, ..self }

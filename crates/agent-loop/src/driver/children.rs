@@ -5,12 +5,14 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use stepfold_state_core::ErrorChain;
 use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
+use super::functions::Happened;
 use super::trouble::outcomes_in;
 use crate::agent::NotBegun;
 use crate::approval::{ApprovalRequest, Decision, nested_path};
@@ -61,17 +63,46 @@ impl Told {
 
 /// The runs inside of the items of a step.
 pub(super) struct Children<'a> {
-    pub(super) running: FuturesUnordered<BoxFuture<'a, (usize, ChildEnd)>>,
-    pub(super) told: mpsc::Receiver<Told>,
-    teller: mpsc::Sender<Told>,
+    /// Created for the first one: most steps have none.
+    started: Option<Started<'a>>,
     stop: CancellationToken,
     clock: Arc<dyn Clock + 'a>,
 }
 
+/// The runs inside that were started, and the channel for their events.
+struct Started<'a> {
+    running: FuturesUnordered<BoxFuture<'a, (usize, ChildEnd)>>,
+    told: mpsc::Receiver<Told>,
+    teller: mpsc::Sender<Told>,
+}
+
+impl Started<'_> {
+    fn new() -> Self {
+        let (teller, told) = mpsc::channel(QUEUE);
+        Started { running: FuturesUnordered::new(), told, teller }
+    }
+}
+
 impl<'a> Children<'a> {
     pub(super) fn new(stop: &CancellationToken, clock: Arc<dyn Clock + 'a>) -> Self {
-        let (teller, told) = mpsc::channel(QUEUE);
-        Children { running: FuturesUnordered::new(), told, teller, stop: stop.clone(), clock }
+        Children { started: None, stop: stop.clone(), clock }
+    }
+
+    /// The next event of a run inside, or the end of one; `None` if none was started. Cancel-safe: a dropped future
+    /// loses nothing.
+    pub(super) async fn next(&mut self) -> Option<Happened> {
+        let Started { running, told, .. } = self.started.as_mut()?;
+        tokio::select! {
+            biased;
+            Some(told) = told.recv() => Some(Happened::Told(told)),
+            Some((place, end)) = running.next() => Some(Happened::Inside(place, end)),
+            else => None,
+        }
+    }
+
+    /// The next event of a run inside, if there is one by now.
+    pub(super) fn try_told(&mut self) -> Option<Told> {
+        self.started.as_mut()?.told.try_recv().ok()
     }
 
     /// Starts those of these items that have a run inside, from where it is.
@@ -101,7 +132,8 @@ impl<'a> Children<'a> {
     }
 
     fn end(&mut self, place: usize, end: ChildEnd) {
-        self.running.push(Box::pin(std::future::ready((place, end))));
+        let started = self.started.get_or_insert_with(Started::new);
+        started.running.push(Box::pin(std::future::ready((place, end))));
     }
 
     /// Drives a run inside after a pause.
@@ -112,9 +144,10 @@ impl<'a> Children<'a> {
         let is_own = |id: &str| pending.iter().any(|request| request.id == id);
         let decisions = decided.iter().filter(|(id, _)| is_own(id)).cloned().collect();
         let attempts = run.attempts(place);
-        let teller = Teller { place, teller: self.teller.clone() };
+        let started = self.started.get_or_insert_with(Started::new);
+        let teller = Teller { place, teller: started.teller.clone() };
         let (stop, clock) = (self.stop.clone(), Arc::clone(&self.clock));
-        self.running.push(Box::pin(async move {
+        started.running.push(Box::pin(async move {
             if !pause.is_zero() {
                 tokio::select! {
                     biased;

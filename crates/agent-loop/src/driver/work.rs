@@ -2,7 +2,6 @@
 //! marked if it must not run twice, and committed when it has its outcome. What is inside of one is driven beside the
 //! functions of the others, and what it commits is committed here before it goes on.
 
-use futures_util::StreamExt;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_tools::{CallOutcome, CancellationToken, FatalError, ToolError};
 
@@ -55,8 +54,7 @@ impl Host<'_> {
             let AtWork { functions, children, .. } = &mut work;
             let happened = tokio::select! {
                 biased;
-                Some(told) = children.told.recv() => Happened::Told(told),
-                Some((place, end)) = children.running.next() => Happened::Inside(place, end),
+                Some(happened) = children.next() => happened,
                 happened = functions.next(run) => match happened {
                     Some(happened) => happened,
                     None => break,
@@ -101,7 +99,7 @@ impl Host<'_> {
     }
 
     async fn work_ended(&mut self, run: &mut Run, mut work: AtWork<'_>, is_up: bool) -> Result<(), RunFault> {
-        let unread = std::iter::from_fn(|| work.children.told.try_recv().ok());
+        let unread = std::iter::from_fn(|| work.children.try_told());
         work.trouble.also_lost(unread.flat_map(|told| told.outcomes(run)));
         work.trouble.also_lost(work.functions.ended(run));
         work.trouble.end()?;
@@ -196,7 +194,7 @@ impl Host<'_> {
     /// What a run inside has told in the moment in which it ended comes before its end.
     async fn inside_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, place: usize, end: ChildEnd) {
         while !work.trouble.is_refusal()
-            && let Ok(told) = work.children.told.try_recv()
+            && let Some(told) = work.children.try_told()
         {
             self.told(run, told, &mut work.trouble).await;
         }

@@ -230,6 +230,20 @@ fn the_python_client_of_adk() {
     assert_eq!(seen, expected, "{seen}");
 }
 
+/// An address that nobody should ask for an image, and how often it was asked.
+fn spy() -> (String, Arc<AtomicUsize>) {
+    let spy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let leak = format!("http://{}/?leak", spy.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for _ in spy.incoming() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    (leak, asked)
+}
+
 /// The page of the wheel in Chromium. Text of the model names an address of images: nobody asks it for one.
 #[test]
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
@@ -243,15 +257,7 @@ fn the_page_of_adk() {
         eprintln!("skipped: chromium is not installed");
         return;
     };
-    let spy = TcpListener::bind("127.0.0.1:0").unwrap();
-    let leak = format!("http://{}/?leak", spy.local_addr().unwrap());
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
-    std::thread::spawn(move || {
-        for _ in spy.incoming() {
-            counted.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    let (leak, asked) = spy();
     let room = counter(&format!(
         "assistant: > c1 pay(euro=5)\nassistant: It is paid.\nassistant: > c2 pay(euro=6)\nassistant: As you wish.\n\
          assistant: Look here. ![]({leak}=1) <img src=\"{leak}=2\">\n"
@@ -276,7 +282,51 @@ fn the_page_of_adk() {
     assert_eq!(asked.load(Ordering::Relaxed), 0, "requests to another host");
 }
 
+<<<<<<< HEAD
 /// What a script saw of the studio in Chromium; none if it cannot be run here.
+=======
+/// assistant-ui over AG-UI, in a page of its own.
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn the_page_of_assistant_ui() {
+    let (Some(modules), Some(playwright)) =
+        (installed("STEPFOLD_INTEROP_REACT_AG_UI"), installed("STEPFOLD_INTEROP_PLAYWRIGHT"))
+    else {
+        return;
+    };
+    let Some(chromium) = program("chromium") else {
+        eprintln!("skipped: chromium is not installed");
+        return;
+    };
+    let (leak, asked) = spy();
+    let room = counter(&format!(
+        "assistant: > c1 pay(euro=5)\nassistant: It is paid.\nassistant: > c2 pay(euro=6)\nassistant: As you wish.\n\
+         assistant: Look here. ![]({leak}=1) <img src=\"{leak}=2\">\n"
+    ));
+    let server = Served::start(&room, "");
+    let mut page = Command::new("node");
+    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", &playwright).arg(script_of("react_ag_ui.cjs"));
+    let seen = told(page.arg(&chromium).args([&server.url, &server.token]).arg(&modules));
+    let expected = json!({
+        "foreign": [],
+        "errors": [],
+        "asked": [r#"pay {"euro":5} open"#],
+        "paid": [r#"pay {"euro":5} {"euro":5}"#],
+        "state": r#"{"paid":5}"#,
+        "rejected": r#"pay {"euro":6} "tool 'pay' not run: the call was rejected: too dear""#,
+        "interrupts": 0,
+        "images": 0,
+        "texts": ["pay the bill", "It is paid.", "and once more", "As you wish.", "show me", "Look here. !["],
+        "title": "chat",
+    });
+    assert_eq!(seen, expected, "{seen}");
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "requests to another host");
+}
+
+/// The studio, driven as a person would: sessions, the steps of one, the call that wrote a value, an approval with other
+/// arguments, a fork, a comparison; a server that is killed while the page is open; no barriers, no request to another host.
+#[test]
+>>>>>>> main
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn studio(script: &str) -> Option<Value> {
     let playwright = installed("STEPFOLD_INTEROP_PLAYWRIGHT")?;

@@ -14,7 +14,7 @@ use crate::room::Room;
 const USERS: [&str; 2] = ["ada", "bob"];
 const READERS_OF_EACH: usize = 50;
 const KILLS: usize = 4;
-const SESSION: &str = "/api/v1/apps/a/sessions/s1";
+pub(crate) const SESSION: &str = "/api/v1/apps/a/sessions/s1";
 
 /// How often the server has started: who lost it waits for the next time.
 #[derive(Default)]
@@ -35,16 +35,15 @@ impl Starts {
     }
 }
 
-struct Site {
-    room: Room,
+pub(crate) struct Site {
+    pub(crate) room: Room,
     address: String,
     tokens: Vec<String>,
     starts: Starts,
 }
 
 impl Site {
-    fn new(script: &str) -> Self {
-        let room = Room::new("", script);
+    pub(crate) fn new(room: Room) -> Self {
         let (mut tokens, mut lines) = (Vec::new(), Vec::new());
         for user in USERS {
             let made = room.command(&format!("--json token --user {user} --role act")).output().unwrap();
@@ -57,7 +56,7 @@ impl Site {
         Site { room, address, tokens, starts: Starts::default() }
     }
 
-    fn start(&self) -> Child {
+    pub(crate) fn start(&self) -> Child {
         let mut command =
             self.room.command(&format!("--json serve a.toml --tokens tokens --bind {}", self.address));
         let mut child = command.spawn().unwrap();
@@ -69,7 +68,7 @@ impl Site {
     }
 
     /// A request, of which the server may die; the answer, if there is a whole one.
-    fn ask(&self, user: usize, request: &str, header: &str, body: &str) -> Option<(u16, Value)> {
+    pub(crate) fn ask(&self, user: usize, request: &str, header: &str, body: &str) -> Option<(u16, Value)> {
         let mut stream = self.send(user, request, header, body)?;
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
@@ -79,7 +78,7 @@ impl Site {
     }
 
     /// As HTTP/1.0: so the body is all that comes until the end.
-    fn send(&self, user: usize, request: &str, header: &str, body: &str) -> Option<TcpStream> {
+    pub(crate) fn send(&self, user: usize, request: &str, header: &str, body: &str) -> Option<TcpStream> {
         let mut stream = TcpStream::connect(&self.address).ok()?;
         let (address, token, length) = (&self.address, &self.tokens[user], body.len());
         write!(
@@ -135,7 +134,8 @@ impl Site {
 
 #[test]
 fn when_the_server_is_killed_each_reader_has_each_commit_once() {
-    let site = Arc::new(Site::new(&format!("{}assistant: goodbye\n", "assistant: again\n".repeat(KILLS))));
+    let script = format!("{}assistant: goodbye\n", "assistant: again\n".repeat(KILLS));
+    let site = Arc::new(Site::new(Room::new("", &script)));
     let mut server = site.start();
     for user in 0..USERS.len() {
         assert_eq!(site.ask(user, "POST /api/v1/apps/a/sessions", "", r#"{"id":"s1"}"#).unwrap().0, 201);

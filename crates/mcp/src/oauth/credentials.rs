@@ -270,3 +270,57 @@ impl RmcpCredentialStore for Kept {
         Ok(Some(CredentialRefreshGuard::new(lock.map_err(|error| unusable(&error))?)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is on the disks of users: a change of it is a new version.
+    const GOLDEN: &str = include_str!("credentials_v1.json");
+
+    fn credentials() -> Credentials {
+        Credentials {
+            version: VERSION,
+            client_id: "client-7".to_owned(),
+            client_secret: Some("hush".to_owned()),
+            issuer: Some("https://auth.example.com".to_owned()),
+            access_token: "access-1".to_owned(),
+            refresh_token: Some("refresh-1".to_owned()),
+            expires_in: Some(3600),
+            received_at: Some(1_767_225_600),
+            scopes: vec!["files:read".to_owned(), "files:write".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_stored_file_is_the_golden_one_and_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = CredentialFile::in_folder(folder.path(), "https://mcp.example.com/v1");
+        assert_eq!(file.path().file_name().unwrap(), "mcp-example-com-e60475fc8712b45f.json");
+        file.save(Some(&credentials())).unwrap();
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), GOLDEN.trim_end());
+
+        fs::write(file.path(), GOLDEN).unwrap();
+        let read = file.load().unwrap().unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(credentials()).unwrap());
+        let stored = read.stored().unwrap();
+        let again = Credentials::of(&stored, read.client_secret.clone()).unwrap();
+        assert_eq!(serde_json::to_string(&again).unwrap(), GOLDEN.trim_end());
+    }
+
+    #[test]
+    fn a_file_with_the_least_that_was_ever_written_is_read() {
+        let least = r#"{"version":1,"client_id":"c","access_token":"a"}"#;
+        let read: Credentials = serde_json::from_str(least).unwrap();
+        assert!(read.stored().is_ok());
+        assert_eq!(serde_json::to_string(&read).unwrap(), least);
+    }
+
+    #[test]
+    fn a_file_of_a_newer_version_is_refused_with_advice() {
+        let newer = GOLDEN.replace("\"version\":1", "\"version\":2");
+        let read: Credentials = serde_json::from_str(&newer).unwrap();
+        let error = read.stored().unwrap_err().to_string();
+        assert_eq!(error, "unknown version 2 of stored credentials: sign in again");
+    }
+}

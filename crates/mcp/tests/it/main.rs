@@ -27,4 +27,5 @@ mod oauth;
 mod peer;
 mod questions;
 mod remote;
+mod remote_killed;
 mod trouble;

@@ -131,6 +131,7 @@ impl Peer {
                     "picture",
                     "progress",
                     "hang",
+                    "peek",
                     "die",
                     "huge",
                     "flood",
@@ -146,6 +147,9 @@ impl Peer {
                     "other",
                 ];
                 let mut tools: Vec<Value> = names.into_iter().map(tool).collect();
+                for tool in tools.iter_mut().filter(|tool| tool["name"] == "peek") {
+                    tool["annotations"] = json!({"readOnlyHint": true});
+                }
                 let echo = if self.changes == 0 {
                     "Repeats the text."
                 } else {
@@ -209,7 +213,7 @@ impl Peer {
             "sum_none" => result(text("3")),
             "empty" => result(json!({"content": []})),
             "progress" => Does::Says(vec![progress(1), progress(2), text_result(id, "done")]),
-            "hang" => Does::Says(vec![progress(1)]),
+            "hang" | "peek" => Does::Says(vec![progress(1)]),
             "die" => Does::Dies,
             "huge" => {
                 let mut line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"content\":[{{\"type\":\"text\",\"text\":\"")

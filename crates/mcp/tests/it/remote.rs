@@ -13,7 +13,7 @@ use crate::peer::{Does, Peer};
 
 /// How the server answers a request.
 #[derive(Clone, Copy, PartialEq)]
-enum Form {
+pub(crate) enum Form {
     Json,
     Events,
 }
@@ -32,7 +32,7 @@ async fn remote(form: Form) -> ServerBuilder {
     Server::http("remote", url).prefix("").bearer_token("s3cret").header("x-tenant", "t1")
 }
 
-async fn serve(stream: TcpStream, peer: Arc<Mutex<Peer>>, form: Form) {
+pub(crate) async fn serve(stream: TcpStream, peer: Arc<Mutex<Peer>>, form: Form) {
     let mut stream = BufReader::new(stream);
     while let Some((head, body)) = request(&mut stream).await {
         let has_token = head.iter().any(|line| line == "authorization: Bearer s3cret");

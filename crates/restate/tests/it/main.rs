@@ -12,6 +12,7 @@
 )]
 
 mod balancer;
+mod exam;
 mod interop;
 mod server;
 mod world;

@@ -30,6 +30,8 @@ pub(crate) struct Place {
     slow: Option<String>,
     is_idempotent: bool,
     asks: bool,
+    /// How long each call waits before its effect, by a deadline of the run.
+    nap: Option<Duration>,
     /// What the agent is told, which is a part of what it is.
     instructions: String,
     slice: Duration,
@@ -42,6 +44,7 @@ impl Place {
             slow: None,
             is_idempotent: false,
             asks: false,
+            nap: None,
             instructions: "Pay.".to_owned(),
             slice: Duration::from_secs(60),
         }
@@ -57,6 +60,10 @@ impl Place {
 
     pub(crate) fn asking(&self) -> Self {
         Place { asks: true, ..self.clone() }
+    }
+
+    pub(crate) fn napping(&self, nap: Duration) -> Self {
+        Place { nap: Some(nap), ..self.clone() }
     }
 
     pub(crate) fn told(&self, instructions: &str) -> Self {
@@ -99,6 +106,9 @@ impl Place {
                     let read = || std::io::stdin().read_line(&mut String::new());
                     let told = tokio::task::spawn_blocking(read).await.map_err(ToolError::fatal)?;
                     told.map_err(ToolError::fatal)?;
+                }
+                if let Some(nap) = place.nap {
+                    context.sleep_for("nap", nap)?;
                 }
                 let file = OpenOptions::new().create(true).append(true).open(place.folder.join("world"));
                 let line = format!("{}\n", context.idempotency_key());

@@ -45,12 +45,9 @@
 //!
 //! There is no TLS: a reverse proxy has it. Messages have text only.
 
-mod a2a;
-mod adk;
 mod auth;
 mod changes;
 mod channel;
-mod followed;
 mod frame;
 mod gate;
 mod limits;
@@ -64,15 +61,14 @@ mod page;
 mod priced;
 mod problem;
 mod protocol;
-mod protocols;
 mod routes;
 mod rows;
 mod serve;
 mod server;
 mod steps;
 
-pub use self::adk::BundleError;
 pub use self::auth::{AuthError, Authenticate, Credentials, Principal, Role, Token, Tokens, TokensError};
 pub use self::limits::Limits;
 pub use self::metrics::{Metrics, RunMetrics};
+pub use self::protocol::BundleError;
 pub use self::server::{App, Server, ServerBuilder, ServerError};

@@ -44,7 +44,7 @@ pub(super) fn document(operations: &[Operation]) -> Value {
             {"name": "server", "description": "Apps, login and metrics."},
             {"name": "sessions", "description": "Sessions, their history and their state."},
             {"name": "runs", "description": "Messages, decisions, and the live stream."},
-            {"name": "protocols", "description": "The same for clients of OpenAI, AG-UI and the AI SDK."},
+            {"name": "protocols", "description": "The same for clients of OpenAI, AG-UI, the AI SDK, ADK and Agent2Agent."},
         ],
         "paths": paths,
         "components": {
@@ -115,6 +115,7 @@ fn of_path(name: &str) -> Value {
     let words = match name {
         "app" => "The name of an app.",
         "session" => "The id of a session of the principal's user.",
+        "user" => "Any name: it means the principal's user.",
         _ => "The id of a message: that of its invocation.",
     };
     json!({"name": name, "in": "path", "required": true, "description": words, "schema": {"type": "string"}})

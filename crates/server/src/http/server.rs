@@ -25,7 +25,7 @@ use super::metrics::Metrics;
 use super::operation::{Operation, json_response};
 use super::priced::Pricing;
 use super::problem::{Form, Problem};
-use super::{a2a, adk, openapi, page, protocol, protocols, routes};
+use super::{openapi, page, protocol, routes};
 
 /// The path before each operation.
 pub(super) const BASE: &str = "/api/v1";
@@ -146,7 +146,7 @@ pub(super) struct Shared {
     /// Whether anyone may read the cards of agents.
     pub(super) has_public_cards: bool,
     /// The page of adk-web.
-    pub(super) adk_web: Option<adk::Bundle>,
+    pub(super) adk_web: Option<protocol::Bundle>,
     #[cfg(feature = "mcp")]
     pub(super) mcp: super::mcp::Services,
     /// Becomes true when the server stops.
@@ -184,7 +184,7 @@ pub enum ServerError {
     NoAuthentication,
     /// A folder is no bundle of adk-web.
     #[error("invalid bundle of adk-web: {0}")]
-    AdkWeb(#[source] adk::BundleError),
+    AdkWeb(#[source] protocol::BundleError),
 }
 
 impl Server {
@@ -227,9 +227,7 @@ impl Server {
         }
         #[cfg(feature = "mcp")]
         let router = super::mcp::mount(router, &self.shared);
-        let router = protocols::mount(router, &self.shared, adk::routes());
-        let router = protocols::mount(router, &self.shared, a2a::routes());
-        let router = a2a::mount_cards(router, &self.shared);
+        let router = protocol::mount_cards(router, &self.shared);
         let router = match &self.shared.adk_web {
             Some(_) => self.with_adk_web(router),
             None => router,
@@ -253,8 +251,8 @@ impl Server {
             let shared = Arc::clone(&shared);
             async move { adk_web(&shared, &request) }
         };
-        let router = router.route(adk::BASE, on(MethodFilter::GET, page.clone()));
-        router.route(&format!("{}{{*path}}", adk::BASE), on(MethodFilter::GET, page))
+        let router = router.route(protocol::ADK_WEB, on(MethodFilter::GET, page.clone()));
+        router.route(&format!("{}{{*path}}", protocol::ADK_WEB), on(MethodFilter::GET, page))
     }
 
     /// The OpenAPI 3.1 document of the API.
@@ -298,7 +296,7 @@ fn public(shared: &Shared, request: &Request) -> Response<Body> {
 
 /// A file of the page of adk-web. It is no secret: its requests are authenticated.
 fn adk_web(shared: &Shared, request: &Request) -> Response<Body> {
-    let path = request.uri().path().strip_prefix(adk::BASE).unwrap_or_default();
+    let path = request.uri().path().strip_prefix(protocol::ADK_WEB).unwrap_or_default();
     let file = || shared.adk_web.as_ref().and_then(|bundle| bundle.file(path));
     let response = match shared.rules.admit_host(request.headers()) {
         Err(denied) => Problem::denied(denied).into_response(),
@@ -528,7 +526,7 @@ impl ServerBuilder {
         if apps.is_empty() {
             return Err(ServerError::NoApps);
         }
-        let adk_web = self.adk_web.map(|folder| adk::Bundle::read(&folder)).transpose();
+        let adk_web = self.adk_web.map(|folder| protocol::Bundle::read(&folder)).transpose();
         let adk_web = adk_web.map_err(ServerError::AdkWeb)?;
         let pricing = apps.iter().map(|(name, app)| (name.clone(), Arc::clone(app.pricing())));
         let channels = Channels::new(pricing);

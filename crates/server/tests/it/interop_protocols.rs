@@ -21,10 +21,15 @@ fn peer(variable: &str) -> Option<OsString> {
 
 /// Runs a script of `protocols/` with a client, if it is there, against a server whose model says this.
 async fn with_client(script: &str, client: &str, model: &str) {
+    with_client_in(OsString::from("node"), script, client, model).await;
+}
+
+/// The same, in this node.
+async fn with_client_in(node: OsString, script: &str, client: &str, model: &str) {
     let Some(peers) = peer("STEPFOLD_INTEROP_CLIENTS") else { return };
     let site = Site::new(model).await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/protocols").join(script);
-    let output = Command::new("node")
+    let output = Command::new(node)
         .arg(script)
         .env("PEERS", peers)
         .env("CLIENT", client)
@@ -66,6 +71,12 @@ async fn interop_agui() {
 #[tokio::test]
 async fn interop_ai() {
     with_client("ai.cjs", "ai", PAY).await;
+}
+
+#[tokio::test]
+async fn interop_ai_of_the_next_generation() {
+    let Some(node) = peer("STEPFOLD_INTEROP_MCP_CLIENTS") else { return };
+    with_client_in(node, "ai.cjs", "ai7", PAY).await;
 }
 
 #[tokio::test]

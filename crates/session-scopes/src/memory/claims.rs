@@ -7,7 +7,7 @@ use crate::error::SessionError;
 use crate::ids::{LifeId, SessionKey};
 use crate::store::{
     AppendClaim, Claim, ClaimSession, DequeueInput, Enqueued, Fence, InboxEntry, PreparedInput, ReadInbox,
-    Receipt, ReleaseClaim, RenewClaim, Renewed,
+    Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
 };
 use crate::time::Timestamp;
 
@@ -75,6 +75,10 @@ impl Inner {
         let work = &mut self.at_work(key)?.work;
         work.fence = work.fence.renewed(key, *token, *duration, *at)?;
         Ok(Renewed { claim: work.fence.held(key)?, inbox: work.inbox.newest() })
+    }
+
+    pub(super) fn renew_all(&mut self, request: &RenewClaims) -> Vec<Result<Renewed, SessionError>> {
+        request.each().map(|request| self.renew(&request)).collect()
     }
 
     pub(super) fn release(&mut self, request: &ReleaseClaim) {

@@ -23,10 +23,10 @@ use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
-    ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Unattended,
-    Verified, VerifySessions, WriteScope,
+    EnqueueInput, Enqueued, EventRange, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry,
+    LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox,
+    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
+    SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -89,6 +89,12 @@ impl SessionStore for MemoryStore {
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
         self.lock().get(&request)
+    }
+
+    async fn find_event(&self, request: FindEvent) -> Result<Option<u64>, SessionError> {
+        let inner = self.lock();
+        let (.., entry) = inner.entry(&request.key)?;
+        Ok(entry.known(&request.id).version)
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
@@ -156,6 +162,13 @@ impl SessionStore for MemoryStore {
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
         self.lock().renew(&request)
+    }
+
+    async fn renew_all(
+        &self,
+        request: RenewClaims,
+    ) -> Result<Vec<Result<Renewed, SessionError>>, SessionError> {
+        Ok(self.lock().renew_all(&request))
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {

@@ -21,7 +21,7 @@ use crate::schema::SessionSchema;
 use crate::scope::{ByScope, Scope, writes_of};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 use crate::store::{
-    Before, EventRange, GetSession, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, WriteScope, page_of,
+    EventRange, GetSession, Kept, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, WriteScope, page_of,
 };
 use crate::time::Timestamp;
 
@@ -422,12 +422,9 @@ impl Entry {
 
     pub(super) fn prune(&mut self, request: &PruneSession) -> Result<Pruned, SessionError> {
         let newest = self.version();
-        let oldest = match request.before {
-            Before::Version(version) if version > newest => {
-                return Err(SessionError::no_such_version(&request.key, version, self.oldest, newest));
-            }
-            Before::Version(version) => version.max(self.oldest),
-            Before::Time(time) => {
+        let oldest = match request.kept(self.oldest, newest)? {
+            Kept::From(version) => version,
+            Kept::Since(time) => {
                 let first = self.log.iter().find(|committed| committed.event.at >= time);
                 first.map_or(newest, |first| first.version - 1)
             }

@@ -10,11 +10,11 @@ use super::statements::{
     LOCK_SESSION, PRUNE_LABELS, PUT_SEAL, READ_FORKS, READ_LABELS, READ_SESSION,
 };
 use super::transaction::{execute, query};
-use crate::branches::{ForkRow, LabelRow};
+use crate::branches::{ForkRow, LabelChange, LabelRow, fork_sum};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
-use crate::rows::{from_db, to_db};
-use crate::seal::{self, SessionRecord};
+use crate::rows::to_db;
+use crate::seal::SessionRecord;
 use crate::store::{ForkInfo, LabelVersion};
 
 pub(super) async fn forks(connection: &Object, key: &SessionKey) -> Result<Vec<ForkInfo>, SessionError> {
@@ -76,23 +76,18 @@ pub(super) async fn set_label(
         async { query(connection, FIND_LABEL, &[&number, &label]).await },
         async { query(connection, COUNT_LABELS, &[&number]).await },
     )?;
-    let before = found.first().map(label_row);
-    before.as_ref().map_or(Ok(()), |before| before.check(number))?;
-    let count: i64 = count.first().map_or(0, |row| row.get(0));
-    request.check_count(before.is_none(), usize::try_from(count).unwrap_or(usize::MAX))?;
-    let mut changed = before.as_ref().map_or(0, |before| before.checksum);
-    match request.version.map(to_db) {
-        Some(version) => {
-            let sum = seal::of_label(number, label, version);
-            changed ^= sum;
-            execute(connection, ADD_LABEL, &[&number, &label, &version, &sum]).await?
+    let (before, count) = (found.first().map(label_row), count.first().map_or(0, |row| row.get(0)));
+    let change = LabelChange::of(request, number, before.as_ref(), count)?;
+    match &change.put {
+        Some(LabelRow { label, version, checksum }) => {
+            execute(connection, ADD_LABEL, &[&number, label, version, checksum]).await?
         }
         None => execute(connection, DROP_LABEL, &[&number, &label]).await?,
     };
-    if changed != 0 {
-        put_seal(connection, key, &row.record.with_labels(changed)).await?;
+    if change.sums != 0 {
+        put_seal(connection, key, &row.record.with_labels(change.sums)).await?;
     }
-    Ok(before.map(|before| from_db(before.version)))
+    Ok(change.before)
 }
 
 async fn put_seal(connection: &Object, key: &SessionKey, record: &SessionRecord) -> Result<(), SessionError> {
@@ -107,8 +102,7 @@ pub(super) async fn add_fork(
     parent: SessionRecord,
     (fork, id): (&SessionRecord, &SessionId),
 ) -> Result<(), SessionError> {
-    let version = fork.parent().1.unwrap_or_default();
-    let sum = seal::of_fork(parent.number, fork.number, id.as_str(), version, fork.created.as_micros());
+    let sum = fork_sum(&parent, fork, id);
     execute(connection, ADD_FORK, &[&parent.number, &fork.number, &sum]).await?;
     put_seal(connection, from, &parent.with_forks(sum)).await
 }

@@ -1,19 +1,22 @@
 //! Claims on sessions, and an append's action on claim and inbox. Decided with the lock of the session's row,
 //! by the server's clock.
 
+use std::collections::HashMap;
+
 use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
 use super::inbox::{self, Waiting};
 use super::rows::SessionRow;
-use super::statements::{LOCK_SESSION, PUT_WORK};
+use super::statements::{LOCK_SESSION, LOCK_SESSIONS, PUT_CLAIMS, PUT_WORK};
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_transaction, query};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::rows::to_db;
 use crate::store::{
-    AppendClaim, Asked, Claim, ClaimSession, Fence, Receipt, ReleaseClaim, RenewClaim, Renewed,
+    AppendClaim, Asked, Claim, ClaimSession, Fence, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    is_of_one_claim,
 };
 use crate::time::micros;
 use crate::work::{InputRow, Work};
@@ -138,6 +141,58 @@ pub(super) async fn renew(connection: Object, request: &RenewClaim) -> Result<Re
         put_fence(inside, &row, &fence).await?;
         Ok(Renewed { claim: fence.held(key)?, inbox: row.work.inbox })
     })
+}
+
+/// Renews claims by two statements: one locks and reads the rows, the other writes those that are still held.
+pub(super) async fn renew_all(
+    connection: Object,
+    request: &RenewClaims,
+) -> Result<Vec<Result<Renewed, SessionError>>, SessionError> {
+    let column = |part: fn(&SessionKey) -> &str| -> Vec<&str> {
+        request.claims.iter().map(|(key, _)| part(key)).collect()
+    };
+    let (apps, owners) = (column(|key| key.app.as_str()), column(|key| key.user.as_str()));
+    let ids = column(|key| key.id.as_str());
+    in_transaction!(connection, |inside| {
+        let locked = query(inside, LOCK_SESSIONS, &[&apps, &owners, &ids]).await?;
+        let name =
+            |row: &'_ Row| (row.get::<_, String>(18), row.get::<_, String>(19), row.get::<_, String>(7));
+        let locked: HashMap<_, &Row> = locked.iter().map(|row| (name(row), row)).collect();
+        let mut put = Put::default();
+        let mut results = Vec::new();
+        for renew in request.each() {
+            let SessionKey { app, user, id } = &renew.key;
+            let row = locked.get(&(app.to_string(), user.to_string(), id.to_string()));
+            match renewed(row.copied(), &renew, &mut put) {
+                Err(error) if !is_of_one_claim(&error) => return Err(error),
+                result => results.push(result),
+            }
+        }
+        if !put.numbers.is_empty() {
+            execute(inside, PUT_CLAIMS, &[&put.numbers, &put.expiries, &put.sums]).await?;
+        }
+        Ok(results)
+    })
+}
+
+/// The columns of the claims that are renewed.
+#[derive(Default)]
+struct Put {
+    numbers: Vec<i64>,
+    expiries: Vec<Option<i64>>,
+    sums: Vec<i64>,
+}
+
+/// Renews the claim on a session with this row, if there is one.
+fn renewed(row: Option<&Row>, renew: &RenewClaim, put: &mut Put) -> Result<Renewed, SessionError> {
+    let RenewClaim { key, token, duration, .. } = renew;
+    let row = SessionRow::read(row.ok_or_else(|| SessionError::not_found(key))?, key)?;
+    let fence = row.work.fence.renewed(key, *token, *duration, row.now)?;
+    let work = Work { fence, ..row.work.clone() };
+    put.numbers.push(row.number);
+    put.expiries.push(work.fence.columns().1);
+    put.sums.push(work.checksum(row.number));
+    Ok(Renewed { claim: work.fence.held(key)?, inbox: work.inbox })
 }
 
 pub(super) async fn release(connection: Object, request: &ReleaseClaim) -> Result<(), SessionError> {

@@ -44,10 +44,10 @@ use crate::rows::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, EventRange, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
+    Enqueued, EventRange, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
     ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, StoreNotices,
-    Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
+    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 
 /// A connection that was idle for longer than this is tested before use.
@@ -323,6 +323,11 @@ impl SessionStore for PostgresStore {
         self.within(Box::pin(read::get(connection, &self.0.cache, &request))).await
     }
 
+    async fn find_event(&self, request: FindEvent) -> Result<Option<u64>, SessionError> {
+        let connection = self.connection().await?;
+        self.within(Box::pin(read::find_event(connection, &request))).await
+    }
+
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
         let connection = self.connection().await?;
         self.within(Box::pin(read::list(connection, &self.0.cache, &request))).await
@@ -413,6 +418,17 @@ impl SessionStore for PostgresStore {
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
         let connection = self.connection().await?;
         self.within(Box::pin(claims::renew(connection, &request))).await
+    }
+
+    async fn renew_all(
+        &self,
+        request: RenewClaims,
+    ) -> Result<Vec<Result<Renewed, SessionError>>, SessionError> {
+        if request.claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        let connection = self.connection().await?;
+        self.within(Box::pin(claims::renew_all(connection, &request))).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {

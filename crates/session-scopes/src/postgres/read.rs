@@ -17,10 +17,10 @@ use super::rows::{
     states, values,
 };
 use super::statements::{
-    CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENTS, FIND_CELLS, FIND_ITEMS, FIND_SCOPE, FIND_SHARED,
-    FIND_SHARED_ITEMS, LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS, READ_CELLS, READ_ITEMS, READ_LINEAGE,
-    READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED, READ_SHARED_ITEMS, SEALS, SHARED_ITEMS_AFTER,
-    SHARED_SUMS,
+    CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENTS, FIND_CELLS, FIND_EVENT, FIND_ITEMS, FIND_SCOPE,
+    FIND_SHARED, FIND_SHARED_ITEMS, LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS, READ_CELLS, READ_ITEMS,
+    READ_LINEAGE, READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED, READ_SHARED_ITEMS, SEALS,
+    SHARED_ITEMS_AFTER, SHARED_SUMS,
 };
 use super::sums;
 use super::transaction::{Given, Transaction, begin_reading, commit, query};
@@ -35,8 +35,8 @@ use crate::seal::SessionRecord;
 use crate::session::{Session, Values, Visible};
 use crate::shared::{ScopeRow, Scopes};
 use crate::store::{
-    Cursor, EventRange, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox, ScopeKey, SessionPage,
-    page_of,
+    Cursor, EventRange, FindEvent, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox, ScopeKey,
+    SessionPage, page_of,
 };
 use crate::time::Timestamp;
 
@@ -51,6 +51,14 @@ pub(super) async fn get(
     commit(connection).await?;
     transaction.end();
     Ok(session)
+}
+
+pub(super) async fn find_event(connection: Object, request: &FindEvent) -> Result<Option<u64>, SessionError> {
+    let FindEvent { key, id } = request;
+    let given: Given<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str(), &id.as_str()];
+    let rows = query(&connection, FIND_EVENT, given).await?;
+    let row = rows.first().ok_or_else(|| SessionError::not_found(key))?;
+    Ok(row.get::<_, Option<i64>>(1).map(from_db))
 }
 
 /// A session with the requested parts, inside a transaction.

@@ -32,15 +32,22 @@ macro_rules! now {
     };
 }
 
-/// The row of a session, with its id and the time.
-macro_rules! session {
+/// The columns of a session, with its id and the time.
+macro_rules! session_columns {
     () => {
         concat!(
-            "SELECT number, version, oldest, created, updated, parent_id, parent_version, id, ",
+            "number, version, oldest, created, updated, parent_id, parent_version, id, ",
             "life, claims, claim_owner, claim_expires, inbox, ",
             now!(),
-            ", seal, inbox_last, waiting, work FROM stepfold_sessions"
+            ", seal, inbox_last, waiting, work"
         )
+    };
+}
+
+/// The row of a session.
+macro_rules! session {
+    () => {
+        concat!("SELECT ", session_columns!(), " FROM stepfold_sessions")
     };
 }
 
@@ -158,6 +165,12 @@ statements! {
 
     READ_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3");
     LOCK_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE");
+    // In the order of their numbers, so that two of these do not wait for each other.
+    LOCK_SESSIONS = concat!(
+        "SELECT ", session_columns!(), ", app, owner FROM stepfold_sessions ",
+        "WHERE (app, owner, id) IN (SELECT * FROM UNNEST($1::text[], $2::text[], $3::text[])) ",
+        "ORDER BY number FOR UPDATE"
+    );
     LIST_SESSIONS = concat!(
         session!(), " WHERE app = $1 AND owner = $2 AND (updated, number) < ($3, $4) ",
         "ORDER BY updated DESC, number DESC LIMIT $5"
@@ -211,6 +224,10 @@ statements! {
     REPEATED = concat!(
         "SELECT version, body = $5 AND at = $6 FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
     );
+    FIND_EVENT = concat!(
+        "SELECT number, (SELECT e.version FROM stepfold_events e WHERE e.stream = number AND e.id = $4 AND e.version > oldest) ",
+        "FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3"
+    );
     ADD_EVENT = "INSERT INTO stepfold_events (stream, version, id, at, body, seal) VALUES ($1, $2, $3, $4, $5, $6)";
     MOVE_VERSION = "UPDATE stepfold_sessions SET version = $2, updated = $3, seal = $4 WHERE number = $1";
     ADD_REWIND = "INSERT INTO stepfold_rewinds (stream, version, target, previous, visible, checksum) \
@@ -235,6 +252,9 @@ statements! {
 
     PUT_WORK = "UPDATE stepfold_sessions SET claims = $2, claim_owner = $3, claim_expires = $4, inbox = $5, \
         inbox_last = $6, waiting = $7, work = $8 WHERE number = $1";
+    PUT_CLAIMS = "UPDATE stepfold_sessions SET claim_expires = n.expires, work = n.work \
+        FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[]) AS n (number, expires, work) \
+        WHERE stepfold_sessions.number = n.number";
     // Those of the positions $4 that wait, each with the newest one beside them.
     LOOK_AT_INBOX = concat!(
         "SELECT ", input!(), ", (SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox ",

@@ -39,7 +39,7 @@ use crate::seal::{EventSeal, SessionRecord, State};
 use crate::session::{Rewound, Session, Values};
 use crate::shared::{ANEW, ScopeRow};
 use crate::store::{
-    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Fence, ForkSession, GetSession,
+    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Fence, ForkSession, GetSession, Kept,
     LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
@@ -413,13 +413,6 @@ async fn with_history(connection: &Object, key: &SessionKey) -> Result<(SessionR
     Ok((row, history))
 }
 
-fn check_version(key: &SessionKey, row: &SessionRow, version: u64) -> Result<(), SessionError> {
-    if (row.oldest..=row.version).contains(&version) {
-        return Ok(());
-    }
-    Err(SessionError::no_such_version(key, version, row.oldest, row.version))
-}
-
 /// Makes those wait who change what sessions of one user share of their histories.
 async fn lock_tenant(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
     query(connection, LOCK_TENANT, &[&key.app.as_str(), &key.user.as_str()]).await.map(drop)
@@ -442,7 +435,7 @@ async fn fork_inside(
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, &from), with_history(connection, &from))?;
     let version = version.unwrap_or(row.version);
-    check_version(&from, &row, version)?;
+    row.check_version(&from, version)?;
     let life = life.unwrap_or_else(LifeId::random);
     let parent = Some((&from.id, version));
     let (app, user, oldest) = (&from.app, &from.user, row.oldest);
@@ -537,7 +530,7 @@ async fn rewind_inside(
     }
     let left = claims::check(&row, request.into(), waiting)?;
     request.expected.check(key, row.version)?;
-    check_version(key, &row, request.to)?;
+    row.check_version(key, request.to)?;
     let (number, version, to) = (row.number, row.version + 1, to_db(request.to));
     let (stream, now) = (history.stream_of(request.to), to_db(version));
     let (was, states) = try_join!(biased;
@@ -695,12 +688,9 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
     let key = &request.key;
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
-    let oldest = match request.before {
-        Before::Version(version) if version > row.version => {
-            return Err(SessionError::no_such_version(key, version, row.oldest, row.version));
-        }
-        Before::Version(version) => version.max(row.oldest),
-        Before::Time(time) => {
+    let oldest = match request.kept(row.oldest, row.version)? {
+        Kept::From(version) => version,
+        Kept::Since(time) => {
             let (firsts, lasts) = (vec![0_i64], vec![to_db(row.version)]);
             let given: Given<'_> = &[&row.number, &to_db(row.oldest), &firsts, &lasts, &time.as_micros()];
             let first = query(connection, FIRST_SINCE, given).await?;

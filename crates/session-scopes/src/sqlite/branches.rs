@@ -4,13 +4,12 @@ use rusqlite::{Connection, OptionalExtension, Params, params};
 
 use super::error::failed;
 use super::history::SessionRow;
-use super::seal;
 use super::threads::Desk;
 use super::write::run;
-use crate::branches::{ForkRow, LabelRow};
+use crate::branches::{ForkRow, LabelChange, LabelRow, fork_sum};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
-use crate::rows::{from_db, to_db};
+use crate::rows::to_db;
 use crate::seal::SessionRecord;
 use crate::store::{ForkInfo, LabelVersion, ListForks, ReadLabels};
 
@@ -48,8 +47,7 @@ pub(super) fn add_fork(
     fork: (&SessionRecord, &SessionId),
 ) -> Result<(), SessionError> {
     let (fork, id) = fork;
-    let version = fork.parent().1.unwrap_or_default();
-    let sum = seal::of_fork(parent.number, fork.number, id.as_str(), version, fork.created.as_micros());
+    let sum = fork_sum(&parent, fork, id);
     let insert = "INSERT INTO stepfold_forks (parent, number, checksum) VALUES (?1, ?2, ?3)";
     run(desk, insert, &[&parent.number, &fork.number, &sum])?;
     put_seal(desk, from, &parent.with_forks(sum))
@@ -99,28 +97,24 @@ pub(super) fn set_label(desk: &mut Desk, request: &LabelVersion) -> Result<Optio
     request.check_version(row.oldest, row.version)?;
     row.check_newest(&desk.connection, &request.key)?;
     let (before, count) = find_label(&desk.connection, row.number, &request.label)?;
-    request.check_count(before.is_none(), count)?;
-    let (number, label) = (row.number, request.label.as_str());
-    let mut changed = before.as_ref().map_or(0, |before| before.checksum);
-    match request.version.map(to_db) {
-        Some(version) => {
-            let sum = seal::of_label(number, label, version);
-            changed ^= sum;
-            run(
-                desk,
-                "INSERT INTO stepfold_labels (number, label, version, checksum) VALUES (?1, ?2, ?3, ?4) \
-                 ON CONFLICT (number, label) DO UPDATE SET version = ?3, checksum = ?4",
-                &[&number, &label, &version, &sum],
-            )?
-        }
-        None => {
-            run(desk, "DELETE FROM stepfold_labels WHERE number = ?1 AND label = ?2", &[&number, &label])?
-        }
+    let change = LabelChange::of(request, row.number, before.as_ref(), count)?;
+    match &change.put {
+        Some(LabelRow { label, version, checksum }) => run(
+            desk,
+            "INSERT INTO stepfold_labels (number, label, version, checksum) VALUES (?1, ?2, ?3, ?4) \
+             ON CONFLICT (number, label) DO UPDATE SET version = ?3, checksum = ?4",
+            &[&row.number, label, version, checksum],
+        )?,
+        None => run(
+            desk,
+            "DELETE FROM stepfold_labels WHERE number = ?1 AND label = ?2",
+            &[&row.number, &request.label.as_str()],
+        )?,
     };
-    if changed != 0 {
-        put_seal(desk, &request.key, &row.record.with_labels(changed))?;
+    if change.sums != 0 {
+        put_seal(desk, &request.key, &row.record.with_labels(change.sums))?;
     }
-    Ok(before.map(|before| from_db(before.version)))
+    Ok(change.before)
 }
 
 /// The row of a label, and how many labels there are.
@@ -128,7 +122,7 @@ fn find_label(
     connection: &Connection,
     number: i64,
     label: &Label,
-) -> Result<(Option<LabelRow>, usize), SessionError> {
+) -> Result<(Option<LabelRow>, i64), SessionError> {
     let failed = failed("find a label");
     let mut query = connection
         .prepare_cached("SELECT version, checksum FROM stepfold_labels WHERE number = ?1 AND label = ?2")
@@ -137,12 +131,11 @@ fn find_label(
         Ok(LabelRow { label: label.to_string(), version: row.get(0)?, checksum: row.get(1)? })
     };
     let found = query.query_row(params![number, label.as_str()], read).optional().map_err(failed)?;
-    found.as_ref().map_or(Ok(()), |found| found.check(number))?;
-    let count: i64 = connection
+    let count = connection
         .prepare_cached("SELECT COUNT(*) FROM stepfold_labels WHERE number = ?1")
         .and_then(|mut query| query.query_row([number], |row| row.get(0)))
         .map_err(failed)?;
-    Ok((found, usize::try_from(count).unwrap_or(usize::MAX)))
+    Ok((found, count))
 }
 
 pub(super) fn labels(desk: &mut Desk, request: &ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {

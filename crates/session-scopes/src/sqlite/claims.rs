@@ -12,7 +12,10 @@ use super::threads::Desk;
 use super::write::run;
 use crate::error::SessionError;
 use crate::rows::{from_db, to_db};
-use crate::store::{Asked, Claim, ClaimSession, Fence, Receipt, ReleaseClaim, RenewClaim, Renewed};
+use crate::store::{
+    Asked, Claim, ClaimSession, Fence, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    is_of_one_claim,
+};
 use crate::work::Work;
 
 /// Reads claim and inbox from a row that begins as [`SessionRow::read`] says, and the checksum that they should have.
@@ -93,6 +96,18 @@ pub(super) fn renew(desk: &mut Desk, request: &RenewClaim) -> Result<Renewed, Se
     let fence = row.work.fence.renewed(key, *token, *duration, *at)?;
     put(desk, &row, &fence)?;
     Ok(Renewed { claim: fence.held(key)?, inbox: row.work.inbox })
+}
+
+/// Renews claims in one transaction. One that is lost changes nothing, and does not take the others along.
+pub(super) fn renew_all(
+    desk: &mut Desk,
+    request: &RenewClaims,
+) -> Result<Vec<Result<Renewed, SessionError>>, SessionError> {
+    let renewed = request.each().map(|request| match renew(desk, &request) {
+        Err(error) if !is_of_one_claim(&error) => Err(error),
+        result => Ok(result),
+    });
+    renewed.collect()
 }
 
 pub(super) fn release(desk: &mut Desk, request: &ReleaseClaim) -> Result<(), SessionError> {

@@ -47,10 +47,10 @@ use crate::rows::check_size;
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
-    ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
-    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, StoreNotices, Unattended,
-    Verified, VerifySessions, WatchStore, WriteScope,
+    Enqueued, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
+    ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
+    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 
 /// The guarantee of a commit after its return.
@@ -359,6 +359,10 @@ impl SessionStore for SqliteStore {
         self.0.readers.run(move |desk| read::get(desk, &request)).await
     }
 
+    async fn find_event(&self, request: FindEvent) -> Result<Option<u64>, SessionError> {
+        self.0.readers.run(move |desk| read::find_event(desk, &request)).await
+    }
+
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
         self.0.readers.run(move |desk| read::list(desk, &request)).await
     }
@@ -434,6 +438,13 @@ impl SessionStore for SqliteStore {
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
         self.writer()?.run_small(move |desk| claims::renew(desk, &request)).await
+    }
+
+    async fn renew_all(
+        &self,
+        request: RenewClaims,
+    ) -> Result<Vec<Result<Renewed, SessionError>>, SessionError> {
+        self.writer()?.run_small(move |desk| claims::renew_all(desk, &request)).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {

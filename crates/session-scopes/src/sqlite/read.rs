@@ -17,14 +17,21 @@ use crate::ids::{AppId, SessionId, SessionKey, UserId};
 use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::from_db;
 use crate::scope::{ByScope, Scope};
+use crate::seal::version_of;
 use crate::session::{Session, Values, Visible};
 use crate::shared::{ScopeRow, Scopes};
-use crate::store::{Cursor, EventRange, GetSession, ListSessions, ScopeKey, SessionPage};
+use crate::store::{Cursor, EventRange, FindEvent, GetSession, ListSessions, ScopeKey, SessionPage};
 use crate::time::Timestamp;
 
 pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, SessionError> {
     let Opened { row, scopes, .. } = Opened::read(&desk.connection, &request.key, None)?;
     session(desk, row, &scopes, request)
+}
+
+pub(super) fn find_event(desk: &mut Desk, request: &FindEvent) -> Result<Option<u64>, SessionError> {
+    let opened = Opened::read(&desk.connection, &request.key, Some(&request.id))?;
+    // A fork may still have what retention took here.
+    Ok(opened.event.map(version_of).filter(|version| *version > opened.row.oldest))
 }
 
 /// A session, as much of it as is asked for.

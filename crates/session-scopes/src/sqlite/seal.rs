@@ -7,9 +7,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 
 use super::trail::CellRow;
 use crate::digest::Check;
-pub(super) use crate::seal::{
-    EventSeal, ScopeSeal, SessionSeal, State, compare, of_fork, of_label, of_lineage, of_schema,
-};
+pub(super) use crate::seal::{EventSeal, ScopeSeal, SessionSeal, State, compare, of_lineage, of_schema};
 
 /// A seal is a blob of its bytes.
 macro_rules! as_blob {

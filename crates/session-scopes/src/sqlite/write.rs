@@ -29,7 +29,7 @@ use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Values};
 use crate::shared::ScopeRow;
 use crate::store::{
-    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
+    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession, Kept,
     PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
@@ -293,7 +293,7 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
     let row = SessionRow::get(&desk.connection, &from)?;
     row.check_newest(&desk.connection, &from)?;
     let version = version.unwrap_or(row.version);
-    check_version(&from, &row, version)?;
+    row.check_version(&from, version)?;
     let history = History::read(&desk.connection, &row)?;
     let key = chosen_id(desk, &from.app, &from.user, id, at)?;
     if SessionRow::find(&desk.connection, &key)?.is_some() {
@@ -315,13 +315,6 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
 }
 
-fn check_version(key: &SessionKey, row: &SessionRow, version: u64) -> Result<(), SessionError> {
-    if (row.oldest..=row.version).contains(&version) {
-        return Ok(());
-    }
-    Err(SessionError::no_such_version(key, version, row.oldest, row.version))
-}
-
 pub(super) fn rewind(
     desk: &mut Desk,
     request: &RewindSession,
@@ -335,7 +328,7 @@ pub(super) fn rewind(
     let Opened { row, scopes, .. } = opened;
     let fence = claims::check(desk, &row, request.into())?;
     request.expected.check(&request.key, row.version)?;
-    check_version(&request.key, &row, request.to)?;
+    row.check_version(&request.key, request.to)?;
     let history = History::read(&desk.connection, &row)?;
     let rewound = Rewound { version: row.version + 1, to: request.to };
     let (version, to) = (to_db(rewound.version), to_db(rewound.to));
@@ -460,12 +453,9 @@ pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, S
     let key = &request.key;
     let row = SessionRow::get(&desk.connection, key)?;
     let history = History::read(&desk.connection, &row)?;
-    let oldest = match request.before {
-        Before::Version(version) if version > row.version => {
-            return Err(SessionError::no_such_version(key, version, row.oldest, row.version));
-        }
-        Before::Version(version) => version.max(row.oldest),
-        Before::Time(time) => {
+    let oldest = match request.kept(row.oldest, row.version)? {
+        Kept::From(version) => version,
+        Kept::Since(time) => {
             let first = first_since(desk, &history, row.oldest, time)?;
             first.map_or(row.version, |first| first - 1)
         }

@@ -124,6 +124,36 @@ impl Renewed {
     }
 }
 
+/// The claims of a worker, to be kept for longer at once: its heartbeat.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RenewClaims {
+    /// The sessions with the tokens of the claims on them.
+    pub claims: Vec<(SessionKey, u64)>,
+    /// For how long from now on.
+    pub duration: Duration,
+    /// The time of the request. Stores with their own clock use that one.
+    pub at: Timestamp,
+}
+
+impl RenewClaims {
+    /// Renews the claims with these tokens.
+    pub fn new(
+        claims: impl IntoIterator<Item = (SessionKey, u64)>,
+        duration: Duration,
+        at: Timestamp,
+    ) -> Self {
+        RenewClaims { claims: claims.into_iter().collect(), duration, at }
+    }
+
+    /// The same as requests of one claim each, in order.
+    pub fn each(&self) -> impl Iterator<Item = RenewClaim> + '_ {
+        let renew =
+            |(key, token): &(SessionKey, u64)| RenewClaim::new(key.clone(), *token, self.duration, self.at);
+        self.claims.iter().map(renew)
+    }
+}
+
 /// A claim to be given up.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

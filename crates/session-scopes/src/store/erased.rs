@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use super::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
-    ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
-    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, StoreNotices, Unattended,
-    Verified, VerifySessions, WatchStore, WriteScope,
+    Enqueued, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
+    ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
+    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
@@ -50,6 +50,7 @@ macro_rules! erase {
 erase! {
     create: CreateSession => Session;
     get: GetSession => Session;
+    find_event: FindEvent => Option<u64>;
     list: ListSessions => SessionPage;
     delete: DeleteSession => Deleted;
     append: AppendEvent => Receipt;
@@ -67,6 +68,7 @@ erase! {
     notices: WatchStore => StoreNotices;
     claim: ClaimSession => Claim;
     renew: RenewClaim => Renewed;
+    renew_all: RenewClaims => Vec<Result<Renewed, SessionError>>;
     release: ReleaseClaim => ();
     enqueue: EnqueueInput => Enqueued;
     inbox: ReadInbox => Vec<InboxEntry>;

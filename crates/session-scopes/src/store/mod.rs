@@ -16,7 +16,9 @@ pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabe
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::claims::Asked;
 pub(crate) use self::claims::Fence;
-pub use self::claims::{AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, Renewed, TakeOver};
+pub use self::claims::{
+    AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, RenewClaims, Renewed, TakeOver,
+};
 pub use self::erased::AnyStore;
 pub use self::inbox::{
     DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, MAX_INPUT_BYTES,
@@ -29,12 +31,12 @@ pub(crate) use self::notices::Subscribers;
 #[cfg(feature = "postgres")]
 pub(crate) use self::notices::digest;
 pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
-pub(crate) use self::requests::page_of;
 pub use self::requests::{
-    AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, ForkSession,
-    GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt,
-    RewindSession, ScopeKey, SessionPage, WriteScope,
+    AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, FindEvent,
+    ForkSession, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, REMEMBERED_REMOVALS,
+    Receipt, RewindSession, ScopeKey, SessionPage, WriteScope,
 };
+pub(crate) use self::requests::{Kept, page_of};
 pub use self::verify::{FaultKind, FaultPlace, MAX_FAULTS, StoreFault, Verified, VerifySessions};
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
@@ -71,6 +73,20 @@ pub trait SessionStore: Send + Sync + 'static {
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] if the requested version does not exist.
     fn get(&self, request: GetSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
+
+    /// The version of a session's own event with this id, whether or not a rewind has hidden it; `None` if there is none.
+    /// Events that a fork inherited are not found. The cost does not depend on the number of events (or as that of an
+    /// index does).
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not look up events.
+    fn find_event(
+        &self,
+        request: FindEvent,
+    ) -> impl Future<Output = Result<Option<u64>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported("look-ups of events")) }
+    }
 
     /// Lists sessions of a user, the one that was written last first.
     ///
@@ -236,6 +252,27 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(CLAIMS)) }
     }
 
+    /// Renews claims of a worker at once, and returns the result of each, in order. A lost claim does not affect the
+    /// others. A store with transactions needs one for all; by default each is renewed by itself.
+    ///
+    /// # Errors
+    /// When the store fails, and nothing is known of any claim; [`SessionError::Unsupported`].
+    fn renew_all(
+        &self,
+        request: RenewClaims,
+    ) -> impl Future<Output = Result<Vec<Result<Renewed, SessionError>>, SessionError>> + Send {
+        async move {
+            let mut renewed = Vec::new();
+            for request in request.each() {
+                match self.renew(request).await {
+                    Err(error) if !is_of_one_claim(&error) => return Err(error),
+                    result => renewed.push(result),
+                }
+            }
+            Ok(renewed)
+        }
+    }
+
     /// Releases a claim. A lost claim or a deleted session is not an error.
     ///
     /// # Errors
@@ -284,6 +321,11 @@ pub trait SessionStore: Send + Sync + 'static {
 const LABELS: &str = "labels on versions";
 const CLAIMS: &str = "claims on sessions";
 const INBOXES: &str = "inboxes of sessions";
+
+/// Whether an error is about the claim that was to be renewed, and not about the store.
+pub(crate) const fn is_of_one_claim(error: &SessionError) -> bool {
+    matches!(error, SessionError::ClaimLost { .. } | SessionError::NotFound { .. })
+}
 
 fn unsupported(what: &'static str) -> SessionError {
     SessionError::Unsupported { what }

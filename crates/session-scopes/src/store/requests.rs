@@ -258,6 +258,23 @@ impl GetSession {
 /// The number of removed keys that a shared scope remembers, for reading changes.
 pub const REMEMBERED_REMOVALS: usize = 1_000;
 
+/// An event to be found by its id.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FindEvent {
+    /// In which session.
+    pub key: SessionKey,
+    /// The id.
+    pub id: EventId,
+}
+
+impl FindEvent {
+    /// The event with this id.
+    pub const fn new(key: SessionKey, id: EventId) -> Self {
+        FindEvent { key, id }
+    }
+}
+
 /// The events of a session that are read. Other events cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -846,6 +863,25 @@ impl PruneSession {
     pub fn new(key: SessionKey, before: Before) -> Self {
         PruneSession { key, before }
     }
+
+    /// What decides about the oldest version that is left of a session of these versions.
+    pub(crate) fn kept(&self, oldest: u64, newest: u64) -> Result<Kept, SessionError> {
+        match self.before {
+            Before::Version(version) if version > newest => {
+                Err(SessionError::no_such_version(&self.key, version, oldest, newest))
+            }
+            Before::Version(version) => Ok(Kept::From(version.max(oldest))),
+            Before::Time(time) => Ok(Kept::Since(time)),
+        }
+    }
+}
+
+/// What retention leaves of a session.
+pub(crate) enum Kept {
+    /// The session can go back to this version, and no further.
+    From(u64),
+    /// The events from the first one on that is as new as this, which the store has to find.
+    Since(Timestamp),
 }
 
 /// Which events are old. The state is kept in any case.

@@ -19,6 +19,15 @@ const MAX_FAULTS: usize = 32;
 /// A check by the typed Rust reader, for keys declared with a Rust type.
 pub(crate) type DecodeCheck = fn(&Value) -> Result<(), Issue>;
 
+/// Where a schema comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Anywhere: it may be invalid.
+    Caller,
+    /// A type of this crate: it is valid.
+    Own,
+}
+
 /// Checks values against one schema: first their kind, then the schema's other rules, then whether the typed
 /// reader can read them, if there is one: JSON Schema has no range of an `i64`.
 pub(super) struct Checker {
@@ -28,11 +37,16 @@ pub(super) struct Checker {
 }
 
 impl Checker {
-    pub(super) fn new(schema: &Value, kinds: Kinds, decodes: Option<DecodeCheck>) -> Result<Self, String> {
+    pub(super) fn new(
+        schema: &Value,
+        kinds: Kinds,
+        decodes: Option<DecodeCheck>,
+        origin: Origin,
+    ) -> Result<Self, String> {
         if !says_more_than_kinds(schema) {
             return Ok(Checker::of_kinds(kinds));
         }
-        Ok(Checker { kinds, rules: Some(Rules::new(schema)?), decodes })
+        Ok(Checker { kinds, rules: Some(Rules::new(schema, origin)?), decodes })
     }
 
     pub(super) fn of_kinds(kinds: Kinds) -> Self {
@@ -60,7 +74,7 @@ struct Rules(Kinds);
 #[cfg(not(feature = "validation"))]
 impl Rules {
     #[expect(clippy::unnecessary_wraps, reason = "the counterpart of a fallible function")]
-    fn new(schema: &Value) -> Result<Self, String> {
+    fn new(schema: &Value, _: Origin) -> Result<Self, String> {
         let item = array_branch(schema).and_then(|array| array.get("items"));
         Ok(Rules(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item))))
     }
@@ -105,11 +119,11 @@ struct Rules {
 
 #[cfg(feature = "validation")]
 impl Rules {
-    fn new(schema: &Value) -> Result<Self, String> {
+    fn new(schema: &Value, origin: Origin) -> Result<Self, String> {
         let fit = Some(Fit::of(schema)).filter(Fit::is_exact);
         let validator = match fit {
-            Some(_) => OnceLock::new(),
-            None => OnceLock::from(Some(compile(schema)?)),
+            None if origin == Origin::Caller => OnceLock::from(Some(compile(schema)?)),
+            _ => OnceLock::new(),
         };
         Ok(Rules { schema: schema.clone(), fit, validator })
     }

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use super::check::{Checker, DecodeCheck};
+use super::check::{Checker, DecodeCheck, Origin};
 use super::keywords::says_only;
 use super::kinds::Kinds;
 use super::references::{resolve, standalone};
@@ -47,6 +47,16 @@ pub struct ValueType {
 impl ValueType {
     /// Prepares `schema`. Values that fit it are then passed to `decodes`, too.
     pub(crate) fn new(schema: Value, decodes: Option<DecodeCheck>) -> Result<Self, String> {
+        ValueType::of_origin(schema, decodes, Origin::Caller)
+    }
+
+    /// Prepares the schema of a type of this crate: the library that checks values is not asked before the first
+    /// value is checked.
+    pub(crate) fn of_own(schema: Value, decodes: DecodeCheck) -> Result<Self, String> {
+        ValueType::of_origin(schema, Some(decodes), Origin::Own)
+    }
+
+    fn of_origin(schema: Value, decodes: Option<DecodeCheck>, origin: Origin) -> Result<Self, String> {
         if let Some(fault) = fault_of(&schema) {
             return Err(fault);
         }
@@ -54,9 +64,9 @@ impl ValueType {
         if shape.kinds == Kinds::NONE {
             return Err("no value matches it".to_owned());
         }
-        let whole = Checker::new(&schema, shape.kinds, decodes)?;
+        let whole = Checker::new(&schema, shape.kinds, decodes, origin)?;
         let items = match shape.item_schema(&schema) {
-            Some(items) => Some(Checker::new(&items, Kinds::ARRAY, decodes)?),
+            Some(items) => Some(Checker::new(&items, Kinds::ARRAY, decodes, origin)?),
             None => None,
         };
         Ok(ValueType { schema, shape, whole, items })

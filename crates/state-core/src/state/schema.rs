@@ -728,7 +728,7 @@ fn fault_of_messages(draft: &Draft) -> Option<Issue> {
 fn messages_key() -> &'static KeySchema {
     static KEY: LazyLock<KeySchema> = LazyLock::new(|| {
         let schema = json_schema_of::<Vec<Message>>();
-        let value_type = ValueType::new(schema, Some(decodes::<Vec<Message>>))
+        let value_type = ValueType::of_own(schema, decodes::<Vec<Message>>)
             .unwrap_or_else(|fault| unreachable!("the type of a conversation is valid: {fault}"));
         KeySchema {
             name: MESSAGES.into(),

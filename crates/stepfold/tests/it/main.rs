@@ -11,4 +11,5 @@
 mod coming_from;
 mod costs;
 mod mcp;
+mod mcp_changes;
 mod otel;

@@ -1,6 +1,5 @@
 //! The tools of one step.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -40,7 +39,8 @@ pub struct Tools(Arc<Inner>);
 
 struct Inner {
     tools: Vec<Tool>,
-    by_name: HashMap<Arc<str>, usize>,
+    /// The indexes of the tools, sorted by name: to compare a few names costs less than to hash one.
+    by_name: Box<[usize]>,
     /// Created when a model is first called with them.
     specs: OnceLock<Arc<[ToolSpec]>>,
 }
@@ -56,14 +56,16 @@ impl Tools {
 
     /// Creates tools whose names are known to be unique.
     pub(super) fn new(tools: Vec<Tool>) -> Self {
-        let by_name =
-            tools.iter().enumerate().map(|(index, tool)| (Arc::clone(&tool.inner().name), index)).collect();
+        let mut by_name: Box<[usize]> = (0..tools.len()).collect();
+        by_name.sort_unstable_by_key(|index| tools[*index].name());
         Tools(Arc::new(Inner { tools, by_name, specs: OnceLock::new() }))
     }
 
     /// The tool with this name.
     pub fn get(&self, name: &str) -> Option<&Tool> {
-        self.0.by_name.get(name).map(|index| &self.0.tools[*index])
+        let Inner { tools, by_name, .. } = &*self.0;
+        let place = by_name.binary_search_by(|index| tools[*index].name().cmp(name)).ok()?;
+        Some(&tools[by_name[place]])
     }
 
     /// The names, in declared order.

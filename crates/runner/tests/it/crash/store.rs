@@ -2,9 +2,10 @@
 
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, ListUnattended, ListUsers,
-    PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey,
-    Session, SessionError, SessionPage, SessionStore, Unattended, UserId, Values, WriteScope,
+    EnqueueInput, Enqueued, FindEvent, ForkSession, GetSession, InboxEntry, ListSessions, ListUnattended,
+    ListUsers, PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore, Unattended, UserId, Values,
+    WriteScope,
 };
 use stepfold_session_scopes::{PostgresStore, SqliteStore};
 
@@ -66,6 +67,8 @@ impl<W: Watch> SessionStore for Watched<W> {
         prune: PruneSession => Pruned;
         claim: ClaimSession => Claim;
         renew: RenewClaim => Renewed;
+        renew_all: RenewClaims => Vec<Result<Renewed, SessionError>>;
+        find_event: FindEvent => Option<u64>;
         release: ReleaseClaim => ();
         enqueue: EnqueueInput => Enqueued;
         inbox: ReadInbox => Vec<InboxEntry>;

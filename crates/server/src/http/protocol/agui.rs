@@ -115,7 +115,7 @@ impl RunAgentInput {
                 let key = key_of(&parts);
                 Ok(Order::Decide(
                     resume.into_iter().map(ResumeEntry::decision).collect::<Result<_, _>>()?,
-                    key,
+                    Some(key),
                 ))
             }
             (true, true) => {
@@ -143,7 +143,7 @@ pub(super) async fn run(asked: Asked<InApp, (), Json<RunAgentInput>>) -> Result<
     let (runner, Json(mut input)) = (asked.target.0.runner(), asked.body);
     let order = input.order()?;
     let session = runner.session(asked.principal.user().as_str(), input.thread_id.as_str()).await?;
-    let reader = accept(&asked.shared, &asked.principal, runner, session, order).await?;
+    let reader = accept::<Problem>(&asked.shared, &asked.principal, runner, session, order).await?;
     let events = Events::new(input.thread_id, input.run_id, input.protocol_version);
     stream(&asked.shared, &asked.principal, reader, events).map(Made)
 }
@@ -292,8 +292,10 @@ impl Events {
             End::Finished(Exit::Cancelled) if self.protocol.is_some() => json!({"type": "cancelled"}),
             _ => json!({"type": "success"}),
         };
-        if let End::Finished(reason) = end {
-            result["exit"] = exit(reason);
+        match end {
+            End::Finished(reason) => result["exit"] = exit(reason),
+            End::Suspended => result["exit"] = json!("suspended"),
+            _ => {}
         }
         finished["result"] = result;
         if self.protocol.is_some() {
@@ -311,7 +313,7 @@ impl Encoder for Events {
             Happening::Began { invocation, state, .. } => self.began(invocation, state),
             Happening::Step(step) => self.step(*step),
             Happening::Reasoning(delta) => self.delta(Open::Reasoning, delta),
-            Happening::Text(delta) => self.delta(Open::Text, delta),
+            Happening::Text(delta) | Happening::Repeated(delta) => self.delta(Open::Text, delta),
             Happening::Restarted => {
                 let mut events = self.close();
                 events.extend(self.reply.take().map(
@@ -329,7 +331,8 @@ impl Encoder for Events {
                 let delta = json_patch::diff(before, after);
                 vec![json!({"type": "STATE_DELTA", "delta": delta})]
             }
-            Happening::Committed { version } => {
+            Happening::Committed(commit) => {
+                let version = commit.version;
                 vec![json!({"type": "CUSTOM", "name": "stepfold.committed", "value": {"version": version}})]
             }
             Happening::Ended { end, usage, version } => self.end(end, *usage, *version),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Input};
 
-use super::happening::{Before, Call, CallEnd, End, Happening, Reader};
+use super::happening::{Call, CallEnd, End, Happening, Reader};
 use super::{Encoder, Frame, Made, Order, accept, key_of, stream};
 use crate::http::operation::{Asked, InApp, InSession, Json};
 use crate::http::problem::Problem;
@@ -84,23 +84,22 @@ pub(super) async fn chat(asked: Asked<InApp, (), Json<UiChat>>) -> Result<Made, 
         }
         let ids: Vec<&str> = decisions.iter().map(|(id, _)| id.as_str()).collect();
         let key = key_of(&[&["ai", chat.id.as_str()], ids.as_slice()].concat());
-        (Order::Decide(decisions, key), Some(last.id.clone()))
+        (Order::Decide(decisions, Some(key)), Some(last.id.clone()))
     };
-    let reader = accept(&asked.shared, &asked.principal, runner, session, order).await?;
+    let reader = accept::<Problem>(&asked.shared, &asked.principal, runner, session, order).await?;
     let response = stream(&asked.shared, &asked.principal, reader, Parts::new(message))?;
     Ok(Made(marked(response)))
 }
 
 pub(super) async fn resume(asked: Asked<InSession>) -> Result<Made, Problem> {
     let session = asked.target.session.clone();
-    let Some(invocation) = session.running() else {
+    let Some(reader) = Reader::attach(asked.target.runner(), &session).await? else {
         let mut response = Response::new(axum::body::Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
         return Ok(Made(response));
     };
-    let before = Before::read(&session).await?;
-    let reader = Reader::new(asked.target.runner(), session, invocation, before);
-    Ok(Made(marked(stream(&asked.shared, &asked.principal, reader, Parts::new(None))?)))
+    let parts = Parts::of_message(Some(reader.run().to_owned()));
+    Ok(Made(marked(stream(&asked.shared, &asked.principal, reader, parts)?)))
 }
 
 /// With the header by which clients know the protocol.
@@ -133,6 +132,11 @@ pub(super) struct Parts {
 impl Parts {
     pub(super) fn new(message: Option<String>) -> Self {
         let goes_on = message.is_some();
+        Parts { goes_on, ..Parts::of_message(message) }
+    }
+
+    /// Of a client that may know nothing of the message.
+    fn of_message(message: Option<String>) -> Self {
         Parts {
             message,
             open: Open::Nothing,
@@ -140,7 +144,7 @@ impl Parts {
             is_in_step: false,
             earlier: Vec::new(),
             told: Vec::new(),
-            goes_on,
+            goes_on: false,
         }
     }
 
@@ -242,7 +246,7 @@ impl Parts {
                 }
             }
             End::Finished(reason) => metadata["exit"] = exit(reason),
-            End::Suspended => {}
+            End::Suspended => metadata["exit"] = json!("suspended"),
         }
         parts.extend(self.close_step());
         let reason = match end {
@@ -267,7 +271,7 @@ impl Encoder for Parts {
             }
             Happening::Step(_) => self.step(),
             Happening::Reasoning(delta) => self.delta(Open::Reasoning, delta),
-            Happening::Text(delta) => self.delta(Open::Text, delta),
+            Happening::Text(delta) | Happening::Repeated(delta) => self.delta(Open::Text, delta),
             Happening::Restarted => {
                 let mut parts = self.close();
                 parts.push(json!({"type": "data-void", "data": {"part": self.id()}}));
@@ -282,8 +286,8 @@ impl Encoder for Parts {
             Happening::State { after, .. } => {
                 vec![json!({"type": "data-state", "id": "state", "data": after})]
             }
-            Happening::Committed { version } => {
-                vec![json!({"type": "message-metadata", "messageMetadata": {"version": version}})]
+            Happening::Committed(commit) => {
+                vec![json!({"type": "message-metadata", "messageMetadata": {"version": commit.version}})]
             }
             Happening::Ended { end, version, .. } => self.end(end, *version),
         };

@@ -1,25 +1,29 @@
 //! What happens in a run, in order, as the encoders of all protocols are told it.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::Value;
 use stepfold_agent_loop::tools::{CallFailure, CallOutcome, CallStatus};
-use stepfold_agent_loop::{ApprovalRequest, Event, EventKind, Exit, Outcome, Pause, RunEvent};
-use stepfold_runner::{Invocation, Runner, Seen, SessionHandle};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Event, EventKind, Exit, Outcome, Pause, RunEvent};
+use stepfold_runner::{Invocation, Runner, RunnerError, Seen, SessionHandle, failure};
 use stepfold_session_scopes::{
-    CommittedEvent, EventRange, GetSession, SessionError, SessionKey, SessionStore as _,
+    CommittedEvent, EventRange, GetSession, Session, SessionError, SessionKey, SessionStore as _, Timestamp,
 };
-use stepfold_state_core::chat::{Content, Message, Role, ToolCall, ToolContent, Usage};
+use stepfold_state_core::chat::{Content, Message, Role, ToolCall, ToolContent, ToolResult, Usage};
 use tokio::sync::oneshot;
 
 use crate::http::problem::Problem;
 use crate::http::rows::{CallRow, json};
 use crate::http::steps::event_of;
+use crate::question::of_persons;
 
 /// The number of commits that are read from the store at once.
 const PAGE: usize = 64;
+
+/// The number of commits among which the beginning of an invocation is looked for.
+const RECENT: usize = 1024;
 
 /// One thing that happens in a run. Text and reasoning come in deltas, and before the commit that has the whole: together
 /// they are the whole, whatever of them was streamed.
@@ -28,6 +32,8 @@ pub(super) enum Happening {
     /// The stream begins: always first.
     Began {
         invocation: String,
+        /// The time of the commit before.
+        at: Timestamp,
         /// All values of the state.
         state: Value,
         /// The calls of the reply with which a run goes on: those that waited.
@@ -51,9 +57,9 @@ pub(super) enum Happening {
         after: Value,
     },
     /// A commit; what it has was told before.
-    Committed {
-        version: u64,
-    },
+    Committed(CommittedEvent),
+    /// The answer of a request that was sent again: it was streamed to another reader.
+    Repeated(String),
     /// Nothing follows.
     Ended {
         end: End,
@@ -92,7 +98,12 @@ pub(super) struct CallEnd {
 
 impl From<&CallOutcome> for CallEnd {
     fn from(outcome: &CallOutcome) -> Self {
-        let result = &outcome.result;
+        CallEnd::of(&outcome.result, outcome.status == CallStatus::Failed(CallFailure::Rejected))
+    }
+}
+
+impl CallEnd {
+    fn of(result: &ToolResult, is_rejected: bool) -> Self {
         let value = match result.content() {
             ToolContent::Value(value) => value.clone(),
             ToolContent::Error(text) => Value::String(text.clone()),
@@ -105,7 +116,7 @@ impl From<&CallOutcome> for CallEnd {
             text: result.text().into_owned(),
             value,
             is_error: result.is_error(),
-            is_rejected: outcome.status == CallStatus::Failed(CallFailure::Rejected),
+            is_rejected,
         }
     }
 }
@@ -114,7 +125,7 @@ impl From<&CallOutcome> for CallEnd {
 #[derive(Clone, Debug)]
 pub(super) enum End {
     Finished(Exit),
-    /// Decisions about these are needed.
+    /// Decisions of persons about these are needed: not outcomes that come later.
     Waiting(Vec<ApprovalRequest>),
     /// It goes on later, by itself or when it is resumed.
     Suspended,
@@ -131,18 +142,30 @@ struct Draft {
 }
 
 /// Reads what happens in an invocation. It belongs to one client; when it is dropped, nothing else stops.
+///
+/// Commits are read from the store, and unfinished text comes from the run, if it is in this process: so a reader that is slow
+/// has each commit, once and in order.
 pub(super) struct Reader {
     runner: Runner,
     session: SessionHandle,
-    invocation: Invocation,
-    seen: BoxStream<'static, Seen>,
+    /// The id of the invocation.
+    id: String,
+    /// That of the invocation which began the run, before decisions.
+    run: String,
+    source: Source,
     queue: VecDeque<Happening>,
     draft: Draft,
     step: u64,
     /// The version of the newest commit that was told, or from which the stream began.
     version: u64,
-    /// Commits up to this version were read from the store.
-    caught_up: u64,
+    /// The version of the newest commit that was heard of.
+    newest: u64,
+    /// Whether only commits of the invocation itself are told: others may be of runs before this one.
+    only_own: bool,
+    /// The calls of the newest reply whose outcomes were told.
+    answered: HashSet<String>,
+    /// Those that were rejected.
+    rejected: HashSet<String>,
     state: Option<Value>,
     has_seen: bool,
     is_over: bool,
@@ -150,44 +173,165 @@ pub(super) struct Reader {
     kept: Option<oneshot::Sender<()>>,
 }
 
+/// Where a run is.
+enum Source {
+    Here {
+        invocation: Invocation,
+        seen: BoxStream<'static, Seen>,
+    },
+    /// In another process over the same store: only its commits are seen.
+    Elsewhere(BoxStream<'static, Result<CommittedEvent, RunnerError>>),
+}
+
 /// Where a reader begins: the session before the run.
 pub(super) struct Before {
     pub(super) version: u64,
-    pub(super) state: Value,
-    pub(super) open: Vec<Call>,
+    at: Timestamp,
+    state: Value,
+    /// The calls of the reply with which the run goes on.
+    open: Vec<Call>,
+    /// Those of them whose outcome was told before.
+    answered: HashSet<String>,
+    /// The invocation that began the run, if it has begun.
+    run: Option<String>,
 }
 
 impl Before {
-    /// Reads it.
-    pub(super) async fn read(session: &SessionHandle) -> Result<Self, Problem> {
+    /// The session as it is.
+    pub(super) async fn read(session: &SessionHandle) -> Result<Self, RunnerError> {
         let stored = session.read(EventRange::None).await?;
         let unfinished = session.unfinished().await?;
         let reply = unfinished.as_ref().and_then(|run| run.reply());
-        let open = reply.map(|reply| reply.tool_calls().map(Call::from).collect()).unwrap_or_default();
-        Ok(Before { version: stored.version, state: stored.to_json(), open })
+        let open: Vec<Call> =
+            reply.map(|reply| reply.tool_calls().map(Call::from).collect()).unwrap_or_default();
+        let answered = match open.is_empty() {
+            true => HashSet::new(),
+            false => answered(&session.read(EventRange::Last(RECENT)).await?, stored.version),
+        };
+        Ok(Before {
+            version: stored.version,
+            at: stored.updated,
+            state: stored.to_json(),
+            open,
+            answered,
+            run: None,
+        })
+    }
+
+    /// The session before the last message or decision of the run that goes on: where its newest stream began, in whatever
+    /// process. As it is, if the message of this invocation waits until then.
+    async fn of(runner: &Runner, session: &SessionHandle, invocation: &str) -> Result<Self, RunnerError> {
+        let waits = session.inbox().await?.iter().any(|message| message.id.as_str() == invocation);
+        let recent = session.read(EventRange::Last(RECENT)).await?;
+        let last_of = |kinds: &[&str]| {
+            let is_one = |commit: &&CommittedEvent| kinds.contains(&commit.event.kind.as_str());
+            recent.visible_events().filter(is_one).last()
+        };
+        let Some(first) = last_of(&["began", "decided"]).filter(|_| !waits) else {
+            return Before::read(session).await;
+        };
+        let version = first.version - 1;
+        let mut get = GetSession::new(session.key().clone()).events(EventRange::None);
+        get.version = Some(version);
+        // What retention has deleted is not told.
+        let Ok(stored) = runner.store().get(get).await else { return Before::read(session).await };
+        Ok(Before {
+            version,
+            at: stored.updated,
+            state: stored.to_json(),
+            open: open_calls(&recent, first.version),
+            answered: answered(&recent, version),
+            run: last_of(&["began"]).map(|commit| commit.event.invocation.to_string()),
+        })
     }
 }
 
+/// The calls of the newest reply before a version.
+fn open_calls(recent: &Session, version: u64) -> Vec<Call> {
+    let before: Vec<_> = recent.visible_events().filter(|commit| commit.version < version).collect();
+    let messages = before.iter().rev().flat_map(|commit| commit.event.messages.iter().rev());
+    let reply = messages.into_iter().find(|message| message.role() == Role::Assistant);
+    reply.map(|reply| reply.tool_calls().map(Call::from).collect()).unwrap_or_default()
+}
+
+/// The ids of the calls of the newest reply up to a version whose outcomes are known.
+fn answered(recent: &Session, version: u64) -> HashSet<String> {
+    let mut answered = HashSet::new();
+    for commit in recent.visible_events().filter(|commit| commit.version <= version) {
+        let Some(event) = event_of(commit) else { continue };
+        if let EventKind::Replied { .. } = event.kind {
+            answered.clear();
+        }
+        answered.extend(ends_of(&event).into_iter().map(|end| end.id));
+    }
+    answered
+}
+
+/// The outcomes that an event has.
+fn ends_of(event: &Event) -> Vec<CallEnd> {
+    event.outcomes().iter().filter_map(|item| Some(item.outcome.call()?.into())).collect()
+}
+
+/// Whether an event rejects a call. The id of a request begins with that of its call.
+fn rejects(event: &Event, call: &str) -> bool {
+    let EventKind::Decided { decisions, .. } = &event.kind else { return false };
+    let is_rejection = |(id, decision): &(String, Decision)| {
+        matches!(decision, Decision::Reject { .. }) && id.split('#').next() == Some(call)
+    };
+    decisions.iter().any(is_rejection)
+}
+
 impl Reader {
+    /// Of an invocation in this process.
     pub(super) fn new(
         runner: &Runner,
         session: SessionHandle,
         invocation: Invocation,
         before: Before,
     ) -> Self {
-        let Before { version, state, open } = before;
-        let id = invocation.id().to_string();
-        let began = Happening::Began { invocation: id, state: state.clone(), open };
+        let (id, seen) = (invocation.id().to_string(), invocation.subscribe(0).boxed());
+        Reader::from(runner, session, id, Source::Here { invocation, seen }, before)
+    }
+
+    /// Of the run that goes on now, in this process or another one, from the beginning of its invocation. `None` if none does:
+    /// what waits for decisions does not.
+    pub(super) async fn attach(
+        runner: &Runner,
+        session: &SessionHandle,
+    ) -> Result<Option<Self>, RunnerError> {
+        if let Some(invocation) = session.running() {
+            let before = Before::of(runner, session, invocation.id().as_str()).await?;
+            return Ok(Some(Reader::new(runner, session.clone(), invocation, before)));
+        }
+        let stored = session.read(EventRange::Last(1)).await?;
+        let Some(last) = stored.visible_events().last() else { return Ok(None) };
+        if runner.other_worker(&stored).is_none() || session.unfinished().await?.is_none() {
+            return Ok(None);
+        }
+        let id = last.event.invocation.to_string();
+        let before = Before::of(runner, session, &id).await?;
+        let commits = runner.follow(session.key().clone(), before.version).boxed();
+        Ok(Some(Reader::from(runner, session.clone(), id, Source::Elsewhere(commits), before)))
+    }
+
+    fn from(runner: &Runner, session: SessionHandle, id: String, source: Source, before: Before) -> Self {
+        let Before { version, at, state, open, answered, run } = before;
+        let run = run.unwrap_or_else(|| id.clone());
+        let began = Happening::Began { invocation: id.clone(), at, state: state.clone(), open };
         Reader {
             runner: runner.clone(),
             session,
-            seen: invocation.subscribe(0).boxed(),
-            invocation,
+            id,
+            run,
+            source,
             queue: VecDeque::from([began]),
             draft: Draft::default(),
             step: 0,
             version,
-            caught_up: 0,
+            newest: version,
+            only_own: false,
+            answered,
+            rejected: HashSet::new(),
             state: Some(state),
             has_seen: false,
             is_over: false,
@@ -195,8 +339,27 @@ impl Reader {
         }
     }
 
-    pub(super) fn invocation(&self) -> Invocation {
-        self.invocation.clone()
+    /// The invocation, if it is in this process.
+    pub(super) fn invocation(&self) -> Option<Invocation> {
+        match &self.source {
+            Source::Here { invocation, .. } => Some(invocation.clone()),
+            Source::Elsewhere(_) => None,
+        }
+    }
+
+    /// The id of the invocation.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The version after which commits are told.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The id of the invocation that began the run.
+    pub(super) fn run(&self) -> &str {
+        &self.run
     }
 
     /// With something that is told when there is no reader any more.
@@ -226,19 +389,41 @@ impl Reader {
             if self.is_over {
                 return None;
             }
-            match self.seen.next().await {
-                // It is of a run before this one.
-                Some(Seen::Event { is_earlier: true, .. }) => {}
-                Some(Seen::Event { event, version, .. }) => self.saw(event, version).await,
-                Some(_) => self.catch_up().await,
-                None => self.end().await,
+            match &mut self.source {
+                Source::Here { invocation, seen } => match seen.next().await {
+                    Some(Seen::Event { event, version, is_earlier, .. }) => {
+                        self.saw(event, version, is_earlier).await;
+                    }
+                    Some(_) => self.missed().await,
+                    None => {
+                        let ended = invocation.clone().outcome().await;
+                        self.ended(ended).await;
+                    }
+                },
+                Source::Elsewhere(commits) => match commits.next().await {
+                    Some(Ok(commit)) => self.committed_elsewhere(commit).await,
+                    Some(Err(error)) => self.end(End::Failed(Problem::from(error)), Usage::default()),
+                    None => self.end(End::Suspended, Usage::default()),
+                },
             }
         }
     }
 
-    async fn saw(&mut self, event: RunEvent, version: u64) {
+    async fn saw(&mut self, event: RunEvent, version: u64, is_earlier: bool) {
+        self.only_own = is_earlier;
+        if is_earlier {
+            self.version = self.version.max(version);
+            return;
+        }
         self.has_seen = true;
+        self.newest = self.newest.max(version);
+        self.read(version).await;
         match event {
+            RunEvent::ToolProgress { call_id, report } => {
+                self.queue.push_back(Happening::Progress { call: call_id, report });
+            }
+            // What was written before a commit that was told is part of it.
+            _ if version < self.version => {}
             RunEvent::Asking { step, .. } => self.asks(step),
             RunEvent::Text(text) if !self.draft.has_gap => {
                 self.draft.text.push_str(&text);
@@ -248,10 +433,6 @@ impl Reader {
                 self.draft.reasoning.push_str(&text);
                 self.queue.push_back(Happening::Reasoning(text));
             }
-            RunEvent::ToolProgress { call_id, report } => {
-                self.queue.push_back(Happening::Progress { call: call_id, report });
-            }
-            RunEvent::Committed(event) if version > self.caught_up => self.committed(&event, version).await,
             _ => {}
         }
     }
@@ -267,18 +448,68 @@ impl Reader {
         }
     }
 
-    async fn committed(&mut self, event: &Event, version: u64) {
-        if let EventKind::Replied { .. } = &event.kind {
-            self.replied(event);
+    /// What was missed is told by its commits. Unfinished text is part of the next reply.
+    async fn missed(&mut self) {
+        self.draft.has_gap = true;
+        self.read(u64::MAX).await;
+        self.draft.has_gap = true;
+    }
+
+    /// Tells the commits that were not told, up to a version.
+    async fn read(&mut self, until: u64) {
+        while self.version < until {
+            let commits = match page(self.runner.clone(), self.session.key().clone(), self.version).await {
+                Ok(commits) => commits,
+                Err(error) => {
+                    // The next event reads them again.
+                    tracing::warn!(%error, "commits for a stream could not be read");
+                    return;
+                }
+            };
+            let is_last = commits.len() < PAGE;
+            for commit in commits.into_iter().filter(|commit| commit.version <= until) {
+                self.version = commit.version;
+                if !self.only_own || commit.event.invocation.as_str() == self.id {
+                    self.committed(commit).await;
+                }
+            }
+            if is_last {
+                return;
+            }
         }
-        let ends = event.outcomes();
-        self.queue
-            .extend(ends.iter().filter_map(|item| Some(Happening::Outcome(item.outcome.call()?.into()))));
-        self.version = version;
-        if !event.delta.is_empty() {
-            self.tell_state(version).await;
+    }
+
+    async fn committed(&mut self, commit: CommittedEvent) {
+        self.version = commit.version;
+        if let Some(event) = event_of(&commit) {
+            if let EventKind::Replied { .. } = &event.kind {
+                self.replied(&event);
+            }
+            self.tell_outcomes(&event);
         }
-        self.queue.push_back(Happening::Committed { version });
+        if !commit.event.actions.delta.is_empty() {
+            self.tell_state(commit.version).await;
+        }
+        self.queue.push_back(Happening::Committed(commit));
+    }
+
+    /// Tells the outcomes of calls: those of the event; and those that only the messages which end the step have, as that of a
+    /// call which was rejected.
+    fn tell_outcomes(&mut self, event: &Event) {
+        let mut ends = ends_of(event);
+        let results = event.messages.iter().filter_map(|message| message.tool_result());
+        for result in results.filter(|result| !self.answered.contains(result.call_id())) {
+            let id = result.call_id();
+            if !ends.iter().any(|end| end.id == id) {
+                ends.push(CallEnd::of(result, self.rejected.contains(id) || rejects(event, id)));
+            }
+        }
+        if let EventKind::Decided { decisions, .. } = &event.kind {
+            let calls = decisions.iter().filter_map(|(id, _)| id.split('#').next());
+            self.rejected.extend(calls.filter(|call| rejects(event, call)).map(str::to_owned));
+        }
+        self.answered.extend(ends.iter().map(|end| end.id.clone()));
+        self.queue.extend(ends.into_iter().map(Happening::Outcome));
     }
 
     /// Tells what a reply has that was not streamed.
@@ -286,6 +517,8 @@ impl Reader {
         let Some(message) = event.messages.iter().find(|message| message.role() == Role::Assistant) else {
             return;
         };
+        self.answered.clear();
+        self.rejected.clear();
         if event.step != self.step {
             self.asks(event.step);
         }
@@ -328,45 +561,54 @@ impl Reader {
         }
     }
 
-    /// Reads the commits that were missed from the store. Unfinished text is part of the next reply.
-    async fn catch_up(&mut self) {
-        self.draft.has_gap = true;
-        loop {
-            let read = match page(self.runner.clone(), self.session.key().clone(), self.version).await {
-                Ok(read) => read,
-                Err(error) => {
-                    tracing::warn!(%error, "commits for a stream could not be read");
-                    return;
-                }
-            };
-            let is_last = read.len() < PAGE;
-            for committed in &read {
-                if let Some(event) = event_of(committed) {
-                    self.committed(&event, committed.version).await;
-                }
-                self.version = committed.version;
+    /// Tells a commit of another process, and the end of the run if that is one.
+    async fn committed_elsewhere(&mut self, commit: CommittedEvent) {
+        let exit = commit.event.metadata.get("exit").cloned();
+        let exit = exit.and_then(|exit| serde_json::from_value::<Exit>(exit).ok());
+        let cause = failure(&commit.event).map(str::to_owned);
+        self.committed(commit).await;
+        match (exit, cause) {
+            (Some(exit), _) => self.end(End::Finished(exit), Usage::default()),
+            (None, Some(cause)) => {
+                self.end(End::Failed(Problem::unavailable(&cause)), Usage::default());
             }
-            self.caught_up = self.version;
-            if is_last {
-                return;
-            }
+            (None, None) => match waiting(self.session.clone(), self.version).await {
+                Ok(requests) if requests.is_empty() => {}
+                Ok(requests) => self.end(End::Waiting(requests), Usage::default()),
+                // The next commit asks again.
+                Err(error) => tracing::warn!(%error, "pending requests could not be read"),
+            },
         }
     }
 
-    async fn end(&mut self) {
-        self.is_over = true;
-        let (end, usage) = match self.invocation.outcome().await {
-            Ok(outcome) => {
-                // The answer of a repetition is that of the first request.
-                if !self.has_seen && !outcome.text().is_empty() {
-                    self.queue.push_back(Happening::Text(outcome.text().into_owned()));
-                }
-                (end_of(&outcome), outcome.usage())
-            }
-            Err(error) => (End::Failed(Problem::from(error)), Usage::default()),
+    async fn ended(&mut self, ended: stepfold_runner::Ended) {
+        self.read(self.newest).await;
+        let outcome = match ended {
+            Ok(outcome) => outcome,
+            Err(error) => return self.end(End::Failed(Problem::from(error)), Usage::default()),
         };
+        if !self.has_seen {
+            // Another process has run it; or it is a repetition, and nothing is new.
+            self.only_own = true;
+            self.read(u64::MAX).await;
+            if self.queue.is_empty() && !outcome.text().is_empty() {
+                self.queue.push_back(Happening::Repeated(outcome.text().into_owned()));
+            }
+        }
+        self.end(end_of(&outcome), outcome.usage());
+    }
+
+    fn end(&mut self, end: End, usage: Usage) {
+        self.is_over = true;
         self.queue.push_back(Happening::Ended { end, usage, version: self.version });
     }
+}
+
+/// The requests that wait at a version for persons; none if there are newer commits.
+async fn waiting(session: SessionHandle, version: u64) -> Result<Vec<ApprovalRequest>, RunnerError> {
+    let pending = session.pending().await?;
+    let is_newest = session.read(EventRange::None).await?.version == version;
+    Ok(if is_newest { of_persons(&pending).cloned().collect() } else { Vec::new() })
 }
 
 /// A page of commits.
@@ -377,7 +619,11 @@ async fn page(runner: Runner, key: SessionKey, after: u64) -> Result<Vec<Committ
 
 fn end_of(outcome: &Outcome) -> End {
     match outcome.exit() {
-        Exit::Paused(Pause::Approval) => End::Waiting(outcome.pending()),
+        Exit::Paused(Pause::Approval) => match of_persons(&outcome.pending()).cloned().collect::<Vec<_>>() {
+            // Outcomes of calls come later, from elsewhere.
+            requests if requests.is_empty() => End::Suspended,
+            requests => End::Waiting(requests),
+        },
         Exit::Paused(_) => End::Suspended,
         exit => End::Finished(exit.clone()),
     }

@@ -3,6 +3,8 @@
 //! A protocol is a route in the table below, which passes what every operation passes; a function that reads what its client
 //! asks for (a message or decisions); and an encoder, which turns what happens into frames and knows nothing else.
 
+mod a2a;
+mod adk;
 mod agui;
 mod ai;
 mod happening;
@@ -10,21 +12,30 @@ mod openai;
 #[cfg(test)]
 mod tests;
 
+use std::convert::Infallible;
+use std::time::Duration;
+
 use axum::body::Body;
-use futures_util::StreamExt as _;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt as _};
 use http::{Method, Response, StatusCode};
-use schemars::{Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use stepfold_agent_loop::{Decision, Input};
-use stepfold_runner::{Invocation, Runner, SessionHandle};
+use stepfold_runner::{Invocation, Runner, RunnerError, SessionHandle};
 
+pub(super) use self::a2a::mount_cards;
+pub use self::adk::BundleError;
+pub(super) use self::adk::{BASE as ADK_WEB, Bundle};
 use self::happening::{Before, Happening, Reader};
 use super::auth::{Principal, Role};
 use super::limits::Place;
-use super::operation::{Answer, Operation};
+use super::live::KEEP_ALIVE;
+use super::operation::{Answer, Events, Operation};
 use super::problem::{Form, Problem};
-use super::protocols::event_stream;
 use super::server::Shared;
 
 /// The operations of all protocols. Their paths are whole.
@@ -50,7 +61,9 @@ pub(super) fn operations() -> Vec<Operation> {
             ai::RESUME,
             ai::resume,
         ),
+        Operation::new(Method::POST, "/a2a/{app}", Role::Read, "a2a", a2a::CALL, a2a::call),
     ];
+    operations.extend(adk::operations());
     for operation in &mut operations {
         operation.base = "";
         if operation.id.starts_with("openai") {
@@ -81,7 +94,18 @@ impl Frame {
             Frame::Done => "data: [DONE]\n\n".to_owned(),
         }
     }
+
+    fn into_json(self) -> Option<Value> {
+        match self {
+            Frame::Json(value) => Some(value),
+            Frame::Done => None,
+        }
+    }
 }
+
+/// A query of which nothing is read: clients of others send what they like.
+#[derive(Deserialize, JsonSchema)]
+struct AnyQuery {}
 
 /// A response that a protocol has made itself.
 struct Made(Response<Body>);
@@ -103,25 +127,29 @@ impl Answer for Made {
 enum Order {
     /// To run with this; once, if there is a key.
     Send(Box<Input>, Option<String>),
-    /// To go on with these decisions, by the ids of their requests; once for the key.
-    Decide(Vec<(String, Decision)>, String),
+    /// To go on with these decisions, by the ids of their requests; once, if there is a key.
+    Decide(Vec<(String, Decision)>, Option<String>),
 }
 
 /// Accepts what a client asks for. The run goes on without the reader.
-async fn accept(
+async fn accept<E: From<Problem> + From<RunnerError>>(
     shared: &Shared,
     principal: &Principal,
     runner: &Runner,
     session: SessionHandle,
     order: Order,
-) -> Result<Reader, Problem> {
+) -> Result<Reader, E> {
     let place = shared.usage.run(principal.user(), &shared.limits)?;
     let before = Before::read(&session).await?;
     let invocation = match order {
         Order::Send(input, None) => session.send(*input).await?,
         Order::Send(input, Some(key)) => session.send_once(key, *input).await?,
         Order::Decide(decisions, key) => {
-            let resume = session.resume().decide_all(decisions).by(principal.name()).idempotency_key(key);
+            let resume = session.resume().decide_all(decisions).by(principal.name());
+            let resume = match key {
+                Some(key) => resume.idempotency_key(key),
+                None => resume,
+            };
             resume.submit().await?.1
         }
     };
@@ -161,4 +189,28 @@ fn stream(
         .into_stream()
         .map(move |happening| encoder.push(&happening).iter().map(Frame::text).collect::<String>());
     event_stream(shared, principal, frames.filter(|text| std::future::ready(!text.is_empty())))
+}
+
+/// A response of server-sent events. It takes a place among the streams of the user until it ends.
+fn event_stream(
+    shared: &Shared,
+    principal: &Principal,
+    events: impl Stream<Item = String> + Send + 'static,
+) -> Result<Response<Body>, Problem> {
+    let place = shared.usage.stream(principal.user(), &shared.limits)?;
+    let place = shared.metrics.stream(place);
+    let state = (events.boxed(), shared.limits.keep_alive, place);
+    let chunks = futures_util::stream::unfold(state, |(mut events, keep_alive, place)| async move {
+        let chunk = next_chunk(&mut events, keep_alive).await?;
+        Some((Ok::<_, Infallible>(chunk), (events, keep_alive, place)))
+    });
+    Ok(Events(Body::from_stream(chunks)).respond())
+}
+
+/// The next event, or a comment that keeps proxies from closing the connection.
+async fn next_chunk(events: &mut BoxStream<'static, String>, keep_alive: Duration) -> Option<Bytes> {
+    match tokio::time::timeout(keep_alive, events.next()).await {
+        Ok(event) => event.map(Bytes::from),
+        Err(_) => Some(KEEP_ALIVE),
+    }
 }

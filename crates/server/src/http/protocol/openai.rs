@@ -172,10 +172,16 @@ pub(super) async fn chat(asked: Asked<Whole, (), Json<ChatCompletion>>) -> Resul
     let runner = app.runner();
     let session = runner.session(asked.principal.user().as_str(), id.as_str()).await?;
     let created = created(&session).await?;
-    let reader =
-        accept(&asked.shared, &asked.principal, runner, session.clone(), Order::Send(Box::new(input), key))
-            .await?;
-    let reading = is_temporary.then(|| delete_after(session, reader.invocation()));
+    let reader = accept::<Problem>(
+        &asked.shared,
+        &asked.principal,
+        runner,
+        session.clone(),
+        Order::Send(Box::new(input), key),
+    )
+    .await?;
+    let reading =
+        reader.invocation().filter(|_| is_temporary).map(|invocation| delete_after(session, invocation));
     let reader = reader.without_state().keeping(reading);
     let with_usage = request.stream_options.as_ref().is_some_and(|options| options.include_usage);
     let encoder = Chunks::new(app.name(), &id, created, with_usage);
@@ -322,7 +328,7 @@ impl Encoder for Chunks {
                 self.is_new_reply = true;
                 Vec::new()
             }
-            Happening::Text(text) => {
+            Happening::Text(text) | Happening::Repeated(text) => {
                 let text = self.said(text);
                 vec![self.delta(&json!({"content": text}))]
             }
@@ -345,7 +351,9 @@ impl Completion {
             match happening {
                 Happening::Began { invocation, .. } => self.chunks.id = format!("chatcmpl-{invocation}"),
                 Happening::Step(_) => self.chunks.is_new_reply = true,
-                Happening::Text(text) => self.text.push_str(&self.chunks.said(text)),
+                Happening::Text(text) | Happening::Repeated(text) => {
+                    self.text.push_str(&self.chunks.said(text))
+                }
                 _ => {}
             }
             return None;

@@ -4,11 +4,91 @@ use std::collections::BTreeMap;
 
 use expect_test::{ExpectFile, expect_file};
 use serde_json::json;
-use stepfold_agent_loop::Exit;
-use stepfold_state_core::chat::Usage;
+use stepfold_agent_loop::test_kit::Script;
+use stepfold_agent_loop::{Agent, ApprovalRequest, Exit};
+use stepfold_session_scopes::{Author, CommittedEvent, Event, EventId, InvocationId, MemoryStore, Timestamp};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, Message, Part, ReplyStream, ToolCall, ToolResult, Usage,
+};
+use stepfold_state_core::state::{Delta, Schema};
+use stepfold_tools::{Approval, Tool, ToolError};
 
 use super::happening::{Call, CallEnd, End};
 use super::*;
+
+/// A model with more to say than is kept for readers.
+struct Talker;
+
+impl ChatModel for Talker {
+    fn id(&self) -> &'static str {
+        "talker"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        let words = (0..WORDS).map(|number| Chunk::Text(format!("{number} ")));
+        ReplyStream::from_chunks(words.chain([Chunk::Finished(FinishReason::Stop)]))
+    }
+}
+
+const WORDS: usize = 10_000;
+
+/// A reader that does not read while the run goes on has each commit once, and the whole text.
+#[tokio::test]
+async fn a_slow_reader_has_it_all() {
+    let runner = Runner::builder(Agent::builder(Talker).build().unwrap(), MemoryStore::new()).build();
+    for read in [0, 1, 3, 100] {
+        let session = runner.session("ada", format!("s{read}")).await.unwrap();
+        let before = Before::read(&session).await.unwrap();
+        let invocation = session.send("go").await.unwrap();
+        let mut happenings = Reader::new(&runner, session, invocation.clone(), before).into_stream().boxed();
+        let mut told: Vec<Happening> = happenings.by_ref().take(read).collect().await;
+        invocation.outcome().await.unwrap();
+        told.extend(happenings.collect::<Vec<_>>().await);
+        let (mut text, mut versions) = (String::new(), Vec::new());
+        for happening in &told {
+            match happening {
+                Happening::Restarted => text.clear(),
+                Happening::Text(delta) => text.push_str(delta),
+                Happening::Committed(commit) => versions.push(commit.version),
+                _ => {}
+            }
+        }
+        let whole: String = (0..WORDS).map(|number| format!("{number} ")).collect();
+        assert!(text == whole, "{} of {} bytes, after {read}", text.len(), whole.len());
+        assert_eq!(versions, [1, 2], "after {read}");
+        assert!(told.len() < WORDS, "some was missed");
+        assert!(matches!(told.last(), Some(Happening::Ended { end: End::Finished(Exit::Text), .. })));
+    }
+}
+
+/// A commit: a second after the one before.
+fn commit(version: u64, messages: Vec<Message>, delta: Delta) -> Happening {
+    let (id, invocation) = (format!("e{version}"), InvocationId::new("i1").unwrap());
+    let at = Timestamp::from_micros(1_795_307_351_000_000 + i64::try_from(version).unwrap() * 1_000_000);
+    let event = Event::new(EventId::new(id).unwrap(), invocation, Author::new("counter").unwrap(), at);
+    let event = messages.into_iter().fold(event, Event::with_message).with_delta(delta);
+    Happening::Committed(CommittedEvent::new(version, event))
+}
+
+/// The writes of a commit.
+fn writes() -> Delta {
+    let schema = Schema::builder().key::<u64>("counted").key::<Vec<u64>>("a/b").build().unwrap();
+    [schema.write("counted", 3).unwrap(), schema.write("a/b", vec![2]).unwrap()].into_iter().collect()
+}
+
+/// What a person is asked.
+fn request() -> ApprovalRequest {
+    let count = || async { Ok::<_, ToolError>("counted") };
+    let count = Tool::new("count", "Counts.", count).approval(Approval::Always).build().unwrap();
+    let model = Script::parse("assistant: > c3 count(area=3)").unwrap();
+    let agent = Agent::builder(model).tool(count).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let outcome = runtime.block_on(async { agent.run("count").await.unwrap() });
+    let mut request = outcome.pending().remove(0);
+    // The digest of an id is over a run that is another one each time.
+    request.id = "c3#1".to_owned();
+    request
+}
 
 /// A run with all that may happen: an outcome of an earlier call, text that is void, a call with progress and writes.
 fn all() -> Vec<Happening> {
@@ -22,14 +102,22 @@ fn all() -> Vec<Happening> {
         is_rejected,
     };
     let text = |text: &str| Happening::Text(text.to_owned());
+    let called = |id: &str| ToolCall::new(id, "count", json!({"area": 3}));
+    let calls = Message::assistant("I count.").with_part(Part::reasoning("Count first."));
+    let calls = calls.with_part(called("c1")).with_part(called("c2"));
+    let results = vec![
+        Message::tool(ToolResult::value("c1", "count", json!({"stalls": 3}))),
+        Message::tool(ToolResult::error("c2", "count", "no such area")),
+    ];
     vec![
         Happening::Began {
             invocation: "i1".to_owned(),
+            at: Timestamp::from_micros(1_795_307_351_000_000),
             state: json!({"counted": 0}),
             open: vec![call("c0")],
         },
         Happening::Outcome(end("c0", true, true)),
-        Happening::Committed { version: 3 },
+        commit(3, vec![Message::tool(ToolResult::error("c0", "count", "rejected"))], Delta::new()),
         Happening::Step(1),
         Happening::Reasoning("Count ".to_owned()),
         Happening::Reasoning("first.".to_owned()),
@@ -38,7 +126,7 @@ fn all() -> Vec<Happening> {
         text("I count."),
         Happening::Call(call("c1")),
         Happening::Call(call("c2")),
-        Happening::Committed { version: 4 },
+        commit(4, vec![calls], Delta::new()),
         Happening::Progress { call: "c1".to_owned(), report: json!({"percent": 50}) },
         Happening::Outcome(end("c1", false, false)),
         Happening::Outcome(end("c2", true, false)),
@@ -46,10 +134,10 @@ fn all() -> Vec<Happening> {
             before: json!({"counted": 0, "a/b": [1]}),
             after: json!({"counted": 3, "a/b": [1, 2]}),
         },
-        Happening::Committed { version: 5 },
+        commit(5, results, writes()),
         Happening::Step(2),
         text("Three stalls:\n\ndata: [DONE]"),
-        Happening::Committed { version: 6 },
+        commit(6, vec![Message::assistant("Three stalls:\n\ndata: [DONE]")], Delta::new()),
     ]
 }
 
@@ -94,6 +182,7 @@ fn check(new: impl Fn() -> Box<dyn FnMut(&Happening) -> Vec<Frame>>, golden: &Ex
         ("text", End::Finished(Exit::Text)),
         ("length", End::Finished(Exit::Length)),
         ("cancelled", End::Finished(Exit::Cancelled)),
+        ("waiting", End::Waiting(vec![request()])),
         ("suspended", End::Suspended),
         ("failed", End::Failed(Problem::unavailable("the store is unavailable"))),
     ];
@@ -144,4 +233,31 @@ fn ai() {
             as Box<dyn FnMut(&Happening) -> Vec<Frame>>
     };
     check(new, &expect_file!["golden/ai.txt"]);
+}
+
+#[test]
+fn adk() {
+    for (is_streaming, golden) in
+        [(true, expect_file!["golden/adk_streaming.txt"]), (false, expect_file!["golden/adk.txt"])]
+    {
+        let new = || {
+            let mut encoder = adk::Events::new("counter".to_owned(), is_streaming);
+            Box::new(move |happening: &Happening| encoder.push(happening))
+                as Box<dyn FnMut(&Happening) -> Vec<Frame>>
+        };
+        check(new, &golden);
+    }
+}
+
+#[test]
+fn a2a() {
+    let new = || {
+        let mut encoder = a2a::Updates::new(
+            json!(7),
+            a2a::TaskId { invocation: "i1".to_owned(), session: "monday".to_owned() },
+        );
+        Box::new(move |happening: &Happening| encoder.push(happening))
+            as Box<dyn FnMut(&Happening) -> Vec<Frame>>
+    };
+    check(new, &expect_file!["golden/a2a.txt"]);
 }

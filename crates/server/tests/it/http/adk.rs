@@ -99,6 +99,15 @@ async fn a_turn_with_a_confirmation() {
 }
 
 #[tokio::test]
+async fn a_query_that_nothing_reads_is_no_error() {
+    let site = Site::new("").await;
+    // The page of ADK sends this one.
+    for path in ["/list-apps?relative_path=./", "/version?any=1", &format!("{SESSIONS}?any=1")] {
+        assert_eq!(ask(&site, "ada", Method::GET, path, &Value::Null).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn the_user_of_a_path_is_the_principal() {
     let site = Site::new("").await;
     let session = create(&site, "ada").await;

@@ -3,6 +3,7 @@
 mod a2a;
 mod adk;
 mod api;
+mod clients;
 mod limits;
 mod live;
 mod live_many;

@@ -2,8 +2,12 @@
 
 use http::Method;
 use serde_json::{Value, json};
+use stepfold_runner::Runner;
+use stepfold_server::http::Limits;
+use stepfold_session_scopes::MemoryStore;
+use stepfold_tools::{Tool, ToolContext, ToolError};
 
-use super::site::{Reply, Site};
+use super::site::{Reply, Site, agent};
 
 const PAY: &str = "assistant: > c1 pay()\nassistant: paid";
 
@@ -120,4 +124,50 @@ async fn what_waits_in_a_temporary_session_is_kept() {
     assert_eq!(kept["pending"][0]["id"], waiting["waiting"][0]["id"]);
     // Another user has nothing of it.
     assert_eq!(site.get("bob", &format!("/sessions/{session}")).await.problem().0, 404);
+}
+
+#[tokio::test]
+async fn what_comes_later_is_no_question() {
+    let later = async |context: ToolContext| context.later("form").outcome();
+    let wait = Tool::new("wait", "Waits for a form.", later).build().unwrap();
+    let model = "assistant: > c1 wait()\nassistant: It has come.";
+    let runner = Runner::builder(agent(model, vec![wait]), MemoryStore::new()).build();
+    let site = Site::over(runner, Limits::default()).await;
+    let message = json!([{"id": "u1", "role": "user", "content": "wait"}]);
+    let body = json!({"threadId": "s1", "runId": "r1", "messages": message});
+    let told = events(&post(&site, "/agui/clerk", &[], &body).await);
+    let last = told.last().unwrap();
+    assert_eq!((&last["outcome"]["type"], &last["result"]["exit"]), (&json!("success"), &json!("suspended")));
+    let pending = site.get("ada", "/sessions/s1").await.json()["pending"].clone();
+    assert_eq!(pending[0]["reason"], "later", "{pending}");
+    // Nobody decides about it by a protocol that has no words for it.
+    let resume = json!({"threadId": "s1", "runId": "r2", "resume": [
+        {"interruptId": pending[0]["id"], "status": "resolved", "payload": {"approved": true}},
+    ]});
+    let refused = post(&site, "/agui/clerk", &[], &resume).await;
+    assert!(refused.status.is_client_error(), "{}", refused.text);
+}
+
+#[tokio::test]
+async fn each_call_has_one_outcome_also_if_it_was_rejected() {
+    let model = "assistant: > c1 pay()   > c2 pay()   > c3 free()\nassistant: As you wish.";
+    let free = Tool::new("free", "Costs nothing.", async || Ok::<_, ToolError>("free")).build().unwrap();
+    let runner = Runner::builder(agent(model, vec![free]), MemoryStore::new()).build();
+    let site = Site::over(runner, Limits::default()).await;
+    let message = json!([{"id": "u1", "role": "user", "content": "pay"}]);
+    let body = json!({"threadId": "s1", "runId": "r1", "messages": message});
+    let mut all = events(&post(&site, "/agui/clerk", &[], &body).await);
+    let interrupts = all.last().unwrap()["outcome"]["interrupts"].as_array().unwrap().clone();
+    // One after the other, in streams of their own.
+    for (interrupt, approved) in interrupts.iter().zip([false, true]) {
+        let resume = json!({"threadId": "s1", "runId": interrupt["id"], "resume": [
+            {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": approved}},
+        ]});
+        all.extend(events(&post(&site, "/agui/clerk", &[], &resume).await));
+    }
+    let results: Vec<&Value> = all.iter().filter(|event| event["type"] == "TOOL_CALL_RESULT").collect();
+    let mut calls: Vec<&str> = results.iter().map(|event| event["toolCallId"].as_str().unwrap()).collect();
+    calls.sort_unstable();
+    assert_eq!(calls, ["c1", "c2", "c3"], "{results:?}");
+    assert_eq!(all.last().unwrap()["outcome"]["type"], "success");
 }

@@ -17,7 +17,8 @@ struct Route {
 fn routes(document: &Value) -> Vec<Route> {
     let route = |(path, method, operation): (String, String, Value)| Route {
         method: Method::from_bytes(method.to_uppercase().as_bytes()).unwrap(),
-        is_of_session: path.contains("{session}"),
+        // One creates a session, and names it.
+        is_of_session: path.contains("{session}") && operation["operationId"] != "adk_create_named",
         path: path.replace("{app}", "clerk").replace("{session}", "s1").replace("{message}", "m1"),
         needs: operation["x-stepfold-role"].as_str().unwrap().to_owned(),
     };

@@ -9,7 +9,8 @@ use crate::contract::room::{
     Case, Checked, Fault, Room, cases, delta, ensure, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
-use crate::store::{Expected, ScopeKey, SessionStore};
+use crate::ids::{EventId, SessionKey};
+use crate::store::{Before, Expected, FindEvent, ForkSession, PruneSession, ScopeKey, SessionStore};
 use crate::time::Timestamp;
 
 cases! {
@@ -20,6 +21,7 @@ cases! {
     of_sixteen_stale_appends_one_is_accepted,
     a_repeated_append_gives_the_first_receipt,
     an_event_id_with_other_content_is_an_error,
+    an_event_is_found_by_its_id,
     of_sixteen_repeats_one_is_made,
     keys_are_checked_in_deltas,
     removals_remove_and_null_is_a_value,
@@ -132,6 +134,38 @@ async fn an_event_id_with_other_content_is_an_error(room: Room) -> Checked {
     // Ids belong to their session.
     let second = room.create(&schema, "s2", json!({})).await?.key;
     room.append(&second, 0, event("e1")?, &schema).await?;
+    Ok(())
+}
+
+/// A rewind hides nothing from it, retention does, and a fork has its own.
+async fn an_event_is_found_by_its_id(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    for number in 0..5 {
+        room.write(&key, number, &format!("e{number}"), &schema, &[("sum", json!(1))]).await?;
+    }
+    let find = async |key: &SessionKey, id: &str| {
+        room.store.find_event(FindEvent::new(key.clone(), EventId::new(id)?)).await
+    };
+    if let Err(SessionError::Unsupported { .. }) = find(&key, "e0").await {
+        return Ok(());
+    }
+    ensure_eq!(
+        (find(&key, "e0").await?, find(&key, "e4").await?, find(&key, "e5").await?),
+        (Some(1), Some(5), None)
+    );
+    room.rewind(&key, "back", 2).await?;
+    ensure_eq!((find(&key, "e4").await?, find(&key, "back").await?), (Some(5), Some(6)));
+    let fork = ForkSession::new(key.clone(), crate::contract::room::at(2)).at_version(2);
+    let fork = room.store.fork(fork).await?.key;
+    room.write(&fork, 2, "e9", &schema, &[("sum", json!(1))]).await?;
+    ensure_eq!(
+        (find(&fork, "e9").await?, find(&key, "e9").await?, find(&fork, "e0").await?),
+        (Some(3), None, None)
+    );
+    ensure_error!(find(&room.key("other")?, "e0").await, SessionError::NotFound { .. });
+    room.store.prune(PruneSession::new(key.clone(), Before::Version(2))).await?;
+    ensure_eq!((find(&key, "e0").await?, find(&key, "e2").await?), (None, Some(3)));
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::ids::{AppId, IdempotencyKey, LifeId, SessionKey, WorkerId};
 use crate::store::{
     AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, DequeueInput,
     EnqueueInput, Expected, ForkSession, GetSession, InboxKind, ListSessions, ListUnattended, ReadInbox,
-    Receipt, ReleaseClaim, RenewClaim, SessionStore, TakeOver, Unattended,
+    Receipt, ReleaseClaim, RenewClaim, RenewClaims, SessionStore, TakeOver, Unattended,
 };
 
 cases! {
@@ -38,6 +38,7 @@ cases! {
     a_fork_has_a_life_of_its_own_and_no_claim,
     reading_and_listing_give_the_claim,
     there_is_nothing_to_claim_where_there_is_no_session,
+    claims_are_renewed_together_and_a_lost_one_takes_no_other_along,
     sessions_without_a_worker_in_which_work_is_left_are_listed,
 }
 
@@ -519,6 +520,57 @@ async fn there_is_nothing_to_claim_where_there_is_no_session(room: Room) -> Chec
     ensure_error!(dropped, SessionError::NotFound { .. });
     // It has nothing to give up: the session was deleted while the worker was busy.
     room.release(&key, 1).await?;
+    Ok(())
+}
+
+async fn claims_are_renewed_together_and_a_lost_one_takes_no_other_along(room: Room) -> Checked {
+    let schema = schema()?;
+    let mut held = Vec::new();
+    for number in 0..5 {
+        let key = room.create(&schema, &format!("s{number}"), json!({})).await?.key;
+        let claim = room.claim(&key, "a", Duration::from_secs(1), false).await?;
+        held.push((key, claim));
+    }
+    // One of another user has the same id.
+    let other = SessionKey::new(room.app.as_str(), "bob", "s0")?;
+    room.store.create(CreateSession::with_key(other.clone(), &schema, at(0))).await?;
+    let claim = room.claim(&other, "a", Duration::from_secs(1), false).await?;
+    held.push((other, claim));
+    // The second is another worker's by now, the third is released, the fourth is gone.
+    let taken = room.claim(&held[1].0, "b", MINUTE, true).await?;
+    room.release(&held[2].0, held[2].1.token).await?;
+    let delete = DeleteSession::new(held[3].0.clone());
+    room.store.delete(DeleteSession { take_over: TakeOver::Always, ..delete }).await?;
+    let message = EnqueueInput::new(
+        held[4].0.clone(),
+        InboxKind::Message,
+        IdempotencyKey::new("m1")?,
+        json!("hello"),
+        at(1),
+    );
+    let position = room.store.enqueue(message).await?.position;
+
+    let claims = held.iter().map(|(key, claim)| (key.clone(), claim.token));
+    let renewed = room.store.renew_all(RenewClaims::new(claims, MINUTE, at(1))).await?;
+    ensure_eq!(renewed.len(), held.len());
+    for number in [0, 4, 5] {
+        let (_, before) = &held[number];
+        let now = renewed[number].as_ref().map_err(|error| Fault::new(error.to_string()))?;
+        ensure!(
+            now.claim.token == before.token && now.claim.expires > before.expires,
+            "{now:?} after {before:?}"
+        );
+        let (expected, stored) = (if number == 4 { position } else { 0 }, room.get(&held[number].0).await?);
+        ensure_eq!((now.inbox, stored.claim), (expected, Some(now.claim.clone())));
+    }
+    for number in [1, 2] {
+        ensure!(matches!(renewed[number], Err(SessionError::ClaimLost { .. })), "{:?}", renewed[number]);
+    }
+    ensure!(matches!(renewed[3], Err(SessionError::NotFound { .. })), "{:?}", renewed[3]);
+    ensure_eq!(room.get(&held[1].0).await?.claim, Some(taken));
+    ensure_eq!(room.get(&held[2].0).await?.claim, None);
+    let none = room.store.renew_all(RenewClaims::new([], MINUTE, at(1))).await?;
+    ensure!(none.is_empty(), "{none:?}");
     Ok(())
 }
 

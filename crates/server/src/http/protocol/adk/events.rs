@@ -1,4 +1,6 @@
 //! What happens in a session, as events of the Agent Development Kit. Pure.
+//!
+//! A client reads the same events from a session later, and drops those whose id it has had.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +9,10 @@ use stepfold_agent_loop::{self as agent_loop, ApprovalRequest, AskReason, Decisi
 use stepfold_runner::RECORD_FORMAT;
 use stepfold_session_scopes::{CommittedEvent, Event, Timestamp};
 use stepfold_state_core::chat::{Content, Message, Role, ToolContent, ToolResult, Usage};
+use stepfold_state_core::state::Write;
 
+use super::super::happening::{End, Happening};
+use super::super::{Encoder, Frame};
 use crate::question::{of_persons, question};
 
 /// The function by which a client is asked to confirm a call.
@@ -20,7 +25,7 @@ pub(super) const METADATA: &str = "__session_metadata__";
 pub(super) type Written = BTreeMap<String, Value>;
 
 /// The events of a commit: one for each message, and the state with the last.
-pub(super) fn events(agent: &str, commit: &CommittedEvent, written: &Written) -> Vec<Value> {
+pub(super) fn of_commit(agent: &str, commit: &CommittedEvent, written: &Written) -> Vec<Value> {
     let event = &*commit.event;
     let contents: Vec<Said> = event.messages.iter().filter_map(|message| content(agent, message)).collect();
     let contents = match contents.is_empty() {
@@ -47,7 +52,7 @@ pub(super) fn events(agent: &str, commit: &CommittedEvent, written: &Written) ->
 }
 
 /// Text of a reply that is under way. The event with all of it follows.
-pub(super) fn partial(agent: &str, invocation: &str, number: usize, text: &str, at: Timestamp) -> Value {
+fn partial(agent: &str, invocation: &str, number: usize, text: &str, at: Timestamp) -> Value {
     let mut event = frame(&format!("{invocation}.partial{number}"), invocation, agent, at, &json!({}));
     event["content"] = json!({"role": "model", "parts": [{"text": text}]});
     event["partial"] = json!(true);
@@ -86,6 +91,74 @@ pub(super) fn decision(request: &ApprovalRequest, response: &Value) -> Decision 
     let is_same = payload.is_null() || *payload == arguments(&request.call.arguments.to_text());
     let is_answer = request.reason == AskReason::Input && payload.is_object();
     if is_same && !is_answer { Decision::Approve } else { Decision::modify(payload.clone()) }
+}
+
+/// Encodes a run.
+pub(in super::super) struct Events {
+    agent: String,
+    is_streaming: bool,
+    invocation: String,
+    /// The time of the newest commit.
+    at: Timestamp,
+    /// The values after it.
+    state: Value,
+    partials: usize,
+}
+
+impl Events {
+    pub(in super::super) fn new(agent: String, is_streaming: bool) -> Self {
+        let (invocation, at, state) = (String::new(), Timestamp::default(), Value::Null);
+        Events { agent, is_streaming, invocation, at, state, partials: 0 }
+    }
+
+    fn text(&mut self, text: &str) -> Vec<Value> {
+        if !self.is_streaming {
+            return Vec::new();
+        }
+        self.partials += 1;
+        vec![partial(&self.agent, &self.invocation, self.partials, text, self.at)]
+    }
+
+    fn committed(&mut self, commit: &CommittedEvent) -> Vec<Value> {
+        self.at = commit.event.at;
+        let written = commit.event.actions.delta.iter().map(Write::key);
+        let written = written.map(|key| (key.to_owned(), self.state[key].clone())).collect();
+        let mut events = of_commit(&self.agent, commit, &written);
+        // The client shows its own message by itself.
+        events.retain(|event| event["author"] != "user" || event["invocationId"] != *self.invocation);
+        events
+    }
+
+    fn end(&self, end: &End) -> Vec<Value> {
+        match end {
+            End::Waiting(requests) => confirmations(&self.agent, &self.invocation, requests, self.at),
+            End::Failed(problem) => vec![json!({"error": problem.detail()})],
+            End::Finished(_) | End::Suspended => Vec::new(),
+        }
+    }
+}
+
+impl Encoder for Events {
+    fn push(&mut self, happening: &Happening) -> Vec<Frame> {
+        let events = match happening {
+            Happening::Began { invocation, at, state, .. } => {
+                invocation.clone_into(&mut self.invocation);
+                self.at = *at;
+                self.state.clone_from(state);
+                Vec::new()
+            }
+            Happening::Text(text) => self.text(text),
+            Happening::State { after, .. } => {
+                self.state.clone_from(after);
+                Vec::new()
+            }
+            Happening::Committed(commit) => self.committed(commit),
+            Happening::Ended { end, .. } => self.end(end),
+            // The events of commits have them; nobody sends a request of this protocol again.
+            _ => Vec::new(),
+        };
+        events.into_iter().map(Frame::Json).collect()
+    }
 }
 
 struct Said {

@@ -2,104 +2,39 @@
 //!
 //! A context is a session, and a task is one of its runs. What is asked of persons is required input of a task.
 
+mod card;
 mod task;
+mod updates;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
-use axum::routing::{MethodFilter, on};
-use futures_util::{Stream, StreamExt as _};
-use http::{HeaderMap, Method, Response, StatusCode, header};
+use http::{Response, StatusCode};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{Ids as _, Input, RandomIds};
-use stepfold_runner::{Invocation, RunnerError, SessionHandle};
+use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{Cursor, EventRange, ListSessions, Session, SessionStore as _};
 
-use self::task::{State, Task, TaskId, tasks};
-use super::auth::Role;
-use super::followed::{End, Followed, Happened};
-use super::operation::{json_response, names};
-use super::problem::Problem;
-use super::protocols::{Call, Route};
-use super::server::{App, Shared, admit, finish};
+pub(in crate::http) use self::card::mount_cards;
+pub(super) use self::task::TaskId;
+use self::task::{State, tasks};
+pub(super) use self::updates::Updates;
+use super::happening::Reader;
+use super::{AnyQuery, Frame, Made, Order, accept, event_stream, stream};
+use crate::http::auth::Role;
+use crate::http::operation::{Asked, InApp, RequestBody, json_response};
+use crate::http::problem::Problem;
+use crate::http::server::App;
+
+pub(super) const CALL: &str = "Calls a method of Agent2Agent 1.0, in JSON-RPC.";
 
 /// The revision of the protocol.
 const VERSION: &str = "1.0";
 
 /// The number of sessions whose tasks are in a page of a list.
 const PAGE: usize = 20;
-
-/// The routes.
-pub(super) fn routes() -> Vec<Route> {
-    vec![Route {
-        protocol: "a2a",
-        method: Method::POST,
-        path: "/a2a/{app}",
-        needs: Role::Read,
-        handle: |call| Box::pin(answer(call)),
-    }]
-}
-
-/// Adds the cards: `/a2a/{app}/.well-known/agent-card.json`, and at the root, if there is one app.
-pub(super) fn mount_cards(mut router: Router, shared: &Arc<Shared>) -> Router {
-    for path in ["/.well-known/agent-card.json", "/a2a/{app}/.well-known/agent-card.json"] {
-        let shared = Arc::clone(shared);
-        let handler = move |request: Request| {
-            let shared = Arc::clone(&shared);
-            async move {
-                let foreign = shared.rules.allowed_origin(request.headers());
-                let card = card(&shared, request).await.unwrap_or_else(Problem::into_response);
-                finish(card, foreign)
-            }
-        };
-        router = router.route(path, on(MethodFilter::GET, handler));
-    }
-    router
-}
-
-/// The card of an app: for readers, or for anyone, as the server is set.
-async fn card(shared: &Shared, request: Request) -> Result<Response<Body>, Problem> {
-    let (mut parts, _) = request.into_parts();
-    if shared.has_public_cards {
-        shared.rules.admit_host(&parts.headers).map_err(Problem::denied)?;
-    } else {
-        admit(shared, &parts, Role::Read).await?;
-    }
-    let names = names(&mut parts).await?;
-    let mut apps = shared.apps.values();
-    let app = match (names.get("app"), apps.next(), apps.next()) {
-        (Some(name), ..) => shared.apps.get(name).ok_or_else(|| Problem::unknown_app(name))?,
-        (None, Some(only), None) => only,
-        (None, ..) => return Err(Problem::unknown_path()),
-    };
-    let scheme = if shared.has_secure_cookies { "https" } else { "http" };
-    Ok(json_response(StatusCode::OK, &card_of(app, scheme, &parts.headers)))
-}
-
-fn card_of(app: &App, scheme: &str, headers: &HeaderMap) -> Value {
-    let name = app.name();
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let description = app.description().map_or_else(|| format!("The agent {name}."), str::to_owned);
-    json!({
-        "name": name,
-        "description": description,
-        "version": env!("CARGO_PKG_VERSION"),
-        "supportedInterfaces": [{
-            "url": format!("{scheme}://{host}/a2a/{}", super::operation::segment(name)),
-            "protocolBinding": "JSONRPC",
-            "protocolVersion": VERSION,
-        }],
-        "capabilities": {"streaming": true, "pushNotifications": false, "extendedAgentCard": false},
-        "securitySchemes": {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
-        "securityRequirements": [{"schemes": {"bearer": {"list": []}}}],
-        "defaultInputModes": ["text/plain", "application/json"],
-        "defaultOutputModes": ["text/plain", "application/json"],
-        "skills": [{"id": name, "name": name, "description": description, "tags": ["agent"]}],
-    })
-}
 
 /// An error of the protocol.
 struct Fault {
@@ -162,9 +97,9 @@ impl From<RunnerError> for Refused {
     }
 }
 
-/// A request of a client.
-#[derive(Deserialize)]
-struct Asked {
+/// A call of a method, in JSON-RPC.
+#[derive(Deserialize, JsonSchema)]
+struct RpcCall {
     #[serde(default)]
     id: Value,
     method: String,
@@ -172,32 +107,42 @@ struct Asked {
     params: Value,
 }
 
-async fn answer(call: Call) -> Result<Response<Body>, Problem> {
-    let app = call.app()?;
-    let asked: Asked = match call.json() {
-        Ok(asked) => asked,
-        Err(_) => {
-            return Ok(failed(
-                &Value::Null,
-                &Fault::new(-32600, "INVALID_REQUEST", "expected a JSON-RPC request"),
-            ));
-        }
+/// The body of a call. An invalid one is refused in the form of the protocol.
+pub(super) struct Rpc(Option<RpcCall>);
+
+impl RequestBody for Rpc {
+    fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
+        Some(generator.subschema_for::<RpcCall>())
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, Problem> {
+        Ok(Rpc(serde_json::from_slice(bytes).ok()))
+    }
+}
+
+type Call = Asked<InApp, AnyQuery, Rpc>;
+
+pub(super) async fn call(mut call: Call) -> Result<Made, Problem> {
+    let app = Arc::clone(&call.target.0);
+    let Some(request) = call.body.0.take() else {
+        let fault = Fault::new(-32600, "INVALID_REQUEST", "expected a JSON-RPC request");
+        return Ok(Made(failed(&Value::Null, &fault)));
     };
     let version =
         call.headers.get("a2a-version").and_then(|version| version.to_str().ok()).unwrap_or_default();
     if version != VERSION && !version.starts_with("1.0.") {
         let words = format!("unsupported version `{version}`: expected the header `A2A-Version: {VERSION}`");
-        return Ok(failed(&asked.id, &Fault::new(-32009, "VERSION_NOT_SUPPORTED", words)));
+        return Ok(Made(failed(&request.id, &Fault::new(-32009, "VERSION_NOT_SUPPORTED", words))));
     }
-    let id = asked.id.clone();
-    match method(&call, &app, asked).await {
-        Ok(response) => Ok(response),
-        Err(Refused::Fault(fault)) => Ok(failed(&id, &fault)),
+    let id = request.id.clone();
+    match method(&call, &app, request).await {
+        Ok(response) => Ok(Made(response)),
+        Err(Refused::Fault(fault)) => Ok(Made(failed(&id, &fault))),
         Err(Refused::Problem(problem)) => Err(problem),
     }
 }
 
-async fn method(call: &Call, app: &Arc<App>, asked: Asked) -> Result<Response<Body>, Refused> {
+async fn method(call: &Call, app: &App, asked: RpcCall) -> Result<Response<Body>, Refused> {
     let params = &asked.params;
     let result = match &*asked.method {
         "SendMessage" => send(call, app, params).await?,
@@ -224,7 +169,7 @@ async fn method(call: &Call, app: &Arc<App>, asked: Asked) -> Result<Response<Bo
             return Err(Fault::new(-32601, "METHOD_NOT_FOUND", format!("unknown method `{method}`")).into());
         }
     };
-    Ok(json_response(StatusCode::OK, &json!({"jsonrpc": "2.0", "id": asked.id, "result": result})))
+    Ok(json_response(StatusCode::OK, &updates::response(&asked.id, &result)))
 }
 
 fn failed(id: &Value, fault: &Fault) -> Response<Body> {
@@ -280,16 +225,15 @@ fn submitted(id: &str, session: &SessionHandle, at: &str) -> Value {
     json!({"id": id, "contextId": session.key().id.as_str(), "status": status, "artifacts": [], "history": []})
 }
 
-/// A message that was accepted, or decisions.
+/// What a message asks for: a new task, or to go on with one.
 struct Sent {
-    id: TaskId,
     session: SessionHandle,
-    invocation: Invocation,
-    /// The version of the session before.
-    after: u64,
+    order: Order,
+    /// The task that goes on.
+    task: Option<TaskId>,
 }
 
-async fn accept(call: &Call, app: &App, params: &Value) -> Result<Sent, Refused> {
+async fn read(call: &Call, app: &App, params: &Value) -> Result<Sent, Refused> {
     if !call.principal.may(Role::Act) {
         return Err(Problem::forbidden(Role::Act).into());
     }
@@ -308,14 +252,9 @@ async fn accept(call: &Call, app: &App, params: &Value) -> Result<Sent, Refused>
     let context = message["contextId"].as_str().filter(|context| !context.is_empty());
     let context = context.map_or_else(|| RandomIds.next(), str::to_owned);
     let session = app.runner().session(call.principal.user().as_str(), context.as_str()).await?;
-    let after = session.read(EventRange::None).await?.version;
     // A client that sends its message again is told of the same task.
-    let invocation = match message["messageId"].as_str().filter(|id| !id.is_empty()) {
-        Some(id) => session.send_once(id, Input::new().say(text)).await?,
-        None => session.send(Input::new().say(text)).await?,
-    };
-    let id = TaskId { invocation: invocation.id().to_string(), session: context };
-    Ok(Sent { id, session, invocation, after })
+    let key = message["messageId"].as_str().filter(|id| !id.is_empty()).map(str::to_owned);
+    Ok(Sent { session, order: Order::Send(Box::new(Input::new().say(text)), key), task: None })
 }
 
 /// A message to a task that waits: its decisions.
@@ -329,31 +268,33 @@ async fn decide(call: &Call, app: &App, task: &str, parts: &[Value]) -> Result<S
         return Err(Fault::new(-32004, "UNSUPPORTED_OPERATION", words).into());
     }
     let decisions = task::decisions(parts, &pending).map_err(Fault::invalid)?;
-    let resumed = session.resume().decide_all(decisions).by(call.principal.name()).submit().await?;
-    Ok(Sent { id, invocation: resumed.1, after: stored.version, session })
+    Ok(Sent { session, order: Order::Decide(decisions, None), task: Some(id) })
+}
+
+/// Accepts a message: its task, its session, and what happens from then on.
+async fn begin(call: &Call, app: &App, params: &Value) -> Result<(TaskId, SessionHandle, Reader), Refused> {
+    let Sent { session, order, task } = read(call, app, params).await?;
+    let reader: Reader =
+        accept::<Refused>(&call.shared, &call.principal, app.runner(), session.clone(), order).await?;
+    let task = task.unwrap_or_else(|| TaskId {
+        invocation: reader.id().to_owned(),
+        session: session.key().id.to_string(),
+    });
+    Ok((task, session, reader))
 }
 
 async fn send(call: &Call, app: &App, params: &Value) -> Result<Value, Refused> {
-    let place = call.shared.usage.run(call.principal.user(), &call.shared.limits)?;
-    let sent = accept(call, app, params).await?;
+    let (id, session, reader) = begin(call, app, params).await?;
     let configuration = &params["configuration"];
-    let id = sent.id.to_string();
-    let invocation = sent.invocation.clone();
-    let ended = async move {
-        let ended = invocation.outcome().await;
-        drop(place);
-        ended
-    };
-    if configuration["returnImmediately"] == true {
-        tokio::spawn(ended);
-    } else {
+    if let (Some(invocation), false) = (reader.invocation(), configuration["returnImmediately"] == true) {
         // How it failed is in the task.
-        let _ = ended.await;
+        let _ = invocation.outcome().await;
     }
-    let task = match shown(&sent.session, &id, history(configuration)).await {
+    let id = id.to_string();
+    let task = match shown(&session, &id, history(configuration)).await {
         Ok(task) => task,
         // Nothing is stored of it yet.
-        Err(Refused::Fault(_)) => submitted(&id, &sent.session, ""),
+        Err(Refused::Fault(_)) => submitted(&id, &session, ""),
         Err(refused) => return Err(refused),
     };
     Ok(json!({"task": task}))
@@ -365,134 +306,45 @@ async fn send_streaming(
     id: Value,
     params: &Value,
 ) -> Result<Response<Body>, Refused> {
-    let place = call.shared.usage.run(call.principal.user(), &call.shared.limits)?;
-    let Sent { id: task, session, invocation, after } = accept(call, app, params).await?;
-    let followed = Followed { session: session.clone(), invocation, after, place: Some(place) };
-    // Replies before a decision have numbers already.
-    let replies = replies(&session, &task, after).await?;
-    let working = json!({"state": State::Working.name()});
-    let first = json!({"task": {"id": task.to_string(), "contextId": task.session, "status": working}});
-    respond(call, id, first, followed, task, replies)
-}
-
-async fn replies(session: &SessionHandle, task: &TaskId, version: u64) -> Result<usize, Refused> {
+    let (task, session, reader) = begin(call, app, params).await?;
+    // What the task had before: after a decision, or when the message was sent again.
     let mut stored = session.read(EventRange::All).await?;
-    stored.events.retain(|commit| commit.version <= version);
-    Ok(tasks(&stored).iter().find(|found| found.id == *task).map_or(0, |found| found.artifacts().len()))
+    stored.events.retain(|commit| commit.version <= reader.version());
+    let mut updates = Updates::new(id, task.clone());
+    if let Some(found) = tasks(&stored).iter().find(|found| found.id == task) {
+        updates = updates.after(found.artifacts());
+    }
+    Ok(stream(&call.shared, &call.principal, reader, updates)?)
 }
 
 async fn subscribe(call: &Call, app: &App, id: Value, params: &Value) -> Result<Response<Body>, Refused> {
     let (task, session) = find(call, app, params).await?;
-    let running = session.running();
+    let reader = Reader::attach(app.runner(), &session).await?;
     let stored: Session = session.read(EventRange::All).await?;
     let pending = session.pending().await?;
     let tasks = tasks(&stored);
     let found =
         tasks.iter().find(|found| found.id == task).ok_or_else(|| Fault::unknown_task(id_of(params)))?;
-    let first = json!({"task": found.to_json(&pending, history(params))});
-    match (found.status(&pending).0, running) {
-        (state, _) if state.is_terminal() => {
-            Err(Fault::new(-32004, "UNSUPPORTED_OPERATION", "the task has ended: get it instead").into())
+    let (state, _) = found.status(&pending);
+    if state.is_terminal() {
+        let words = "the task has ended: get it instead";
+        return Err(Fault::new(-32004, "UNSUPPORTED_OPERATION", words).into());
+    }
+    match reader.filter(|reader| state == State::Working && reader.run() == task.invocation) {
+        Some(reader) => {
+            let mut before = stored.clone();
+            before.events.retain(|commit| commit.version <= reader.version());
+            let of_task = |found: &&task::Task<'_>| found.id == task;
+            let replies = task::tasks(&before).iter().find(of_task).map(task::Task::artifacts);
+            let updates = Updates::new(id, task.clone()).after(replies.unwrap_or_default());
+            Ok(stream(&call.shared, &call.principal, reader, updates)?)
         }
-        (State::Working, Some(invocation)) => {
-            let replies = found.artifacts().len();
-            let after = stored.version;
-            let followed = Followed { session: session.clone(), invocation, after, place: None };
-            respond(call, id, first, followed, task, replies)
+        // It waits, or was interrupted: the client gets it again later.
+        None => {
+            let told = updates::response(&id, &json!({"task": found.to_json(&pending, history(params))}));
+            let told = futures_util::stream::once(async move { Frame::Json(told).text() });
+            Ok(event_stream(&call.shared, &call.principal, told)?)
         }
-        // It waits; or it runs in another process, or was interrupted: the client gets it again later.
-        _ => Ok(call.stream(futures_util::stream::iter([event(&id, &first)]))?),
-    }
-}
-
-fn respond(
-    call: &Call,
-    id: Value,
-    first: Value,
-    followed: Followed,
-    task: TaskId,
-    replies: usize,
-) -> Result<Response<Body>, Refused> {
-    let session = followed.session.clone();
-    let encoder = Encoder { task, replies, has_part: false };
-    let first_of = id.clone();
-    let rest = told(followed.start(), encoder, session).map(move |result| event(&id, &result));
-    let first = futures_util::stream::once(async move { event(&first_of, &first) });
-    Ok(call.stream(first.chain(rest))?)
-}
-
-fn event(id: &Value, result: &Value) -> String {
-    format!("data: {}\n\n", json!({"jsonrpc": "2.0", "id": id, "result": result}))
-}
-
-/// The results of a stream: artifacts as they grow, and the status at the end.
-fn told(
-    happened: impl Stream<Item = Happened> + Send + 'static,
-    encoder: Encoder,
-    session: SessionHandle,
-) -> impl Stream<Item = Value> + Send + 'static {
-    let state = (happened.boxed(), encoder, session);
-    let results = futures_util::stream::unfold(state, |(mut happened, mut encoder, session)| async move {
-        let results = match happened.next().await? {
-            Happened::Text(text) => vec![encoder.text(&text)],
-            Happened::Commit(commit) => {
-                let messages = commit.event.messages.iter();
-                messages.filter_map(|message| task::reply(message)).map(|text| encoder.reply(&text)).collect()
-            }
-            Happened::End(end) => vec![encoder.end(&session, &end).await],
-        };
-        Some((futures_util::stream::iter(results), (happened, encoder, session)))
-    });
-    results.flatten()
-}
-
-struct Encoder {
-    task: TaskId,
-    /// The number of replies that are whole.
-    replies: usize,
-    /// Whether text of the next one was told.
-    has_part: bool,
-}
-
-impl Encoder {
-    fn text(&mut self, text: &str) -> Value {
-        let appends = std::mem::replace(&mut self.has_part, true);
-        self.artifact(self.replies + 1, text, appends, false)
-    }
-
-    /// The whole reply takes the place of its parts.
-    fn reply(&mut self, text: &str) -> Value {
-        (self.replies, self.has_part) = (self.replies + 1, false);
-        self.artifact(self.replies, text, false, true)
-    }
-
-    fn artifact(&self, number: usize, text: &str, appends: bool, is_whole: bool) -> Value {
-        json!({"artifactUpdate": {
-            "taskId": self.task.to_string(),
-            "contextId": self.task.session,
-            "artifact": task::artifact(number, text),
-            "append": appends,
-            "lastChunk": is_whole,
-        }})
-    }
-
-    async fn end(&self, session: &SessionHandle, end: &End) -> Value {
-        let status = self.stored(session).await.unwrap_or_else(|| {
-            let state = match end {
-                End::Over(Err(_)) => State::Failed,
-                End::Over(Ok(_)) => State::Completed,
-                End::Waits(_) => State::InputRequired,
-            };
-            json!({"state": state.name()})
-        });
-        json!({"statusUpdate": {"taskId": self.task.to_string(), "contextId": self.task.session, "status": status}})
-    }
-
-    async fn stored(&self, session: &SessionHandle) -> Option<Value> {
-        let stored = session.read(EventRange::All).await.ok()?;
-        let pending = session.pending().await.ok()?;
-        let tasks: Vec<Task<'_>> = tasks(&stored);
-        Some(tasks.iter().find(|task| task.id == self.task)?.status(&pending).1)
     }
 }
 

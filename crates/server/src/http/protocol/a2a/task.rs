@@ -1,7 +1,7 @@
 //! A run as a task of the protocol. Pure.
 
 use serde_json::{Value, json};
-use stepfold_agent_loop::{ApprovalRequest, Decision, Decisions, Exit};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Exit};
 use stepfold_runner::failure;
 use stepfold_session_scopes::{CommittedEvent, Session, Timestamp};
 use stepfold_state_core::chat::{Message, Role};
@@ -11,15 +11,35 @@ use crate::question::{of_persons, question};
 
 /// The name of a task: the invocation that began its run, in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TaskId {
-    pub(super) invocation: String,
-    pub(super) session: String,
+pub(in super::super) struct TaskId {
+    pub(in super::super) invocation: String,
+    pub(in super::super) session: String,
 }
 
 impl TaskId {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (invocation, session) = text.rsplit_once('@')?;
         Some(TaskId { invocation: invocation.to_owned(), session: session.to_owned() })
+    }
+
+    /// A status of the task, with the parts of a message.
+    pub(super) fn status(&self, state: State, parts: Option<Value>, at: Timestamp) -> Value {
+        let mut status = json!({"state": state.name(), "timestamp": at.to_string()});
+        if let Some(parts) = parts {
+            let id = format!("{self}-status");
+            status["message"] = self.message(&id, "ROLE_AGENT", &parts);
+        }
+        status
+    }
+
+    fn message(&self, id: &str, role: &str, parts: &Value) -> Value {
+        json!({
+            "messageId": id,
+            "contextId": self.session,
+            "taskId": self.to_string(),
+            "role": role,
+            "parts": parts,
+        })
     }
 }
 
@@ -91,14 +111,14 @@ impl State {
     pub(super) const fn is_terminal(self) -> bool {
         matches!(self, State::Completed | State::Failed | State::Canceled)
     }
+}
 
-    /// The state after an exit.
-    fn after(exit: &Exit) -> Self {
-        match exit {
-            Exit::Cancelled => State::Canceled,
-            Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::End => State::Completed,
-            _ => State::Failed,
-        }
+/// The state after an exit, and why it is that, if it failed.
+pub(super) fn after(exit: &Exit) -> (State, Option<Value>) {
+    match exit {
+        Exit::Cancelled => (State::Canceled, None),
+        Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::End => (State::Completed, None),
+        exit => (State::Failed, Some(json!([{"data": {"exit": exit}}]))),
     }
 }
 
@@ -111,39 +131,19 @@ impl Task<'_> {
         let at = self.commits.last().map(|last| last.event.at).unwrap_or_default();
         match (exit, failed) {
             (Some(exit), _) => {
-                let state = State::after(&exit);
-                let why = (state == State::Failed).then(|| json!([{"data": {"exit": exit}}]));
-                (state, self.status_of(state, why, at))
+                let (state, why) = after(&exit);
+                (state, self.id.status(state, why, at))
             }
             // The next run came before this one could end.
-            (None, _) if !self.is_last => (State::Canceled, self.status_of(State::Canceled, None, at)),
+            (None, _) if !self.is_last => (State::Canceled, self.id.status(State::Canceled, None, at)),
             (None, Some(why)) => {
-                (State::Failed, self.status_of(State::Failed, Some(json!([{"text": why}])), at))
+                (State::Failed, self.id.status(State::Failed, Some(json!([{"text": why}])), at))
             }
             (None, None) if of_persons(pending).next().is_some() => {
-                (State::InputRequired, self.status_of(State::InputRequired, Some(asked(pending)), at))
+                (State::InputRequired, self.id.status(State::InputRequired, Some(asked(pending)), at))
             }
-            (None, None) => (State::Working, self.status_of(State::Working, None, at)),
+            (None, None) => (State::Working, self.id.status(State::Working, None, at)),
         }
-    }
-
-    fn status_of(&self, state: State, parts: Option<Value>, at: Timestamp) -> Value {
-        let mut status = json!({"state": state.name(), "timestamp": at.to_string()});
-        if let Some(parts) = parts {
-            let id = format!("{}-status", self.id);
-            status["message"] = self.message(&id, "ROLE_AGENT", &parts);
-        }
-        status
-    }
-
-    fn message(&self, id: &str, role: &str, parts: &Value) -> Value {
-        json!({
-            "messageId": id,
-            "contextId": self.id.session,
-            "taskId": self.id.to_string(),
-            "role": role,
-            "parts": parts,
-        })
     }
 
     /// The whole of it, with at most so many messages.
@@ -178,7 +178,7 @@ impl Task<'_> {
                 let text = message.text();
                 if !text.is_empty() {
                     let id = format!("{}-{place}", commit.event.id);
-                    history.push(self.message(&id, role, &json!([{"text": text}])));
+                    history.push(self.id.message(&id, role, &json!([{"text": text}])));
                 }
             }
         }
@@ -198,14 +198,17 @@ pub(super) fn artifact(number: usize, text: &str) -> Value {
 }
 
 /// What a client is asked: in words, and as data with the ids that decisions name.
-fn asked(pending: &[ApprovalRequest]) -> Value {
+pub(super) fn asked(pending: &[ApprovalRequest]) -> Value {
     let words: Vec<String> = of_persons(pending).map(question).collect();
     let requests: Vec<RequestRow> = of_persons(pending).map(RequestRow::of).collect();
     json!([{"text": words.join("\n")}, {"data": {"requests": requests}}])
 }
 
 /// The decisions in a message: data with `decisions` by id, or the words `approve` or `reject` about all that is asked.
-pub(super) fn decisions(parts: &[Value], pending: &[ApprovalRequest]) -> Result<Decisions, String> {
+pub(super) fn decisions(
+    parts: &[Value],
+    pending: &[ApprovalRequest],
+) -> Result<Vec<(String, Decision)>, String> {
     if let Some(given) = parts.iter().find_map(|part| part["data"].get("decisions")) {
         let rows: std::collections::BTreeMap<String, DecisionRow> =
             serde_json::from_value(given.clone()).map_err(|error| format!("invalid decisions: {error}"))?;

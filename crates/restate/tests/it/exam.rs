@@ -1,0 +1,131 @@
+//! The exam of hosts, taken over Restate: workers in processes of their own, which are killed, frozen and thawed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use stepfold_agent_loop::{Agent, Decision, Decisions};
+use stepfold_restate::{Client, RemoteSession, Worker};
+use stepfold_runner::contract::{self, Exam, Host, HostError, Ready};
+use stepfold_runner::{Runner, RunnerBuilder};
+use stepfold_session_scopes::{AnyStore, SessionKey, SqliteStore};
+use tokio::net::TcpListener;
+
+use crate::balancer::Balancer;
+use crate::interop::session_count;
+use crate::server::Server;
+
+/// Workers behind one address, over one file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Restate {
+    ingress: String,
+    /// Where workers write down their addresses.
+    workers: PathBuf,
+    sessions: PathBuf,
+}
+
+impl Restate {
+    async fn open(address: String) -> Self {
+        serde_json::from_str(&address).unwrap()
+    }
+
+    fn runner(&self, agent: &Agent) -> Result<RunnerBuilder, HostError> {
+        Ok(Runner::builder(agent.clone(), SqliteStore::open(&self.sessions)?).app("exam")?)
+    }
+
+    fn remote(&self, session: &SessionKey) -> Result<RemoteSession, HostError> {
+        let client = Client::connect(&self.ingress, session.app.as_str())?;
+        Ok(client.session(session.user.as_str(), session.id.as_str())?)
+    }
+
+    async fn listen(&self) -> Result<(TcpListener, SocketAddr), HostError> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        std::fs::write(self.workers.join(address.to_string()), "")?;
+        Ok((listener, address))
+    }
+
+    /// Tells a server what workers serve, by one that lives no longer than that.
+    async fn register(&self, server: &Server, agent: &Agent) -> Result<(), HostError> {
+        let balancer = Balancer::of_folder(&self.workers).await;
+        let (listener, address) = self.listen().await?;
+        let runner = self.runner(agent)?.build();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let first = tokio::spawn(Worker::new(runner).serve(listener, stopped));
+        server.register(balancer.address).await;
+        std::fs::remove_file(self.workers.join(address.to_string()))?;
+        drop(stop);
+        Ok(first.await?)
+    }
+}
+
+impl Host for Restate {
+    async fn work(&self, agent: Agent, claim: Duration, ready: Ready) -> Result<(), HostError> {
+        let runner = self.runner(&agent)?.claim_for(claim).build();
+        let pause = Duration::from_millis(200);
+        let worker = Worker::new(runner).pauses(pause, pause);
+        let (listener, _) = self.listen().await?;
+        ready.now();
+        worker.serve(listener, std::future::pending::<()>()).await;
+        Ok(())
+    }
+
+    async fn submit(
+        &self,
+        agent: &Agent,
+        session: &SessionKey,
+        idempotency_key: &str,
+        input: &str,
+    ) -> Result<(), HostError> {
+        // The exam reads the session before a worker has made it.
+        self.runner(agent)?.build().session(session.user.as_str(), session.id.as_str()).await?;
+        self.remote(session)?.send(idempotency_key, input).await?;
+        Ok(())
+    }
+
+    async fn decide(
+        &self,
+        _: &Agent,
+        session: &SessionKey,
+        idempotency_key: &str,
+        decisions: Vec<(String, Decision)>,
+    ) -> Result<(), HostError> {
+        let decisions = Decisions::from(decisions);
+        Ok(self.remote(session)?.send_decisions(idempotency_key, decisions).await?)
+    }
+
+    async fn cancel(&self, _: &Agent, session: &SessionKey) -> Result<(), HostError> {
+        match self.remote(session)?.cancel().await? {
+            true => Ok(()),
+            false => Err("nothing is running".into()),
+        }
+    }
+
+    async fn store(&self) -> Result<AnyStore, HostError> {
+        Ok(AnyStore::new(SqliteStore::open(&self.sessions)?))
+    }
+}
+
+/// Does nothing, unless the exam has started this process.
+#[test]
+fn child() {
+    contract::child(Restate::open);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restate_passes_the_exam_of_hosts() {
+    let Some(server) = Server::start().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let workers = folder.path().join("workers");
+    std::fs::create_dir(&workers).unwrap();
+    let sessions = folder.path().join("sessions.db");
+    let host = Restate { ingress: server.ingress_url(""), workers, sessions };
+    // Any agent: what is served does not depend on it.
+    let agent = Agent::builder(stepfold_agent_loop::test_kit::Script::parse("").unwrap()).build().unwrap();
+    host.register(&server, &agent).await.unwrap();
+    let address = serde_json::to_string(&host).unwrap();
+    let report = Exam::new(host, address, "exam::child").sessions(session_count()).run().await;
+    println!("{report}");
+    report.passed().unwrap();
+}

@@ -1,0 +1,126 @@
+//! What happens in a run, as updates of its task: artifacts as they grow, and the status at the end. Pure.
+
+use serde_json::{Value, json};
+use stepfold_session_scopes::Timestamp;
+
+use super::super::happening::{End, Happening};
+use super::super::{Encoder, Frame};
+use super::task::{self, State, TaskId};
+
+/// The response of JSON-RPC with this result.
+pub(super) fn response(id: &Value, result: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "result": result})
+}
+
+/// Makes updates of a task.
+pub(in super::super) struct Updates {
+    /// The id of the request.
+    id: Value,
+    task: TaskId,
+    /// The artifacts from before.
+    before: Vec<Value>,
+    /// The number of replies that are whole.
+    replies: usize,
+    /// The last of them from before.
+    last: Option<String>,
+    /// Whether text of the next one was told.
+    has_part: bool,
+    /// The time of the newest commit.
+    at: Timestamp,
+}
+
+impl Updates {
+    pub(in super::super) fn new(id: Value, task: TaskId) -> Self {
+        Updates {
+            id,
+            task,
+            before: Vec::new(),
+            replies: 0,
+            last: None,
+            has_part: false,
+            at: Timestamp::default(),
+        }
+    }
+
+    /// With the replies that the task has before the first happening.
+    pub(super) fn after(mut self, artifacts: Vec<Value>) -> Self {
+        let last = artifacts.last().and_then(|last| last.pointer("/parts/0/text")?.as_str());
+        self.last = last.map(str::to_owned);
+        (self.replies, self.before) = (artifacts.len(), artifacts);
+        self
+    }
+
+    fn began(&mut self) -> Value {
+        let mut task = json!({
+            "id": self.task.to_string(),
+            "contextId": self.task.session,
+            "status": {"state": State::Working.name(), "timestamp": self.at.to_string()},
+        });
+        if !self.before.is_empty() {
+            task["artifacts"] = Value::Array(std::mem::take(&mut self.before));
+        }
+        json!({"task": task})
+    }
+
+    fn text(&mut self, text: &str) -> Value {
+        let appends = std::mem::replace(&mut self.has_part, true);
+        self.artifact(self.replies + 1, text, appends, false)
+    }
+
+    /// The whole reply takes the place of its parts.
+    fn reply(&mut self, text: &str) -> Value {
+        (self.replies, self.has_part) = (self.replies + 1, false);
+        self.artifact(self.replies, text, false, true)
+    }
+
+    fn artifact(&self, number: usize, text: &str, appends: bool, is_whole: bool) -> Value {
+        json!({"artifactUpdate": {
+            "taskId": self.task.to_string(),
+            "contextId": self.task.session,
+            "artifact": task::artifact(number, text),
+            "append": appends,
+            "lastChunk": is_whole,
+        }})
+    }
+
+    fn end(&self, end: &End) -> Value {
+        let (state, why) = match end {
+            End::Waiting(requests) => (State::InputRequired, Some(task::asked(requests))),
+            End::Suspended => (State::Working, None),
+            End::Failed(problem) => (State::Failed, Some(json!([{"text": problem.detail()}]))),
+            End::Finished(exit) => task::after(exit),
+        };
+        let status = self.task.status(state, why, self.at);
+        json!({"statusUpdate": {
+            "taskId": self.task.to_string(), "contextId": self.task.session, "status": status,
+        }})
+    }
+}
+
+impl Encoder for Updates {
+    fn push(&mut self, happening: &Happening) -> Vec<Frame> {
+        let results = match happening {
+            Happening::Began { at, .. } => {
+                self.at = *at;
+                vec![self.began()]
+            }
+            Happening::Text(text) => vec![self.text(text)],
+            // The next text takes the place of what was told.
+            Happening::Restarted => {
+                self.has_part = false;
+                Vec::new()
+            }
+            Happening::Committed(commit) => {
+                self.at = commit.event.at;
+                let replies = commit.event.messages.iter().filter_map(|message| task::reply(message));
+                replies.map(|text| self.reply(&text)).collect()
+            }
+            // It may be in the task already.
+            Happening::Repeated(text) if self.last.as_ref() != Some(text) => vec![self.reply(text)],
+            Happening::Ended { end, .. } => vec![self.end(end)],
+            // Tools, state and steps are not told.
+            _ => Vec::new(),
+        };
+        results.iter().map(|result| Frame::Json(response(&self.id, result))).collect()
+    }
+}

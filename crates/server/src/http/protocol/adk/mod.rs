@@ -1,0 +1,431 @@
+//! The routes of the Agent Development Kit that its page and its client use.
+//!
+//! The user in a path means the principal, whatever it is: the page always sends `user`. The title that a client gives a new
+//! session is echoed, and not stored: afterwards a session has the text of its first message as title.
+
+mod bundle;
+mod events;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use futures_util::StreamExt as _;
+use http::{Method, Response, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use stepfold_agent_loop::{Decision, Edit, Ids as _, Input, RandomIds};
+use stepfold_runner::{Runner, SessionHandle};
+use stepfold_session_scopes::{
+    CommittedEvent, EventRange, GetSession, ListSessions, Scope, Session, SessionStore as _,
+};
+use stepfold_state_core::chat::Role as Speaker;
+use stepfold_state_core::state::{State, ValueRef, Write};
+
+pub use self::bundle::BundleError;
+pub(in crate::http) use self::bundle::{BASE, Bundle};
+pub(super) use self::events::Events;
+use self::events::{CONFIRMATION, METADATA, Written};
+use super::happening::{End, Happening, Reader};
+use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, stream};
+use crate::http::auth::{Principal, Role};
+use crate::http::operation::{
+    Asked, Found, InApp, InSession, Json, Operation, Target, Whole, find_session, json_response,
+};
+use crate::http::problem::Problem;
+use crate::http::routes::check_shared;
+use crate::http::server::{App, Shared};
+
+/// The version of the kit that clients are told.
+const VERSION: &str = "2.13.0";
+
+/// The number of sessions in a list: the newest.
+const LISTED: usize = 100;
+
+const SESSIONS: &str = "/apps/{app}/users/{user}/sessions";
+const SESSION: &str = "/apps/{app}/users/{user}/sessions/{session}";
+
+/// The operations.
+pub(super) fn operations() -> Vec<Operation> {
+    let (read_role, act) = (Role::Read, Role::Act);
+    let create_words = "Creates a session, in the form of ADK.";
+    vec![
+        Operation::new(
+            Method::GET,
+            "/list-apps",
+            read_role,
+            "adk_apps",
+            "Lists the apps, in the form of ADK.",
+            list_apps,
+        ),
+        Operation::new(
+            Method::GET,
+            "/config/telemetry",
+            read_role,
+            "adk_telemetry",
+            "Says that the page of ADK sends no data to its makers.",
+            telemetry,
+        ),
+        Operation::new(
+            Method::GET,
+            "/version",
+            read_role,
+            "adk_version",
+            "Says which version of ADK is spoken.",
+            version,
+        ),
+        Operation::new(
+            Method::GET,
+            SESSIONS,
+            read_role,
+            "adk_sessions",
+            "Lists the newest sessions, in the form of ADK.",
+            list,
+        ),
+        Operation::new(Method::POST, SESSIONS, act, "adk_create", create_words, create),
+        Operation::new(
+            Method::GET,
+            SESSION,
+            read_role,
+            "adk_session",
+            "Reads a session with its events, in the form of ADK.",
+            read,
+        ),
+        Operation::new(Method::POST, SESSION, act, "adk_create_named", create_words, create),
+        Operation::new(
+            Method::PATCH,
+            SESSION,
+            act,
+            "adk_update",
+            "Replaces values of a session, in the form of ADK.",
+            update,
+        ),
+        Operation::new(
+            Method::DELETE,
+            SESSION,
+            Role::Administer,
+            "adk_delete",
+            "Deletes a session, in the form of ADK.",
+            delete,
+        ),
+        Operation::new(
+            Method::POST,
+            "/run",
+            act,
+            "adk_run",
+            "Sends a message or confirmations of an ADK client, and answers with all events.",
+            run,
+        ),
+        Operation::new(
+            Method::POST,
+            "/run_sse",
+            act,
+            "adk_run_sse",
+            "Sends a message or confirmations of an ADK client, and streams the events.",
+            run_sse,
+        ),
+    ]
+}
+
+/// The sessions of an app, or one that may be new. The user of the path is echoed.
+struct InUser {
+    app: Arc<App>,
+    user: String,
+    session: Option<String>,
+}
+
+/// A session. The user of the path is echoed.
+struct InUserSession {
+    within: InSession,
+    user: String,
+}
+
+impl Target for InUser {
+    async fn find(
+        shared: &Arc<Shared>,
+        principal: &Principal,
+        names: &HashMap<String, String>,
+    ) -> Result<Self, Problem> {
+        let InApp(app) = InApp::find(shared, principal, names).await?;
+        let user = names.get("user").cloned().unwrap_or_default();
+        Ok(InUser { app, user, session: names.get("session").cloned() })
+    }
+}
+
+impl Target for InUserSession {
+    async fn find(
+        shared: &Arc<Shared>,
+        principal: &Principal,
+        names: &HashMap<String, String>,
+    ) -> Result<Self, Problem> {
+        let within = InSession::find(shared, principal, names).await?;
+        Ok(InUserSession { within, user: names.get("user").cloned().unwrap_or_default() })
+    }
+}
+
+async fn list_apps(asked: Asked<Whole, AnyQuery>) -> Result<Found<Vec<String>>, Problem> {
+    Ok(Found(asked.shared.apps.keys().cloned().collect()))
+}
+
+async fn version(_: Asked<Whole, AnyQuery>) -> Result<Found<Value>, Problem> {
+    let language = env!("CARGO_PKG_RUST_VERSION");
+    Ok(Found(json!({"version": VERSION, "language": "rust", "language_version": language})))
+}
+
+/// The page asks its user to send data to its makers, unless that is off.
+async fn telemetry(_: Asked<Whole, AnyQuery>) -> Result<Found<Value>, Problem> {
+    Ok(Found(json!({"telemetry": false})))
+}
+
+async fn list(asked: Asked<InUser, AnyQuery>) -> Result<Found<Vec<Value>>, Problem> {
+    let InUser { app, user, .. } = &asked.target;
+    let request = ListSessions::new(app.name(), asked.principal.user().as_str())?.limit(LISTED);
+    let page = app.runner().store().list(request).await?;
+    let mut rows = Vec::new();
+    for listed in page.sessions {
+        let get = GetSession::new(listed.key).events(EventRange::Page { after: 0, limit: 1 });
+        // It may have been deleted meanwhile.
+        if let Ok(stored) = app.runner().store().get(get).await {
+            rows.push(shown(user, &stored, title(&stored).as_ref()));
+        }
+    }
+    Ok(Found(rows))
+}
+
+/// A session as it is now, with its values.
+async fn whole(runner: &Runner, session: &SessionHandle, events: EventRange) -> Result<Session, Problem> {
+    Ok(runner.store().get(GetSession::new(session.key().clone()).events(events)).await?)
+}
+
+/// The title of a session: its first message.
+fn title(stored: &Session) -> Option<Value> {
+    let mut messages = stored.events.iter().flat_map(|committed| &committed.event.messages);
+    let first = messages.find(|message| message.role() == Speaker::User)?;
+    let text: String = first.text().chars().take(80).collect();
+    Some(json!({"displayName": text}))
+}
+
+fn shown(user: &str, stored: &Session, title: Option<&Value>) -> Value {
+    let state = match stored.to_json() {
+        Value::Object(state) => state,
+        _ => Map::new(),
+    };
+    let key = &stored.key;
+    events::session(key.app.as_str(), user, key.id.as_str(), state, title, stored.updated)
+}
+
+/// A new session of an ADK client.
+#[derive(Deserialize, JsonSchema)]
+struct AdkSession {
+    #[serde(default, alias = "session_id")]
+    #[serde(rename = "sessionId")]
+    session_id: Option<String>,
+    state: Option<Map<String, Value>>,
+}
+
+async fn create(asked: Asked<InUser, AnyQuery, Json<AdkSession>>) -> Result<Found<Value>, Problem> {
+    let (InUser { app, user, session }, Json(new)) = (asked.target, asked.body);
+    let mut values = new.state.unwrap_or_default();
+    let title = values.remove(METADATA);
+    check_shared(&asked.principal, &values)?;
+    let id = session.or(new.session_id).unwrap_or_else(|| RandomIds.next());
+    let created = app.runner().create(asked.principal.user().as_str(), id, Value::Object(values)).await?;
+    let stored = whole(app.runner(), &created, EventRange::None).await?;
+    Ok(Found(shown(&user, &stored, title.as_ref())))
+}
+
+async fn read(asked: Asked<InUserSession, AnyQuery>) -> Result<Found<Value>, Problem> {
+    with_events(&asked.target).await.map(Found)
+}
+
+async fn with_events(target: &InUserSession) -> Result<Value, Problem> {
+    let InUserSession { within, user } = target;
+    let (runner, session) = (within.runner(), &within.session);
+    let stored = whole(runner, session, EventRange::All).await?;
+    let mut fold = Fold::begin(runner, session, stored.oldest).await?;
+    let name = within.app.name();
+    let mut all = Vec::new();
+    for commit in stored.visible_events() {
+        all.extend(events::of_commit(name, commit, &fold.written(commit)));
+    }
+    if let Some(last) = stored.visible_events().last() {
+        let (invocation, at) = (last.event.invocation.as_str(), last.event.at);
+        all.extend(events::confirmations(name, invocation, &session.pending().await?, at));
+    }
+    let mut shown = shown(user, &stored, title(&stored).as_ref());
+    shown["events"] = Value::Array(all);
+    Ok(shown)
+}
+
+/// New values of a session, of an ADK client.
+#[derive(Deserialize, JsonSchema)]
+struct AdkValues {
+    #[serde(alias = "stateDelta")]
+    state_delta: Map<String, Value>,
+}
+
+async fn update(asked: Asked<InUserSession, AnyQuery, Json<AdkValues>>) -> Result<Found<Value>, Problem> {
+    let Json(AdkValues { state_delta: mut values }) = asked.body;
+    values.remove(METADATA);
+    check_shared(&asked.principal, &values)?;
+    if !values.is_empty() {
+        let edit = Edit::new().by(asked.principal.name());
+        let edit = values.into_iter().fold(edit, |edit, (key, value)| edit.set(key, value));
+        asked.target.within.session.edit(edit).await?;
+    }
+    with_events(&asked.target).await.map(Found)
+}
+
+async fn delete(asked: Asked<InUserSession, AnyQuery>) -> Result<Found<Value>, Problem> {
+    asked.target.within.session.delete(false).await?;
+    Ok(Found(Value::Null))
+}
+
+/// A message of an ADK client, or answers to confirmations.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct AdkRun {
+    #[serde(alias = "app_name")]
+    app_name: String,
+    #[serde(alias = "session_id")]
+    session_id: String,
+    #[serde(alias = "new_message")]
+    new_message: Option<AdkMessage>,
+    /// Whether unfinished text is told.
+    #[serde(default)]
+    streaming: bool,
+    #[serde(alias = "state_delta")]
+    state_delta: Option<Map<String, Value>>,
+}
+
+/// A message of an ADK client.
+#[derive(Deserialize, JsonSchema)]
+struct AdkMessage {
+    #[serde(default)]
+    parts: Vec<AdkPart>,
+}
+
+/// A part of a message of an ADK client.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct AdkPart {
+    text: Option<String>,
+    #[serde(alias = "function_response")]
+    function_response: Option<AdkAnswer>,
+}
+
+/// The answer to a confirmation.
+#[derive(Deserialize, JsonSchema)]
+struct AdkAnswer {
+    #[serde(default)]
+    id: String,
+    name: String,
+    #[serde(default)]
+    response: Value,
+}
+
+async fn run(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Problem> {
+    let (reader, mut encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
+    let (mut happenings, mut events) = (reader.into_stream().boxed(), Vec::new());
+    while let Some(happening) = happenings.next().await {
+        if let Happening::Ended { end: End::Failed(problem), .. } = happening {
+            return Err(problem);
+        }
+        events.extend(encoder.push(&happening).into_iter().filter_map(Frame::into_json));
+    }
+    Ok(Made(json_response(StatusCode::OK, &events)))
+}
+
+async fn run_sse(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Problem> {
+    let (reader, encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
+    let response: Response<Body> = stream(&asked.shared, &asked.principal, reader, encoder)?;
+    Ok(Made(response))
+}
+
+/// Accepts a message or decisions.
+async fn begin(
+    shared: &Arc<Shared>,
+    principal: &Principal,
+    new: AdkRun,
+) -> Result<(Reader, Events), Problem> {
+    let app = shared.apps.get(&new.app_name).ok_or_else(|| Problem::unknown_app(&new.app_name))?;
+    let session = find_session(app, principal, &new.session_id).await?;
+    let mut parts = new.new_message.map(|message| message.parts).unwrap_or_default();
+    let answers: Vec<_> = parts.iter_mut().filter_map(|part| part.function_response.take()).collect();
+    let order = if answers.is_empty() {
+        Order::Send(Box::new(input(principal, &parts, new.state_delta)?), None)
+    } else {
+        Order::Decide(decisions(&session, answers).await?, None)
+    };
+    let reader = accept::<Problem>(shared, principal, app.runner(), session, order).await?;
+    Ok((reader, Events::new(app.name().to_owned(), new.streaming)))
+}
+
+/// The input of a message: its text, and the values that the client writes with it.
+fn input(
+    principal: &Principal,
+    parts: &[AdkPart],
+    values: Option<Map<String, Value>>,
+) -> Result<Input, Problem> {
+    let mut values = values.unwrap_or_default();
+    values.remove(METADATA);
+    check_shared(principal, &values)?;
+    let texts: Vec<&str> = parts.iter().filter_map(|part| part.text.as_deref()).collect();
+    if texts.is_empty() {
+        return Err(Problem::invalid(
+            "newMessage",
+            "expected a part with text, or an answer to a confirmation",
+        ));
+    }
+    let input = Input::new().say(texts.join("\n"));
+    Ok(if values.is_empty() { input } else { input.with_values(Value::Object(values)) })
+}
+
+async fn decisions(
+    session: &SessionHandle,
+    answers: Vec<AdkAnswer>,
+) -> Result<Vec<(String, Decision)>, Problem> {
+    let pending = session.pending().await?;
+    let mut decisions = Vec::new();
+    for answer in answers {
+        if answer.name != CONFIRMATION {
+            let why =
+                format!("unknown function `{}`: only {CONFIRMATION} is answered by clients", answer.name);
+            return Err(Problem::invalid("newMessage", why));
+        }
+        let request = pending.iter().find(|request| request.id == answer.id);
+        // What is not pending is refused by the runner, in its own words.
+        let decision =
+            request.map_or(Decision::Approve, |request| events::decision(request, &answer.response));
+        decisions.push((answer.id, decision));
+    }
+    Ok(decisions)
+}
+
+/// The values of a session, folded commit by commit.
+struct Fold(State);
+
+impl Fold {
+    /// Begins at a version.
+    async fn begin(runner: &Runner, session: &SessionHandle, version: u64) -> Result<Self, Problem> {
+        let mut get = GetSession::new(session.key().clone()).events(EventRange::None);
+        get.version = Some(version);
+        Ok(Fold(runner.store().get(get).await?.state(runner.schema())?))
+    }
+
+    /// The values after a commit, of the keys that it writes. Values that sessions share are as they are now.
+    fn written(&mut self, commit: &CommittedEvent) -> Written {
+        let delta = &commit.event.actions.delta;
+        for write in delta.iter().filter(|write| Scope::of(write.key()) == Scope::Session) {
+            // A value of a schema that has changed since is told as the last one that could be read.
+            let _ = self.0.apply_write(write);
+        }
+        let written = delta.iter().map(Write::key);
+        written.map(|key| (key.to_owned(), self.value(key))).collect()
+    }
+
+    fn value(&self, key: &str) -> Value {
+        self.0.get(key).map(ValueRef::to_json).unwrap_or_default()
+    }
+}
