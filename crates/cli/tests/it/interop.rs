@@ -282,9 +282,6 @@ fn the_page_of_adk() {
     assert_eq!(asked.load(Ordering::Relaxed), 0, "requests to another host");
 }
 
-<<<<<<< HEAD
-/// What a script saw of the studio in Chromium; none if it cannot be run here.
-=======
 /// assistant-ui over AG-UI, in a page of its own.
 #[test]
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
@@ -323,10 +320,7 @@ fn the_page_of_assistant_ui() {
     assert_eq!(asked.load(Ordering::Relaxed), 0, "requests to another host");
 }
 
-/// The studio, driven as a person would: sessions, the steps of one, the call that wrote a value, an approval with other
-/// arguments, a fork, a comparison; a server that is killed while the page is open; no barriers, no request to another host.
-#[test]
->>>>>>> main
+/// What a script saw of the studio in Chromium; none if it cannot be run here.
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn studio(script: &str) -> Option<Value> {
     let playwright = installed("STEPFOLD_INTEROP_PLAYWRIGHT")?;
