@@ -2,17 +2,23 @@
 //!
 //! Only bench targets are named, so that libraries do not run their unit tests as benchmarks.
 
+use std::fs;
+use std::path::Path;
+
 use crate::Error;
 use crate::console::say;
 use crate::process::Call;
 use crate::workspace::{self, Kind, Target};
 
-/// Runs the bench target of this name, or all of them.
+/// Runs the bench target of this name, or all of them; `studio` is a script.
 ///
 /// # Errors
 /// When there is no such bench, or it fails.
 pub fn run(name: Option<&str>) -> Result<(), Error> {
     let metadata = workspace::metadata()?;
+    if name == Some("studio") {
+        return studio(metadata.workspace_root.as_std_path(), metadata.target_directory.as_std_path());
+    }
     match plan(name, &workspace::targets(&metadata))? {
         Some(call) => {
             let printed = call.run_and_read(metadata.workspace_root.as_std_path())?;
@@ -20,6 +26,23 @@ pub fn run(name: Option<&str>) -> Result<(), Error> {
         }
         None => say("there is no bench target"),
     }
+    Ok(())
+}
+
+/// Measures the studio in Chromium, with what `cargo xtask interop` has installed.
+fn studio(root: &Path, target: &Path) -> Result<(), Error> {
+    Call::cargo(["build", "--release", "-p", "stepfold-cli", "--all-features"]).run(root)?;
+    let folder = target.join("bench-studio");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(|source| Error::WriteFile { path: folder.clone(), source })?;
+    }
+    fs::create_dir_all(&folder).map_err(|source| Error::WriteFile { path: folder.clone(), source })?;
+    let script = root.join("crates/cli/tests/interop/studio_bench.cjs");
+    let program = target.join("release/stepfold");
+    let playwright = target.join("interop/playwright/node_modules/playwright-core");
+    let arguments = [script.to_string_lossy(), "/usr/bin/chromium".into(), program.to_string_lossy()];
+    let call = Call::program("node", arguments.iter().map(|argument| &**argument));
+    call.env("STEPFOLD_INTEROP_PLAYWRIGHT", playwright.to_string_lossy()).run(&folder)?;
     Ok(())
 }
 

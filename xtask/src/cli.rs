@@ -50,6 +50,9 @@ pub struct PictureOptions {
     /// Only compare the pictures with those that are there.
     #[arg(long)]
     pub check: bool,
+    /// Take the pictures of the studio instead, in Chromium, with what `cargo xtask interop` has installed.
+    #[arg(long, conflicts_with = "check")]
+    pub studio: bool,
 }
 
 /// How `cargo xtask api` runs.

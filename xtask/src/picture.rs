@@ -67,6 +67,9 @@ struct Theme {
 pub fn run(options: &PictureOptions) -> Result<(), Error> {
     let metadata = workspace::metadata()?;
     let root = metadata.workspace_root.as_std_path();
+    if options.studio {
+        return studio(root, metadata.target_directory.as_std_path());
+    }
     let shown = recording(root, options.columns)?;
     let mut outdated = 0;
     for (file, theme) in THEMES {
@@ -88,6 +91,18 @@ pub fn run(options: &PictureOptions) -> Result<(), Error> {
         0 => Ok(()),
         count => Err(Error::Problems { check: "picture", count }),
     }
+}
+
+/// Takes the pictures of the studio, of the sessions of the examples.
+fn studio(root: &Path, target: &Path) -> Result<(), Error> {
+    let build = ["build", "-p", "stepfold-examples", "--bin", "studio", "--features", "server"];
+    Call::cargo(build).run(root)?;
+    let script = "crates/cli/tests/interop/studio_pictures.cjs";
+    let program = target.join("debug/studio");
+    let playwright = target.join("interop/playwright/node_modules/playwright-core");
+    let call = Call::program("node", [script, "/usr/bin/chromium", &program.to_string_lossy(), "docs"]);
+    call.env("STEPFOLD_INTEROP_PLAYWRIGHT", playwright.to_string_lossy()).run(root)?;
+    Ok(())
 }
 
 /// What two processes show, one after the other, with their escape sequences.

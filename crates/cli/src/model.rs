@@ -9,7 +9,8 @@ use serde::Serialize;
 use stepfold::prelude::*;
 use stepfold::providers::layer::{ChatModelExt as _, FailedAttempt, Retry};
 use stepfold::providers::{Cassette, MODEL_VARIABLE, NameError, Scripted, ScriptedReply};
-use stepfold::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Role};
+use stepfold::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Role, Usage};
+use stepfold::trim::{ApproximateTokens, TokenCounter as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::agent_file::Unnamed;
@@ -72,6 +73,8 @@ pub(crate) type NamedModels = Box<dyn Fn(&str) -> Option<Arc<dyn ChatModel>> + S
 pub(crate) struct Asking<'a> {
     asked: &'a Asked,
     failures: UnboundedSender<FailedRequest>,
+    /// Whether scripts report tokens.
+    counts: bool,
     /// The one cassette of all agents, and the model that it asks.
     cassette: RefCell<Option<(Option<String>, Cassette)>>,
 }
@@ -80,7 +83,15 @@ impl<'a> Models<'a> {
     /// Those that the command line names, and what is heard of their failures.
     pub(crate) fn asked(asked: &'a Asked) -> (Self, Failures) {
         let (failures, heard) = unbounded_channel();
-        (Models::Asked(Asking { asked, failures, cassette: RefCell::new(None) }), heard)
+        (Models::Asked(Asking { asked, failures, counts: false, cassette: RefCell::new(None) }), heard)
+    }
+
+    /// Scripts report an estimate of the tokens, as a provider reports what it has counted.
+    pub(crate) fn counting(mut self) -> Self {
+        if let Models::Asked(asking) = &mut self {
+            asking.counts = true;
+        }
+        self
     }
 
     /// The model of an agent: that of `--model`, else the one that is named here, seen from the folder, else that of
@@ -99,7 +110,9 @@ impl<'a> Models<'a> {
             models => Some(models.pick(None)?),
         };
         let (folder, failures) = (folder.to_owned(), self.failures());
-        Ok(Box::new(move |name| only.clone().or_else(|| by_name(Some((name, &folder)), &failures).ok())))
+        Ok(Box::new(move |name| {
+            only.clone().or_else(|| by_name(Some((name, &folder)), &failures, false).ok())
+        }))
     }
 
     /// Where failed requests are told of; nowhere, if no model is asked.
@@ -123,7 +136,7 @@ impl Asking<'_> {
     fn pick(&self, named: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
         let name = self.asked.model.as_deref().map(|name| (name, Path::new("."))).or(named);
         match &self.asked.cassette {
-            None => by_name(name, &self.failures),
+            None => by_name(name, &self.failures, self.counts),
             Some(path) => Ok(Arc::new(self.cassette(path, name)?)),
         }
     }
@@ -142,10 +155,10 @@ impl Asking<'_> {
         }
         let cassette = match mode {
             Mode::Replay => Cassette::replay(path),
-            Mode::Record => Cassette::record(path, by_name(name, &self.failures)?),
-            Mode::Auto => {
-                Cassette::auto(path, || by_name(name, &self.failures).map_err(|error| no_model(&error)))
-            }
+            Mode::Record => Cassette::record(path, by_name(name, &self.failures, false)?),
+            Mode::Auto => Cassette::auto(path, || {
+                by_name(name, &self.failures, false).map_err(|error| no_model(&error))
+            }),
         };
         let cassette = cassette.map_err(|error| Misuse(crate::error::chain(&error)))?;
         *known = Some((wanted, cassette.clone()));
@@ -156,11 +169,12 @@ impl Asking<'_> {
 fn by_name(
     name: Option<(&str, &Path)>,
     failures: &UnboundedSender<FailedRequest>,
+    counts: bool,
 ) -> anyhow::Result<Arc<dyn ChatModel>> {
     let model = match name {
         None => stepfold::providers::model_from_env(),
         Some((name, folder)) => match name.strip_prefix(SCRIPT) {
-            Some(path) => return Ok(Arc::new(script(&folder.join(path))?)),
+            Some(path) => return Ok(Arc::new(script(&folder.join(path), counts)?)),
             None => stepfold::providers::model(name),
         },
     };
@@ -190,7 +204,7 @@ fn no_model(error: &anyhow::Error) -> ModelError {
 
 /// A model that says what a file of notation says. Which reply is due is told by the conversation: as many
 /// replies as it has were given, in whatever process. So a run can be resumed, and a session rewound.
-fn script(path: &Path) -> anyhow::Result<Scripted> {
+fn script(path: &Path, counts: bool) -> anyhow::Result<Scripted> {
     let (name, transcript) = read_script(path)?;
     Ok(Scripted::from_fn(move |request: &ChatRequest| {
         let (replies, given) = due(&transcript, request);
@@ -199,9 +213,19 @@ fn script(path: &Path) -> anyhow::Result<Scripted> {
                 let words = format!("script {name} has ended after {} replies", replies.len());
                 ScriptedReply::from(ModelError::new(ModelErrorKind::InvalidRequest, words))
             },
-            |reply| ScriptedReply::from(reply.clone()),
+            |reply| {
+                let said = ScriptedReply::from(reply.clone());
+                if counts { said.with_usage(estimate(request, reply)) } else { said }
+            },
         )
     }))
+}
+
+/// About the tokens that a provider would count.
+fn estimate(request: &ChatRequest, reply: &Message) -> Usage {
+    let shown: usize = request.messages.iter().map(|message| ApproximateTokens.count(message)).sum();
+    let tokens = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    Usage::new(tokens(shown), tokens(ApproximateTokens.count(reply)))
 }
 
 /// The replies of which one is due, and how many of them are given. Those behind the words of the user, if the script

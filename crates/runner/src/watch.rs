@@ -25,7 +25,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionChange {
-    /// It was created or deleted, an event was stored, or an invocation has ended.
+    /// It was created or deleted, an event was stored, a run is resumed, or an invocation has ended.
     Changed {
         /// The session.
         key: SessionKey,

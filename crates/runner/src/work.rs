@@ -184,24 +184,19 @@ impl<'a> Work<'a> {
                 }
                 (Next::Wait, Some(found)) => {
                     self.wants = wants;
-                    if wants == Wants::TakeInbox
-                        && self.taker.as_ref().is_some_and(|(_, has_ended)| *has_ended)
-                        && let Some(outcome) = self.outcome_of_taker(&found.read).await?
-                    {
+                    if let Some(outcome) = self.wait_or_learn(wants, &found.read).await? {
                         return Ok(outcome);
                     }
-                    if self.is_withdrawn(wants) {
-                        return Err(self.withdrawn());
-                    }
-                    self.wait(&found.read.1).await?;
                     None
                 }
-                (Next::Recover, Some(Found { stopped: Some(stopped), .. })) => {
+                (Next::Recover, Some(Found { stopped: Some(stopped), read })) => {
                     self.wants = wants;
+                    self.tell_resumed(&read);
                     self.recover(stopped).await?
                 }
-                (Next::Resume | Next::Abandon, Some(Found { stopped: Some(stopped), .. })) => {
+                (Next::Resume | Next::Abandon, Some(Found { stopped: Some(stopped), read })) => {
                     self.settle(&stopped.run).await?;
+                    self.tell_resumed(&read);
                     Some(self.drive(stopped, Vec::new(), wants == Wants::Abandon).await?)
                 }
                 (Next::Repair, Some(found)) => {
@@ -257,6 +252,30 @@ impl<'a> Work<'a> {
                 return Ok(suspended);
             }
         }
+    }
+
+    /// Waits for the claim of another worker, unless that one has ended the run that took the message.
+    async fn wait_or_learn(
+        &mut self,
+        wants: Wants,
+        read: &Read,
+    ) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        if wants == Wants::TakeInbox
+            && self.taker.as_ref().is_some_and(|(_, has_ended)| *has_ended)
+            && let Some(outcome) = self.outcome_of_taker(read).await?
+        {
+            return Ok(Some(outcome));
+        }
+        if self.is_withdrawn(wants) {
+            return Err(self.withdrawn());
+        }
+        self.wait(&read.1).await?;
+        Ok(None)
+    }
+
+    /// Tells watchers that a run goes on: its next event may be long in coming.
+    fn tell_resumed(&self, read: &Read) {
+        self.turn.runner.changes.tell(&self.turn.slot.key, read.1.version, true);
     }
 
     /// What is wanted of the last run: to continue it with decisions, if it waits and took the message.

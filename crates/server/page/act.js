@@ -16,22 +16,23 @@ export function parsed(text) {
 
 /** What waits for a person: exactly what is approved, with the values that the state adds. */
 export function Requests() {
-  const requests = (know.detail?.pending ?? []).filter((/** @type {any} */ request) => request.reason !== "later");
+  const requests = (know.detail?.pending ?? []).filter((request) => request.reason !== "later");
   const later = (know.detail?.pending ?? []).length - requests.length;
   const [chosen, choose] = useState(/** @type {Record<string, any>} */ ({}));
+  if (requests.length && know.view.at !== undefined) return html`<p class="banner">${requests.length} call${requests.length > 1 ? "s wait" : " waits"} for your decision at the newest version. <button type="button" class="link" onClick=${() => store.step(know.version)}>Show</button></p>`;
   if (!requests.length) return later ? html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>` : null;
   /** @param {string} id @param {any} decision */
   const decide = async (id, decision) => {
     const all = { ...chosen, [id]: decision };
     choose(all);
-    if (requests.every((/** @type {any} */ request) => all[request.id] !== undefined)) {
-      const done = await store.decide(Object.fromEntries(requests.map((/** @type {any} */ request) => [request.id, all[request.id]])));
+    if (requests.every((request) => all[request.id] !== undefined)) {
+      const done = await store.decide(Object.fromEntries(requests.map((request) => [request.id, all[request.id]])));
       if (!done) choose({});
     }
   };
   return html`<section class="requests" aria-label="Waits for a decision">
     <h2>${requests.length === 1 ? "One call waits for your decision" : `${requests.length} calls wait for your decisions: they are sent together`}</h2>
-    ${requests.map((/** @type {any} */ request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen[request.id]} decide=${(/** @type {any} */ decision) => decide(request.id, decision)} />`)}
+    ${requests.map((request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen[request.id]} decide=${(decision) => decide(request.id, decision)} />`)}
   </section>`;
 }
 
@@ -43,7 +44,7 @@ const WHY = /** @type {Record<string, string>} */ ({
 function Request({ request, chosen, decide }) {
   const [mode, setMode] = useState("");
   const [text, setText] = useState("");
-  const form = useRef(/** @type {any} */ (null));
+  const form = useRef();
   useEffect(() => form.current?.querySelector("textarea, input")?.focus(), [mode]);
   const why = typeof request.reason === "string" ? request.reason : Object.keys(request.reason ?? {})[0] ?? "";
   const { value, wrong } = mode === "change" ? parsed(text) : { value: undefined, wrong: "" };
@@ -58,13 +59,13 @@ function Request({ request, chosen, decide }) {
       <button type="button" class="main" onClick=${() => decide("approve")}>Approve</button>
       ${request.can_modify && html`<button type="button" onClick=${() => { setText(JSON.stringify(request.call.arguments, null, 2)); setMode("change"); }}>Change…</button>`}
       <button type="button" onClick=${() => { setText(""); setMode("reject"); }}>Reject…</button></div>`
-    : html`<form ref=${form} onSubmit=${(/** @type {Event} */ event) => {
+    : html`<form ref=${form} onSubmit=${(event) => {
         event.preventDefault();
         if (!wrong) decide(mode === "change" ? { modify: { arguments: value } } : { reject: { reason: text } });
       }}>
         <label>${mode === "change" ? "Arguments (JSON)" : "Why not? The model reads it."}
-          ${mode === "change" ? html`<textarea rows="5" class="code" spellcheck="false" value=${text} onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)}></textarea>`
-          : html`<input value=${text} onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)} />`}</label>
+          ${mode === "change" ? html`<textarea rows="5" class="code" spellcheck="false" value=${text} onInput=${(event) => setText(event.currentTarget.value)}></textarea>`
+          : html`<input value=${text} onInput=${(event) => setText(event.currentTarget.value)} />`}</label>
         ${wrong && html`<p class="wrong" role="alert">${wrong}</p>`}
         <div class="buttons"><button class="main" disabled=${!!wrong}>${mode === "change" ? "Approve with these" : "Reject"}</button>
           <button type="button" onClick=${() => setMode("")}>Back</button></div></form>`}
@@ -77,6 +78,7 @@ export function Composer() {
   const isRunning = !!know.detail?.running;
   const isWaiting = (know.detail?.pending ?? []).length > 0;
   const isPast = know.view.at !== undefined;
+  const waiting = know.detail?.inbox.length ?? 0;
   const send = async () => {
     if (!text.trim()) return;
     const said = text;
@@ -84,10 +86,10 @@ export function Composer() {
     store.go({ at: undefined }, true);
     if (!(await store.send(said))) setText(said);
   };
-  return html`<form class="composer" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); send(); }}>
+  return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
     <textarea id="composer" rows="1" aria-label="Message" placeholder=${isWaiting ? "Decide first, or write: it is answered after the decision" : isRunning ? "Steer the run…" : "Say something…"} value=${text}
-      onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)}
-      onKeyDown=${(/** @type {KeyboardEvent} */ event) => {
+      onInput=${(event) => setText(event.currentTarget.value)}
+      onKeyDown=${(event) => {
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
           event.preventDefault();
           send();
@@ -95,7 +97,7 @@ export function Composer() {
       }}></textarea>
     ${isRunning && html`<button type="button" onClick=${store.cancel}>Cancel the run</button>`}
     <button class="main" disabled=${!text.trim()}>${isRunning ? "Steer" : "Send"}</button>
-    ${know.detail?.inbox?.length > 0 && html`<p class="quiet hint">${know.detail.inbox.length} message${know.detail.inbox.length > 1 ? "s wait" : " waits"} to be taken.</p>`}
+    ${waiting > 0 && html`<p class="quiet hint">${waiting} message${waiting > 1 ? "s wait" : " waits"} to be taken.</p>`}
     ${isPast && html`<p class="quiet hint">You look at v${lookedAt()}. A message goes to the newest version; to go on from here, fork.</p>`}
   </form>`;
 }
@@ -111,7 +113,7 @@ const close = () => open("");
 export function Actions() {
   const { detail, replay } = know;
   const isStopped = detail?.unfinished && !detail.running && !detail.pending?.length;
-  const menu = useRef(/** @type {any} */ (null));
+  const menu = useRef();
   /** @param {() => void} what */
   const pick = (what) => () => {
     menu.current?.removeAttribute("open");
@@ -121,7 +123,8 @@ export function Actions() {
     ${isStopped && html`<button type="button" class="main" onClick=${store.resume}>Resume</button>`}
     <button type="button" onClick=${() => open("fork")} title="f">Fork here</button>
     <button type="button" onClick=${() => open("rewind")} title="r" disabled=${lookedAt() === know.version}>Rewind here</button>
-    <details class="menu" ref=${menu} onKeyDown=${(/** @type {KeyboardEvent} */ event) => event.key === "Escape" && menu.current?.removeAttribute("open")}><summary>More</summary><div>
+    <details class="menu" ref=${menu} onKeyDown=${(event) => event.key === "Escape" && menu.current?.removeAttribute("open")}><summary aria-label="More actions">More</summary><div>
+      <button type="button" onClick=${pick(() => open("name"))}>Name this version</button>
       <button type="button" onClick=${pick(() => open("edit"))}>Edit a value</button>
       <button type="button" onClick=${pick(() => open("results"))}>Edit a result</button>
       <button type="button" onClick=${pick(() => open("compare"))}>Compare with…</button>
@@ -137,7 +140,7 @@ export function Actions() {
 
 /** @param {{ title: string, children?: any }} props */
 function Dialog({ title, children }) {
-  const box = useRef(/** @type {any} */ (null));
+  const box = useRef();
   useLayoutEffect(() => {
     const element = box.current;
     element.showModal();
@@ -149,11 +152,11 @@ function Dialog({ title, children }) {
 
 /** A form of a dialog. @param {{ title: string, word: string, submit: () => Promise<any>, wrong?: string, isDanger?: boolean, children?: any }} props */
 function Ask({ title, word, submit, wrong, isDanger, children }) {
-  return html`<${Dialog} title=${title}><form onSubmit=${async (/** @type {Event} */ event) => {
+  return html`<${Dialog} title=${title}><form onSubmit=${async (event) => {
     event.preventDefault();
     if (!wrong && (await submit())) close();
   }}>${children}
-    ${wrong && html`<p class="wrong">${wrong}</p>`}
+    ${wrong?.trim() && html`<p class="wrong">${wrong}</p>`}
     <div class="buttons"><button class=${isDanger ? "main danger" : "main"} disabled=${!!wrong}>${word}</button><button type="button" onClick=${close}>Close</button></div></form><//>`;
 }
 
@@ -163,6 +166,7 @@ export function Dialogs() {
     case "rewind": return html`<${Ask} title=${`Rewind to v${lookedAt()}`} word="Rewind" submit=${() => store.rewind(lookedAt())}>
       <p>The session goes on from there. Nothing is deleted: the ${know.version - lookedAt()} later commits stay in the timeline, as a lane of their own.</p><//>`;
     case "abandon": return html`<${Ask} title="End the run" word="End it" submit=${store.abandon}><p>Calls that wait are not made. The session stays, and takes messages.</p><//>`;
+    case "name": return html`<${Names} />`;
     case "new": return html`<${Fresh} />`;
     case "delete": return html`<${Delete} />`;
     case "edit": return html`<${Edit} />`;
@@ -176,8 +180,9 @@ export function Dialogs() {
 /** @param {{ label: string, value: string, set: (value: string) => void, hint?: string, rows?: number }} props */
 function Field({ label, value, set, hint, rows }) {
   const onInput = (/** @type {any} */ event) => set(event.currentTarget.value);
-  return html`<label>${label}${rows ? html`<textarea class="code" rows=${rows} spellcheck="false" value=${value} onInput=${onInput}></textarea>` : html`<input value=${value} onInput=${onInput} spellcheck="false" />`}
-    ${hint && html`<span class="quiet">${hint}</span>`}</label>`;
+  const id = hint && `hint-${label.split(" ")[0]}`;
+  return html`<div class="field"><label>${label}${rows ? html`<textarea class="code" rows=${rows} spellcheck="false" aria-describedby=${id} value=${value} onInput=${onInput}></textarea>` : html`<input value=${value} aria-describedby=${id} onInput=${onInput} spellcheck="false" />`}</label>
+    ${hint && html`<span class="quiet" id=${id}>${hint}</span>`}</div>`;
 }
 
 function Fork() {
@@ -191,13 +196,25 @@ function Fork() {
     <${Field} label="Values to change (JSON)" rows=${3} value=${set} set=${setSet} hint='such as {"counted": 10}; empty: none' /><//>`;
 }
 
+/** The names of versions. */
+function Names() {
+  const at = lookedAt();
+  const [label, setLabel] = useState("");
+  return html`<${Ask} title=${`Name v${at}`} word="Name it" wrong=${label.trim() ? "" : " "} submit=${() => store.nameVersion(label.trim(), at)}>
+    <${Field} label="Name" value=${label} set=${setLabel} hint="such as: before the payment. A name that is there moves here." />
+    ${know.labels.length > 0 && html`<ul class="names">${know.labels.map((one) => html`<li><button type="button" class="link" onClick=${() => { close(); store.step(one.version); }}>v${one.version} ${one.label}</button>
+      <button type="button" class="link danger" aria-label=${`Remove the name ${one.label}`} onClick=${() => store.removeName(one.label)}>Remove</button></li>`)}</ul>`}<//>`;
+}
+
 function Fresh() {
   const [id, setId] = useState("");
+  const [file, setFile] = useState(/** @type {File | undefined} */ (undefined));
   const [values, setValues] = useState("");
   const { value, wrong } = values.trim() ? parsed(values) : { value: undefined, wrong: "" };
-  return html`<${Ask} title="New session" word="Create" wrong=${wrong} submit=${() => store.create(id.trim(), value)}>
+  return html`<${Ask} title="New session" word="Create" wrong=${wrong} submit=${() => (file ? store.importFile(file, id.trim()) : store.create(id.trim(), value))}>
     <${Field} label="Name" value=${id} set=${setId} hint="empty: a random one" />
-    <${Field} label="Initial values (JSON)" rows=${2} value=${values} set=${setValues} /><//>`;
+    <${Field} label="Initial values (JSON)" rows=${2} value=${values} set=${setValues} />
+    <label>Or from an exported session<input type="file" accept=".json,application/json" onChange=${(event) => setFile(event.currentTarget.files[0])} /></label><//>`;
 }
 
 function Delete() {
@@ -220,7 +237,7 @@ function Edit() {
   return html`<${Ask} title="Edit a value" word=${isHere ? "Write" : "Write in a fork"} wrong=${wrong}
     submit=${() => (isHere ? store.edit({ [key]: value }) : store.fork(at, name, { [key]: value }, undefined))}>
     <p>${isHere ? "The write is a commit of its own, and replays." : `v${at} is the past: a fork ${name} has the value, and goes on from there.`}</p>
-    <label>Key<select value=${key} onChange=${(/** @type {any} */ event) => {
+    <label>Key<select value=${key} onChange=${(event) => {
       setKey(event.currentTarget.value);
       setText(JSON.stringify(values[event.currentTarget.value] ?? null, null, 2));
     }}>${Object.keys(values).map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
@@ -229,39 +246,39 @@ function Edit() {
 
 function EditResult() {
   const at = lookedAt();
-  const rows = know.rows.filter((/** @type {any} */ row) => row.version <= at && row.visible);
-  const results = rows.flatMap((/** @type {any} */ row) => row.outcomes ?? (row.messages ?? []).flatMap((/** @type {any} */ message) => (message.parts ?? []).flatMap((/** @type {any} */ part) => (part.tool_result ? [part.tool_result] : [])))).reverse();
+  const rows = know.rows.filter((row) => row.version <= at && row.visible);
+  const results = rows.flatMap((row) => row.outcomes?.filter((one) => one.kind === "tool") ?? []).reverse();
   const [call, setCall] = useState(results[0]?.call_id ?? "");
-  const find = (/** @type {string} */ id) => results.find((/** @type {any} */ one) => one.call_id === id);
-  const [text, setText] = useState(JSON.stringify(find(call)?.result ?? find(call)?.value ?? "", null, 2));
+  const find = (/** @type {string} */ id) => results.find((one) => one.call_id === id);
+  const [text, setText] = useState(JSON.stringify(find(call)?.result ?? "", null, 2));
   const { value, wrong } = parsed(text);
   const isHere = at === know.version && know.detail?.unfinished && !know.detail?.running;
   const name = `${know.view.session}-v${at}-edited`;
   return html`<${Ask} title="Edit a recorded result" word=${isHere ? "Write" : "Write in a fork"} wrong=${call ? wrong : "No call has a result yet."}
     submit=${() => (isHere ? store.editResults({ [call]: value }) : store.fork(at, name, undefined, { [call]: value }))}>
     <p>The model reads the new result from then on; the call is not made again.</p>
-    <label>Call<select value=${call} onChange=${(/** @type {any} */ event) => {
+    <label>Call<select value=${call} onChange=${(event) => {
       const found = find(event.currentTarget.value);
       setCall(event.currentTarget.value);
-      setText(JSON.stringify(found?.result ?? found?.value ?? "", null, 2));
-    }}>${results.slice(0, 200).map((/** @type {any} */ one) => html`<option value=${one.call_id}>${one.name} (${one.call_id})</option>`)}</select></label>
+      setText(JSON.stringify(found?.result ?? "", null, 2));
+    }}>${results.slice(0, 200).map((one) => html`<option value=${one.call_id}>${one.name} (${one.call_id})</option>`)}</select></label>
     <${Field} label="Result (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
 }
 
 function Choose() {
-  const others = know.sessions.filter((/** @type {any} */ one) => one.id !== know.view.session);
-  const kin = (/** @type {any} */ one) => one.id === know.detail?.parent?.id || one.parent?.id === know.view.session || (one.parent && one.parent.id === know.detail?.parent?.id);
+  const others = know.sessions.filter((one) => one.id !== know.view.session);
+  const kin = (/** @type {import("./types").SessionRow} */ one) => one.id === know.detail?.parent?.id || one.parent?.id === know.view.session || (one.parent && one.parent.id === know.detail?.parent?.id);
   return html`<${Dialog} title="Compare with"><p class="quiet">Forks first: they share a beginning.</p>
-    <div class="choices">${[...others].sort((/** @type {any} */ a, /** @type {any} */ b) => Number(kin(b)) - Number(kin(a))).slice(0, 50).map((/** @type {any} */ one) => html`<button type="button" onClick=${() => {
+    <div class="choices">${[...others].sort((a, b) => Number(kin(b)) - Number(kin(a))).slice(0, 50).map((one) => html`<button type="button" onClick=${() => {
       close();
       store.go({ tab: "compare", compare: one.id });
-    }}>${one.title ?? one.id}<span class="quiet"> ${one.title ? one.id : ""} v${one.version}${one.parent ? ` · fork of ${one.parent.id}` : ""}</span></button>`)}</div>
+    }}>${one.id} <span class="quiet">v${one.version} · ${one.parent ? `fork of ${one.parent.id}` : one.title}</span></button>`)}</div>
     ${!others.length && html`<p>There is no other session: fork this one first.</p>`}
     <div class="buttons"><button type="button" onClick=${close}>Close</button></div><//>`;
 }
 
 const KEYS = [["← →", "a step back, a step on"], ["[ ]", "the question before, the next one"], ["↑ ↓ j k", "through the rows of the timeline"], ["End", "the newest version, live"],
-  ["1 – 5", "timeline, conversation, graph, usage, compare"], ["s", "state or step in the inspector"], ["f", "fork here"], ["r", "rewind here"], ["e", "edit a value"],
+  ["Enter", "in the timeline: shows or hides what is inside of a step"], ["1 – 6", "the views"], ["s", "state or step in the inspector"], ["f", "fork here"], ["r", "rewind here"], ["e", "edit a value"], ["l", "name this version"],
   ["c", "write a message"], ["a", "to the calls that wait"], ["/", "search sessions"], ["n", "new session"], ["?", "this help"]];
 
 function Help() {

@@ -5,7 +5,7 @@ import * as store from "./store.js";
 import { know } from "./store.js";
 import { Actions, Composer, Dialogs, open, Requests } from "./act.js";
 import { Compare } from "./compare.js";
-import { Conversation } from "./conversation.js";
+import { Conversation, Seen } from "./conversation.js";
 import { Graph } from "./graph.js";
 import { Inspector } from "./inspector.js";
 import { Scrubber } from "./scrubber.js";
@@ -14,7 +14,10 @@ import { Timeline } from "./timeline.js";
 import { Usage } from "./usage.js";
 
 /** @type {[string, string, () => any][]} */
-const TABS = [["timeline", "Timeline", Timeline], ["conversation", "Conversation", Conversation], ["graph", "Graph", Graph], ["usage", "Usage", Usage], ["compare", "Compare", Compare]];
+const TABS = [["timeline", "Timeline", Timeline], ["conversation", "Conversation", Conversation], ["model", "Model’s view", Seen], ["graph", "Graph", Graph], ["usage", "Usage", Usage], ["compare", "Compare", Compare]];
+
+/** Those of the app. */
+const tabs = () => TABS.filter(([name]) => name !== "graph" || know.app?.has_graph);
 
 const status = () => {
   const { detail } = know;
@@ -32,17 +35,15 @@ function App() {
   if (know.locked) return html`<${Locked} />`;
   return html`<div class=${view.session ? "page with-session" : "page"}>
     <header>
-      <a class="brand" href="#/" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); store.go({ session: undefined }); }}><b>stepfold</b><span class="hidden"> studio: all sessions</span></a>
+      <a class="brand" href="#/" onClick=${(event) => { event.preventDefault(); store.go({ session: undefined }); }}><b>stepfold</b><span class="hidden"> studio: all sessions</span></a>
       ${view.session && html`<h1>${view.session}</h1><span class=${`status ${status()}`} role="status">${know.link === "lost" ? "reconnecting…" : status()}</span><${Actions} />`}
       <button type="button" class="plain help" aria-label="Keys" onClick=${() => open("help")}>?</button>
     </header>
     <${Sessions} />
     <main>
-      ${!view.session ? html`<div class="empty"><h1>${view.app ?? "No app"}</h1>${know.app?.description && html`<p>${know.app.description}</p>`}
-        <p>Choose a session, or make a new one. Every step of it is kept: you can go back to any of them, see which call wrote which value, and go on from there in a fork.</p>
-        <button type="button" class="main" onClick=${() => open("new")}>New session</button></div>`
+      ${!view.session ? html`<${Welcome} />`
       : html`<${Scrubber} /><${Requests} />
-        <div class="tabs" role="tablist" aria-label="Views">${TABS.filter(([name]) => name !== "graph" || know.app?.has_graph || know.shape).map(([name, word]) => html`<button type="button" role="tab" id=${`tab-${name}`} aria-controls="main" aria-selected=${view.tab === name} tabindex=${view.tab === name ? 0 : -1}
+        <div class="tabs" role="tablist" aria-label="Views">${tabs().map(([name, word]) => html`<button type="button" role="tab" id=${`tab-${name}`} aria-controls="main" aria-selected=${view.tab === name} tabindex=${view.tab === name ? 0 : -1}
           onClick=${() => store.go({ tab: name })} onKeyDown=${sideways}>${word}</button>`)}</div>
         <div class="body" role="tabpanel" id="main" aria-labelledby=${`tab-${view.tab}`}>${TABS.map(([name, , View]) => view.tab === name && html`<${View} key=${view.session} />`)}</div>
         <${Composer} key=${view.session} />`}
@@ -51,6 +52,15 @@ function App() {
     <div class="notes" role="status">${know.note && html`<p class=${know.note.bad ? "note bad" : "note"}>${know.note.text} <button type="button" class="link" onClick=${() => { know.note = null; store.changed(); }}>Close</button></p>`}</div>
     <${Dialogs} key=${know.dialog} />
   </div>`;
+}
+
+/** Without a session: what there is to do. */
+function Welcome() {
+  const stopped = know.sessions.filter((row) => ["waiting", "interrupted", "failed"].includes(row.status ?? "")).slice(0, 5);
+  return html`<div class="empty"><h1>${know.view.app ?? "No app"}</h1>${know.app?.description && html`<p>${know.app.description}</p>`}
+    <p>Each session is a row of steps, and all of them are kept. Open one, and drag the bar above its steps to go back. Each value of the state names the call that wrote it; <b>Fork here</b> goes on from any step, without making finished calls again.</p>
+    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ session: row.id })}>${row.id}</button> ${row.status === "waiting" ? "waits for your decision" : `is ${row.status}: it can be resumed`}<br />`)}</p>`}
+    <button type="button" class="main" onClick=${() => open("new")}>New session</button></div>`;
 }
 
 /** @param {KeyboardEvent} event */
@@ -66,8 +76,8 @@ function sideways(event) {
 function Locked() {
   const [token, setToken] = useState("");
   return html`<main class="empty locked"><h1>stepfold</h1><p>${know.locked}</p><p>Open the address that <code>stepfold serve</code> prints, or paste its token.</p>
-    <form onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); know.locked = null; store.enter(token.trim()); }}>
-      <label>Token<input type="password" autocomplete="off" value=${token} onInput=${(/** @type {any} */ event) => setToken(event.currentTarget.value)} /></label><button class="main">Log in</button></form></main>`;
+    <form onSubmit=${(event) => { event.preventDefault(); know.locked = null; store.enter(token.trim()); }}>
+      <label>Token<input type="password" autocomplete="off" value=${token} onInput=${(event) => setToken(event.currentTarget.value)} /></label><button class="main">Log in</button></form></main>`;
 }
 
 addEventListener("keydown", (event) => {
@@ -81,9 +91,9 @@ addEventListener("keydown", (event) => {
   const focus = (/** @type {string} */ where) => /** @type {HTMLElement | null} */ (document.querySelector(where))?.focus();
   const inSession = /** @type {Record<string, () => void>} */ ({
     ArrowLeft: () => store.step(at - 1), ArrowRight: () => store.step(at + 1), "[": () => store.turn(-1), "]": () => store.turn(1), End: () => store.step(know.version),
-    f: () => open("fork"), r: () => at < know.version && open("rewind"), e: () => open("edit"), c: () => focus("#composer"), a: () => focus(".request button"),
+    f: () => open("fork"), r: () => at < know.version && open("rewind"), e: () => open("edit"), l: () => open("name"), c: () => focus("#composer"), a: () => focus(".request button"),
     s: () => store.go({ panel: know.view.panel === "state" ? "step" : "state" }, true),
-    1: () => store.go({ tab: "timeline" }), 2: () => store.go({ tab: "conversation" }), 3: () => know.app?.has_graph && store.go({ tab: "graph" }), 4: () => store.go({ tab: "usage" }), 5: () => store.go({ tab: "compare" }),
+    ...Object.fromEntries(tabs().map(([tab], index) => [index + 1, () => store.go({ tab })])),
   });
   const anywhere = /** @type {Record<string, () => void>} */ ({ "/": () => focus("#search"), n: () => open("new"), "?": () => open("help") });
   const does = anywhere[event.key] ?? (know.view.session ? inSession[event.key] : undefined);

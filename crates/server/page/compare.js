@@ -14,22 +14,20 @@ export function Compare() {
   if (!other) return html`<div class="empty"><h2>Compare two runs</h2><p>Fork a session, go on in the fork, and see both side by side.</p><button type="button" class="main" onClick=${() => open("compare")}>Choose a session</button></div>`;
   const found = know.comparison;
   if (!found || found.busy) return html`<p class="quiet">…</p>`;
-  if (!found.left) return html`<p class="quiet">It could not be compared.</p>`;
-  const left = new Map(found.left.map((/** @type {any} */ row) => [row.version, row]));
-  const right = new Map(found.right.map((/** @type {any} */ row) => [row.version, row]));
-  const pairs = found.aligned ?? Array.from({ length: Math.max(found.left.length, found.right.length) }, (_, index) => ({ left: found.left[index]?.version, right: found.right[index]?.version,
-    same: found.left[index] && found.right[index] && line(found.left[index]) === line(found.right[index]) && found.left[index].kind === found.right[index].kind }));
+  const { left, right, aligned } = found;
+  if (!left || !right || !aligned) return html`<p class="quiet">It could not be compared.</p>`;
+  const [here, there] = [left, right].map((rows) => new Map(rows.map((row) => [row.version, row])));
   return html`<div class="compare" tabindex="0" role="region" aria-label="Comparison">
-    <p>${found.common ? `Both share v1 to v${found.common}. ` : "They share no commit. "}${found.first ?? ""}</p>
+    <p>${found.common ? `Both share v1 to v${found.common}. ` : "They share no commit. "}${found.first ? `First difference: ${found.first}.` : "There is no difference."}</p>
     <table><thead><tr><th>${know.view.session}</th><th>${other} <button type="button" class="link" onClick=${() => go({ session: other, tab: "timeline", compare: undefined })}>open</button></th></tr></thead>
-      <tbody>${pairs.slice(0, 400).map((/** @type {any} */ pair) => html`<tr class=${pair.same ? "same" : "different"}><td><${Side} row=${left.get(pair.left)} /></td><td><${Side} row=${right.get(pair.right)} /></td></tr>`)}</tbody></table>
-    <h3>State</h3>
+      <tbody>${aligned.slice(0, 400).map((pair) => html`<tr class=${pair.same ? "same" : "different"}><td><${Side} row=${here.get(pair.left ?? 0)} /></td><td><${Side} row=${there.get(pair.right ?? 0)} session=${other} /></td></tr>`)}</tbody></table>
+    <h2>State</h2>
     ${found.changed?.length ? html`<table><thead><tr><th>key</th><th>${know.view.session}</th><th>${other}</th></tr></thead><tbody>
-      ${found.changed.map((/** @type {any} */ row) => html`<tr><td>${row.key}</td><td><${Value} value=${row.before} most=${500} /></td><td><${Value} value=${row.after} most=${500} /></td></tr>`)}</tbody></table>` : html`<p class="quiet">Both have the same values.</p>`}
+      ${found.changed.map((row) => html`<tr><td>${row.key}</td><td><${Value} value=${row.before} most=${500} /></td><td><${Value} value=${row.after} most=${500} /></td></tr>`)}</tbody></table>` : html`<p class="quiet">Both have the same values.</p>`}
   </div>`;
 }
 
-/** @param {{ row: any }} props */
-function Side({ row }) {
-  return row ? html`<span class="version">v${row.version}</span> <b>${kindWord(row)}</b> ${cut(line(row), 200)}` : "";
+/** @param {{ row?: import("./types").Row, session?: string }} props */
+function Side({ row, session }) {
+  return row ? html`<button type="button" class="link" onClick=${() => go(session ? { session, at: row.version } : { at: row.version, tab: "timeline" })}>v${row.version}</button> <b>${kindWord(row)}</b> ${cut(line(row), 200)}` : "";
 }

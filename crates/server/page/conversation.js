@@ -1,61 +1,81 @@
 // The conversation at the version that is looked at: as the user has it, and as the model was shown it.
 // @ts-check
 import { html, useEffect, useState } from "./vendor/preact.js";
-import { fill, know, lookedAt, readModel, step } from "./store.js";
-import { args, calls, outcomes, text } from "./rows.js";
+import { fill, know, lookedAt, money, placeOf, readModel, rowAt, step } from "./store.js";
+import { callText, text } from "./rows.js";
 import { count, cut, Prose, short, Value } from "./text.js";
+
+/** @typedef {import("./types").Row} Row */
+/** @typedef {import("./types").Message} Message */
 
 /** How many commits are shown at once. */
 const PAGE = 60;
 
 export function Conversation() {
-  const [isModel, setModel] = useState(false);
   const [pages, setPages] = useState(1);
   const at = lookedAt();
-  const rows = know.rows.filter((/** @type {any} */ row) => row.visible && row.version <= at && !row.path?.length);
+  const rows = know.rows.filter((row) => row.visible && row.version <= at && !row.path?.length);
   const shown = rows.slice(-PAGE * pages);
   useEffect(() => {
-    if (shown.length) fill(know.rows.indexOf(shown[0]), know.rows.indexOf(shown.at(-1)) + 1);
+    if (shown.length) fill(placeOf(shown[0].version), placeOf(shown[shown.length - 1].version) + 1);
   }, [at, pages, know.rows.length]);
   if (!rows.length) return html`<div class="empty"><h2>No messages yet</h2><p>Write one below.</p></div>`;
   return html`<div class="conversation" tabindex="0" role="region" aria-label="Conversation">
-    <div class="switch" role="group" aria-label="Whose view">
-      <button type="button" aria-pressed=${!isModel} onClick=${() => setModel(false)}>as the user has it</button>
-      <button type="button" aria-pressed=${isModel} onClick=${() => setModel(true)}>as the model saw it</button>
-    </div>
-    ${isModel ? html`<${Seen} at=${at} />` : html`
-      ${rows.length > shown.length && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages</button>`}
-      ${shown.map((/** @type {any} */ row) => html`<${Said} key=${row.version} row=${row} />`)}
-      ${know.view.at === undefined && know.unfinished.text && html`<article class="said assistant live"><h2>${know.app?.agent ?? "agent"}</h2><${Prose} text=${know.unfinished.text} /></article>`}`}
+    ${rows.length > shown.length && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages</button>`}
+    ${shown.map((row) => html`<${Said} key=${row.version} row=${row} />`)}
+    ${know.view.at === undefined && know.unfinished.text && html`<article class="said assistant live"><h2>${know.app?.agent ?? "agent"}</h2><${Prose} text=${know.unfinished.text} /></article>`}
   </div>`;
 }
 
-/** @param {{ row: any }} props */
+/** @param {{ row: Row }} props */
 function Said({ row }) {
   const said = text(row);
-  const used = [...calls(row).map((call) => `${call.name}(${args(call.arguments)})`), ...outcomes(row).map((outcome) => `${outcome.name} → ${short(outcome.error ?? outcome.result)}`)];
-  if (!said && !used.length) return null;
-  const isUser = row.author === "user";
-  return html`<article class=${`said ${isUser ? "user" : "assistant"}`}>
-    ${said && html`<h2>${isUser ? "user" : row.author} <button type="button" class="link quiet" onClick=${() => step(row.version)}>v${row.version}</button></h2><${Prose} text=${said} />`}
-    ${used.map((one) => html`<p class="used"><button type="button" class="link quiet" onClick=${() => step(row.version)}>v${row.version}</button> <code>${cut(one, 400)}</code></p>`)}
-  </article>`;
+  const used = [...(row.calls ?? []).map(callText), ...(row.outcomes ?? []).map((outcome) => `${outcome.name} → ${short(outcome.error ?? outcome.result)}`)];
+  const version = html`<button type="button" class="link quiet" onClick=${() => step(row.version)}>v${row.version}</button>`;
+  return html`${said && html`<article class=${`said ${row.author === "user" ? "user" : "assistant"}`}><h2>${row.author} ${version}</h2><${Prose} text=${said} /></article>`}
+    ${used.map((one) => html`<p class="used">${version} <code>${cut(one, 400)}</code></p>`)}`;
 }
 
-/** @param {{ at: number }} props */
-function Seen({ at }) {
-  useEffect(() => {
-    if (know.model?.at !== at) readModel(at);
-  }, [at]);
+/** What the model was shown at the step: nothing more, and nothing less. */
+export function Seen() {
+  const at = lookedAt();
+  useEffect(() => void readModel(at), [at]);
   const { model } = know;
-  if (!model || model.at !== at || model.busy) return html`<p class="quiet">…</p>`;
-  const seen = model.found;
-  if (!seen) return html`<div class="empty"><h2>Not known here</h2><p>At this version the model is not asked, or this server does not tell what it would be shown.</p></div>`;
-  const facts = [["model", seen.model], ["tokens, estimated", seen.estimated_tokens && count(seen.estimated_tokens)],
-    ["left out", seen.trimmed?.dropped ? `${seen.trimmed.dropped} messages${seen.trimmed.why ? `: ${seen.trimmed.why}` : ""}` : undefined],
-    ["tools", seen.tools?.map((/** @type {any} */ tool) => tool.name ?? tool).join(", ")]];
-  return html`<dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
-    ${seen.instructions && html`<article class="said system"><h2>instructions</h2><${Prose} text=${short(seen.instructions)} /></article>`}
-    ${(seen.messages ?? []).slice(-200).map((/** @type {any} */ message) => html`<article class=${`said ${message.role}`}><h2>${message.role}</h2>
-      ${(message.parts ?? []).map((/** @type {any} */ part) => (typeof part.text === "string" ? html`<${Prose} text=${part.text} />` : html`<${Value} value=${part.tool_call ?? part.tool_result ?? part} />`))}</article>`)}`;
+  if (!model || model.at !== at || model.busy || !model.found) return html`<p class="quiet">…</p>`;
+  const { found } = model;
+  if ("error" in found) return html`<${NotAsked} why=${found.error} at=${at} />`;
+  const { tokens, usage, instructions } = found;
+  const facts = [["step", `${found.step} of its run, ${found.reply ? `answered at v${found.reply}` : "not answered yet: what would be asked"}`], ["model", found.model],
+    ["estimated", `${count(tokens.total)} tokens: ${count(tokens.instructions)} instructions, ${count(tokens.messages)} messages, ${count(tokens.tools)} tools`],
+    ["counted", usage && `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out`], ["cost", found.cost && money(Number(found.cost))],
+    ["left out", found.reasons.join("; ")], ["must call", found.tool_choice !== "auto" && short(found.tool_choice)], ["output", found.output && `${found.output.mode}: ${short(found.output.schema)}`],
+    ["settings", Object.keys(found.params).length > 0 && short(found.params)], ...found.unknown.map((one) => ["not known", `${one.part}: ${one.why}`])];
+  const messages = found.messages.filter((one) => one.source !== "instructions");
+  let gaps = found.left_out;
+  return html`<div class="conversation" tabindex="0" role="region" aria-label="What the model was shown">
+    <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
+    <details class="offered"><summary class="link">${found.tools.length} tools offered</summary>${found.tools.map((tool) => html`<div class="call"><h3><b>${tool.name}</b> <span class="quiet">${count(tool.tokens)} tokens</span></h3><p>${tool.description}</p><${Value} value=${tool.parameters} /></div>`)}</details>
+    ${instructions && html`<article class="said system"><h2>instructions, as rendered</h2><${Prose} text=${instructions} /></article>`}
+    ${messages.map((one) => {
+      const before = gaps.filter((gap) => gap.to <= (one.index ?? 0));
+      gaps = gaps.filter((gap) => !before.includes(gap));
+      return html`${before.map((gap) => html`<${Gap} gap=${gap} />`)}<${Shown} message=${one.message} more=${`${one.source === "summary" ? "a summary · " : ""}${count(one.tokens)} tokens`} />`;
+    })}
+    ${gaps.map((gap) => html`<${Gap} gap=${gap} />`)}
+  </div>`;
 }
+
+/** @param {{ why: string, at: number }} props */
+function NotAsked({ why, at }) {
+  const reply = know.rows.findLast((row) => row.kind === "replied" && row.version <= at) ?? know.rows.find((row) => row.kind === "replied");
+  return html`<div class="empty"><h2>No model was asked for this commit</h2><p>${why}</p>
+    ${reply && reply !== rowAt(at) && html`<button type="button" class="main" onClick=${() => step(reply.version)}>Go to v${reply.version}, a reply</button>`}</div>`;
+}
+
+/** @param {{ gap: import("./types").Gap }} props */
+const Gap = ({ gap }) => html`<details class="gap"><summary class="link">${gap.to - gap.from} message${gap.to - gap.from > 1 ? "s" : ""} left out${gap.summarised ? ", in the summary" : ""}</summary>
+  ${gap.messages.map((message) => html`<${Shown} message=${message} more="not shown" />`)}</details>`;
+
+/** @param {{ message: Message, more: string }} props */
+const Shown = ({ message, more }) => html`<article class=${`said ${message.role}`}><h2>${message.role} <span>${more}</span></h2>
+  ${message.parts.map((part) => (typeof part.text === "string" ? html`<${Prose} text=${part.text} />` : html`<${Value} value=${part.tool_call ?? part.tool_result ?? part} />`))}</article>`;

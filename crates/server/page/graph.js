@@ -2,18 +2,18 @@
 // @ts-check
 import { html, useMemo } from "./vendor/preact.js";
 import { know, lookedAt, step } from "./store.js";
-import { outcomes } from "./rows.js";
+import { short } from "./text.js";
 
 const [WIDE, HIGH, GAP_X, GAP_Y] = [150, 46, 34, 46];
 
-/** Layers by the longest way from the start that has no circle; within a layer, by the middle of what leads there. @param {any} shape */
+/** Layers by the longest way from the start that has no circle; within a layer, by the middle of what leads there. @param {import("./types").Shape} shape */
 function layout(shape) {
-  const named = (/** @type {string} */ name) => ({ __start__: "START", __end__: "END" })[name] ?? name;
-  shape = { ...shape, edges: shape.edges.map((/** @type {any} */ edge) => ({ ...edge, from: named(edge.from), to: named(edge.to) })) };
-  const names = [...new Set(["START", ...shape.nodes.map((/** @type {any} */ node) => node.name), "END"])];
+  const named = (/** @type {string} */ name) => (name === "__start__" ? "START" : name === "__end__" ? "END" : name);
+  const edges = shape.edges.map((edge) => ({ ...edge, from: named(edge.from), to: named(edge.to) }));
+  const names = [...new Set(["START", ...shape.nodes.map((node) => node.name), "END"])];
   /** @type {Map<string, string[]>} */
   const next = new Map(names.map((name) => [name, []]));
-  for (const edge of shape.edges) next.get(edge.from)?.push(edge.to);
+  for (const edge of edges) next.get(edge.from)?.push(edge.to);
   /** @type {Map<string, number>} */
   const layer = new Map();
   const back = new Set();
@@ -32,7 +32,7 @@ function layout(shape) {
   for (const name of names) layer.set(name, 0);
   for (let turn = 0; turn < names.length; turn += 1) {
     let isStill = true;
-    for (const { from, to } of shape.edges) {
+    for (const { from, to } of edges) {
       if (back.has(`${from}>${to}`) || from === to) continue;
       const least = (layer.get(from) ?? 0) + 1;
       if (least > (layer.get(to) ?? 0) && least <= names.length) {
@@ -52,13 +52,13 @@ function layout(shape) {
   const places = new Map();
   layers.forEach((inside, depth) => {
     const middle = (/** @type {string} */ name) => {
-      const from = shape.edges.filter((/** @type {any} */ edge) => edge.to === name && places.has(edge.from)).map((/** @type {any} */ edge) => places.get(edge.from)?.x ?? 0);
+      const from = edges.filter((edge) => edge.to === name && places.has(edge.from)).map((edge) => places.get(edge.from)?.x ?? 0);
       return from.length ? from.reduce((/** @type {number} */ sum, /** @type {number} */ x) => sum + x, 0) / from.length : 0;
     };
     [...(inside ?? [])].sort((a, b) => middle(a) - middle(b)).forEach((name, index, all) =>
       places.set(name, { x: 60 + ((most - all.length) / 2 + index) * (WIDE + GAP_X), y: 12 + depth * (HIGH + GAP_Y) }));
   });
-  return { places, back, edges: shape.edges, width: 120 + most * (WIDE + GAP_X), height: 24 + layers.length * (HIGH + GAP_Y) - GAP_Y };
+  return { places, back, edges, width: 120 + most * (WIDE + GAP_X), height: 24 + layers.length * (HIGH + GAP_Y) - GAP_Y };
 }
 
 /** How often each node was done until the version. */
@@ -67,7 +67,7 @@ function counts() {
   const found = {};
   for (const row of know.rows) {
     if (row.version > lookedAt() || !row.visible) continue;
-    for (const outcome of outcomes(row)) {
+    for (const outcome of row.outcomes ?? []) {
       const node = (found[outcome.name] ??= { done: 0, failed: 0, version: 0 });
       node[outcome.status === "failed" ? "failed" : "done"] += 1;
       node.version = row.version;
@@ -88,10 +88,11 @@ export function Graph() {
   const laid = useMemo(() => shape && layout(shape), [shape]);
   if (!shape || !laid) return html`<div class="empty"><h2>This agent is no graph</h2><p>An agent file with <code>nodes</code> and <code>edges</code> is drawn here, and lit while it runs.</p></div>`;
   const done = counts();
+  const { tasks, overall_progress: progress } = know.states.get(lookedAt())?.values ?? {};
   return html`<div class="graph" tabindex="0" role="region" aria-label="Graph">
-    <svg viewBox=${`0 0 ${laid.width} ${laid.height}`} style=${{ maxWidth: `${laid.width}px` }} role="img" aria-label=${`Graph ${shape.name}: ${shape.nodes.map((/** @type {any} */ node) => node.name).join(", ")}`}>
+    <svg viewBox=${`0 0 ${laid.width} ${laid.height}`} style=${{ maxWidth: `${laid.width}px` }} role="img" aria-label=${`Graph ${shape.name}: ${shape.nodes.map((node) => node.name).join(", ")}`}>
       <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z" /></marker></defs>
-      ${laid.edges.map((/** @type {any} */ edge) => html`<${Edge} edge=${edge} laid=${laid} />`)}
+      ${laid.edges.map((edge) => html`<${Edge} edge=${edge} laid=${laid} />`)}
       ${[...laid.places].map(([name, { x, y }]) => {
         const node = done[name];
         const live = know.unfinished.nodes[name];
@@ -101,9 +102,11 @@ export function Graph() {
           <rect width=${WIDE} height=${HIGH} rx="6" /><text x=${WIDE / 2} y=${words ? 20 : 28}>${name}</text>${words && html`<text class="words" x=${WIDE / 2} y="36">${words}</text>`}</g>`;
       })}
     </svg>
-    <table><caption class="hidden">Nodes</caption><thead><tr><th>node</th><th>done</th><th>failed</th><th>last</th></tr></thead><tbody>
+    <table><thead><tr><th>node</th><th>done</th><th>failed</th><th>last</th></tr></thead><tbody>
       ${shape.nodes.map((/** @type {any} */ { name }) => html`<tr><td>${name}</td><td>${done[name]?.done ?? 0}</td><td>${done[name]?.failed ?? 0}</td>
         <td>${done[name]?.version ? html`<button type="button" class="link" onClick=${() => step(done[name].version)}>v${done[name].version}</button>` : ""}</td></tr>`)}</tbody></table>
+    ${Array.isArray(tasks) && tasks.length > 0 && html`<table><caption>Tasks${progress === undefined ? "" : `: ${progress} %`}</caption><tbody>
+      ${tasks.map((task) => html`<tr><td>${short(task.title ?? task.id)}</td><td>${short(task.status ?? "pending")}</td></tr>`)}</tbody></table>`}
   </div>`;
 }
 

@@ -1,22 +1,26 @@
 // Any version of the session, by dragging or by keys: a column for each commit, as high as it took long.
 // @ts-check
 import { html, useMemo, useRef } from "./vendor/preact.js";
-import { know, lookedAt, step, turn } from "./store.js";
-import { kindWord, took } from "./rows.js";
+import { know, lookedAt, placeOf, step, turn } from "./store.js";
+import { kindWord } from "./rows.js";
 import { moment } from "./text.js";
 
 const COLUMNS = 400;
 
-/** @param {any[]} rows */
-function draw(rows) {
+/** The columns; above them a mark for each write of the key, and below for names and forks. @param {import("./types").Row[]} rows @param {string} [key] */
+function draw(rows, key) {
   const each = Math.max(1, rows.length / COLUMNS);
   const columns = Math.ceil(rows.length / each);
-  const paths = /** @type {Record<string, string>} */ ({ replied: "", answered: "", other: "", rewound: "" });
+  const paths = /** @type {Record<string, string>} */ ({ replied: "", answered: "", other: "", rewound: "", wrote: "", named: "" });
+  const named = new Set([...know.labels, ...know.forks].map((one) => one.version));
   let turns = "";
   for (let column = 0; column < columns; column += 1) {
     const [from, to] = [Math.floor(column * each), Math.max(Math.floor(column * each) + 1, Math.floor((column + 1) * each))];
     let longest = 0;
-    for (let index = from; index < Math.min(to, rows.length); index += 1) longest = Math.max(longest, took(rows, index) ?? 0);
+    const bin = rows.slice(from, to);
+    for (const one of bin) longest = Math.max(longest, one.latency_us ?? 0);
+    if (key && bin.some((one) => one.writes.some((write) => write.key === key))) paths.wrote += `M${column + 0.3} 0h0.4v4h-0.4z`;
+    if (bin.some((one) => named.has(one.version))) paths.named += `M${column + 0.15} 29h0.7v3h-0.7z`;
     const row = rows[from];
     const height = 3 + Math.min(21, Math.log10(1 + longest / 200) * 5);
     const kind = !row.visible ? "rewound" : row.kind === "replied" || row.kind === "answered" ? row.kind : "other";
@@ -27,12 +31,12 @@ function draw(rows) {
 }
 
 export function Scrubber() {
-  const track = useRef(/** @type {HTMLElement | null} */ (null));
+  const track = useRef();
   const { rows } = know;
-  const drawn = useMemo(() => draw(rows), [rows]);
+  const drawn = useMemo(() => draw(rows, know.view.key), [rows, know.view.key, know.labels, know.forks]);
   const at = lookedAt();
   if (rows.length < 1) return null;
-  const index = Math.max(0, rows.findLastIndex((/** @type {any} */ row) => row.version <= at));
+  const index = Math.max(0, placeOf(at));
   const row = rows[index];
   /** @param {PointerEvent} event */
   const drag = (event) => {
@@ -57,7 +61,7 @@ export function Scrubber() {
     <button type="button" class="plain" aria-label="Step back" onClick=${() => step(at - 1)} disabled=${index === 0}>‹</button>
     <div class="track" ref=${track} role="slider" tabindex="0" aria-label="Version" aria-valuemin=${rows[0].version} aria-valuemax=${know.version}
       aria-valuenow=${at} aria-valuetext=${`version ${at} of ${know.version}: ${kindWord(row)}`} onPointerDown=${drag} onPointerMove=${drag} onKeyDown=${pressed}>
-      <svg viewBox=${`0 0 ${drawn.columns} 28`} preserveAspectRatio="none" aria-hidden="true">
+      <svg viewBox=${`0 0 ${drawn.columns} 32`} preserveAspectRatio="none" aria-hidden="true">
         <path class="turns" d=${drawn.turns} />
         ${Object.entries(drawn.paths).map(([kind, path]) => html`<path class=${`c-${kind}`} d=${path} />`)}
       </svg>
@@ -65,7 +69,7 @@ export function Scrubber() {
       <i class="thumb" style=${{ left: `${((index + 0.5) / rows.length) * 100}%` }}></i>
     </div>
     <button type="button" class="plain" aria-label="Step on" onClick=${() => step(at + 1)} disabled=${at >= know.version}>›</button>
-    <p class="where"><b>v${at}</b> of ${know.version}<span class="quiet"> · ${moment(row.at)}</span>
+    <p class="where"><b>v${at}</b> of ${know.version}<span class="quiet"> · ${kindWord(row)} · ${moment(row.at)}${know.view.key ? ` · marked: writes of ${know.view.key}` : ""}</span>
       ${know.view.at !== undefined && html` <button type="button" class="link" onClick=${() => step(know.version)}>to the newest</button>`}</p>
   </div>`;
 }

@@ -1,17 +1,29 @@
 // What the page knows: one object, changed here only, and shown anew after each change.
 // @ts-check
-import { ask, appPath, follow, get, optional, post, Refused, sessionPath } from "./api.js";
+import { appPath, ask, get, newKey, post, Refused, sessionPath } from "./api.js";
+import { follow, unfollow } from "./live.js";
 import { read, write } from "./router.js";
 
-/** @typedef {import("./rows.js").Row} Row */
+/** @typedef {import("./types").Row} Row */
+/** @typedef {import("./router.js").View} View */
 
-/** @type {any} */
+/** @type {import("./types").Know} */
 export const know = {
-  view: read(location.hash), ready: false, locked: null, me: null, apps: [], sessions: [], more: null, search: "",
-  detail: null, app: null, shape: null, rows: [], oldest: 0, version: 0, loading: false,
-  unfinished: { text: "", reasoning: "", calls: {}, tools: {}, nodes: {} }, link: "live", states: new Map(),
-  note: null, dialog: null, replay: null, comparison: null, model: null, history: null, collapsed: new Set(),
+  view: read(location.hash), ready: false, locked: null, me: null, apps: [], app: null, shape: null, sessions: [], more: null, search: "",
+  link: "live", note: null, dialog: null, ...ofSession(),
 };
+
+/** What is known of a session before it is read. @returns {import("./types").OfSession} */
+function ofSession() {
+  return {
+    detail: null, rows: [], oldest: 0, version: 0, loading: false, labels: [], forks: [], unfinished: nothing(), states: new Map(),
+    replay: null, comparison: null, model: null, history: null, collapsed: new Set(),
+  };
+}
+/** What is unfinished when nothing runs. */
+function nothing() {
+  return { text: "", reasoning: "", calls: {}, tools: {}, nodes: {} };
+}
 
 /** @type {Set<() => void>} */
 const watchers = new Set();
@@ -29,7 +41,7 @@ export function changed() {
 /** @param {() => void} watcher */
 export const watch = (watcher) => {
   watchers.add(watcher);
-  return () => watchers.delete(watcher);
+  return () => void watchers.delete(watcher);
 };
 
 /** @param {any} error */
@@ -45,17 +57,16 @@ export const say = (text) => {
   changed();
 };
 
-/** Changes the view, and with it the address. @param {Partial<import("./router.js").View>} part @param {boolean} [isStep] */
+/** Changes the view, and with it the address. @param {Partial<View>} part @param {boolean} [isStep] whether the browser goes back over it */
 export function go(part, isStep = false) {
   const before = know.view;
   const isOther = ("session" in part && part.session !== before.session) || ("app" in part && part.app !== before.app);
-  const view = isOther ? { tab: "timeline", panel: "state", ...part } : { ...before, ...part };
-  if (isOther && !("app" in part)) view.app = before.app;
-  history[isStep ? "replaceState" : "pushState"](null, "", write(/** @type {any} */ (view)));
-  arrived(/** @type {any} */ (view));
+  const view = isOther ? { ...read(""), app: before.app, ...part } : { ...before, ...part };
+  history[isStep ? "replaceState" : "pushState"](null, "", write(view));
+  arrived(view);
 }
 
-/** @param {import("./router.js").View} view */
+/** @param {View} view */
 function arrived(view) {
   const before = know.view;
   know.view = view;
@@ -66,31 +77,37 @@ function arrived(view) {
 }
 
 const base = () => sessionPath(know.view.app, know.view.session);
+/** Tells whether the session is still the one in view. */
+const still = () => {
+  const { app, session } = know.view;
+  return () => know.view.session === session && know.view.app === app;
+};
 
 /** Begins: logs in with the token of the address, if there is one. */
 export async function start() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (token) {
-    history.replaceState(null, "", "/#/");
     know.view = read("");
+    history.replaceState(null, "", write(know.view));
     try {
       await ask("POST", "/login", { token });
-    } catch (error) {
+    } catch {
       know.locked = "The token is unknown: was the server started again?";
     }
   }
   addEventListener("popstate", () => arrived(read(location.hash)));
-  document.addEventListener("visibilitychange", () => (document.hidden ? stopStream() : catchUp()));
+  document.addEventListener("visibilitychange", () => (document.hidden ? unfollow() : catchUp()));
+  addEventListener("online", () => catchUp());
   await enter();
-  setInterval(() => document.hidden || know.locked || listSessions(), 4000);
+  // Not while somebody is about to choose one.
+  setInterval(() => document.hidden || know.locked || document.querySelector(".sessions li:hover") || listSessions(), 4000);
 }
 
 /** @param {string} [token] */
 export async function enter(token) {
   try {
     if (token) await ask("POST", "/login", { token });
-    know.apps = (await get("/apps")).apps;
-    know.me = await optional(get("/me"));
+    [{ apps: know.apps }, know.me] = await Promise.all([get("/apps"), get("/me")]);
     know.locked = null;
     know.ready = true;
     if (!know.view.app && know.apps.length) know.view = { ...know.view, app: know.apps[0].app };
@@ -104,42 +121,34 @@ export async function enter(token) {
 
 async function openApp() {
   const { app } = know.view;
-  know.app = know.apps.find((/** @type {any} */ one) => one.app === app) ?? null;
-  know.shape = null;
-  know.sessions = [];
-  know.search = "";
+  Object.assign(know, { app: know.apps.find((one) => one.app === app) ?? null, shape: null, sessions: [], search: "" });
   if (!app) return;
-  await listSessions();
+  const reading = Promise.all([get(appPath(app)), know.app?.has_graph ? get(`${appPath(app)}/graph`) : null]);
   try {
-    const [full, shape] = await Promise.all([
-      optional(get(appPath(app))), know.app?.has_graph ? optional(get(`${appPath(app)}/graph`)) : null,
-    ]);
-    if (know.view.app !== app) return;
-    know.app = full ?? know.app;
-    know.shape = shape;
+    await listSessions();
+    const [whole, shape] = await reading;
+    if (know.view.app === app) Object.assign(know, { app: whole, shape });
   } catch (error) {
     fail(error);
   }
   changed();
 }
 
-let hasSearch = true;
-/** @param {boolean} [isMore] */
+/** Reads the sessions: those after the known ones, or the newest. @param {boolean} [isMore] */
 export async function listSessions(isMore = false) {
   const { app } = know.view;
+  const { search } = know;
   if (!app || !know.ready) return;
-  const query = { after: isMore ? know.more : undefined, q: hasSearch ? know.search : undefined };
   try {
-    const page = await get(`${appPath(app)}/sessions`, query);
-    if (know.view.app !== app) return;
-    know.sessions = isMore ? [...know.sessions, ...page.sessions] : page.sessions;
-    know.more = page.next ?? null;
-    if (know.note?.lost) know.note = null;
+    const page = await get(`${appPath(app)}/sessions`, { after: isMore ? know.more : undefined, q: search });
+    if (know.view.app !== app || know.search !== search) return;
+    // What was read with "More" stays, below.
+    const older = know.sessions.length > 100 && !search ? know.sessions.slice(100) : [];
+    const [first, second] = isMore ? [know.sessions, page.sessions] : [page.sessions, older];
+    const ids = new Set(first.map((/** @type {any} */ one) => one.id));
+    know.sessions = [...first, ...second.filter((/** @type {any} */ one) => !ids.has(one.id))];
+    if (isMore || !older.length) know.more = page.next ?? null;
   } catch (error) {
-    if (error instanceof Refused && query.q && error.status !== 401) {
-      hasSearch = false;
-      return listSessions();
-    }
     if (error instanceof TypeError) know.link = "lost";
     else fail(error);
   }
@@ -148,27 +157,21 @@ export async function listSessions(isMore = false) {
 /** @param {string} text */
 export function search(text) {
   know.search = text;
+  know.sessions = [];
   listSessions();
 }
 
-/** @type {null | (() => void)} */
-let endStream = null;
-function stopStream() {
-  endStream?.();
-  endStream = null;
-}
-
 async function openSession() {
-  const { app, session, at } = know.view;
-  stopStream();
-  Object.assign(know, { detail: null, rows: [], oldest: 0, version: 0, replay: null, comparison: null, model: null, history: null, states: new Map(), collapsed: new Set() });
-  forget();
+  const { app, session } = know.view;
+  const isStill = still();
+  unfollow();
+  Object.assign(know, ofSession());
   if (!app || !session) return changed();
   know.loading = true;
   changed();
   try {
-    const [detail] = await Promise.all([get(base()), loadRows()]);
-    if (know.view.session !== session) return;
+    const [detail] = await Promise.all([get(base()), loadRows(), readMarks()]);
+    if (!isStill()) return;
     know.detail = detail;
     listen();
     look();
@@ -179,21 +182,14 @@ async function openSession() {
   changed();
 }
 
-let hasBrief = true;
-/** Reads the timeline: brief rows if the server has them, whole ones otherwise. @param {number} [after] */
+/** Reads the timeline after a version: brief rows, which are filled when they are in sight. */
 async function loadRows(after = 0) {
-  const { app, session } = know.view;
-  /** @type {Row[]} */
-  let rows = know.rows.filter((/** @type {Row} */ row) => row.version <= after);
+  const isStill = still();
+  let rows = know.rows.filter((row) => row.version <= after);
   for (let from = after; ;) {
-    let page;
-    if (hasBrief) {
-      page = await optional(get(`${base()}/events`, { after: from, limit: 10_000, brief: true }));
-      if (!page) hasBrief = false;
-    }
-    page ??= await get(`${base()}/events`, { after: from, limit: 1000 });
-    if (know.view.session !== session || know.view.app !== app) return;
-    if (hasBrief) for (const row of page.events) row.is_brief = true;
+    const page = await get(`${base()}/events`, { after: from, limit: 10_000, brief: true });
+    if (!isStill()) return;
+    for (const row of page.events) row.is_brief = true;
     rows = [...rows, ...page.events];
     Object.assign(know, { rows, version: page.version, oldest: page.oldest });
     changed();
@@ -202,74 +198,66 @@ async function loadRows(after = 0) {
   }
 }
 
-/** @type {Set<number>} */
+/** @type {Set<Row>} */
 const asked = new Set();
 /** Reads what brief rows lack, for those that are shown. @param {number} first @param {number} last */
 export async function fill(first, last) {
-  const { session } = know.view;
-  const need = know.rows.slice(first, last).filter((/** @type {any} */ row) => row.is_brief && !asked.has(row.version));
+  const isStill = still();
+  const need = know.rows.slice(first, last).filter((row) => row.is_brief && !asked.has(row));
   if (!need.length) return;
-  for (const row of need) asked.add(row.version);
+  for (const row of need) asked.add(row);
   try {
     const from = need[0].version - 1;
-    const page = await get(`${base()}/events`, { after: from, limit: Math.min(1000, need.at(-1).version - from) });
-    if (know.view.session === session) merge(page.events);
+    const page = await get(`${base()}/events`, { after: from, limit: Math.min(1000, need[need.length - 1].version - from) });
+    if (isStill()) merge(page.events);
   } catch (error) {
     fail(error);
   } finally {
-    for (const row of need) asked.delete(row.version);
+    for (const row of need) asked.delete(row);
   }
 }
 
-/** @param {Row[]} rows */
-function merge(rows) {
-  const places = new Map(know.rows.map((/** @type {Row} */ row, /** @type {number} */ index) => [row.version, index]));
-  const merged = know.rows.slice();
-  for (const row of rows) {
-    const place = places.get(row.version);
-    if (place === undefined) merged.push(row);
-    else merged[place] = row;
+/** The place of the last row up to a version. @param {number} version @param {Row[]} [rows] */
+export function placeOf(version, rows = know.rows) {
+  let [low, high] = [0, rows.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (rows[middle].version <= version) low = middle + 1;
+    else high = middle;
   }
-  know.rows = merged;
+  return low - 1;
+}
+
+/** Fills rows, which stay the same objects: what is drawn of all rows stays too. And adds those that are new. @param {Row[]} rows */
+function merge(rows) {
+  const added = [];
+  for (const row of rows) {
+    const known = know.rows[placeOf(row.version)];
+    if (known?.version === row.version) Object.assign(known, row, { is_brief: false });
+    else if (row.version > know.version) added.push(row);
+  }
+  if (added.length) know.rows = [...know.rows, ...added];
   know.version = Math.max(know.version, rows.at(-1)?.version ?? 0);
   changed();
 }
 
-/** All rows in full, for the conversation and exports. */
-export async function fillAll() {
-  for (let at = 0; at < know.rows.length; at += 500) await fill(at, at + 500);
-}
-
-function forget() {
-  know.unfinished = { text: "", reasoning: "", calls: {}, tools: {}, nodes: {} };
-}
-
 function listen() {
-  stopStream();
-  if (document.hidden) return;
   const { app, session } = know.view;
-  endStream = follow(
-    () => `${sessionPath(app, session)}/live?after=${know.version}`,
-    (name, data) => heard(name, data),
-    (state) => {
-      if (state === "lost" && know.link === "live") refused();
-      know.link = state;
+  if (document.hidden || !app || !session) return;
+  follow(`${app}/${session}`, () => know.version, {
+    heard,
+    link: (link) => {
+      if (know.link === "lost" && link === "live") know.note = null;
+      know.link = link;
       changed();
     },
-  );
+    refused: () => get(base()).catch(fail),
+  });
 }
 
-/** A stream that ends does not say why: a request does. */
-async function refused() {
-  try {
-    await get(base());
-  } catch (error) {
-    if (error instanceof Refused) fail(error);
-  }
-}
-
+/** A tab that was hidden gave up its stream. */
 function catchUp() {
-  if (know.locked || !know.view.session) return;
+  if (know.locked || document.hidden || !know.detail) return;
   readDetail();
   loadRows(know.version).then(listen, fail);
 }
@@ -277,68 +265,51 @@ function catchUp() {
 /** @param {string} name @param {any} data */
 function heard(name, data) {
   const open = know.unfinished;
+  const isInner = data.path?.length > 0;
+  const { detail } = know;
   switch (name) {
     case "hello":
-      if (know.detail) Object.assign(know.detail, { running: data.running, pending: data.pending });
+      know.unfinished = nothing();
+      if (detail) Object.assign(detail, { running: data.running, pending: data.pending });
       break;
     case "committed":
-      open.text = open.reasoning = "";
-      open.calls = {};
-      for (const outcome of data.outcomes ?? []) delete open.tools[outcome.call_id];
-      if (data.kind === "answered") open.tools = {};
-      if (data.kind === "rewind") loadRows().then(readDetail, fail);
-      else if (data.version > know.version) merge([data]);
-      if (know.detail) know.detail.version = know.version;
-      know.model = null;
-      look();
+      committed(data);
       break;
-    case "text":
-      if (!data.path?.length) open.text += data.delta ?? data.text ?? "";
-      break;
-    case "reasoning":
-      if (!data.path?.length) open.reasoning += data.delta ?? data.text ?? "";
+    case "text": case "reasoning":
+      if (!isInner) open[name] += data.delta;
       break;
     case "call": {
-      const key = JSON.stringify([data.path, data.index]);
-      const call = (open.calls[key] ??= { arguments: "", depth: data.path?.length ?? 0 });
+      const call = (open.calls[JSON.stringify([data.path, data.index])] ??= { arguments: "" });
       if (data.tool) call.name = data.tool;
       call.arguments += data.delta ?? "";
       break;
     }
     case "tool_started":
-      open.tools[data.call_id] = { name: data.tool, since: Date.now(), depth: data.path?.length ?? 0 };
+      open.tools[data.call_id] = { name: data.tool };
       break;
     case "progress":
-    case "tool_progress":
       if (open.tools[data.call_id]) open.tools[data.call_id].report = data.report;
       break;
     case "tool_finished":
       if (open.tools[data.call_id]) open.tools[data.call_id].status = data.status;
       break;
     case "node_started":
-      (open.nodes[data.node] ??= { running: 0, done: 0, failed: 0 }).running += 1;
+      (open.nodes[data.node] ??= { running: 0 }).running += 1;
       break;
-    case "node_finished": {
-      const node = (open.nodes[data.node] ??= { running: 1, done: 0, failed: 0 });
-      node.running = Math.max(0, node.running - 1);
-      node[data.error ? "failed" : "done"] += 1;
+    case "node_finished":
+      if (open.nodes[data.node]?.running) open.nodes[data.node].running -= 1;
       break;
-    }
     case "running":
-      if (know.detail) Object.assign(know.detail, { running: data.invocation, unfinished: true, pending: [], status: "running" });
+      if (detail) Object.assign(detail, { running: data.invocation, unfinished: true, pending: [] });
       break;
     case "waiting":
-      if (know.detail) Object.assign(know.detail, { running: null, unfinished: true, pending: data.requests ?? [] });
-      readDetail();
-      listSessions();
+      if (detail) Object.assign(detail, { running: null, unfinished: true, pending: data.requests ?? [] });
+      renew();
       break;
-    case "ended": case "failed": case "paused":
-      forget();
-      readDetail();
-      listSessions();
-      break;
-    case "reset":
-      forget();
+    // After a reset the run may have another process, or none.
+    case "ended": case "failed": case "paused": case "reset":
+      know.unfinished = nothing();
+      renew();
       break;
     case "gone":
       say("This session was deleted.");
@@ -349,19 +320,51 @@ function heard(name, data) {
   changed();
 }
 
+/** @param {Row} row */
+function committed(row) {
+  const open = know.unfinished;
+  Object.assign(open, { text: "", reasoning: "", calls: {} });
+  for (const outcome of row.outcomes ?? []) delete open.tools[outcome.call_id];
+  if (row.kind === "rewind") loadRows().then(readDetail, fail);
+  else if (row.version === know.version + 1) merge([row]);
+  else if (row.version > know.version) loadRows(know.version).catch(fail);
+  if (know.detail) know.detail.version = know.version;
+  look();
+}
+
+function renew() {
+  readDetail();
+  listSessions();
+}
+
 export async function readDetail() {
-  const { app, session } = know.view;
+  const isStill = still();
   try {
     const detail = await get(base());
-    if (know.view.session === session && know.view.app === app) know.detail = detail;
+    if (isStill()) know.detail = detail;
   } catch (error) {
     fail(error);
   }
   changed();
 }
 
+/** Reads the labels of versions, and the forks. */
+async function readMarks() {
+  const isStill = still();
+  const [{ labels }, { forks }] = await Promise.all([get(`${base()}/labels`), get(`${base()}/forks`)]);
+  if (isStill()) Object.assign(know, { labels, forks });
+  changed();
+}
+
+/** What a tool does to the world. @param {string} name */
+export const effectOf = (name) => [...(know.app?.tools ?? []), ...(know.app?.agents ?? []).flatMap((agent) => agent.tools)].find((tool) => tool.name === name)?.effect;
+/** An amount, in the currency of the prices. @param {number} value */
+export const money = (value) => `${value.toFixed(value && value < 0.1 ? 5 : 2)} ${know.app?.prices?.currency ?? ""}`;
+
 /** The version that is looked at. */
 export const lookedAt = () => Math.min(know.view.at ?? know.version, know.version);
+/** The commit that is looked at. @returns {Row | undefined} */
+export const rowAt = (version = lookedAt()) => know.rows[placeOf(version)];
 
 /** @type {AbortController | null} */
 let looking = null;
@@ -369,22 +372,23 @@ let timer = 0;
 /** Reads the state that the view shows, and the one before it, a moment after the last step. */
 export function look() {
   clearTimeout(timer);
-  timer = window.setTimeout(async () => {
+  timer = setTimeout(async () => {
     looking?.abort();
     looking = new AbortController();
     const { signal } = looking;
+    const isStill = still();
     const version = lookedAt();
     if (!know.view.session) return;
     try {
-      await Promise.all([version, version - 1].filter((at) => at >= Math.max(0, know.oldest)).map(async (at) => {
-        if (know.states.has(at)) return;
+      await Promise.all([version, version - 1].filter((at) => at >= Math.max(0, know.oldest) && !know.states.has(at)).map(async (at) => {
         const state = await get(`${base()}/state`, { at, origin: true }, signal);
+        if (!isStill()) return;
         if (know.states.size > 300) know.states.clear();
         know.states.set(at, state);
       }));
     } catch (error) {
-      if (!(error instanceof Refused)) fail(error);
-      else know.states.set(version, { version, values: {}, error: error.message });
+      if (error instanceof Refused) know.states.set(version, { version, values: {}, error: error.message });
+      else fail(error);
     }
     changed();
   }, 30);
@@ -398,48 +402,72 @@ export function step(version) {
 /** Steps to the question before or after. @param {number} by */
 export function turn(by) {
   const at = lookedAt();
-  const turns = know.rows.filter((/** @type {Row} */ row) => row.kind === "began" && !row.path?.length).map((/** @type {Row} */ row) => row.version);
-  const found = by < 0 ? turns.filter((/** @type {number} */ version) => version < at).at(-1) : turns.find((/** @type {number} */ version) => version > at);
+  const turns = know.rows.filter((row) => row.kind === "began" && !row.path?.length).map((row) => row.version);
+  const found = by < 0 ? turns.filter((version) => version < at).at(-1) : turns.find((version) => version > at);
   step(found ?? (by < 0 ? 1 : know.version));
 }
 
-/** Does something, and says what came of it. @param {() => Promise<any>} what @param {string} [done] */
-export async function act(what, done) {
+/** The result, or null after an error that is shown. @param {() => Promise<any>} what */
+async function attempt(what) {
   try {
-    const value = await what();
-    if (done) say(done);
-    readDetail();
-    listSessions();
-    return value ?? true;
+    return (await what()) ?? true;
   } catch (error) {
     fail(error);
     return null;
   }
 }
+/** Changes something, and says so. @param {() => Promise<any>} what @param {string} [done] */
+async function act(what, done) {
+  const value = await attempt(what);
+  if (value === null) return null;
+  if (done) say(done);
+  if (know.view.session) readDetail();
+  listSessions();
+  return value;
+}
 
 /** @param {string} text */
-export const send = (text) => act(() => post(`${base()}/messages`, { text }, { key: crypto.randomUUID() }));
+export const send = (text) => act(() => post(`${base()}/messages`, { text }, { key: newKey() }));
 /** @param {Record<string, any>} decisions */
 export const decide = (decisions) => act(() => post(`${base()}/decisions`, { decisions }));
 export const cancel = () => act(() => post(`${base()}/cancel`), "Cancelled: the run ends with its next commit.");
 export const resume = () => act(() => post(`${base()}/resume`, {}), "Resumed.");
 export const abandon = () => act(() => post(`${base()}/abandon`), "The run has ended.");
+
+/** Makes a session, and shows it. @param {() => Promise<any>} how @param {string} [done] */
+async function make(how, done) {
+  const made = await act(how, done);
+  if (made) go({ session: made.id });
+  return made;
+}
 /** @param {string} id @param {any} [values] */
-export async function create(id, values) {
-  const made = await act(() => post(`${appPath(know.view.app)}/sessions`, id ? { id, values } : { values }));
-  if (made) go({ session: made.id });
-  return made;
-}
-export const remove = async () => {
-  if (await act(() => ask("DELETE", base()), "Deleted.")) go({ session: undefined });
-};
+export const create = (id, values) => make(() => post(`${appPath(know.view.app)}/sessions`, { ...(id && { id }), values }));
 /** @param {number} at @param {string} id @param {any} set @param {any} results */
-export async function fork(at, id, set, results) {
-  const body = { at, ...(id && { id }), ...(set && { set }), ...(results && { results }) };
-  const made = await act(() => post(`${base()}/fork`, body), `Forked at v${at}. Finished calls are not run again.`);
-  if (made) go({ session: made.id });
-  return made;
+export const fork = (at, id, set, results) =>
+  make(() => post(`${base()}/fork`, { at, ...(id && { id }), ...(set && { set }), ...(results && { results }) }), `Forked at v${at}. Finished calls are not run again.`);
+export async function remove() {
+  const path = base();
+  const id = know.view.session;
+  if (!(await act(() => ask("DELETE", path)))) return;
+  know.sessions = know.sessions.filter((one) => one.id !== id);
+  go({ session: undefined });
+  say("Deleted.");
 }
+/** Names a version. @param {string} label @param {number} version */
+export const nameVersion = (label, version) => mark(() => ask("PUT", `${base()}/labels/${encodeURIComponent(label)}`, { body: { version } }), `v${version} is named ${label}.`);
+/** @param {string} label */
+export const removeName = (label) => mark(() => ask("DELETE", `${base()}/labels/${encodeURIComponent(label)}`), `The name ${label} is removed.`);
+/** @param {() => Promise<any>} what @param {string} done */
+async function mark(what, done) {
+  const value = await act(what, done);
+  if (value) await attempt(readMarks);
+  return value;
+}
+/** Makes a session from an exported one. @param {File} file @param {string} id */
+export const importFile = (file, id) => make(async () => {
+  const body = JSON.parse(await file.text());
+  return ask("POST", `${appPath(know.view.app)}/import`, { query: { id }, body });
+}, "Imported.");
 /** @param {number} to */
 export async function rewind(to) {
   const done = await act(() => post(`${base()}/rewind`, { to, expected: know.version }), `Back at v${to}. Nothing is deleted: what came after it stays in the timeline.`);
@@ -454,55 +482,55 @@ export const edit = (set) => act(() => ask("PATCH", `${base()}/state`, { body: {
 /** @param {any} results */
 export const editResults = (results) => act(() => ask("PATCH", `${base()}/results`, { body: { results, expected: know.version } }), "Written.");
 
+/** Replays all runs; the first divergence is shown in the timeline. */
 export async function checkReplay() {
   know.replay = { busy: true };
   changed();
-  const found = await act(() => post(`${base()}/replay`));
+  const found = await attempt(() => post(`${base()}/replay`));
   know.replay = found;
-  if (found?.version !== undefined && found?.version !== null && !found.same) step(found.version);
+  if (found && !found.same) step(found.version ?? know.rows.find((row) => row.invocation === found.invocation)?.version ?? know.version);
   changed();
 }
 
 /** @param {string} other */
 export async function compareWith(other) {
   know.comparison = { with: other, busy: true };
-  changed();
-  const found = await act(() => get(`${base()}/compare`, { with: other }));
-  know.comparison = { with: other, ...found };
+  const isStill = still();
+  const found = await attempt(() => get(`${base()}/compare`, { with: other }));
+  if (isStill()) know.comparison = { with: other, ...found };
   changed();
 }
 
-/** @param {number} at */
+/** What the model was shown at a version. @param {number} at */
 export async function readModel(at) {
   know.model = { at, busy: true };
-  const found = await act(() => optional(get(`${base()}/model`, { at })));
-  know.model = { at, found: found === true ? null : found };
+  const isStill = still();
+  /** @type {any} */
+  let found = null;
+  try {
+    found = await get(`${base()}/model`, { at });
+  } catch (error) {
+    found = { error: /** @type {Error} */ (error).message };
+  }
+  if (isStill() && know.model?.at === at) know.model = { at, found };
   changed();
 }
 
 /** Every write of a key. @param {string} key @param {number} at */
 export async function readHistory(key, at) {
-  know.history = { key, at, busy: true };
-  const found = await act(() => optional(get(`${base()}/blame`, { key, at })));
-  know.history = { key, at, writes: found?.writes ?? (Array.isArray(found) ? found : null) };
+  const found = await attempt(() => get(`${base()}/blame`, { key, at }));
+  know.history = { key, at, writes: found?.writes };
   changed();
 }
 
-/** @param {"json" | "test"} as */
-export async function download(as) {
-  const { session } = know.view;
-  await act(async () => {
-    let value = await optional(get(`${base()}/export`, as === "test" ? { as: "test" } : {}));
-    if (value === null && as === "test") throw new Error("This server does not export tests.");
-    if (value === null) {
-      await fillAll();
-      value = { app: know.view.app, session, version: know.version, events: know.rows };
-    }
-    const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "application/octet-stream" }));
-    link.download = `${session}${as === "test" ? ".test.txt" : ".json"}`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  }, "Exported.");
-}
+/** Saves the session as a file. @param {"json" | "test"} as */
+export const download = (as) => attempt(async () => {
+  const name = `${know.view.session}${as === "test" ? "_test.rs" : ".json"}`;
+  const value = await get(`${base()}/export`, { as: as === "test" ? as : undefined });
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([typeof value === "string" ? value : JSON.stringify(value, null, 2)], { type: "application/octet-stream" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  say(`Saved as ${name}.`);
+});

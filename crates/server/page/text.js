@@ -24,6 +24,9 @@ export function moment(at) {
   return isToday ? time : `${date.toLocaleDateString("en-CA")} ${time}`;
 }
 
+/** A name of the API, as words. @param {string} name */
+export const words = (name) => name.replaceAll("_", "-");
+
 /** @param {any} value */
 export const short = (value) => (typeof value === "string" ? value : JSON.stringify(value)) ?? "";
 

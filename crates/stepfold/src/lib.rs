@@ -196,6 +196,9 @@ pub mod guide {
     #[cfg(feature = "server")]
     #[doc = include_str!("../guide/server.md")]
     pub mod server {}
+    #[cfg(feature = "server")]
+    #[doc = include_str!("../guide/studio.md")]
+    pub mod studio {}
     #[cfg(feature = "mcp")]
     #[doc = include_str!("../guide/mcp.md")]
     pub mod mcp {}

@@ -10,7 +10,7 @@ use stepfold::agent_loop::RunEvent;
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
 use stepfold::server::http::App;
-use stepfold::session_scopes::{AnyStore, EventRange, ListSessions, SessionStore as _};
+use stepfold::session_scopes::{AnyStore, EventRange, Label, LabelVersion, ListSessions, SessionStore as _};
 use tempfile::TempDir;
 
 use super::serve::LOCAL;
@@ -52,18 +52,20 @@ pub(super) async fn seed(apps: &[App], store: &AnyStore) -> anyhow::Result<()> {
 }
 
 async fn stalls(runner: &Runner) -> anyhow::Result<()> {
-    let monday = runner.create(LOCAL, "monday", json!({})).await?;
-    monday.run("I am Ada. How many stalls does area 3 have?").await?;
-    let common = monday.read(EventRange::None).await?.version;
-    monday.run("And area 5?").await?;
-    let tuesday = monday.fork("tuesday", Some(common)).await?;
-    tuesday.run("And area 6?").await?;
-    tuesday.rewind(common).await?;
-    tuesday.run("And area 5?").await?;
+    let waits = runner.create(LOCAL, "waits-for-approval", json!({})).await?;
+    waits.run("I am Ada. How many stalls does area 3 have?").await?;
+    let common = waits.read(EventRange::None).await?.version;
+    waits.run("And area 5?").await?;
+    let label = LabelVersion::new(waits.key().clone(), Label::new("one area counted")?, common);
+    runner.store().set_label(label).await?;
+    let fork = waits.fork("fork-with-a-rewind", Some(common)).await?;
+    fork.run("And area 6?").await?;
+    fork.rewind(common).await?;
+    fork.run("And area 5?").await?;
     // It waits for a decision on the page.
-    monday.run("Pay the fee of the bakery.").await?;
-    let wednesday = runner.create(LOCAL, "wednesday", json!({})).await?;
-    let surveying = wednesday.send("Survey the whole market.").await?;
+    waits.run("Pay the fee of the bakery.").await?;
+    let killed = runner.create(LOCAL, "killed-in-a-call", json!({})).await?;
+    let surveying = killed.send("Survey the whole market.").await?;
     // It is stopped in the middle of its call.
     let begun = surveying.subscribe(0).filter(|seen| {
         std::future::ready(matches!(seen, Seen::Event { event: RunEvent::ToolStarted { .. }, .. }))

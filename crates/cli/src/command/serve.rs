@@ -112,6 +112,7 @@ fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) 
         last: false,
     };
     let (models, _failures) = Models::asked(&model);
+    let models = if asked.demo { models.counting() } else { models };
     let mut names = BTreeSet::new();
     let mut apps = Vec::new();
     for path in agents {

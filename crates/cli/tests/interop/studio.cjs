@@ -1,140 +1,198 @@
-// The studio in Chromium, over `stepfold serve --demo`, driven as a person would. Says what it saw as one line of JSON.
-// argv: Chromium, and the program `stepfold`. It starts and kills the server itself, in the current folder.
-const { spawn, execFileSync } = require('node:child_process');
-const { readFileSync, writeFileSync } = require('node:fs');
-const net = require('node:net');
-const path = require('node:path');
-const playwright = process.env.STEPFOLD_INTEROP_PLAYWRIGHT;
-const { chromium } = require(playwright);
-const axe = readFileSync(path.join(playwright, '../axe-core/axe.min.js'), 'utf8');
+// The studio, driven as a person would: each thing that it can do, once.
+const { studio } = require('./studio_driver.cjs');
 
-const [executablePath, stepfold] = process.argv.slice(2);
-const made = execFileSync(stepfold, ['--json', 'token', '--user', 'local', '--role', 'administer']).toString();
-const { token, line } = JSON.parse(made);
-writeFileSync('tokens', `${line}\n`);
-
-// Below the ports that the system gives to clients: the server takes it again after a kill, and no connection of
-// another program may have it then.
-const freePort = async () => {
-    for (let port = 20_000 + (process.pid % 9_000); ; port += 1) {
-        const probe = net.createServer();
-        const isFree = new Promise((resolve) => { probe.once('listening', () => resolve(true)).once('error', () => resolve(false)); });
-        probe.listen(port, '127.0.0.1');
-        if (await isFree) return new Promise((resolve) => { probe.close(() => resolve(port)); });
-    }
-};
-
-// Starts the server, and waits until it has said where it is.
-const serve = (port) => new Promise((resolve, reject) => {
-    const options = ['serve', '--demo', '--store', 'demo.db', '--tokens', 'tokens', '--bind', `127.0.0.1:${port}`];
-    const server = spawn(stepfold, ['--json', ...options], { stdio: ['ignore', 'pipe', 'inherit'] });
-    // A server that outlives this program would hold the pipe that the test reads.
-    process.once('exit', () => server.kill('SIGKILL'));
-    server.once('exit', (code) => reject(new Error(`the server ended: exit code ${code}`)));
-    server.stdout.once('data', () => resolve(server));
-});
-
-(async () => {
+studio(async (studio) => {
     const seen = {};
-    const port = await freePort();
-    const base = `http://127.0.0.1:${port}`;
-    let server = await serve(port);
-    const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
-    const foreign = [];
-    const refused = [];
-    const errors = [];
-    const open = async (colorScheme, width, height) => {
-        const context = await browser.newContext({ colorScheme, viewport: { width, height } });
-        const page = await context.newPage();
-        page.setDefaultTimeout(20_000);
-        page.on('request', (request) => {
-            if (!request.url().startsWith(base) && !request.url().startsWith('data:')) foreign.push(request.url());
-        });
-        page.on('console', (message) => {
-            if (/Content Security|TrustedHTML|violates/.test(message.text())) refused.push(message.text());
-        });
-        page.on('pageerror', (error) => errors.push(error.message));
-        await page.goto(`${base}/#token=${token}`);
-        await page.getByLabel('App').waitFor();
-        return page;
+    const page = await studio.open(await studio.context(), 'stalls');
+    const press = (key) => page.keyboard.press(key);
+    const button = (name) => page.getByRole('button', { name, exact: true });
+    const link = (name) => page.getByRole('link', { name });
+    const choose = async (name) => {
+        // Not by the mouse: the list may be sorted anew meanwhile.
+        await link(new RegExp(`^${name} `)).press('Enter');
+        await page.getByRole('heading', { name, exact: true }).waitFor();
     };
+    const at = async (version) => page.getByText(`at v${version}`, { exact: true }).waitFor();
+    const entry = (key) => page.locator('.entry', { has: page.getByRole('button', { name: key, exact: true }) });
+    const dialog = () => page.getByRole('dialog');
+    const more = async (name) => {
+        await page.getByLabel('More actions').click();
+        await button(name).click();
+    };
+    // Not where a key would be typed.
+    const leave = () => press('Escape');
 
-    // A person chooses a session, and goes back in it.
-    const page = await open('light', 1440, 860);
+    // Sessions: what they do, where forks come from, a search.
     await page.getByLabel('App').selectOption('stalls');
-    const sessions = page.getByRole('link', { name: /monday|tuesday|wednesday/ });
-    await sessions.nth(2).waitFor();
-    seen.sessions = (await sessions.allInnerTexts()).map((text) => text.includes('waiting') ? 'waiting' : text.includes('interrupted') ? 'interrupted' : 'idle').sort();
-    await page.getByRole('link', { name: /monday/ }).first().click();
+    await link(/^waits-for-approval /).first().waitFor();
+    const rows = await page.getByRole('navigation', { name: 'Sessions' }).getByRole('listitem').allInnerTexts();
+    seen.sessions = rows.map((text) => text.replace(/\s+/g, ' ').replace(/ v\d+$/, '')).sort();
+    await page.getByLabel('Search sessions').fill('killed');
+    await link(/^waits-for-approval /).first().waitFor({ state: 'detached' });
+    seen.found = await page.getByRole('navigation', { name: 'Sessions' }).getByRole('listitem').count();
+    await page.getByLabel('Search sessions').fill('');
+
+    // Which call wrote this value? The writes of a key, and the commit.
+    await choose('waits-for-approval');
     await page.getByRole('slider', { name: 'Version' }).waitFor();
-    await page.keyboard.press('ArrowLeft');
-    await page.waitForURL(/v=\d+/);
-    await page.keyboard.press('End');
-    await page.waitForURL((url) => !url.hash.includes('v='));
-    // Which call wrote this value?
-    await page.getByRole('button', { name: /v\d+ · count/ }).first().click();
-    await page.waitForURL(/panel=step/);
-    await page.keyboard.press('End');
+    await entry('counted').getByRole('button', { name: /writes/ }).click();
+    await page.getByRole('list', { name: 'Writes of counted' }).getByRole('listitem').nth(1).waitFor();
+    seen.writes = (await page.getByRole('list', { name: 'Writes of counted' }).getByRole('listitem').allInnerTexts()).map((text) => text.replace(/\s+/g, ' '));
+    await entry('counted').getByRole('button', { name: /v9 · count/ }).click();
+    await at(9);
+    seen.step = await page.getByRole('tabpanel', { name: 'Step' }).getByRole('heading', { name: /count/ }).innerText();
+
+    // Any version: by keys, by the buttons, by dragging. The state has the difference to the step before.
+    await press('s');
+    seen.changed = (await entry('counted').locator('dd').first().innerText()).replace(/\s+/g, ' ');
+    await press('ArrowLeft');
+    await at(8);
+    await button('Step back').click();
+    await at(7);
+    const box = await page.getByRole('slider', { name: 'Version' }).boundingBox();
+    await page.mouse.move(box.x + box.width - 4, box.y + 10);
+    await page.mouse.down();
+    await page.mouse.move(box.x + 4, box.y + 10, { steps: 4 });
+    await page.mouse.up();
+    await at(1);
+    // The address has the view: somebody else sees the same step.
+    await press('ArrowRight');
+    await at(2);
+    await page.reload();
+    await at(2);
+
+    // What the model was shown, and what the user has.
+    await press('3');
+    await page.getByRole('heading', { name: /instructions/ }).waitFor();
+    seen.shown = await page.getByRole('region', { name: 'What the model was shown' }).getByRole('article').count();
+    await page.getByText('4 tools offered').waitFor();
+    await press('End');
+    await page.getByRole('tab', { name: 'Conversation' }).click();
+    await page.getByRole('article').filter({ hasText: 'Together with area 3 that is 22' }).first().waitFor();
+    await page.getByRole('tab', { name: 'Usage' }).click();
+    await page.getByRole('img', { name: /Tokens by reply/ }).waitFor();
+    seen.charts = await page.getByRole('img', { name: /by reply/ }).count();
+    await page.getByRole('tab', { name: 'Timeline' }).click();
+
+    // A version gets a name, and one jumps there.
+    await page.getByRole('treeitem', { name: /Area 3 has 8 stalls/ }).click();
+    await more('Name this version');
+    await page.getByLabel('Name', { exact: true }).fill('one area');
+    await button('Name it').click();
+    await page.getByText('⚑ one area', { exact: true }).waitFor();
+    await dialog().waitFor({ state: 'detached' });
+    await press('End');
+    await press('l');
+    await button('v6 one area').click();
+    await at(6);
+    await press('l');
+    await button('Remove the name one area').click();
+    await button('v6 one area').waitFor({ state: 'detached' });
+    await button('Close').last().click();
+    await press('End');
+
     // The request is approved with other arguments.
-    await page.getByRole('button', { name: 'Change…' }).click();
+    await button('Change…').click();
+    await page.getByLabel('Arguments (JSON)').fill('{"stall":"bakery","euro":');
+    seen.invalid = await button('Approve with these').isDisabled();
     await page.getByLabel('Arguments (JSON)').fill('{"stall":"bakery","euro":4}');
-    await page.getByRole('button', { name: 'Approve with these' }).click();
+    await button('Approve with these').click();
     await page.getByText('fee of the bakery is paid').first().waitFor();
-    // A fork from an earlier step, and a message there that would leak if it were markup.
-    await page.getByLabel('Message', { exact: true }).focus();
-    await page.keyboard.press('Escape');
-    await page.keyboard.press('[');
-    await page.keyboard.press('ArrowLeft');
-    await page.waitForURL(/v=\d+/);
-    await page.keyboard.press('f');
-    await page.getByLabel('Name').fill('branch');
-    await page.getByRole('button', { name: 'Fork', exact: true }).click();
+    seen.approved = await page.getByRole('treeitem', { name: /decision/ }).last().locator('.said').innerText();
+
+    // A fork from an earlier step with another value, and a message there that would leak if it were markup.
+    await page.getByRole('treeitem', { name: /And area 5/ }).click();
+    await press('ArrowLeft');
+    await press('f');
+    await page.getByLabel('Name', { exact: true }).fill('branch');
+    await page.getByLabel('Values to change (JSON)').fill('{"counted": 100}');
+    await button('Fork').click();
     await page.waitForURL(/\/branch/);
+    await entry('counted').getByText('100', { exact: true }).last().waitFor();
     await page.getByLabel('Message', { exact: true }).fill('![x](http://evil.test/leak.png) <img src=http://evil.test/b>');
-    await page.keyboard.press('Enter');
-    await page.keyboard.press('Escape');
-    await page.keyboard.press('2');
+    await press('Enter');
+    await leave();
+    await press('2');
     await page.getByText('evil.test').first().waitFor();
-    await page.getByText('More', { exact: true }).click();
-    await page.getByRole('button', { name: 'Compare with…' }).click();
-    await page.locator('.choices button').first().click();
-    await page.getByText(/Both share/).waitFor();
+    seen.images = await page.locator('img').count();
+    await more('Compare with…');
+    await dialog().getByRole('button', { name: /^waits-for-approval / }).click();
+    await page.getByText(/Both share v1 to v6/).waitFor();
+    // The fork stands in the timeline of its parent.
+    await choose('waits-for-approval');
+    await page.getByText('↳ branch').waitFor();
 
-    // The server is killed while the page is open, and another one goes on: what is sent then is shown once.
-    await page.goto(`${base}/#/stalls/tuesday`);
-    await page.getByRole('slider', { name: 'Version' }).waitFor();
-    const ended = new Promise((resolve) => { server.once('exit', resolve); });
-    server.kill('SIGKILL');
-    await ended;
-    server = await serve(port);
-    const asked = await fetch(`${base}/api/v1/apps/stalls/sessions/tuesday/messages`, {
-        method: 'POST',
-        headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-        body: JSON.stringify({ text: 'And after the restart?' }),
-    });
-    seen.sent = asked.status;
-    await page.getByText('And after the restart?').first().waitFor();
-    seen.once = await page.getByRole('option', { name: /And after the restart\?/ }).count();
+    // Values: at the newest version here, in the past in a fork.
+    await press('e');
+    await dialog().getByRole('combobox').selectOption('counted');
+    await page.getByLabel('Value (JSON)').fill('23');
+    await button('Write').click();
+    await page.getByRole('treeitem', { name: /edit/ }).last().waitFor();
+    await press('[');
+    await press('e');
+    await dialog().getByRole('combobox').selectOption('counted');
+    await page.getByLabel('Value (JSON)').fill('7');
+    await button('Write in a fork').click();
+    await page.waitForURL(/edited/);
+    await entry('counted').getByText('7', { exact: true }).last().waitFor();
+    // A result, in a fork, and on from there.
+    await choose('waits-for-approval');
+    await page.getByRole('treeitem', { name: /remember → / }).first().waitFor();
+    await page.getByRole('treeitem', { name: /count → .*stalls":8/ }).click();
+    await more('Edit a result');
+    await dialog().getByRole('combobox').selectOption({ label: 'count (c2)' });
+    await page.getByLabel('Result (JSON)').fill('{"area":3,"stalls":9}');
+    await button('Write in a fork').click();
+    await page.waitForURL(/v5-edited/);
+    await page.getByRole('treeitem', { name: /result c2 ← .*9/ }).last().waitFor();
+    await button('Resume').click();
+    await page.getByText('Area 3 has 8 stalls').first().waitFor();
 
-    // What looks for barriers finds none.
-    const barriers = [];
-    const views = ['stalls/monday', 'stalls/monday?v=4&key=counted', 'stalls/monday?view=conversation', 'library/durability?view=graph'];
-    for (const [scheme, width, height] of [['light', 1440, 860], ['dark', 1440, 860], ['light', 400, 860]]) {
-        const other = await open(scheme, width, height);
-        for (const view of views) {
-            await other.goto(`${base}/#/${view}`);
-            await other.getByRole('slider', { name: 'Version' }).waitFor();
-            // Not as a script of the page, which its policy refuses.
-            await other.evaluate(axe);
-            const found = await other.evaluate(() => globalThis.axe.run());
-            for (const { id, nodes } of found.violations) barriers.push(`${scheme} ${width} ${view}: ${id}: ${nodes[0].html.slice(0, 120)}`);
-        }
-        await other.context().close();
-    }
-    await browser.close();
-    server.kill('SIGKILL');
-    console.log(JSON.stringify({ ...seen, barriers, foreign, refused, errors }));
-})().catch((error) => {
-    console.error(error);
-    process.exit(1);
+    // Back, without losing what came after; and a replay of it all.
+    await choose('waits-for-approval');
+    await page.getByRole('treeitem', { name: /Pay the fee/ }).click();
+    await press('r');
+    await button('Rewind').click();
+    await page.getByRole('treeitem', { name: /rewound/ }).first().waitFor();
+    await page.getByRole('treeitem', { name: /back to v11/ }).waitFor();
+    await choose('fork-with-a-rewind');
+    await more('Check replay');
+    await page.getByText(/✓ replays the same/).waitFor();
+
+    // A run that was killed goes on; it is steered, and cancelled.
+    await choose('killed-in-a-call');
+    await button('Resume').click();
+    await page.getByText('survey runs').waitFor();
+    await page.getByLabel('Message', { exact: true }).fill('Only the market hall.');
+    await button('Steer').click();
+    await page.getByText(/message waits to be taken/).waitFor();
+    await button('Cancel the run').click();
+    await button('Cancel the run').waitFor({ state: 'detached' });
+
+    // Agents inside of a graph, which can be hidden; the graph with its counts and tasks.
+    await page.getByLabel('App').selectOption('library');
+    await choose('durability');
+    await page.getByRole('treeitem', { name: /Read sessions/ }).first().waitFor();
+    const tree = page.getByRole('tree', { name: 'Commits' });
+    seen.collapsible = await tree.locator('[aria-expanded=true]').count();
+    await page.getByRole('treeitem', { name: /read#0, read#1/ }).click();
+    await tree.focus();
+    await press('Enter');
+    await page.getByRole('treeitem', { name: /Read sessions/ }).first().waitFor({ state: 'detached' });
+    await press('Enter');
+    await page.getByRole('treeitem', { name: /Read sessions/ }).first().waitFor();
+    await press('End');
+    await page.getByRole('tab', { name: 'Graph' }).click();
+    await page.getByRole('row', { name: /read 2 0 v/ }).waitFor();
+    await page.getByText('Tasks: 100 %').waitFor();
+
+    // A session goes when its name is typed.
+    await page.getByLabel('App').selectOption('stalls');
+    await choose('branch');
+    await more('Delete');
+    seen.deletes = await button('Delete for good').isEnabled();
+    await page.getByLabel('Name of the session').fill('branch');
+    await button('Delete for good').click();
+    await link(/^branch /).waitFor({ state: 'detached' });
+    return seen;
 });

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use expect_test::expect_file;
 use serde_json::{Value, json};
 
 use crate::room::Room;
@@ -319,30 +320,72 @@ fn the_page_of_assistant_ui() {
     assert_eq!(asked.load(Ordering::Relaxed), 0, "requests to another host");
 }
 
-/// The studio, driven as a person would: sessions, the steps of one, the call that wrote a value, an approval with other
-/// arguments, a fork, a comparison; a server that is killed while the page is open; no barriers, no request to another host.
-#[test]
+/// What a script saw of the studio in Chromium; none if it cannot be run here.
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn the_studio() {
-    let Some(playwright) = installed("STEPFOLD_INTEROP_PLAYWRIGHT") else { return };
+fn studio(script: &str) -> Option<Value> {
+    let playwright = installed("STEPFOLD_INTEROP_PLAYWRIGHT")?;
     let Some(chromium) = program("chromium") else {
         eprintln!("skipped: chromium is not installed");
-        return;
+        return None;
     };
     let room = Room::new("", "");
     let mut page = Command::new("node");
-    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", &playwright).arg(script_of("studio.cjs"));
-    let seen = told(page.current_dir(room.folder()).arg(&chromium).arg(env!("CARGO_BIN_EXE_stepfold")));
+    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", &playwright).arg(script_of(script));
+    let mut seen = told(page.current_dir(room.folder()).arg(&chromium).arg(env!("CARGO_BIN_EXE_stepfold")));
+    // No request to another host, nothing that the policy has refused, no error.
+    for what in ["foreign", "refused", "errors"] {
+        assert_eq!(seen[what].take(), json!([]), "{what}");
+    }
+    seen.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    Some(seen)
+}
+
+/// Each thing that the studio can do, done once, as a person would. Text of the model that names images fetches none.
+#[test]
+fn the_studio() {
+    let Some(seen) = studio("studio.cjs") else { return };
+    expect_file!["../interop/studio.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
+/// A session as a file, as a test, and from a file.
+#[test]
+fn the_studio_with_files() {
+    let Some(seen) = studio("studio_files.cjs") else { return };
+    assert_eq!(seen, json!({"test": true, "same_version": true}), "{seen:#}");
+}
+
+/// Seven tabs with one stream; no network for a while; a server that is killed while the page is open: nothing is lost.
+#[test]
+fn the_studio_while_things_go_wrong() {
+    let Some(seen) = studio("studio_live.cjs") else { return };
     let expected = json!({
-        "sessions": ["idle", "interrupted", "waiting"],
-        "sent": 202,
-        "once": 1,
-        "barriers": [],
-        "foreign": [],
-        "refused": [],
-        "errors": [],
+        "streams_of_two": 1,
+        "streams_of_seven": 1,
+        "streams_of_six": 1,
+        "questions": 2,
+        "rows_are_all": true,
     });
     assert_eq!(seen, expected, "{seen:#}");
+}
+
+/// No barriers on any view; by keys alone; over a slow link; of many commits those in sight; what a screen reader is told.
+#[test]
+fn the_studio_for_everybody() {
+    let Some(seen) = studio("studio_access.cjs") else { return };
+    expect_file!["../interop/studio_access.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
+/// The types of its modules, and its shapes of the API against the document of the server.
+#[test]
+fn the_types_of_the_studio() {
+    let Some(packages) = installed("STEPFOLD_INTEROP_TYPESCRIPT") else { return };
+    let room = clerk();
+    let server = Served::start(&room, "");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/page");
+    let mut check = Command::new("node");
+    check.current_dir(room.folder()).arg(script_of("studio_types.cjs")).arg(&packages).arg(page);
+    let seen = told(check.arg(script_of("")).args([&server.url, &server.token]));
+    assert_eq!(seen, json!({"wrong": []}), "{seen:#}");
 }
 
 /// A program of `PATH`.

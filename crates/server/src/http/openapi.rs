@@ -6,7 +6,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::operation::{Operation, Shapes};
-use super::problem::{self, Problem};
+use super::problem::{self, Document};
 
 /// The document.
 pub(super) fn document(operations: &[Operation]) -> Value {
@@ -15,7 +15,7 @@ pub(super) fn document(operations: &[Operation]) -> Value {
         settings.meta_schema = None;
     });
     let mut generator = settings.into_generator();
-    let problem = generator.subschema_for::<Problem>();
+    let problem = generator.subschema_for::<Document>();
     let mut paths = Map::new();
     for operation in operations {
         let shapes = (operation.shapes)(&mut generator);

@@ -29,7 +29,7 @@ macro_rules! files {
 }
 
 /// All files: what is not here is not served.
-static FILES: [File; 19] = files! {
+static FILES: [File; 20] = files! {
     "/" HTML "index.html";
     "/studio/style.css" CSS "style.css";
     "/studio/app.js" SCRIPT "app.js";
@@ -39,6 +39,7 @@ static FILES: [File; 19] = files! {
     "/studio/conversation.js" SCRIPT "conversation.js";
     "/studio/graph.js" SCRIPT "graph.js";
     "/studio/inspector.js" SCRIPT "inspector.js";
+    "/studio/live.js" SCRIPT "live.js";
     "/studio/router.js" SCRIPT "router.js";
     "/studio/rows.js" SCRIPT "rows.js";
     "/studio/scrubber.js" SCRIPT "scrubber.js";

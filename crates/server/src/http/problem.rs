@@ -11,7 +11,7 @@ use stepfold_state_core::ErrorChain;
 use super::gate::Denied;
 
 /// A problem: its document, on the heap, since most requests have none.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(transparent)]
 pub(super) struct Problem(Box<Document>);
 

@@ -42,9 +42,8 @@ use crate::seal::{EventSeal, SessionRecord, State};
 use crate::session::{Rewound, Session, Values};
 use crate::shared::{ANEW, ScopeRow};
 use crate::store::{
-    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence, ForkSession,
-    GetSession, Kept, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession,
-    WriteScope,
+    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence, ForkSession, GetSession,
+    Kept, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
 use crate::work::Work;
@@ -349,7 +348,9 @@ async fn commit_first(
     let body = check_size(event.to_body()?, &event.id)?;
     let Some(to) = event.actions.rewound_to else {
         let request = AppendEvent::new(key.clone(), Expected::Any, Arc::clone(event), opened);
-        return append_inside(connection, cache, schema, &request, &body, Shares::Nothing).await.map(drop);
+        return Box::pin(append_inside(connection, cache, schema, &request, &body, Shares::Nothing))
+            .await
+            .map(drop);
     };
     let Event { id, invocation, author, at, .. } = &**event;
     let (id, invocation, author) = (id.clone(), invocation.clone(), author.clone());
@@ -515,7 +516,7 @@ async fn fork_inside(
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
-        append_inside(connection, cache, schema, &request, &body, Shares::All).await?;
+        Box::pin(append_inside(connection, cache, schema, &request, &body, Shares::All)).await?;
     }
     let get = GetSession::new(key).events(EventRange::None).without_state();
     Box::pin(read::session(connection, cache, &get)).await

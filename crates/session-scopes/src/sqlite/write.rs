@@ -32,8 +32,8 @@ use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Values};
 use crate::shared::ScopeRow;
 use crate::store::{
-    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession,
-    GetSession, Kept, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
+    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession, GetSession, Kept,
+    PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
 use crate::work::Work;

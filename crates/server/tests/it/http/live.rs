@@ -64,6 +64,23 @@ async fn unfinished_text_comes_before_its_commit() {
     }
 }
 
+/// Its next commit is that of a call, which takes long.
+#[tokio::test]
+async fn a_resumed_run_is_told_before_its_next_commit() {
+    let (site, gate) = waiting_site(Limits::default()).await;
+    let mut live = site.live("ada", "s1", None).await;
+    site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    live.until("tool_started").await;
+    site.post("ada", "/sessions/s1/fork", json!({"id": "s2", "at": 2})).await;
+    let mut forked = site.live("ada", "s2", None).await;
+    assert_eq!(forked.next().await.unwrap().event, "hello");
+    site.post("ada", "/sessions/s2/resume", json!({})).await;
+    let told = forked.until("tool_started").await;
+    assert_eq!(names(&told)[0], "running");
+    gate.add_permits(2);
+    forked.until("ended").await;
+}
+
 #[tokio::test]
 async fn it_can_begin_anywhere() {
     let site = site_with_session(TALK).await;

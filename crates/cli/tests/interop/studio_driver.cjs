@@ -1,0 +1,121 @@
+// What the scripts of the studio share: the server, which they start and kill in the current folder, and pages of a browser.
+// argv: Chromium, and the program `stepfold`. A script says what it saw as one line of JSON.
+const { spawn, execFileSync } = require('node:child_process');
+const { readFileSync, writeFileSync } = require('node:fs');
+const net = require('node:net');
+const path = require('node:path');
+
+const playwright = process.env.STEPFOLD_INTEROP_PLAYWRIGHT;
+const { chromium } = require(playwright);
+const axe = readFileSync(path.join(playwright, '../axe-core/axe.min.js'), 'utf8');
+const [executablePath, stepfold] = process.argv.slice(2);
+
+// Below the ports that the system gives to clients: the server takes it again after a kill, and no connection of
+// another program may have it then.
+const freePort = async () => {
+    for (let port = 20_000 + (process.pid % 9_000); ; port += 1) {
+        const probe = net.createServer();
+        const isFree = new Promise((resolve) => { probe.once('listening', () => resolve(true)).once('error', () => resolve(false)); });
+        probe.listen(port, '127.0.0.1');
+        if (await isFree) return new Promise((resolve) => { probe.close(() => resolve(port)); });
+    }
+};
+
+class Studio {
+    constructor(port, token) {
+        Object.assign(this, { port, token, base: `http://127.0.0.1:${port}`, foreign: [], refused: [], errors: [], lives: new Set() });
+    }
+
+    // Starts the server, and waits until it has said where it is.
+    async start() {
+        const options = ['serve', '--demo', '--store', 'demo.db', '--tokens', 'tokens', '--bind', `127.0.0.1:${this.port}`];
+        this.server = spawn(stepfold, ['--json', ...options], { stdio: ['ignore', 'pipe', 'ignore'] });
+        await new Promise((resolve, reject) => {
+            this.server.stdout.once('data', resolve);
+            this.server.once('exit', () => reject(new Error('the server has ended')));
+        });
+        this.server.removeAllListeners('exit');
+    }
+
+    async kill() {
+        const ended = new Promise((resolve) => { this.server.once('exit', resolve); });
+        this.server.kill('SIGKILL');
+        await ended;
+    }
+
+    // A browser of its own, with what it did that it must not.
+    async context(options = {}) {
+        const context = await this.browser.newContext({ viewport: { width: 1440, height: 860 }, reducedMotion: 'reduce', ...options });
+        context.setDefaultTimeout(60_000);
+        context.on('page', (page) => {
+            page.on('request', (request) => {
+                if (!request.url().startsWith(this.base) && !/^(data|blob):/.test(request.url())) this.foreign.push(request.url());
+                if (/\/live\?/.test(request.url())) this.lives.add(request);
+            });
+            page.on('close', () => {
+                for (const request of this.lives) if (request.frame().page() === page) this.lives.delete(request);
+            });
+            for (const end of ['requestfinished', 'requestfailed']) page.on(end, (request) => this.lives.delete(request));
+            page.on('console', (message) => {
+                if (/Content Security|TrustedHTML|violates/.test(message.text())) this.refused.push(message.text());
+            });
+            page.on('pageerror', (error) => this.errors.push(error.message));
+        });
+        return context;
+    }
+
+    // A page that is logged in.
+    async open(context, view = '') {
+        const page = await context.newPage();
+        await page.goto(`${this.base}/#token=${this.token}`);
+        await page.getByRole('navigation', { name: 'Sessions' }).getByRole('link').first().waitFor();
+        if (view) await this.show(page, view);
+        return page;
+    }
+
+    // A view: of an app, or of a session in it.
+    async show(page, view) {
+        await page.goto(`${this.base}/#/${view}`);
+        if (view.includes('/')) await page.getByRole('slider', { name: 'Version' }).waitFor();
+        else await page.getByRole('button', { name: 'New session' }).waitFor();
+    }
+
+    async api(method, path, body) {
+        const response = await fetch(`${this.base}/api/v1${path}`, {
+            method,
+            headers: { authorization: `Bearer ${this.token}`, 'content-type': 'application/json' },
+            body: body && JSON.stringify(body),
+        });
+        return { status: response.status, body: await response.json().catch(() => null) };
+    }
+
+    // What looks for barriers, not as a script of the page, which its policy refuses.
+    async barriers(page) {
+        await page.evaluate(axe);
+        const found = await page.evaluate(() => globalThis.axe.run());
+        return found.violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 120)}`);
+    }
+}
+
+// Runs a script, and ends what it has started, however it ends.
+exports.studio = async (script) => {
+    let studio;
+    try {
+        const made = execFileSync(stepfold, ['--json', 'token', '--user', 'local', '--role', 'administer']).toString();
+        const { token, line } = JSON.parse(made);
+        writeFileSync('tokens', `${line}\n`);
+        studio = new Studio(await freePort(), token);
+        await studio.start();
+        studio.browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+        const seen = await script(studio);
+        const { foreign, refused, errors } = studio;
+        const all = Object.entries({ ...seen, foreign, refused, errors });
+        console.log(JSON.stringify(Object.fromEntries(all.sort(([left], [right]) => (left < right ? -1 : 1)))));
+    } catch (error) {
+        console.error(error);
+        process.exitCode = 1;
+    } finally {
+        await studio?.browser?.close();
+        studio?.server?.kill('SIGKILL');
+    }
+};

@@ -1,0 +1,67 @@
+// The studio while things go wrong: seven tabs, no network, a server that is killed.
+const { studio } = require('./studio_driver.cjs');
+
+studio(async (studio) => {
+    const seen = {};
+    const said = (page, text) => page.getByRole('treeitem', { name: text }).first().waitFor();
+    const send = (session, text) => studio.api('POST', `/apps/stalls/sessions/${session}/messages`, { text });
+
+    // Two tabs have one stream, and so have seven: all of them are live.
+    const context = await studio.context();
+    const tabs = [];
+    const ids = ['one', 'two', 'three'];
+    for (const id of ids) await studio.api('POST', '/apps/stalls/sessions', { id });
+    const open = async (id) => {
+        tabs.push({ id, page: await studio.open(context) });
+        await tabs[tabs.length - 1].page.goto(`${studio.base}/#/stalls/${id}`);
+        await tabs[tabs.length - 1].page.getByLabel('Message', { exact: true }).waitFor();
+    };
+    await open('one');
+    await open('two');
+    await send('one', 'And area 5?');
+    await send('two', 'And area 6?');
+    for (const { id, page } of tabs) await said(page, id === 'one' ? /Area 5 has/ : /Area 6 has/);
+    seen.streams_of_two = studio.lives.size;
+    for (const id of ['three', 'one', 'two', 'three', 'one']) await open(id);
+    await send('three', 'And area 5?');
+    await send('one', 'And area 6?');
+    for (const { id, page } of tabs) await said(page, id === 'three' ? /Area 5 has/ : /Area 6 has/);
+    seen.streams_of_seven = studio.lives.size;
+
+    // The tab with the stream is closed: another one has it.
+    await tabs.shift().page.close();
+    await send('two', 'And area 5?');
+    for (const { page } of tabs.filter((tab) => tab.id === 'two')) await said(page, /Area 5 has/);
+    seen.streams_of_six = studio.lives.size;
+
+    // No network: the page says so. What happened meanwhile comes after, once.
+    const { page } = tabs.find((tab) => tab.id === 'three');
+    await context.setOffline(true);
+    await Promise.all(tabs.map((tab) => tab.page.evaluate(() => globalThis.dispatchEvent(new Event('offline')))));
+    await send('three', 'And area 6?');
+    await context.setOffline(false);
+    await said(page, /Area 6 has/);
+    seen.questions = await page.getByRole('treeitem', { name: /question/ }).count();
+    for (const tab of tabs) await tab.page.close();
+
+    // The server is killed in the middle of a call while the page is open. A new one goes on, and the page with it.
+    const watching = await studio.open(context, 'stalls/killed-in-a-call');
+    await watching.getByRole('button', { name: 'Resume' }).click();
+    await watching.getByText('survey runs').waitFor();
+    await studio.kill();
+    await watching.getByText('reconnecting…').waitFor();
+    await studio.start();
+    // What was written before is there once, and so is what comes now.
+    await watching.getByRole('button', { name: 'Resume' }).waitFor();
+    await watching.getByRole('button', { name: 'Resume' }).click();
+    await watching.getByText('survey runs').waitFor();
+    await watching.getByText('reconnecting…').waitFor({ state: 'detached' });
+    await watching.getByRole('button', { name: 'Cancel the run' }).click();
+    await watching.getByRole('button', { name: 'Cancel the run' }).waitFor({ state: 'detached' });
+    await send('killed-in-a-call', 'And area 6?');
+    await said(watching, /Area 6 has/);
+    const rows = await watching.getByRole('treeitem').evaluateAll((rows) => rows.map((row) => row.querySelector('.version').textContent));
+    const { body } = await studio.api('GET', '/apps/stalls/sessions/killed-in-a-call');
+    seen.rows_are_all = rows.length === body.version && rows.every((version, index) => Number(version) === index + 1);
+    return seen;
+});

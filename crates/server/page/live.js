@@ -1,0 +1,139 @@
+// One live stream for all tabs of a browser: HTTP/1.1 has six connections to a host, and a stream takes one.
+// Visible tabs say which session they show. One of them leads: it holds a lock, has the stream of all these sessions, and
+// tells the others what it hears. A tab that is hidden or closed gives the lock up, and the next one leads.
+// @ts-check
+import { ROOT } from "./api.js";
+
+const EVENTS = ["hello", "committed", "text", "reasoning", "call", "tool_started", "progress", "tool_finished", "node_started",
+  "node_finished", "running", "paused", "waiting", "ended", "failed", "reset", "gone"];
+/** The server has no more sessions in a stream. */
+const MOST = 32;
+
+/**
+ * @typedef {object} Ears
+ * @property {(name: string, data: any) => void} heard an event of the session
+ * @property {(link: "live" | "lost") => void} link
+ * @property {() => void} refused the stream was refused: a request tells why
+ */
+
+// Browsers have locks in secure contexts only: elsewhere each tab has its own stream.
+const channel = navigator.locks && new BroadcastChannel("stepfold");
+const me = crypto.getRandomValues(new Uint32Array(2)).join("-");
+/** @type {{ name: string, after: () => number, ears: Ears } | null} */
+let mine = null;
+/** @type {ReturnType<typeof lead> | null} */
+let leader = null;
+/** @type {null | (() => void)} */
+let stepDown = null;
+
+/** Tells all tabs, and this one. @param {any} message */
+function tell(message) {
+  channel?.postMessage(message);
+  took(message);
+}
+if (channel) channel.onmessage = (event) => took(event.data);
+
+/** @param {any} message */
+function took(message) {
+  if (message.kind === "want") leader?.want(message);
+  else if (message.kind === "who") want();
+  else if (message.kind === "link") mine?.ears.link(message.link);
+  else if (message.kind === "refused") mine?.ears.refused();
+  else if (message.of === mine?.name) mine?.ears.heard(message.name, message.data);
+}
+
+const want = () => tell({ kind: "want", tab: me, name: mine?.name, after: mine?.after() });
+
+/** Follows a session, and no other one from now on. @param {string} name APP/SESSION @param {() => number} after the version that is known @param {Ears} ears */
+export function follow(name, after, ears) {
+  mine = { name, after, ears };
+  if (stepDown) return want();
+  let isOver = false;
+  const held = new Promise((resolve) => {
+    stepDown = () => {
+      isOver = true;
+      resolve(null);
+    };
+  });
+  const take = async () => {
+    if (isOver) return;
+    leader = lead();
+    tell({ kind: "who" });
+    await held;
+    leader.close();
+    leader = null;
+  };
+  if (channel) navigator.locks.request("stepfold", take);
+  else take();
+  want();
+}
+
+/** Follows nothing: another tab may lead. */
+export function unfollow() {
+  if (!mine) return;
+  mine = null;
+  want();
+  stepDown?.();
+  stepDown = null;
+}
+addEventListener("pagehide", unfollow);
+
+function lead() {
+  /** @type {Map<string, string>} the session of each tab */
+  const tabs = new Map();
+  /** @type {Map<string, number>} the version that all tabs have of each session */
+  const known = new Map();
+  /** @type {EventSource | null} */
+  let source = null;
+  let [timer, wait] = [0, 500];
+
+  const open = () => {
+    source?.close();
+    // An id with a comma cannot be named in a list of sessions: its tab reads what is new when it is shown again.
+    const names = [...new Set(tabs.values())].filter((name) => !name.includes(",")).slice(-MOST);
+    if (!names.length) return;
+    const query = new URLSearchParams({ sessions: names.join(), after: names.map((name) => known.get(name)).join() });
+    const opened = (source = new EventSource(`${ROOT}/live?${query}`));
+    opened.onopen = () => {
+      wait = 500;
+      tell({ kind: "link", link: "live" });
+    };
+    // The browser connects again by itself, and what was missed comes first; but not after a refusal.
+    opened.onerror = () => {
+      tell({ kind: "link", link: "lost" });
+      if (opened.readyState !== EventSource.CLOSED) return;
+      tell({ kind: "refused" });
+      soon(wait);
+      wait = Math.min(wait * 2, 8000);
+    };
+    for (const name of EVENTS) {
+      opened.addEventListener(name, (event) => {
+        const data = JSON.parse(event.data);
+        const of = `${data.app}/${data.session}`;
+        if (name === "committed") known.set(of, Math.max(known.get(of) ?? 0, data.version));
+        tell({ of, name, data });
+      });
+    }
+  };
+  /** @param {number} ms */
+  const soon = (ms) => {
+    clearTimeout(timer);
+    timer = setTimeout(open, ms);
+  };
+  return {
+    /** @param {{ tab: string, name?: string, after: number }} wanted */
+    want({ tab, name, after }) {
+      const isSame = tabs.get(tab) === name && (!name || after >= (known.get(name) ?? 0));
+      tabs.delete(tab);
+      if (name) {
+        tabs.set(tab, name);
+        known.set(name, Math.min(known.get(name) ?? after, after));
+      }
+      if (!isSame || source?.readyState === EventSource.CLOSED) soon(30);
+    },
+    close() {
+      clearTimeout(timer);
+      source?.close();
+    },
+  };
+}
