@@ -102,7 +102,7 @@ async fn what_does_not_add_up_is_refused_and_nothing_is_stored() {
 /// The test that a session is exported as, with its agent beside it.
 mod exported {
     mod stepfold {
-        pub use {
+        pub(super) use {
             stepfold_agent_loop as agent_loop, stepfold_runner as runner,
             stepfold_session_scopes as session_scopes,
         };
