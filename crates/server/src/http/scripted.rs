@@ -121,25 +121,26 @@ fn text(
     let script = replies.collect::<Transcript>().to_string();
     let key = session.key();
     let mut body = String::new();
-    for act in acts {
+    for (place, act) in acts.iter().enumerate() {
+        let outcome = if place + 1 == acts.len() { "let outcome = " } else { "" };
         // Writing to a string cannot fail.
         let _ = match act {
             Act::Run(text, values) if values.is_empty() => {
-                writeln!(body, "    outcome = Some(session.run({}).await?);", raw(text))
+                writeln!(body, "    {outcome}session.run({}).await?;", raw(text))
             }
             Act::Run(text, values) => writeln!(
                 body,
-                "    let input = Input::from({}).with_values(serde_json::from_str({})?);\n    outcome = Some(session.run(input).await?);",
-                raw(text),
+                "    let values = serde_json::from_str({})?;\n    {outcome}session.run(Input::from({}).with_values(values)).await?;",
                 raw(&json!(values).to_string()),
+                raw(text),
             ),
             Act::Decide(decisions) => {
                 let decisions = decisions.iter().map(|(call, decision)| {
                     let decision = serde_json::to_string(decision).unwrap_or_default();
-                    format!("        ({}, {}),\n", raw(call), raw(&decision))
+                    format!("({}, {})", raw(call), raw(&decision))
                 });
-                let decisions: String = decisions.collect();
-                writeln!(body, "    outcome = Some(decided(&session, &[\n{decisions}    ]).await?);")
+                let decisions = decisions.collect::<Vec<_>>().join(", ");
+                writeln!(body, "    {outcome}decided(&session, &[{decisions}]).await?;")
             }
         };
     }
@@ -176,9 +177,7 @@ const CONVERSATION: &str = {conversation};
 async fn the_session_goes_as_it_went() -> Result<(), Box<dyn std::error::Error>> {{
     let runner = Runner::builder(agent(Script::parse(SCRIPT)?), MemoryStore::new()).build();
     let session = runner.create({user}, {id_text}, serde_json::from_str({first})?).await?;
-    let mut outcome = None;
-{body}    let outcome = outcome.ok_or(\"nothing was said\")?;
-    assert_eq!(format!(\"{{:?}}\", outcome.exit()), {exit});
+{body}    assert_eq!(format!(\"{{:?}}\", outcome.exit()), {exit});
     let state = session.state().await?;
     assert_eq!(state.messages().to_string(), CONVERSATION);
     let values: serde_json::Map<String, serde_json::Value> = serde_json::from_str({values})?;

@@ -89,7 +89,9 @@ pub(super) struct ExportAs {
     r#as: Form,
 }
 
+/// The form of an export.
 #[derive(Clone, Copy, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "ExportForm")]
 #[serde(rename_all = "snake_case")]
 enum Form {
     /// All of it, which can be imported.
