@@ -34,14 +34,12 @@ pub(crate) enum SliceEnd {
 impl SliceEnd {
     /// The end of a slice with this report.
     pub(crate) fn of_report(report: Report, has_more: bool) -> Self {
-        match report.status {
-            RunStatus::Suspended => SliceEnd::GoesOn,
-            _ => {
-                // The requests may be too large for the reply.
-                let due = requests(&report.status).iter().filter_map(|request| request.deadline).min();
-                SliceEnd::Done { report: Box::new(report.into()), has_more, due }
-            }
+        if matches!(report.status, RunStatus::Suspended) {
+            return SliceEnd::GoesOn;
         }
+        // The requests may be too large for the reply.
+        let due = requests(&report.status).iter().filter_map(|request| request.deadline).min();
+        SliceEnd::Done { report: Box::new(report.into()), has_more, due }
     }
 
     /// The end of a slice in which the session came to rest.

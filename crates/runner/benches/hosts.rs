@@ -275,13 +275,13 @@ async fn cost(kind: &str, place: &Place) {
         for handle in &handles {
             handle.run("go on").await.expect("it runs");
         }
-        alone.push(own_cpu() - before);
+        alone.push(own_cpu().saturating_sub(before));
         drop((handles, messages));
         place.hand_in(sessions, &format!("m{round}")).await;
         let recovery = runner(&place.store, false).build();
         let before = own_cpu();
         recovery.recover(RecoverOptions::new().parallel(8).once()).await.expect("it recovers");
-        recovered.push(own_cpu() - before);
+        recovered.push(own_cpu().saturating_sub(before));
     }
     let steps = u32::try_from(sessions * STEPS).expect("they are few");
     let median = |times: &mut Vec<Duration>| {
@@ -309,7 +309,7 @@ async fn rate(kind: &str, place: &Place) {
         place.until(sessions, version).await;
         let took = began.elapsed();
         let cpu: Duration = running.iter().map(Worker::cpu).sum();
-        let rate = sessions as f64 / took.as_secs_f64();
+        let rate = f64::from(u32::try_from(sessions).expect("they are few")) / took.as_secs_f64();
         let cpu = millis(cpu / u32::try_from(sessions).expect("they are few"));
         println!(
             "rate {kind}: {workers} workers, {rate:.0} turns of {STEPS} steps a second, {cpu} of CPU a turn"
@@ -365,7 +365,7 @@ async fn keys(kind: &str, place: &Place) {
                     reader.session(key.user.as_str(), key.id.as_str()).await.expect("the store works");
                 let before = own_cpu();
                 let report = session.run_as(format!("k{}", 1 + number % 10), "go on").await.expect("it was");
-                times.push(own_cpu() - before);
+                times.push(own_cpu().saturating_sub(before));
                 assert!(report.status.is_finished());
             }
             times.sort_unstable();
@@ -393,7 +393,7 @@ async fn idle(kind: &str, place: &Place) {
         let before = worker.cpu();
         // tidy: allow sleep, because this is what is measured, or other processes are asked
         tokio::time::sleep(Duration::from_secs(seconds as u64)).await;
-        let used = worker.cpu() - before;
+        let used = worker.cpu().saturating_sub(before);
         println!(
             "idle {kind}: beside {sessions} sessions a worker used {} of CPU in {seconds} s",
             millis(used)

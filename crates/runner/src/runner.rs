@@ -9,7 +9,7 @@ use serde_json::Value;
 use stepfold_agent_loop::{Agent, Ids, Observer};
 use stepfold_session_scopes::{
     AnyStore, AppId, Claim, CreateSession, ErrorKind, EventRange, GetSession, ListUsers, Session,
-    SessionError, SessionId, SessionKey, SessionSchema, SessionStore, UserId, WorkerId,
+    SessionError, SessionId, SessionKey, SessionSchema, SessionStore, Timestamp, UserId, WorkerId,
 };
 
 use crate::claim::{Claims, IsDead, WhenClaimed};
@@ -267,6 +267,26 @@ impl Runner {
     /// ```
     pub async fn shutdown(&self, grace: Duration) -> bool {
         self.0.closing.close(grace).await
+    }
+
+    /// The time of its [clock](RunnerBuilder::clock), for requests to its store.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::SystemTime;
+    ///
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: hello")?).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).build();
+    /// assert!(runner.now() > SystemTime::UNIX_EPOCH.into());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn now(&self) -> Timestamp {
+        self.0.clock.now()
     }
 
     /// What this runner and its clones do now, for metrics.

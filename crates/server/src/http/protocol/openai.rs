@@ -352,7 +352,7 @@ impl Completion {
                 Happening::Began { invocation, .. } => self.chunks.id = format!("chatcmpl-{invocation}"),
                 Happening::Step(_) => self.chunks.is_new_reply = true,
                 Happening::Text(text) | Happening::Repeated(text) => {
-                    self.text.push_str(&self.chunks.said(text))
+                    self.text.push_str(&self.chunks.said(text));
                 }
                 _ => {}
             }

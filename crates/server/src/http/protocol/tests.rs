@@ -53,7 +53,7 @@ async fn a_slow_reader_has_it_all() {
                 _ => {}
             }
         }
-        let whole: String = (0..WORDS).map(|number| format!("{number} ")).collect();
+        let whole: String = (0..WORDS).flat_map(|number| [number.to_string(), " ".to_owned()]).collect();
         assert!(text == whole, "{} of {} bytes, after {read}", text.len(), whole.len());
         assert_eq!(versions, [1, 2], "after {read}");
         assert!(told.len() < WORDS, "some was missed");

@@ -285,7 +285,9 @@ pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<Compa
         left.visible_events().take_while(|committed| committed.version <= comparison.common).collect();
     let rows = |events: &[_]| -> Vec<EventRow> {
         let mut rows = Rows::new(app.pricing());
-        shared.iter().for_each(|event| drop(rows.row(event, true)));
+        for event in &shared {
+            drop(rows.row(event, true));
+        }
         events.iter().map(|event| rows.row(event, true)).collect()
     };
     let (of_left, of_right) = (rows(&comparison.left), rows(&comparison.right));

@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use stepfold_agent_loop::state_core::chat::{ChatRequest, Cost, Message, ToolChoice, ToolSpec, Usage};
-use stepfold_agent_loop::trim::{ApproximateTokens, TokenCounter as _};
+use stepfold_agent_loop::trim::{ApproximateTokens, Summary, TokenCounter as _};
 use stepfold_agent_loop::{EventKind, Need, Run};
 use stepfold_runner::ModelStep;
 use stepfold_session_scopes::EventRange;
 
 use super::history::{at, event_at};
+use crate::http::auth::hex;
 use crate::http::operation::{Asked, Found, InSession};
 use crate::http::priced::dollars;
 use crate::http::problem::Problem;
@@ -250,12 +251,11 @@ fn tokens_of(message: &Message) -> usize {
 /// The ranges of the conversation that are not shown.
 fn left_out(run: &Run) -> Vec<LeftOutRow> {
     let (view, log) = (run.view(), run.transcript());
-    let summarised =
-        run.summary().filter(|_| view.summary().is_some()).map_or(0, |summary| summary.replaced());
+    let summarised = run.summary().filter(|_| view.summary().is_some()).map_or(0, Summary::replaced);
     let mut rows = Vec::new();
     let mut from = 0;
-    let ends = [log.len()..log.len()];
-    for kept in view.kept().ranges().iter().chain(&ends) {
+    let end = log.len()..log.len();
+    for kept in view.kept().ranges().iter().chain(std::iter::once(&end)) {
         if kept.start > from {
             let messages =
                 (from..kept.start).filter_map(|index| log.get(index)).map(|message| json(&**message));
@@ -282,8 +282,7 @@ fn offered(spec: &ToolSpec) -> OfferedRow {
 pub(super) fn digest(spec: &ToolSpec) -> String {
     let mut told = json(spec);
     told.sort_all_objects();
-    let digest = Sha256::digest(told.to_string());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(told.to_string()))
 }
 
 fn unknown(step: &ModelStep) -> Vec<UnknownRow> {
@@ -381,7 +380,9 @@ pub(super) async fn usage(asked: Asked<InSession, UsageAt>) -> Result<Found<Tota
         models.entry(spent.model.clone()).or_default().add(1, spent.usage, spent.cost);
     }
     let mut all = Spent::default();
-    models.values().for_each(|of| all.add(of.replies, of.usage, of.cost));
+    for of in models.values() {
+        all.add(of.replies, of.usage, of.cost);
+    }
     let unpriced = models.iter().filter(|(_, of)| of.is_unpriced).map(|(model, _)| model.clone()).collect();
     let row = |(model, of): (String, Spent)| OfModelRow {
         model,

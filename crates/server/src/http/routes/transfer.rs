@@ -215,10 +215,9 @@ pub(super) async fn import(
     let labels = labels_of(&row)?;
     let id = asked.query.id.unwrap_or_else(|| RandomIds.next());
     let key = runner.key(asked.principal.user().as_str(), id.as_str())?;
-    let request =
-        CreateSession::with_key(key.clone(), runner.schema(), Timestamp::from(std::time::SystemTime::now()))
-            .values(Value::Object(row.first.clone()))?
-            .with_events(events);
+    let request = CreateSession::with_key(key.clone(), runner.schema(), runner.now())
+        .values(Value::Object(row.first.clone()))?
+        .with_events(events);
     check(&row, &request).await?;
     let store = runner.store();
     let created = store.create(request).await?;
@@ -283,11 +282,10 @@ async fn check(row: &ExportRow, request: &CreateSession) -> Result<(), Problem> 
     let made = store.create(request.clone()).await?;
     let read = store.get(GetSession::new(made.key)).await?;
     let (values, _) = own_and_shared(&read);
-    match values == row.values {
-        true => Ok(()),
-        false => {
-            let differs = |key: &&String| values.get(*key) != row.values.get(*key);
-            let key = values.keys().chain(row.values.keys()).find(differs).cloned().unwrap_or_default();
+    let differs = |key: &&String| values.get(*key) != row.values.get(*key);
+    match values.keys().chain(row.values.keys()).find(differs) {
+        None => Ok(()),
+        Some(key) => {
             let why = format!("its events do not add up to its `values`: `{key}` differs");
             Err(Problem::invalid("export", why))
         }

@@ -330,22 +330,19 @@ async fn subscribe(call: &Call, app: &App, id: Value, params: &Value) -> Result<
         let words = "the task has ended: get it instead";
         return Err(Fault::new(-32004, "UNSUPPORTED_OPERATION", words).into());
     }
-    match reader.filter(|reader| state == State::Working && reader.run() == task.invocation) {
-        Some(reader) => {
-            let mut before = stored.clone();
-            before.events.retain(|commit| commit.version <= reader.version());
-            let of_task = |found: &&task::Task<'_>| found.id == task;
-            let replies = task::tasks(&before).iter().find(of_task).map(task::Task::artifacts);
-            let updates = Updates::new(id, task.clone()).after(replies.unwrap_or_default());
-            Ok(stream(&call.shared, &call.principal, reader, updates)?)
-        }
+    let is_of_task = |reader: &Reader| state == State::Working && reader.run() == task.invocation;
+    let Some(reader) = reader.filter(is_of_task) else {
         // It waits, or was interrupted: the client gets it again later.
-        None => {
-            let told = updates::response(&id, &json!({"task": found.to_json(&pending, history(params))}));
-            let told = futures_util::stream::once(async move { Frame::Json(told).text() });
-            Ok(event_stream(&call.shared, &call.principal, told)?)
-        }
-    }
+        let told = updates::response(&id, &json!({"task": found.to_json(&pending, history(params))}));
+        let told = futures_util::stream::once(async move { Frame::Json(told).text() });
+        return Ok(event_stream(&call.shared, &call.principal, told)?);
+    };
+    let mut before = stored.clone();
+    before.events.retain(|commit| commit.version <= reader.version());
+    let of_task = |found: &&task::Task<'_>| found.id == task;
+    let replies = task::tasks(&before).iter().find(of_task).map(task::Task::artifacts);
+    let updates = Updates::new(id, task.clone()).after(replies.unwrap_or_default());
+    Ok(stream(&call.shared, &call.principal, reader, updates)?)
 }
 
 async fn list(call: &Call, app: &App, params: &Value) -> Result<Value, Refused> {
