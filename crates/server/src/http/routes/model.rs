@@ -93,6 +93,7 @@ struct ShownRow {
 
 /// Where a message comes from.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
+#[schemars(rename = "ShownSource")]
 #[serde(rename_all = "snake_case")]
 enum Source {
     Instructions,
@@ -142,7 +143,9 @@ struct UnknownRow {
     why: String,
 }
 
+/// A part of what a model was shown.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
+#[schemars(rename = "ShownPart")]
 #[serde(rename_all = "snake_case")]
 enum Part {
     /// The agent has changed.
