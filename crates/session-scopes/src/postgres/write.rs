@@ -348,9 +348,8 @@ async fn commit_first(
     let body = check_size(event.to_body()?, &event.id)?;
     let Some(to) = event.actions.rewound_to else {
         let request = AppendEvent::new(key.clone(), Expected::Any, Arc::clone(event), opened);
-        return Box::pin(append_inside(connection, cache, schema, &request, &body, Shares::Nothing))
-            .await
-            .map(drop);
+        let append = append_inside(connection, cache, schema, &request, &body, Shares::Nothing);
+        return Box::pin(append).await.map(drop);
     };
     let Event { id, invocation, author, at, .. } = &**event;
     let (id, invocation, author) = (id.clone(), invocation.clone(), author.clone());

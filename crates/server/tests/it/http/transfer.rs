@@ -112,7 +112,7 @@ mod exported {
         super::super::site::agent_of(model, Vec::new())
     }
 
-    include!("exported_session.rs");
+    include!("exported_session.txt");
 }
 
 /// The file above is what is exported, so that it passes is tested by itself.
@@ -124,7 +124,7 @@ async fn an_exported_test_is_one_that_passes() {
         (reply.status.as_u16(), &reply.headers["content-type"]),
         (200, &"text/x-rust; charset=utf-8".parse().unwrap())
     );
-    expect_test::expect_file!["exported_session.rs"].assert_eq(&reply.text);
+    expect_test::expect_file!["exported_session.txt"].assert_eq(&reply.text);
     site.post("ada", "/sessions", json!({"id": "empty"})).await;
     let refused = site.get("reader", "/sessions/empty/export?as=test").await;
     assert_eq!(refused.problem(), (409, "no_test".to_owned()));
