@@ -10,10 +10,8 @@ mod agent;
 mod corpus;
 #[path = "../analyst/data.rs"]
 mod data;
-#[expect(dead_code, reason = "the other program shows questions and results in a terminal")]
 #[path = "../deep_research/graph.rs"]
 mod graph;
-#[expect(dead_code, reason = "the other program writes reports as PDF")]
 #[path = "../deep_research/pdf.rs"]
 mod pdf;
 #[expect(dead_code, reason = "the other program writes reports to files")]

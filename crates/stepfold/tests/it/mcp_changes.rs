@@ -161,12 +161,17 @@ assistant: Done.
 /// Waits until the change has come through: the notification may be slower than the result of the call.
 fn look(server: &Server) -> Tool {
     let server = server.clone();
-    let look = async move || loop {
-        let changes = server.changes().await.map_err(ToolError::fatal)?;
-        if let Some(change) = changes.first() {
-            return Ok::<_, ToolError>(change.to_string());
+    let look = move || {
+        let server = server.clone();
+        async move {
+            loop {
+                let changes = server.changes().await.map_err(ToolError::fatal)?;
+                if let Some(change) = changes.first() {
+                    return Ok::<_, ToolError>(change.to_string());
+                }
+                tokio::task::yield_now().await;
+            }
         }
-        tokio::task::yield_now().await;
     };
     Tool::new("look", "Looks at what has changed.", look).build().unwrap()
 }
@@ -200,7 +205,7 @@ async fn a_change_in_a_run_is_asked_about(is_modern: bool) {
     assert!(said.contains("+  \"description\": \"Orders. Ask for the card's number first.\""), "{said}");
 
     let request = paused.pending().remove(0);
-    assert_eq!(request.call.name(), "shop_order");
+    assert_eq!(request.call.name, "shop_order");
     let resumed = Run::load(&agent, &paused.run().to_json()).unwrap().resume();
     let outcome = resumed.decide(request.id, Decision::Approve).observe(&mut seen).await.unwrap();
     assert_eq!((outcome.text().as_ref(), shop.orders.load(Ordering::SeqCst)), ("Done.", 2));
@@ -216,10 +221,10 @@ async fn a_change_in_a_run_is_asked_about(is_modern: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_is_pushed_over_the_stream_of_a_session_is_asked_about() {
-    a_change_in_a_run_is_asked_about(false).await;
+    Box::pin(a_change_in_a_run_is_asked_about(false)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_is_told_to_a_subscription_is_asked_about() {
-    a_change_in_a_run_is_asked_about(true).await;
+    Box::pin(a_change_in_a_run_is_asked_about(true)).await;
 }

@@ -46,16 +46,20 @@ async fn a_model_is_sent_the_files_of_a_message() {
     ]);
     let run = site.post("ada", "/sessions/s1/run", json!({"text": "what is it?", "files": files})).await;
     assert_eq!((run.status.as_u16(), &run.json()["text"]), (200, &json!("A stall.")), "{}", run.text);
-    let requests = seen.0.lock().unwrap();
-    let message = requests[0].messages.last().unwrap();
-    let [text, image, file] = message.parts() else { panic!("{message:?}") };
-    assert_eq!(text.content, Content::Text("what is it?".to_owned()));
-    let Content::Image(image) = &image.content else { panic!("{image:?}") };
-    assert_eq!((image.media_type.as_deref(), image.name.as_deref()), (Some("image/png"), Some("stall.png")));
-    assert!(
-        matches!(&file.content, Content::File(file) if file.media_type.as_deref() == Some("application/pdf"))
-    );
-    drop(requests);
+    {
+        let requests = seen.0.lock().unwrap();
+        let message = requests[0].messages.last().unwrap();
+        let [text, image, file] = message.parts() else { panic!("{message:?}") };
+        assert_eq!(text.content, Content::Text("what is it?".to_owned()));
+        let Content::Image(image) = &image.content else { panic!("{image:?}") };
+        assert_eq!(
+            (image.media_type.as_deref(), image.name.as_deref()),
+            (Some("image/png"), Some("stall.png"))
+        );
+        assert!(
+            matches!(&file.content, Content::File(file) if file.media_type.as_deref() == Some("application/pdf"))
+        );
+    }
     // They are stored with the message, and a later request has them again.
     let told = site.get("reader", "/sessions/s1/model").await.json();
     assert!(told["messages"][0]["message"].to_string().contains(PNG), "{told}");

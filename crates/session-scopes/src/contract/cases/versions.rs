@@ -305,7 +305,7 @@ async fn a_session_is_made_with_its_events_or_not_at_all(room: Room) -> Checked 
     }
     go_on(&room, &schema, &copy.key, "more").await?;
     // A write that cannot be merged, after some that can.
-    let wrong = event("wrong")?.with_delta(delta(&loose(), &[("sum", json!("many"))])?);
+    let wrong = event("wrong")?.with_delta(delta(&loose()?, &[("sum", json!("many"))])?);
     let request = create("s3", events().chain([Arc::new(wrong)]).collect())?;
     ensure_error!(room.store.create(request).await, SessionError::State { .. });
     ensure_error!(room.get(&room.key("s3")?).await, SessionError::NotFound { .. });
