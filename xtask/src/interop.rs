@@ -140,6 +140,14 @@ const TYPESCRIPT: Peer = Peer {
     variable: "STEPFOLD_INTEROP_TYPESCRIPT",
 };
 
+/// Checks the OpenAPI document by the rules of its kind (MIT), in the node of [`MCP_CLIENTS`].
+const REDOCLY: Peer = Peer {
+    name: "redocly",
+    needs: &["node", "npm"],
+    packages: &["@redocly/cli@2.77.0"],
+    variable: "STEPFOLD_INTEROP_REDOCLY",
+};
+
 /// Clients of protocols that the server speaks beside its own: of OpenAI (Apache-2.0), of AG-UI (MIT), both in two
 /// generations, and of the AI SDK (Apache-2.0), whose second generation wants the newer node of [`MCP_CLIENTS`].
 const CLIENTS: Peer = Peer {
@@ -198,7 +206,7 @@ const ADK: Peer = Peer {
     variable: "STEPFOLD_INTEROP_ADK",
 };
 
-const PEERS: [Peer; 18] = [
+const PEERS: [Peer; 19] = [
     AIMOCK,
     LLAMA,
     MCP_SERVERS,
@@ -212,6 +220,7 @@ const PEERS: [Peer; 18] = [
     RESTATE,
     PLAYWRIGHT,
     TYPESCRIPT,
+    REDOCLY,
     CLIENTS,
     REACT_AG_UI,
     AG_UI_VALIDATE,
@@ -370,6 +379,7 @@ fn program(peer: Peer, folder: &Path) -> PathBuf {
         "playwright" => "node_modules/playwright-core",
         "clients" | "react-ag-ui" | "typescript" => "node_modules",
         "ag-ui-validate" => "venv/bin/ag-ui-validate",
+        "redocly" => "node_modules/@redocly/cli/bin/cli.js",
         "mcp-conformance" | "mcp-conformance-next" => "node_modules/.bin/conformance",
         _ => "venv/bin/python",
     })
@@ -433,6 +443,8 @@ mod tests {
             STEPFOLD_INTEROP_PLAYWRIGHT=/x/target/interop/playwright/node_modules/playwright-core
             npm install --no-audit --no-fund --ignore-scripts --prefix . typescript@5.9.3 openapi-typescript@7.13.0
             STEPFOLD_INTEROP_TYPESCRIPT=/x/target/interop/typescript/node_modules
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @redocly/cli@2.77.0
+            STEPFOLD_INTEROP_REDOCLY=/x/target/interop/redocly/node_modules/@redocly/cli/bin/cli.js
             npm install --no-audit --no-fund --ignore-scripts --prefix . openai6@npm:openai@6.49.0 openai7@npm:openai@7.57.0 agui1@npm:@ag-ui/client@1.0.0 agui0@npm:@ag-ui/client@0.0.58 ai@6.0.326 ai7@npm:ai@7.0.173
             STEPFOLD_INTEROP_CLIENTS=/x/target/interop/clients/node_modules
             npm install --no-audit --no-fund --ignore-scripts --prefix . @assistant-ui/react-ag-ui@0.0.56 @assistant-ui/react@0.15.20 @assistant-ui/core@0.3.20 @assistant-ui/store@0.3.14 @assistant-ui/tap@0.9.18 react@19.3.1 react-dom@19.3.1 esbuild@0.28.2

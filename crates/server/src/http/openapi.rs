@@ -138,6 +138,12 @@ fn of_query(schema: Schema) -> Vec<Value> {
     properties.into_iter().map(parameter).collect()
 }
 
+/// A schema as an object: generators do not read `true`, which says the same as `{}`.
+fn as_object(schema: Schema) -> Value {
+    let schema = schema.to_value();
+    if schema == Value::Bool(true) { json!({}) } else { schema }
+}
+
 fn responses(
     operation: &Operation,
     status: StatusCode,
@@ -146,7 +152,7 @@ fn responses(
 ) -> Value {
     let mut good = json!({"description": status.canonical_reason().unwrap_or("Done")});
     if let (Some(media_type), Some(schema)) = (media_type, answer) {
-        good["content"] = json!({media_type: {"schema": schema}});
+        good["content"] = json!({media_type: {"schema": as_object(schema)}});
     }
     let mut responses = Map::new();
     responses.insert(status.as_str().to_owned(), good);

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Output;
 
+use http::Method;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -100,4 +101,25 @@ async fn interop_ag_ui_validate() {
         );
         assert!(report["eventCount"].as_u64() > Some(5), "{said}");
     }
+}
+
+/// The document keeps the rules of OpenAPI, and has what generators of clients ask for.
+#[tokio::test]
+async fn interop_openapi_lint() {
+    let Some(redocly) = peer("STEPFOLD_INTEROP_REDOCLY") else { return };
+    let Some(node) = peer("STEPFOLD_INTEROP_MCP_CLIENTS") else { return };
+    let site = Site::new(CHAT).await;
+    let document = site.raw(Method::GET, "/api/v1/openapi.json", &[], "").await.text;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("openapi.json"), document).unwrap();
+    let output = Command::new(node)
+        .arg(redocly)
+        .args(["lint", "--extends=recommended", "--max-problems=1000", "openapi.json"])
+        .env("REDOCLY_TELEMETRY", "off")
+        .env("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true")
+        .current_dir(folder.path())
+        .output();
+    let output = output.await.unwrap();
+    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && !failed.contains("warning"), "{said}{failed}");
 }
