@@ -191,7 +191,7 @@ async fn a_change_in_a_run_is_asked_about(is_modern: bool) {
     let (shop, server) = Shop::start(is_modern);
     let agent = Agent::builder(Scripted::conversation(SCRIPT).unwrap())
         .tools(server.toolset())
-        .tools([look(&server)])
+        .tool(look(&server))
         .build()
         .unwrap();
     let mut seen = Vec::new();
