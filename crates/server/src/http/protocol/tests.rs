@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, Part, ReplyStream, ToolCall, ToolResult, Usage,
 };
 use stepfold_state_core::state::{Delta, Schema};
-use stepfold_tools::{Approval, Tool, ToolError};
+use stepfold_tools::{Approval, Args, Tool, ToolError};
 
 use super::happening::{Call, CallEnd, End};
 use super::*;
@@ -76,9 +76,15 @@ fn writes() -> Delta {
     [schema.write("counted", 3).unwrap(), schema.write("a/b", vec![2]).unwrap()].into_iter().collect()
 }
 
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Area {
+    #[expect(dead_code, reason = "what a person is asked is never run")]
+    area: u64,
+}
+
 /// What a person is asked.
 fn request() -> ApprovalRequest {
-    let count = || async { Ok::<_, ToolError>("counted") };
+    let count = async |Args(_): Args<Area>| Ok::<_, ToolError>("counted");
     let count = Tool::new("count", "Counts.", count).approval(Approval::Always).build().unwrap();
     let model = Script::parse("assistant: > c3 count(area=3)").unwrap();
     let agent = Agent::builder(model).tool(count).build().unwrap();
