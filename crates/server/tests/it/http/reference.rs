@@ -1,5 +1,6 @@
 //! `docs/api.md`: the OpenAPI document for readers. It is made here, so that it cannot differ from the server.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
@@ -19,7 +20,9 @@ Each request has `Authorization: Bearer TOKEN`, or the cookie of `login`. A requ
 `application/json`. Errors are problem documents (RFC 9457): programs branch on `kind`, and `remedy` says whether to send it again.
 "
     .to_owned();
-    let operations = operations(document);
+    // The order of objects depends on features of the build.
+    let mut operations = operations(document);
+    operations.sort_by_key(|(path, method, _)| (path.clone(), method.clone()));
     for tag in document["tags"].as_array().unwrap() {
         let (name, about) = (tag["name"].as_str().unwrap(), tag["description"].as_str().unwrap());
         writeln!(page, "\n## {}{}\n\n{about}", name[..1].to_uppercase(), &name[1..]).unwrap();
@@ -30,7 +33,7 @@ Each request has `Authorization: Bearer TOKEN`, or the cookie of `login`. A requ
         }
     }
     page.push_str("\n## Schemas\n");
-    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+    for (name, schema) in sorted(&document["components"]["schemas"]) {
         writeln!(page, "\n### `{name}`\n\n{}", text(&schema["description"])).unwrap();
         fields(&mut page, schema);
     }
@@ -46,7 +49,9 @@ fn describe(page: &mut String, path: &str, method: &str, operation: &Value) {
     )
     .unwrap();
     let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
-    let parameters: Vec<&Value> = parameters.iter().filter(|parameter| parameter["in"] != "path").collect();
+    let mut parameters: Vec<&Value> =
+        parameters.iter().filter(|parameter| parameter["in"] != "path").collect();
+    parameters.sort_by_key(|parameter| text(&parameter["name"]));
     if !parameters.is_empty() {
         page.push_str("\n| parameter | type | |\n|---|---|---|\n");
     }
@@ -76,7 +81,7 @@ fn describe(page: &mut String, path: &str, method: &str, operation: &Value) {
     if !body.is_empty() {
         writeln!(page, "\nBody: {body}.").unwrap();
     }
-    for (status, response) in operation["responses"].as_object().unwrap() {
+    for (status, response) in sorted(&operation["responses"]) {
         if status.starts_with('2') {
             let answer = content(response);
             let answer = if answer.is_empty() { "nothing".to_owned() } else { answer };
@@ -87,10 +92,10 @@ fn describe(page: &mut String, path: &str, method: &str, operation: &Value) {
 
 /// The fields of an object, or the values of an enumeration.
 fn fields(page: &mut String, schema: &Value) {
-    if let Some(properties) = schema["properties"].as_object() {
+    if schema["properties"].is_object() {
         page.push_str("\n| field | type | |\n|---|---|---|\n");
         let required = schema["required"].as_array().cloned().unwrap_or_default();
-        for (name, property) in properties {
+        for (name, property) in sorted(&schema["properties"]) {
             let optional = if required.iter().any(|known| known == name) { "" } else { "?" };
             writeln!(
                 page,
@@ -103,6 +108,10 @@ fn fields(page: &mut String, schema: &Value) {
     } else if !schema["description"].is_null() {
         writeln!(page, "\n{}", kind(schema)).unwrap();
     }
+}
+
+fn sorted(object: &Value) -> BTreeMap<&String, &Value> {
+    object.as_object().into_iter().flatten().collect()
 }
 
 /// A type in words.
