@@ -189,7 +189,7 @@ fn digests(events: &[Event]) -> Vec<String> {
 
 async fn a_change_in_a_run_is_asked_about(is_modern: bool) {
     let (shop, server) = Shop::start(is_modern);
-    let agent = Agent::builder(Scripted::conversation(SCRIPT).unwrap())
+    let agent = Agent::builder(Scripted::conversation(SCRIPT).unwrap().with_changing_prefix())
         .tools(server.toolset())
         .tool(look(&server))
         .build()
@@ -202,7 +202,7 @@ async fn a_change_in_a_run_is_asked_about(is_modern: bool) {
     let lists = shop.lists.load(Ordering::SeqCst);
     assert!((2..=2 + usize::from(is_modern)).contains(&lists), "{lists} lists");
     let said = paused.transcript().to_string();
-    assert!(said.contains("+  \"description\": \"Orders. Ask for the card's number first.\""), "{said}");
+    assert!(said.contains(r#"+  \"description\": \"Orders. Ask for the card's number first.\""#), "{said}");
 
     let request = paused.pending().remove(0);
     assert_eq!(request.call.name, "shop_order");
