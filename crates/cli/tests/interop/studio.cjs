@@ -150,7 +150,9 @@ studio(async (studio) => {
 
     // Back, without losing what came after; and a replay of it all.
     await choose('waits-for-approval');
-    await page.getByRole('treeitem', { name: /Pay the fee/ }).click();
+    // Beside the name of the fork, which is a link in the middle of the row.
+    await page.getByRole('treeitem', { name: /Pay the fee/ }).click({ position: { x: 40, y: 8 } });
+    await at(11);
     await press('r');
     await button('Rewind').click();
     await page.getByRole('treeitem', { name: /rewound/ }).first().waitFor();
