@@ -102,6 +102,33 @@ impl Target for InSession {
     }
 }
 
+/// What a path names below a session of the principal.
+pub(super) struct Within<T> {
+    pub(super) session: InSession,
+    pub(super) part: T,
+}
+
+/// A name of the path below a session.
+pub(super) trait Named: Sized + Send {
+    /// The parameter of the path.
+    const PARAMETER: &'static str;
+
+    /// Its value, from the path.
+    fn read(text: &str) -> Result<Self, Problem>;
+}
+
+impl<T: Named> Target for Within<T> {
+    async fn find(
+        shared: &Arc<Shared>,
+        principal: &Principal,
+        names: &HashMap<String, String>,
+    ) -> Result<Self, Problem> {
+        let session = InSession::find(shared, principal, names).await?;
+        let part = T::read(names.get(T::PARAMETER).map_or("", String::as_str))?;
+        Ok(Within { session, part })
+    }
+}
+
 /// An existing session of the principal.
 pub(super) async fn find_session(
     app: &App,

@@ -1,33 +1,18 @@
 //! Labels on versions, and the forks of a session.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use http::HeaderMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_session_scopes::{Label, LabelVersion, ListForks, ReadLabels, SessionStore as _};
 
-use crate::http::auth::Principal;
-use crate::http::operation::{Asked, Done, Found, InSession, Json, Target};
+use crate::http::operation::{Asked, Done, Found, InSession, Json, Named, Within};
 use crate::http::problem::Problem;
-use crate::http::server::Shared;
 
-/// A label of a session of the principal.
-pub(super) struct InLabel {
-    session: InSession,
-    label: Label,
-}
+impl Named for Label {
+    const PARAMETER: &'static str = "label";
 
-impl Target for InLabel {
-    async fn find(
-        shared: &Arc<Shared>,
-        principal: &Principal,
-        names: &HashMap<String, String>,
-    ) -> Result<Self, Problem> {
-        let session = InSession::find(shared, principal, names).await?;
-        let label = Label::new(names.get("label").map_or("", String::as_str))?;
-        Ok(InLabel { session, label })
+    fn read(text: &str) -> Result<Self, Problem> {
+        Ok(Label::new(text)?)
     }
 }
 
@@ -69,16 +54,18 @@ pub(super) struct LabelSet {
     before: Option<u64>,
 }
 
-pub(super) async fn set_label(asked: Asked<InLabel, (), Json<Labelled>>) -> Result<Found<LabelSet>, Problem> {
-    let InLabel { session: InSession { app, session }, label } = asked.target;
+pub(super) async fn set_label(
+    asked: Asked<Within<Label>, (), Json<Labelled>>,
+) -> Result<Found<LabelSet>, Problem> {
+    let Within { session: InSession { app, session }, part: label } = asked.target;
     let version = asked.body.0.version;
     let request = LabelVersion::new(session.key().clone(), label.clone(), version);
     let before = app.runner().store().set_label(request).await?;
     Ok(Found(LabelSet { label: label.to_string(), version, before }))
 }
 
-pub(super) async fn remove_label(asked: Asked<InLabel>) -> Result<Done, Problem> {
-    let InLabel { session: InSession { app, session }, label } = asked.target;
+pub(super) async fn remove_label(asked: Asked<Within<Label>>) -> Result<Done, Problem> {
+    let Within { session: InSession { app, session }, part: label } = asked.target;
     let request = LabelVersion::removal(session.key().clone(), label.clone());
     match app.runner().store().set_label(request).await? {
         Some(_) => Ok(Done(HeaderMap::new())),

@@ -1,6 +1,6 @@
 //! The history of a session: its commits, its state at any version, forks and rewinds.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -11,14 +11,12 @@ use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore as _};
 
 use super::sessions::check_shared;
-use crate::http::auth::Principal;
-use crate::http::operation::{Asked, Created, Found, InSession, Json, Target, find_session};
+use crate::http::operation::{Asked, Created, Found, InSession, Json, Named, Within, find_session};
 use crate::http::priced::Pricing;
 use crate::http::problem::Problem;
 use crate::http::rows::{
     BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow, json,
 };
-use crate::http::server::Shared;
 use crate::http::steps::{Rows, page, rows};
 
 /// The most that a page has; of brief rows, which have a few hundred bytes each.
@@ -63,27 +61,19 @@ pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Foun
     Ok(Found(EventRows { events, next, version: session.version, oldest: session.oldest }))
 }
 
-/// A commit of a session of the principal.
-pub(super) struct InEvent {
-    session: InSession,
-    version: u64,
-}
+/// The version of a commit.
+pub(super) struct Version(u64);
 
-impl Target for InEvent {
-    async fn find(
-        shared: &Arc<Shared>,
-        principal: &Principal,
-        names: &HashMap<String, String>,
-    ) -> Result<Self, Problem> {
-        let session = InSession::find(shared, principal, names).await?;
-        let version = names.get("version").map_or("", String::as_str);
-        let version = version.parse().map_err(|error| Problem::invalid("version", error))?;
-        Ok(InEvent { session, version })
+impl Named for Version {
+    const PARAMETER: &'static str = "version";
+
+    fn read(text: &str) -> Result<Self, Problem> {
+        text.parse().map(Version).map_err(|error| Problem::invalid("version", error))
     }
 }
 
-pub(super) async fn event(asked: Asked<InEvent>) -> Result<Found<EventRow>, Problem> {
-    let InEvent { session, version } = asked.target;
+pub(super) async fn event(asked: Asked<Within<Version>>) -> Result<Found<EventRow>, Problem> {
+    let Within { session, part: Version(version) } = asked.target;
     let row = event_at(&session, version).await?;
     row.map(Found).ok_or_else(|| Problem::unknown_version(version))
 }

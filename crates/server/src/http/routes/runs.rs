@@ -1,7 +1,6 @@
 //! Runs: messages, decisions, and the live stream.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -22,7 +21,7 @@ use crate::http::frame::Position;
 use crate::http::limits::{Limits, Place};
 use crate::http::live::{self, Followed};
 use crate::http::operation::{
-    Asked, Done, Events, Found, InSession, Json, Taken, Target, Whole, find_session,
+    Asked, Done, Events, Found, InSession, Json, Named, Taken, Whole, Within, find_session,
 };
 use crate::http::problem::Problem;
 use crate::http::rows::{Accepted, Decided, DecisionRow, RunRow, exit};
@@ -156,29 +155,19 @@ pub(super) async fn run(asked: Asked<InSession, (), Json<NewMessage>>) -> Result
     Ok(Found(RunRow::of(report)))
 }
 
-pub(super) async fn withdraw(asked: Asked<InMessage>) -> Result<Done, Problem> {
-    let InMessage { session: InSession { session, .. }, message } = asked.target;
+pub(super) async fn withdraw(asked: Asked<Within<InvocationId>>) -> Result<Done, Problem> {
+    let Within { session: InSession { session, .. }, part: message } = asked.target;
     match session.withdraw(&message).await? {
         true => Ok(Done(HeaderMap::new())),
         false => Err(Problem::not_waiting(message.as_str())),
     }
 }
 
-/// A message of a session of the principal.
-pub(super) struct InMessage {
-    session: InSession,
-    message: InvocationId,
-}
+impl Named for InvocationId {
+    const PARAMETER: &'static str = "message";
 
-impl Target for InMessage {
-    async fn find(
-        shared: &Arc<Shared>,
-        principal: &Principal,
-        names: &HashMap<String, String>,
-    ) -> Result<Self, Problem> {
-        let session = InSession::find(shared, principal, names).await?;
-        let message = InvocationId::new(names.get("message").map_or("", String::as_str))?;
-        Ok(InMessage { session, message })
+    fn read(text: &str) -> Result<Self, Problem> {
+        Ok(InvocationId::new(text)?)
     }
 }
 
