@@ -146,7 +146,12 @@ function Dialog({ title, children }) {
     element.showModal();
     return () => element.close();
   }, []);
-  return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${close} onCancel=${close}>
+  // Not by the dialog's own `close` event: it comes later, when the next dialog may be open.
+  const cancel = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    close();
+  };
+  return html`<dialog ref=${box} aria-labelledby="dialog-title" onCancel=${cancel} onKeyDown=${(event) => event.key === "Escape" && cancel(event)}>
     <h2 id="dialog-title">${title}</h2>${children}</dialog>`;
 }
 

@@ -5,7 +5,7 @@ const { studio } = require('./studio_driver.cjs');
 const VIEWS = ['stalls', 'stalls/waits-for-approval', 'stalls/waits-for-approval?v=5&key=counted', 'stalls/waits-for-approval?view=conversation',
     'stalls/waits-for-approval?view=model', 'stalls/waits-for-approval?view=usage', 'stalls/fork-with-a-rewind?panel=step',
     'stalls/fork-with-a-rewind?view=compare&with=waits-for-approval', 'library/durability', 'library/durability?view=graph'];
-const DIALOGS = ['?', 'n', 'f', 'e', 'l'];
+const DIALOGS = { '?': 'Keys', n: 'New session', f: 'Fork at v', e: 'Edit a value', l: 'Name v' };
 
 studio(async (studio) => {
     const seen = { barriers: [] };
@@ -25,13 +25,14 @@ studio(async (studio) => {
         }
         await studio.show(page, 'stalls/waits-for-approval');
         await page.getByRole('treeitem').first().waitFor();
-        for (const key of DIALOGS) {
+        for (const [key, name] of Object.entries(DIALOGS)) {
             await page.locator('body').press(key);
-            await page.getByRole('dialog').waitFor();
+            await page.getByRole('dialog', { name }).waitFor();
             await look(`dialog ${key}`);
+            // The next key comes at once: it opens its dialog, whatever the browser has still to tell of this one.
             await page.keyboard.press('Escape');
-            await page.getByRole('dialog').waitFor({ state: 'detached' });
         }
+        await page.getByRole('dialog').waitFor({ state: 'detached' });
         await context.close();
     }
 
