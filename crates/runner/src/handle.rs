@@ -26,7 +26,6 @@ use crate::run_as::{RunAs, RunOptions};
 use crate::runner::{Busy, Inner, Runner};
 use crate::slot::{Current, Job, Slot, Ticket, Waiting};
 use crate::turn::{Order, Turn};
-use crate::work::is_said_by_users;
 
 /// A session of the runner's store. Cloning is cheap; all handles of a session in a process work together.
 #[doc(alias("thread", "conversation", "memory"))]
@@ -34,16 +33,43 @@ use crate::work::is_said_by_users;
 pub struct SessionHandle {
     runner: Runner,
     slot: Arc<Slot>,
+    busy: Busy,
 }
 
 impl SessionHandle {
     pub(crate) fn new(runner: Runner, slot: Arc<Slot>) -> Self {
-        SessionHandle { runner, slot }
+        SessionHandle { busy: runner.0.busy, runner, slot }
     }
 
     /// The address of the session.
     pub fn key(&self) -> &SessionKey {
         &self.slot.key
+    }
+
+    /// A handle of this session whose messages are handled in this way when the session is busy, instead of as
+    /// [the runner](crate::RunnerBuilder::when_busy) has it.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_runner::{Busy, Runner};
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3 it is")?;
+    /// let agent = Agent::builder(model).build()?;
+    /// let session = Runner::builder(agent, MemoryStore::new()).build().session("ada", "s1").await?;
+    /// let first = session.send("count the stalls").await?;
+    /// // Before the next request to the model, if that run is still at work.
+    /// session.when_busy(Busy::Steer).send("only those of area 3").await?;
+    /// assert_eq!(first.await?.text(), "area 3 it is");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn when_busy(&self, busy: Busy) -> SessionHandle {
+        SessionHandle { busy, ..self.clone() }
     }
 
     /// Runs a turn and waits for its outcome: [`send`](SessionHandle::send), awaited.
@@ -77,14 +103,15 @@ impl SessionHandle {
 
     /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again
     /// with the same key and content, even from another process and after it was processed, it returns the
-    /// same invocation and is not processed again. The store remembers the keys of the last 1,000 messages.
+    /// same invocation and is not processed again; of one that joined a run, the outcome of that run. The store remembers the
+    /// keys of the last 1,000 messages.
     ///
-    /// It costs one more commit than `send`.
+    /// It costs one more commit than `send`. With [`Busy::Interrupt`] it interrupts a run of this process only.
     ///
     /// # Errors
     /// As `send`; [`RunnerError::Store`] with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) when the key
-    /// was used with another message, and with [`Unsupported`](SessionError::Unsupported) by a store without
-    /// inboxes.
+    /// was used with another message, or to steer and now not, and with [`Unsupported`](SessionError::Unsupported) by a
+    /// store without inboxes.
     pub async fn send_once(
         &self,
         key: impl Into<Arc<str>>,
@@ -92,9 +119,26 @@ impl SessionHandle {
     ) -> Result<Invocation, RunnerError> {
         self.check_open()?;
         let id = InvocationId::new(key).map_err(|error| self.failed(error))?;
-        let waiting = if self.slot.is_busy() { self.may_wait()? } else { self.place_to_wait()? };
+        // Sent again, it must not interrupt its own run, nor be refused because of it.
+        let is_own = || self.current().is_some_and(|current| *current.invocation.id() == id);
+        if self.busy == Busy::Refuse && self.slot.is_busy() && !is_own() {
+            return Err(self.busy("an invocation is running"));
+        }
+        let waiting = self.place_to_wait()?;
         let _door = self.slot.door.enter().await;
-        self.turn().enqueue_stored(Kind::Message, id.clone(), input.into()).await?;
+        let input = input.into();
+        let kind = Kind::of(&input, self.busy);
+        self.turn().enqueue_stored(kind, id.clone(), input).await?;
+        let is_new = self.slot.mail.entry(&id).is_some();
+        if kind == Kind::Steer
+            && is_new
+            && let Some(joined) = self.slot.desk().join()
+        {
+            return Ok(joined);
+        }
+        if self.busy == Busy::Interrupt && is_new && !is_own() {
+            self.interrupt();
+        }
         let ticket = Ticket::new(&self.slot.key, id, Some(waiting));
         let invocation = ticket.current.invocation.clone();
         self.start(Job { order: Order::TakeInbox, ticket }, IfWorked::WaitInInbox);
@@ -194,17 +238,17 @@ impl SessionHandle {
         let ticket = Ticket::new(&self.slot.key, id.clone(), waiting);
         let invocation = ticket.current.invocation.clone();
         let (acceptance, accepted) = Acceptance::new(door);
-        let order = Order::Begin { input: Box::new(input), acceptance };
+        let order = Order::Begin { input: Box::new(input), busy: self.busy, acceptance };
         let Some(Job { order, mut ticket }) = self.start(Job { order, ticket }, IfWorked::GiveBack) else {
             return accepted.await.unwrap_or_else(|_| Err(invocation.panicked())).map(|()| invocation);
         };
-        let Order::Begin { input, acceptance: _door } = order else {
+        let Order::Begin { input, acceptance: _door, .. } = order else {
             unreachable!("the order created above")
         };
         if !ticket.waits() {
             ticket.set_waiting(self.may_wait()?);
         }
-        let kind = self.kind_of(&input);
+        let kind = Kind::of(&input, self.busy);
         self.turn().enqueue(kind, id, *input).await?;
         if kind == Kind::Steer
             && let Some(joined) = self.slot.desk().join()
@@ -217,7 +261,7 @@ impl SessionHandle {
 
     /// Takes a position among the messages that wait for a busy session.
     fn may_wait(&self) -> Result<Waiting, RunnerError> {
-        match self.runner.0.busy {
+        match self.busy {
             Busy::Refuse => return Err(self.busy("an invocation is running")),
             Busy::Interrupt => self.interrupt(),
             Busy::Wait | Busy::Steer => {}
@@ -227,16 +271,6 @@ impl SessionHandle {
 
     fn place_to_wait(&self) -> Result<Waiting, RunnerError> {
         self.slot.wait(self.runner.0.max_waiting).ok_or_else(|| self.busy("too many messages are waiting"))
-    }
-
-    /// Whether an input for a busy session joins the run or waits. Only user messages join; after a
-    /// cancellation they wait, since the cancelled run would not answer them.
-    fn kind_of(&self, input: &Input) -> Kind {
-        let is_cancelled = self.current().is_some_and(|current| current.cancellation.is_cancelled());
-        match self.runner.0.busy {
-            Busy::Steer if is_said_by_users(input) && !is_cancelled => Kind::Steer,
-            _ => Kind::Message,
-        }
     }
 
     /// Continues a run that waits for decisions, was interrupted or failed. Awaiting the result starts it.

@@ -7,7 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Input;
 use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, SessionError, Timestamp};
-use stepfold_state_core::chat::Message;
+use stepfold_state_core::chat::{Message, Role};
+use stepfold_tools::CancellationToken;
+
+use crate::runner::Busy;
 
 /// The handling of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,14 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Only messages of users join a run.
+    pub(crate) fn of(input: &Input, busy: Busy) -> Self {
+        let is_said_by_users = input.only_messages().is_some_and(|messages| {
+            !messages.is_empty() && messages.iter().all(|message| message.role() == Role::User)
+        });
+        if busy == Busy::Steer && is_said_by_users { Kind::Steer } else { Kind::Message }
+    }
+
     pub(crate) fn stored(self) -> InboxKind {
         match self {
             Kind::Message => InboxKind::Message,
@@ -220,8 +231,11 @@ impl Mail {
     }
 
     /// The messages that join a run, if there are unread ones. A message that begins a turn delays those
-    /// after it.
-    pub(crate) fn read(&self) -> Option<Vec<Message>> {
+    /// after it. A cancelled run reads none, since it would not answer them.
+    pub(crate) fn read_unless(&self, cancellation: &CancellationToken) -> Option<Vec<Message>> {
+        if cancellation.is_cancelled() {
+            return None;
+        }
         let mut known = self.known();
         let read_to = known.read_to;
         let entry = known.entries.iter().find(|entry| entry.position > read_to)?;

@@ -22,14 +22,14 @@ use crate::journal::pauses;
 use crate::kept::Kept;
 use crate::record::begins;
 use crate::run_as::RunOptions;
-use crate::runner::Inner;
+use crate::runner::{Busy, Inner};
 use crate::slot::{Job, Known, Slot, Ticket};
 use crate::work::Work;
 
 /// The task of an invocation.
 pub(crate) enum Order {
     /// A new turn, with a message that is stored by its first event.
-    Begin { input: Box<Input>, acceptance: Acceptance },
+    Begin { input: Box<Input>, busy: Busy, acceptance: Acceptance },
     /// A new turn, with a message in the inbox.
     TakeInbox,
     /// A new turn, with a message left in the inbox: no caller here waits for it.

@@ -10,7 +10,7 @@ use stepfold_session_scopes::{
     AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
     SessionKey, SessionStore, TakeOver, Timestamp,
 };
-use stepfold_state_core::chat::{Message, Role};
+use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
 use tokio::sync::OwnedMutexGuard;
 
@@ -41,6 +41,8 @@ pub(crate) struct Work<'a> {
     wants: Wants,
     /// A message that is not stored yet.
     input: Option<Input>,
+    /// The handling of that message if another worker holds the session.
+    busy: Busy,
     acceptance: Option<Acceptance>,
     /// Whether the invocation is about a message.
     has_message: bool,
@@ -99,6 +101,7 @@ impl<'a> Work<'a> {
             ticket,
             wants: Wants::Nothing,
             input: None,
+            busy: Busy::default(),
             acceptance: None,
             decisions: Decisions::new(),
             receipts: Receipts::default(),
@@ -114,8 +117,8 @@ impl<'a> Work<'a> {
             failed: None,
         };
         work.wants = match order {
-            Order::Begin { input, acceptance } => {
-                (work.input, work.acceptance) = (Some(*input), Some(acceptance));
+            Order::Begin { input, busy, acceptance } => {
+                (work.input, work.busy, work.acceptance) = (Some(*input), busy, Some(acceptance));
                 Wants::Begin
             }
             Order::TakeInbox => Wants::TakeInbox,
@@ -297,7 +300,10 @@ impl<'a> Work<'a> {
                 self.turn.read_inbox().await.map_err(|error| self.failed(error))?;
             }
             let last = if outcome.exit().is_resumable() { Last::Interrupted } else { Last::Ended };
-            return Ok((None, Seen { last, first: self.first(), holder: Holder::Us }));
+            // A cancelled invocation would not answer a message that came too late: another one takes it.
+            let is_cancelled = self.ticket.current.interruption.is_cancelled();
+            let first = self.first().filter(|_| !is_cancelled);
+            return Ok((None, Seen { last, first, holder: Holder::Us }));
         }
         let read = self.catch_up().await?;
         let holder = self.holder(&read.1);
@@ -448,11 +454,8 @@ impl<'a> Work<'a> {
     async fn store(&mut self, holder: Holder) -> Result<(), RunnerError> {
         let input = self.input.take().unwrap_or_default();
         let id = self.ticket.current.invocation.id().clone();
-        let kind = match self.turn.runner.busy {
-            Busy::Steer if holder == Holder::Other && is_said_by_users(&input) => Kind::Steer,
-            _ => Kind::Message,
-        };
-        if holder == Holder::Other && self.turn.runner.busy == Busy::Interrupt {
+        let kind = if holder == Holder::Other { Kind::of(&input, self.busy) } else { Kind::Message };
+        if holder == Holder::Other && self.busy == Busy::Interrupt {
             self.turn.enqueue_cancel().await?;
         }
         self.turn.enqueue(kind, id, input).await?;
@@ -783,7 +786,7 @@ impl<'a> Work<'a> {
             .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
             .suspend_with(self.suspension.clone())
-            .inbox_with(|| next_message(&mut said, || slot.mail.read()))
+            .inbox_with(|| next_message(&mut said, || slot.mail.read_unless(&cancellation)))
             .clock(RunClock::new(Arc::clone(&inner.clock)))
             .decide_all(decisions);
         let ended = tokio::select! {
@@ -952,10 +955,4 @@ fn cannot_begin(error: &RunnerError) -> bool {
 
 fn is_event_reused(error: &RunnerError) -> bool {
     matches!(error, RunnerError::Store { source, .. } if matches!(**source, SessionError::EventReused { .. }))
-}
-
-/// Whether an input consists only of user messages.
-pub(crate) fn is_said_by_users(input: &Input) -> bool {
-    let messages = input.only_messages().unwrap_or_default();
-    !messages.is_empty() && messages.iter().all(|message| message.role() == Role::User)
 }

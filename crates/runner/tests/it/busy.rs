@@ -121,6 +121,64 @@ fn steer() {
     });
 }
 
+/// A message with a key is handled as one without, and sent again it changes nothing.
+#[test]
+fn a_key_does_not_change_what_a_busy_session_does() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session(world, Busy::Refuse, gated(&gate)).await;
+            let steer = session.when_busy(Busy::Steer);
+            let first = session.send_once("k1", "one").await.unwrap();
+            settle().await;
+            assert!(matches!(session.send_once("k2", "two").await, Err(RunnerError::Busy { .. })));
+            assert_eq!(session.send_once("k1", "one").await.unwrap().id(), first.id());
+            for _ in 0..2 {
+                assert_eq!(steer.send_once("k3", "three").await.unwrap().id(), first.id());
+            }
+            gate.add_permits(2);
+            assert_eq!(first.outcome().await.unwrap().text(), "re: one, three");
+            settle().await;
+
+            // Late, while another run is at work: it does not join that one.
+            let other = session.send("four").await.unwrap();
+            settle().await;
+            let late = steer.send_once("k3", "three").await.unwrap();
+            gate.add_permits(1);
+            assert_eq!(late.await.unwrap().text(), "re: one, three");
+            assert_eq!(other.await.unwrap().text(), "re: four");
+
+            // In an idle session it begins a turn. As another kind of message the key is refused.
+            gate.add_permits(1);
+            assert_eq!(steer.send_once("k5", "five").await.unwrap().await.unwrap().text(), "re: five");
+            let error = session.send_once("k5", "five").await.unwrap_err();
+            assert!(error.to_string().contains("k5"), "{error}");
+        });
+    });
+}
+
+/// The retry of a request must not cancel the run that the request began.
+#[test]
+fn a_message_that_interrupts_and_is_sent_again_does_not_interrupt_itself() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session(world, Busy::Wait, gated(&gate)).await.when_busy(Busy::Interrupt);
+            let first = session.send_once("k1", "one").await.unwrap();
+            settle().await;
+            let second = session.send_once("k2", "two").await.unwrap();
+            assert_eq!(first.await.unwrap().exit(), &Exit::Cancelled);
+            let again = session.send_once("k2", "two").await.unwrap();
+            settle().await;
+            gate.add_permits(9);
+            for invocation in [second, again] {
+                let outcome = invocation.await.unwrap();
+                assert_eq!((outcome.exit(), &*outcome.text()), (&Exit::Text, "re: one, two"));
+            }
+        });
+    });
+}
+
 #[test]
 fn interrupt() {
     each_store(|world| {
