@@ -427,7 +427,7 @@ async function act(what, done) {
 }
 
 /** @param {string} text */
-export const send = (text) => act(() => post(`${base()}/messages`, { text }, { key: newKey() }));
+export const send = (text) => act(() => post(`${base()}/messages`, { text, ...(know.detail?.running && { when_busy: "steer" }) }, { key: newKey() }));
 /** @param {Record<string, any>} decisions */
 export const decide = (decisions) => act(() => post(`${base()}/decisions`, { decisions }));
 export const cancel = () => act(() => post(`${base()}/cancel`), "Cancelled: the run ends with its next commit.");

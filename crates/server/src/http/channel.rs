@@ -14,7 +14,7 @@ use futures_util::stream::BoxStream;
 use serde::Serialize;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Exit, Ids as _, Pause, RandomIds, RunEvent};
-use stepfold_runner::{Runner, RunnerError, Seen, SessionChange, SessionHandle, failure};
+use stepfold_runner::{Invocation, Runner, RunnerError, Seen, SessionChange, SessionHandle, failure};
 use stepfold_session_scopes::{CommittedEvent, EventRange, Session, SessionKey};
 use stepfold_state_core::chat::Prices;
 use tokio::sync::watch;
@@ -224,6 +224,8 @@ struct Pump {
     changes: BoxStream<'static, SessionChange>,
     rows: Rows,
     run: Option<BoxStream<'static, Seen>>,
+    /// The run in this process, until readers are told how it ended or paused.
+    untold: Option<Invocation>,
     /// An event of the run that comes after a commit which was not followed yet.
     held: Option<(u64, RunEvent)>,
     told: u64,
@@ -241,8 +243,17 @@ impl Pump {
         stored.events.iter().for_each(|event| drop(rows.row(event, true)));
         let told = stored.version;
         let changes = runner.watch_session(session.key()).boxed();
-        let mut pump =
-            Pump { runner: runner.clone(), session, channel, changes, rows, run: None, held: None, told };
+        let mut pump = Pump {
+            runner: runner.clone(),
+            session,
+            channel,
+            changes,
+            rows,
+            run: None,
+            untold: None,
+            held: None,
+            told,
+        };
         pump.attach();
         pump
     }
@@ -294,9 +305,11 @@ impl Pump {
         let row = self.rows.row(commit, true);
         self.channel.push("committed", true, commit.version, &row);
         if let Some(end) = end_of(&row) {
+            self.untold = None;
             self.channel.push("ended", false, self.told, &end);
         }
         if let Some(cause) = failure(&commit.event) {
+            self.untold = None;
             let failed = json!({"version": row.version, "invocation": row.invocation, "cause": cause});
             self.channel.push("failed", false, self.told, &failed);
         }
@@ -318,6 +331,7 @@ impl Pump {
         if let Some(running) = running.filter(|_| is_new) {
             self.channel.push("running", false, self.told, &json!({"invocation": running.id().as_str()}));
             self.run = Some(running.subscribe(0).boxed());
+            self.untold = Some(running);
         }
     }
 
@@ -332,6 +346,11 @@ impl Pump {
             None => {
                 self.run = None;
                 self.attach();
+                if self.run.is_none()
+                    && let Some(stopped) = self.untold.take()
+                {
+                    self.tell_stopped(&stopped).await;
+                }
             }
         }
     }
@@ -347,6 +366,7 @@ impl Pump {
 
     async fn tell(&mut self, event: &RunEvent) {
         if let Some((name, data)) = told(event, Vec::new()) {
+            self.untold.take_if(|_| name == "paused");
             self.channel.push(name, false, self.told, &data);
         }
         if *event == RunEvent::Ended(Exit::Paused(Pause::Approval)) {
@@ -354,13 +374,25 @@ impl Pump {
         }
     }
 
-    /// Tells which requests wait for decisions, if any do after the newest commit that was told.
-    async fn tell_requests(&mut self) {
+    /// Tells what is left of an invocation that stopped without a commit: decisions that were refused leave their requests.
+    async fn tell_stopped(&mut self, stopped: &Invocation) {
+        if !self.tell_requests().await
+            && let Err(error) = stopped.outcome().await
+        {
+            let id = stopped.id().as_str();
+            let failed = json!({"version": self.told, "invocation": id, "cause": error.to_string()});
+            self.channel.push("failed", false, self.told, &failed);
+        }
+    }
+
+    /// Tells which requests wait for decisions, if any do after the newest commit that was told. Returns whether readers
+    /// know, or will be told with a later commit.
+    async fn tell_requests(&mut self) -> bool {
         let (pending, newest) = match pending(self.session.clone()).await {
             Ok(read) => read,
             Err(error) => {
                 tracing::warn!(%error, "pending requests could not be read");
-                return;
+                return false;
             }
         };
         // Those of a later commit are told after it.
@@ -369,6 +401,7 @@ impl Pump {
             let waiting = json!({"version": self.told, "requests": requests});
             self.channel.push("waiting", false, self.told, &waiting);
         }
+        !pending.is_empty() || newest != self.told
     }
 }
 

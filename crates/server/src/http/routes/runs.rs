@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use stepfold_agent_loop::state_core::chat::{Content, Media, Message, Part, Role};
 use stepfold_agent_loop::{Decisions, Ids as _, Input, RandomIds};
-use stepfold_runner::Invocation;
+use stepfold_runner::{Busy, Invocation};
 use stepfold_session_scopes::InvocationId;
 
 use super::sessions::check_shared;
@@ -39,6 +39,34 @@ pub(super) struct NewMessage {
     /// Values to write to the state first, by key, merged by their handlers (reducers).
     #[serde(default)]
     values: Map<String, Value>,
+    /// What happens to it while a run is at work in the session; the app decides if it is absent.
+    #[serde(default)]
+    when_busy: Option<WhenBusy>,
+}
+
+/// What happens to a message while a run is at work in its session.
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum WhenBusy {
+    /// It waits until that run has ended.
+    Wait,
+    /// It joins that run, before the next request to the model.
+    Steer,
+    /// That run is cancelled first.
+    Interrupt,
+    /// It is refused: 409.
+    Refuse,
+}
+
+impl From<WhenBusy> for Busy {
+    fn from(when_busy: WhenBusy) -> Self {
+        match when_busy {
+            WhenBusy::Wait => Busy::Wait,
+            WhenBusy::Steer => Busy::Steer,
+            WhenBusy::Interrupt => Busy::Interrupt,
+            WhenBusy::Refuse => Busy::Refuse,
+        }
+    }
 }
 
 /// An image or a file of a message.
@@ -124,9 +152,13 @@ fn image_type(bytes: &[u8]) -> Option<&'static str> {
 pub(super) async fn send(asked: Asked<InSession, (), Json<NewMessage>>) -> Result<Taken<Accepted>, Problem> {
     let key = asked.idempotency_key()?;
     check_shared(&asked.principal, &asked.body.0.values)?;
+    let when_busy = asked.body.0.when_busy;
     let input = asked.body.0.into_input(&asked.shared.limits)?;
     let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let session = &asked.target.session;
+    let mut session = asked.target.session;
+    if let Some(when_busy) = when_busy {
+        session = session.when_busy(when_busy.into());
+    }
     let invocation = match key {
         Some(key) => session.send_once(key, input).await?,
         None => session.send(input).await?,
@@ -149,6 +181,9 @@ fn taken(invocation: Invocation, place: Place) -> Accepted {
 pub(super) async fn run(asked: Asked<InSession, (), Json<NewMessage>>) -> Result<Found<RunRow>, Problem> {
     let key = asked.idempotency_key()?.unwrap_or_else(|| RandomIds.next());
     check_shared(&asked.principal, &asked.body.0.values)?;
+    if asked.body.0.when_busy.is_some() {
+        return Err(Problem::invalid("when_busy", "a run waits for its turn; send a message instead"));
+    }
     let input = asked.body.0.into_input(&asked.shared.limits)?;
     let _place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
     let report = asked.target.session.run_as(key, input).await?;

@@ -45,6 +45,54 @@ async fn a_run_is_told_as_it_happens() {
     assert_eq!(hello.data["version"], told.last().unwrap().data["version"]);
 }
 
+/// A decision that is refused begins nothing: readers are told that its request still waits.
+#[tokio::test]
+async fn after_a_refused_decision_the_session_waits() {
+    let site = site_with_session("assistant: > c1 pay()\nassistant: It is paid.\n").await;
+    let mut live = site.live("ada", "s1", None).await;
+    run(&site, "pay the bill").await;
+    let told = live.until("waiting").await;
+    let request = told.last().unwrap().data["requests"][0]["id"].as_str().unwrap().to_owned();
+    let modified = json!({"decisions": {&request: {"modify": {"arguments": [1]}}}});
+    let unknown = json!({"decisions": {"c7#unknown": "approve"}});
+    for decisions in [modified, unknown].iter().cycle().take(40) {
+        let refused = site.post("ada", "/sessions/s1/decisions", decisions.clone()).await;
+        assert!([409, 422].contains(&refused.status.as_u16()), "{}", refused.text);
+        tokio::task::yield_now().await;
+    }
+    site.post("ada", "/sessions/s1/decisions", json!({"decisions": {&request: "approve"}})).await;
+    let told = live.until("ended").await;
+    let steps: Vec<&str> = told.iter().map(|told| told.event.as_str()).collect();
+    let steps: Vec<&str> = steps.into_iter().filter(|name| ["running", "waiting"].contains(name)).collect();
+    assert!(!steps.windows(2).any(|two| two == ["running", "running"]), "{steps:?}");
+}
+
+/// A message says what happens to it while a run is at work.
+#[tokio::test]
+async fn a_message_joins_a_run_interrupts_it_or_is_refused() {
+    let (site, gate) = waiting_site(Limits::default()).await;
+    let message = |text: &str, when_busy: &str| json!({"text": text, "when_busy": when_busy});
+    let mut live = site.live("ada", "s1", None).await;
+    let first = site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await.json();
+    live.until("tool_started").await;
+    let refused = site.post("ada", "/sessions/s1/messages", message("now?", "refuse")).await;
+    assert_eq!(refused.problem(), (409, "busy".to_owned()));
+    let unknown = site.post("ada", "/sessions/s1/messages", message("now?", "never")).await;
+    assert_eq!(unknown.status, 400, "{}", unknown.text);
+    for _ in 0..2 {
+        let headers = [("idempotency-key", "k1")];
+        let body = message("shorter", "steer").to_string();
+        let joined = site.ask("ada", Method::POST, "/sessions/s1/messages", &headers, &body).await;
+        assert_eq!(joined.json()["invocation"], first["invocation"]);
+    }
+    gate.add_permits(1);
+    let told = live.until("ended").await;
+    let joined = told.iter().find(|told| told.data["kind"] == "steered").expect("it joins the run");
+    assert_eq!(joined.data["invocation"], first["invocation"]);
+    let run = site.post("ada", "/sessions/s1/run", message("now?", "steer")).await;
+    assert_eq!(run.status, 400, "{}", run.text);
+}
+
 #[tokio::test]
 async fn unfinished_text_comes_before_its_commit() {
     let (site, gate) = waiting_site(Limits::default()).await;
