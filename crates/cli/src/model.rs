@@ -9,7 +9,7 @@ use serde::Serialize;
 use stepfold::prelude::*;
 use stepfold::providers::layer::{ChatModelExt as _, FailedAttempt, Retry};
 use stepfold::providers::{Cassette, MODEL_VARIABLE, NameError, Scripted, ScriptedReply};
-use stepfold::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Role, Usage};
+use stepfold::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Role, ToolResult, Usage};
 use stepfold::trim::{ApproximateTokens, TokenCounter as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -229,23 +229,57 @@ fn estimate(request: &ChatRequest, reply: &Message) -> Usage {
 }
 
 /// The replies of which one is due, and how many of them are given. Those behind the words of the user, if the script
-/// has just these words once: then it can answer the agents of a graph, each in its own conversation. Else all.
+/// has just these words once, or behind `*` if it has that: then it can answer the agents of a graph, each in its own
+/// conversation. Else all.
 fn due(script: &Transcript, request: &ChatRequest) -> (Vec<Message>, usize) {
     let said = &request.messages;
-    let asked = said.iter().enumerate().filter(|(_, said)| said.role() == Role::User).last();
-    if let Some((asked, words)) = asked.map(|(asked, message)| (asked, message.text().trim().to_owned())) {
+    let turn = |words: &str| {
         let is_it = |said: &Message| said.role() == Role::User && said.text().trim() == words;
         let mut turns = script.iter().enumerate().filter(|(_, said)| is_it(said));
-        if let (Some((turn, _)), None) = (turns.next(), turns.next()) {
-            let turn = script.iter_from(turn + 1).take_while(|said| said.role() != Role::User);
-            return (replies(turn), replies(said.iter_from(asked)).len());
-        }
+        let (Some((turn, _)), None) = (turns.next(), turns.next()) else { return None };
+        Some(script.iter_from(turn + 1).take_while(|said| said.role() != Role::User))
+    };
+    let asked = said.iter().enumerate().filter(|(_, said)| said.role() == Role::User).last();
+    if let Some((asked, message)) = asked
+        && let Some(turn) = turn(message.text().trim()).or_else(|| turn(ANY))
+    {
+        return replies(turn, said.iter_from(asked));
     }
-    (replies(script.iter()), replies(said.iter()).len())
+    replies(script.iter(), said.iter())
 }
 
-fn replies<'a>(messages: impl Iterator<Item = &'a Arc<Message>>) -> Vec<Message> {
-    messages.filter(|said| said.role() == Role::Assistant).map(|said| (**said).clone()).collect()
+/// Stands for what a user says that the script does not have.
+const ANY: &str = "*";
+
+/// The replies of a script to a conversation, and how many of them are given. A reply behind a result that failed is for such
+/// a result, and left out where that is not the case.
+fn replies<'a>(
+    script: impl Iterator<Item = &'a Arc<Message>>,
+    said: impl Iterator<Item = &'a Arc<Message>>,
+) -> (Vec<Message>, usize) {
+    let places = places(said);
+    let replies =
+        self::places(script).into_iter().fold(Vec::new(), |mut replies, (reply, is_for_failure)| {
+            let has_failed = places.get(replies.len()).is_some_and(|(_, has_failed)| *has_failed);
+            if !is_for_failure || has_failed {
+                replies.extend(reply.cloned());
+            }
+            replies
+        });
+    (replies, places.len() - 1)
+}
+
+/// The replies of a conversation, and whether each stands behind a result that failed; and the next one, that is not there.
+fn places<'a>(said: impl Iterator<Item = &'a Arc<Message>>) -> Vec<(Option<&'a Message>, bool)> {
+    let (mut places, mut has_failed) = (Vec::new(), false);
+    for message in said {
+        if message.role() == Role::Assistant {
+            places.push((Some(&**message), has_failed));
+        }
+        has_failed = message.tool_result().is_some_and(ToolResult::is_error);
+    }
+    places.push((None, has_failed));
+    places
 }
 
 fn read_script(path: &Path) -> anyhow::Result<(String, Transcript)> {

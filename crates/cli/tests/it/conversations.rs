@@ -377,6 +377,25 @@ fn limits_and_scripts_at_their_end_are_told_apart() {
 }
 
 #[test]
+fn a_script_answers_a_rejection_and_what_it_does_not_have() {
+    let room = Room::new(
+        "[tools.pay]\ndescription = \"Pays.\"\napproval = \"always\"\ncommand = { argv = [\"echo\", \"paid\"] }",
+        "user: pay\nassistant: > c1 pay()\ntool c1!: rejected\nassistant: Nothing was paid.\n\
+         tool c1: paid\nassistant: It is paid.\nuser: *\nassistant: Say pay.\nassistant: Never.\n",
+    );
+    for (session, decision, answer) in
+        [("s1", "--reject c1", "Nothing was paid."), ("s2", "--approve c1", "It is paid.")]
+    {
+        room.say(&format!("run a.toml -s {session} pay"), "");
+        let said = room.say(&format!("resume a.toml -s {session} {decision}"), "");
+        assert!(said.contains(answer), "{said}");
+        for words in ["what?", "why?"] {
+            assert!(room.say(&format!("run a.toml -s {session} {words}"), "").contains("Say pay."));
+        }
+    }
+}
+
+#[test]
 fn a_cassette_needs_no_model() {
     let room = Room::new(COUNTER, "assistant: Three.");
     room.say("run a.toml -s s1 --cassette t.cassette --mode record 'how many?'", "");
