@@ -14,13 +14,17 @@ export function parsed(text) {
   }
 }
 
+/** Whether a run has not ended, and nobody has to decide. */
+const isStopped = () => know.detail?.unfinished && !know.detail.running && !know.detail.pending?.length;
+
 /** What waits for a person: exactly what is approved, with the values that the state adds. */
 export function Requests() {
   const requests = (know.detail?.pending ?? []).filter((request) => request.reason !== "later");
   const later = (know.detail?.pending ?? []).length - requests.length;
   const [chosen, choose] = useState(/** @type {Record<string, any>} */ ({}));
-  if (requests.length && know.view.at !== undefined) return html`<p class="banner">${requests.length} call${requests.length > 1 ? "s wait" : " waits"} for your decision at the newest version. <button type="button" class="link" onClick=${() => store.step(know.version)}>Show</button></p>`;
-  if (!requests.length) return later ? html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>` : null;
+  if (requests.length && know.view.at !== undefined) return html`<p class="banner">${requests.length} call${requests.length > 1 ? "s wait" : " waits"} for your decision at v${know.version}. <button type="button" class="link" onClick=${() => store.step(know.version)}>Show</button></p>`;
+  if (!requests.length && later) return html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>`;
+  if (!requests.length) return isStopped() ? html`<p class="banner">The run stopped before its end. Resume continues it: calls that have finished are not repeated.</p>` : null;
   /** @param {string} id @param {any} decision */
   const decide = async (id, decision) => {
     const all = { ...chosen, [id]: decision };
@@ -37,7 +41,7 @@ export function Requests() {
 }
 
 const WHY = /** @type {Record<string, string>} */ ({
-  rule: "its tool asks first", may_have_happened: "it was started, and may have happened already", node: "a node asks", input: "it asks for an input",
+  rule: "the tool requires approval", may_have_happened: "it was started, and may have had its effect", node: "a node asks", input: "it asks for an input",
 });
 
 /** @param {{ request: any, chosen: any, decide: (decision: any) => void }} props */
@@ -57,18 +61,18 @@ function Request({ request, chosen, decide }) {
     ${chosen !== undefined ? html`<p class="quiet">Chosen: ${typeof chosen === "string" ? chosen : Object.keys(chosen)[0]}</p>`
     : mode === "" ? html`<div class="buttons">
       <button type="button" class="main" onClick=${() => decide("approve")}>Approve</button>
-      ${request.can_modify && html`<button type="button" onClick=${() => { setText(JSON.stringify(request.call.arguments, null, 2)); setMode("change"); }}>Change…</button>`}
+      ${request.can_modify && html`<button type="button" onClick=${() => { setText(JSON.stringify(request.call.arguments, null, 2)); setMode("change"); }}>Edit arguments…</button>`}
       <button type="button" onClick=${() => { setText(""); setMode("reject"); }}>Reject…</button></div>`
     : html`<form ref=${form} onSubmit=${(event) => {
         event.preventDefault();
         if (!wrong) decide(mode === "change" ? { modify: { arguments: value } } : { reject: { reason: text } });
       }}>
-        <label>${mode === "change" ? "Arguments (JSON)" : "Why not? The model reads it."}
+        <label>${mode === "change" ? "Arguments (JSON)" : "Reason (the model sees it)"}
           ${mode === "change" ? html`<textarea rows="5" class="code" spellcheck="false" value=${text} onInput=${(event) => setText(event.currentTarget.value)}></textarea>`
           : html`<input value=${text} onInput=${(event) => setText(event.currentTarget.value)} />`}</label>
         ${wrong && html`<p class="wrong" role="alert">${wrong}</p>`}
-        <div class="buttons"><button class="main" disabled=${!!wrong}>${mode === "change" ? "Approve with these" : "Reject"}</button>
-          <button type="button" onClick=${() => setMode("")}>Back</button></div></form>`}
+        <div class="buttons"><button class="main" disabled=${!!wrong}>${mode === "change" ? "Approve with changes" : "Reject"}</button>
+          <button type="button" onClick=${() => setMode("")}>Cancel</button></div></form>`}
   </div>`;
 }
 
@@ -87,7 +91,7 @@ export function Composer() {
     if (!(await store.send(said))) setText(said);
   };
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isWaiting ? "Decide first, or write: it is answered after the decision" : isRunning ? "Steer the run…" : "Say something…"} value=${text}
+    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : "Message"} value=${text}
       onInput=${(event) => setText(event.currentTarget.value)}
       onKeyDown=${(event) => {
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -97,8 +101,8 @@ export function Composer() {
       }}></textarea>
     ${isRunning && html`<button type="button" onClick=${store.cancel}>Cancel the run</button>`}
     <button class="main" disabled=${!text.trim()}>${isRunning ? "Steer" : "Send"}</button>
-    ${waiting > 0 && html`<p class="quiet hint">${waiting} message${waiting > 1 ? "s wait" : " waits"} to be taken.</p>`}
-    ${isPast && html`<p class="quiet hint">You look at v${lookedAt()}. A message goes to the newest version; to go on from here, fork.</p>`}
+    ${waiting > 0 && html`<p class="quiet hint">${waiting} message${waiting > 1 ? "s" : ""} queued.</p>`}
+    ${isPast && html`<p class="quiet hint">Viewing v${lookedAt()}. A message goes to the newest version; fork to continue from here.</p>`}
   </form>`;
 }
 
@@ -112,7 +116,6 @@ const close = () => open("");
 /** What can be done with the session at the version that is looked at. */
 export function Actions() {
   const { detail, replay } = know;
-  const isStopped = detail?.unfinished && !detail.running && !detail.pending?.length;
   const menu = useRef();
   /** @param {() => void} what */
   const pick = (what) => () => {
@@ -120,7 +123,7 @@ export function Actions() {
     what();
   };
   return html`<div class="actions">
-    ${isStopped && html`<button type="button" class="main" onClick=${store.resume}>Resume</button>`}
+    ${isStopped() && html`<button type="button" class="main" onClick=${store.resume}>Resume</button>`}
     <button type="button" onClick=${() => open("fork")} title="f">Fork here</button>
     <button type="button" onClick=${() => open("rewind")} title="r" disabled=${lookedAt() === know.version}>Rewind here</button>
     <details class="menu" ref=${menu} onKeyDown=${(event) => event.key === "Escape" && menu.current?.removeAttribute("open")}><summary aria-label="More actions">More</summary><div>
@@ -159,7 +162,8 @@ function Dialog({ title, children }) {
 function Ask({ title, word, submit, wrong, isDanger, children }) {
   return html`<${Dialog} title=${title}><form onSubmit=${async (event) => {
     event.preventDefault();
-    if (!wrong && (await submit())) close();
+    const dialog = know.dialog;
+    if (!wrong && (await submit()) && know.dialog === dialog) close();
   }}>${children}
     ${wrong?.trim() && html`<p class="wrong">${wrong}</p>`}
     <div class="buttons"><button class=${isDanger ? "main danger" : "main"} disabled=${!!wrong}>${word}</button><button type="button" onClick=${close}>Close</button></div></form><//>`;
@@ -198,15 +202,15 @@ function Fork() {
   return html`<${Ask} title=${`Fork at v${at}`} word="Fork" wrong=${wrong} submit=${() => store.fork(at, id, value, undefined)}>
     <p>A new session that shares the history up to v${at}. Finished calls are not run again.</p>
     <${Field} label="Name" value=${id} set=${setId} />
-    <${Field} label="Values to change (JSON)" rows=${3} value=${set} set=${setSet} hint='such as {"counted": 10}; empty: none' /><//>`;
+    <${Field} label="Values to change (JSON)" rows=${3} value=${set} set=${setSet} hint='Optional, for example {"counted": 10}' /><//>`;
 }
 
 /** The names of versions. */
 function Names() {
   const at = lookedAt();
   const [label, setLabel] = useState("");
-  return html`<${Ask} title=${`Name v${at}`} word="Name it" wrong=${label.trim() ? "" : " "} submit=${() => store.nameVersion(label.trim(), at)}>
-    <${Field} label="Name" value=${label} set=${setLabel} hint="such as: before the payment. A name that is there moves here." />
+  return html`<${Ask} title=${`Name v${at}`} word="Save" wrong=${label.trim() ? "" : " "} submit=${() => store.nameVersion(label.trim(), at)}>
+    <${Field} label="Name" value=${label} set=${setLabel} hint=${`For example "before the payment". An existing name moves to v${at}.`} />
     ${know.labels.length > 0 && html`<ul class="names">${know.labels.map((one) => html`<li><button type="button" class="link" onClick=${() => { close(); store.step(one.version); }}>v${one.version} ${one.label}</button>
       <button type="button" class="link danger" aria-label=${`Remove the name ${one.label}`} onClick=${() => store.removeName(one.label)}>Remove</button></li>`)}</ul>`}<//>`;
 }
@@ -217,9 +221,9 @@ function Fresh() {
   const [values, setValues] = useState("");
   const { value, wrong } = values.trim() ? parsed(values) : { value: undefined, wrong: "" };
   return html`<${Ask} title="New session" word="Create" wrong=${wrong} submit=${() => (file ? store.importFile(file, id.trim()) : store.create(id.trim(), value))}>
-    <${Field} label="Name" value=${id} set=${setId} hint="empty: a random one" />
-    <${Field} label="Initial values (JSON)" rows=${2} value=${values} set=${setValues} />
-    <label>Or from an exported session<input type="file" accept=".json,application/json" onChange=${(event) => setFile(event.currentTarget.files[0])} /></label><//>`;
+    <${Field} label="Name" value=${id} set=${setId} hint="Random if empty" />
+    <${Field} label="Initial state (JSON, optional)" rows=${2} value=${values} set=${setValues} />
+    <label>Import from an exported session<input type="file" accept=".json,application/json" onChange=${(event) => setFile(event.currentTarget.files[0])} /></label><//>`;
 }
 
 function Delete() {
@@ -272,9 +276,9 @@ function EditResult() {
 
 function Choose() {
   const others = know.sessions.filter((one) => one.id !== know.view.session);
-  const kin = (/** @type {import("./types").SessionRow} */ one) => one.id === know.detail?.parent?.id || one.parent?.id === know.view.session || (one.parent && one.parent.id === know.detail?.parent?.id);
-  return html`<${Dialog} title="Compare with"><p class="quiet">Forks first: they share a beginning.</p>
-    <div class="choices">${[...others].sort((a, b) => Number(kin(b)) - Number(kin(a))).slice(0, 50).map((one) => html`<button type="button" onClick=${() => {
+  const kin = (/** @type {import("./types").SessionRow} */ one) => (one.id === know.detail?.parent?.id ? 2 : Number(one.parent && [know.view.session, know.detail?.parent?.id].includes(one.parent.id)));
+  return html`<${Dialog} title="Compare with"><p class="quiet">Sessions with a shared history come first.</p>
+    <div class="choices">${[...others].sort((a, b) => kin(b) - kin(a)).slice(0, 50).map((one) => html`<button type="button" onClick=${() => {
       close();
       store.go({ tab: "compare", compare: one.id });
     }}>${one.id} <span class="quiet">v${one.version} · ${one.parent ? `fork of ${one.parent.id}` : one.title}</span></button>`)}</div>
@@ -282,11 +286,11 @@ function Choose() {
     <div class="buttons"><button type="button" onClick=${close}>Close</button></div><//>`;
 }
 
-const KEYS = [["← →", "a step back, a step on"], ["[ ]", "the question before, the next one"], ["↑ ↓ j k", "through the rows of the timeline"], ["End", "the newest version, live"],
-  ["Enter", "in the timeline: shows or hides what is inside of a step"], ["1 – 6", "the views"], ["s", "state or step in the inspector"], ["f", "fork here"], ["r", "rewind here"], ["e", "edit a value"], ["l", "name this version"],
-  ["c", "write a message"], ["a", "to the calls that wait"], ["/", "search sessions"], ["n", "new session"], ["?", "this help"]];
+const KEYS = [["← →", "previous and next step"], ["[ ]", "previous and next question"], ["↑ ↓ j k", "move in the timeline"], ["End", "newest version (live)"],
+  ["Enter", "expand or collapse a step"], ["1 – 6", "switch views"], ["s", "toggle State and Step"], ["f", "fork here"], ["r", "rewind here"], ["e", "edit a value"], ["l", "name this version"],
+  ["c", "write a message"], ["a", "go to pending approvals"], ["/", "search sessions"], ["n", "new session"], ["?", "this help"]];
 
 function Help() {
-  return html`<${Dialog} title="Keys"><dl class="facts keys">${KEYS.map(([keys, words]) => html`<dt><kbd>${keys}</kbd></dt><dd>${words}</dd>`)}</dl>
+  return html`<${Dialog} title="Keyboard shortcuts"><dl class="facts keys">${KEYS.map(([keys, words]) => html`<dt><kbd>${keys}</kbd></dt><dd>${words}</dd>`)}</dl>
     <div class="buttons"><button type="button" class="main" onClick=${close}>Close</button></div><//>`;
 }

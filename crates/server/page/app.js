@@ -37,7 +37,7 @@ function App() {
     <header>
       <a class="brand" href="#/" onClick=${(event) => { event.preventDefault(); store.go({ session: undefined }); }}><b>stepfold</b><span class="hidden"> studio: all sessions</span></a>
       ${view.session && html`<h1>${view.session}</h1><span class=${`status ${status()}`} role="status">${know.link === "lost" ? "reconnecting…" : status()}</span><${Actions} />`}
-      <button type="button" class="plain help" aria-label="Keys" onClick=${() => open("help")}>?</button>
+      <button type="button" class="plain help" aria-label="Keyboard shortcuts" onClick=${() => open("help")}>?</button>
     </header>
     <${Sessions} />
     <main>
@@ -58,8 +58,8 @@ function App() {
 function Welcome() {
   const stopped = know.sessions.filter((row) => ["waiting", "interrupted", "failed"].includes(row.status ?? "")).slice(0, 5);
   return html`<div class="empty"><h1>${know.view.app ?? "No app"}</h1>${know.app?.description && html`<p>${know.app.description}</p>`}
-    <p>Each session is a row of steps, and all of them are kept. Open one, and drag the bar above its steps to go back. Each value of the state names the call that wrote it; <b>Fork here</b> goes on from any step, without making finished calls again.</p>
-    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ session: row.id })}>${row.id}</button> ${row.status === "waiting" ? "waits for your decision" : `is ${row.status}: it can be resumed`}<br />`)}</p>`}
+    <p>A session is a sequence of steps, and every step is kept. Open one and drag the bar above its steps to go back. Each value of the state names the call that wrote it. <b>Fork here</b> continues from any step without repeating finished calls.</p>
+    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ session: row.id })}>${row.id}</button> ${row.status === "waiting" ? "is waiting for approval" : `${row.status}: can be resumed`}<br />`)}</p>`}
     <button type="button" class="main" onClick=${() => open("new")}>New session</button></div>`;
 }
 

@@ -7,19 +7,19 @@ import { cut, Value } from "./text.js";
 import { open } from "./act.js";
 
 export function Compare() {
-  const other = know.view.compare;
+  const other = know.view.compare ?? know.detail?.parent?.id;
   useEffect(() => {
     if (other && know.comparison?.with !== other) compareWith(other);
   }, [other, know.view.session]);
-  if (!other) return html`<div class="empty"><h2>Compare two runs</h2><p>Fork a session, go on in the fork, and see both side by side.</p><button type="button" class="main" onClick=${() => open("compare")}>Choose a session</button></div>`;
+  if (!other) return html`<div class="empty"><h2>Compare two runs</h2><p>See two sessions side by side, from the version up to which they are the same.</p><button type="button" class="main" onClick=${() => open("compare")}>Choose a session</button></div>`;
   const found = know.comparison;
   if (!found || found.busy) return html`<p class="quiet">…</p>`;
   const { left, right, aligned } = found;
   if (!left || !right || !aligned) return html`<p class="quiet">It could not be compared.</p>`;
   const [here, there] = [left, right].map((rows) => new Map(rows.map((row) => [row.version, row])));
   return html`<div class="compare" tabindex="0" role="region" aria-label="Comparison">
-    <p>${found.common ? `Both share v1 to v${found.common}. ` : "They share no commit. "}${found.first ? `First difference: ${found.first}.` : "There is no difference."}</p>
-    <table><thead><tr><th>${know.view.session}</th><th>${other} <button type="button" class="link" onClick=${() => go({ session: other, tab: "timeline", compare: undefined })}>open</button></th></tr></thead>
+    <p>${found.common ? `Shared history: v1 to v${found.common}. ` : "No shared history. "}${found.first ? `First difference: ${found.first}.` : "There is no difference."}</p>
+    <table><thead><tr><th>${know.view.session}</th><th>${other} <button type="button" class="link" onClick=${() => go({ session: other, tab: "timeline", compare: undefined })}>open</button> <button type="button" class="link" onClick=${() => open("compare")}>choose another</button></th></tr></thead>
       <tbody>${aligned.slice(0, 400).map((pair) => html`<tr class=${pair.same ? "same" : "different"}><td><${Side} row=${here.get(pair.left ?? 0)} /></td><td><${Side} row=${there.get(pair.right ?? 0)} session=${other} /></td></tr>`)}</tbody></table>
     <h2>State</h2>
     ${found.changed?.length ? html`<table><thead><tr><th>key</th><th>${know.view.session}</th><th>${other}</th></tr></thead><tbody>

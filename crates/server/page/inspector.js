@@ -2,7 +2,7 @@
 // @ts-check
 import { html, useEffect } from "./vendor/preact.js";
 import { effectOf, fill, go, know, lookedAt, placeOf, readHistory, rowAt, step } from "./store.js";
-import { exitWord, kindWord, text, writer } from "./rows.js";
+import { exitWord, kindWord, text, wordOf, writer } from "./rows.js";
 import { count, duration, moment, Prose, same, Value, words } from "./text.js";
 
 export function Inspector() {
@@ -52,9 +52,9 @@ function Entry({ name, now, before }) {
   return html`<div class=${`entry${isChanged ? " changed" : ""}`}>
     <dt><button type="button" class="key" aria-expanded=${isOpen} title=${know.app?.schema?.keys?.[name]?.description ?? ""}
       onClick=${toggle}>${name}</button>
-      ${isShared && html`<span class="tag" title="Shared with other sessions: the value of today, not of this version">${scope === "user" ? "of the user" : "of the app"} · today’s</span>`}</dt>
+      ${isShared && html`<span class="tag" title="Shared with other sessions: the value as it is now, not at this version">${scope} scope · current value</span>`}</dt>
     <dd>${isChanged && !isShared && html`<span class="before"><${Value} value=${before.values[name]} most=${600} /></span><span aria-label="becomes" class="arrow"> → </span>`}<${Value} value=${value} most=${isOpen ? 20_000 : 600} /></dd>
-    <dd class="blame">${origin ? html`<${Blame} origin=${origin} open=${toggle} />` : html`<span>${isShared ? "written elsewhere" : "its default"}${handler && ` · merged by ${handlerWord(handler)}`}</span>`}</dd>
+    <dd class="blame">${origin ? html`<${Blame} origin=${origin} open=${toggle} />` : html`<span>${isShared ? "written in another session" : "default value"}${handler && ` · merged by ${handlerWord(handler)}`}</span>`}</dd>
     ${isOpen && html`<dd><${History} name=${name} /></dd>`}
   </div>`;
 }
@@ -69,7 +69,7 @@ const by = (write) => {
 };
 
 /** @param {{ origin: import("./types").Origin, open: () => void }} props */
-const Blame = ({ origin, open }) => html`<button type="button" class="link" onClick=${() => { step(origin.version); go({ panel: "step" }, true); }}>v${origin.version} · ${by(origin) ?? words(origin.kind)}</button>
+const Blame = ({ origin, open }) => html`<button type="button" class="link" onClick=${() => { step(origin.version); go({ panel: "step" }, true); }}>v${origin.version} · ${by(origin) ?? wordOf(origin.kind)}</button>
   <span> · ${origin.handler ? words(origin.handler) : "removed"}${origin.writes > 1 && html` · <button type="button" class="link" onClick=${open}>${origin.writes} writes</button>`}</span>`;
 
 /** Every write of a key until the version. @param {{ name: string }} props */
@@ -81,7 +81,7 @@ function History({ name }) {
   if (!history.writes.length) return html`<p class="quiet">No write in the versions that are kept.</p>`;
   return html`<ol class="history" aria-label=${`Writes of ${name}`}>${history.writes.slice(-200).reverse().map((write) => html`<li>
     <button type="button" class="link" onClick=${() => step(write.version)}>v${write.version}</button>
-    <span class="quiet"> ${by(write) ?? words(write.kind)} · ${write.handler ? words(write.handler) : "removed"} </span><${Value} value=${write.value} most=${300} /></li>`)}</ol>`;
+    <span class="quiet"> ${by(write) ?? wordOf(write.kind)} · ${write.handler ? words(write.handler) : "removed"} </span><${Value} value=${write.value} most=${300} /></li>`)}</ol>`;
 }
 
 function Step() {
@@ -93,15 +93,15 @@ function Step() {
   if (!row) return html`<p class="quiet">This version has no commit of its own.</p>`;
   const said = text(row);
   const { usage } = row;
-  const facts = [["kind", words(row.kind)], ["by", row.author], ["when", moment(row.at)], ["took", duration(row.latency_us)], ["in the run for", duration(row.elapsed_us)],
+  const facts = [["kind", kindWord(row)], ["by", row.author], ["when", moment(row.at)], ["duration", duration(row.latency_us)], ["since run start", duration(row.elapsed_us)],
     ["model", row.model], ["tokens", usage && `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${usage.cached_input_tokens ? `, ${count(usage.cached_input_tokens)} cached` : ""}`],
     ["decided by", row.decided_by], ["exit", row.exit && exitWord(row.exit)], ["inside of", row.path?.map((item) => item.name).join(" › ")], ["run", row.invocation]];
   return html`<div class="step">
     <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     ${said && html`<${Prose} text=${said} />`}
     ${row.summary && html`<div class="call"><h3><b>summary</b></h3><${Prose} text=${row.summary} /></div>`}
-    ${row.asked?.map(({ call, message }) => html`<${Call} call=${call} more="asks for a decision" />${message && html`<p>${message}</p>`}`)}
-    ${row.calls?.map((call) => html`<${Call} call=${call} />`)}
+    ${row.asked?.map(({ call, message }) => html`<${Call} call=${call} more="requires approval" />${message && html`<p>${message}</p>`}`)}
+    ${row.calls?.filter((call) => !row.asked?.some((request) => request.call.id === call.id)).map((call) => html`<${Call} call=${call} />`)}
     ${row.outcomes?.map((outcome) => html`<${Outcome} outcome=${outcome} />`)}
     ${row.decisions?.map((one) => html`<div class="call"><h3><b>decision</b> <span class="quiet">${one.request}</span></h3><${Value} value=${one.decision} /></div>`)}
     ${Object.entries(row.edited?.results ?? {}).map(([call, result]) => html`<div class="call"><h3><b>new result</b> <span class="quiet">${call}</span></h3><${Value} value=${result} /></div>`)}

@@ -10,7 +10,10 @@ const WORDS = /** @type {Record<string, string>} */ ({
 });
 
 /** @param {Row} row */
-export const kindWord = (row) => (row.kind === "replied" && row.calls?.length ? "calls" : WORDS[row.kind] ?? row.kind.replaceAll("_", " "));
+export const kindWord = (row) => (row.kind === "replied" && row.calls?.length ? "calls" : wordOf(row.kind));
+
+/** @param {string} kind */
+export const wordOf = (kind) => WORDS[kind] ?? kind.replaceAll("_", " ");
 
 /** @param {Row} row */
 export const text = (row) => (row.messages ?? []).flatMap((message) => message.parts ?? []).filter((part) => typeof part.text === "string").map((part) => part.text).join("\n");
@@ -24,11 +27,11 @@ export const args = (value) => {
 /** A call, as in a program. @param {{ name: string, arguments: any }} call */
 export const callText = (call) => `${call.name}(${args(call.arguments)})`;
 
-/** One line about a commit. @param {Row} row */
-export function line(row) {
+/** One line about a commit. @param {Row} row @param {(id: string) => any} [callOf] the call of a request */
+export function line(row, callOf) {
   const { calls = [], outcomes = [], asked = [], decisions = [], planned = [], started = [], writes = [] } = row;
   const said = text(row).replace(/\s+/g, " ").replace(/\*\*|`/g, "");
-  if (decisions.length) return `${decisions.map((one) => `${word(one.decision)} ${one.request.split("#")[0]}`).join(", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
+  if (decisions.length) return `${decisions.map((one) => decided(one, callOf)).join(", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
   if (asked.length) return asked.map((request) => callText(request.call)).join("   ");
   if (outcomes.length) return outcomes.map((one) => `${one.name} → ${short(one.error ?? one.result ?? one.status)}`).join("   ");
   if (calls.length) return `${said ? `${said}  ` : ""}${calls.map(callText).join("   ")}`;
@@ -38,15 +41,19 @@ export function line(row) {
   if (row.decided_by) return `by ${row.decided_by}`;
   if (started.length) return started.map((mark) => mark.name).join(", ");
   if (planned.length) return planned.map((branch) => branch.call_id).join(", ");
-  if (row.exit) return exitWord(row.exit);
+  if (row.exit) return exitWord(row.exit) === row.kind ? "" : exitWord(row.exit);
   return row.summary ?? wrote.join("   ");
 }
 
-/** @param {any} decision */
-const word = (decision) => {
-  const name = typeof decision === "string" ? decision : Object.keys(decision ?? {})[0] ?? "decided";
-  return { approve: "approved", reject: "rejected", modify: "changed" }[name] ?? name;
-};
+/** A decision, with the call that runs by it. @param {{ request: string, decision: any }} one @param {(id: string) => any} [callOf] */
+function decided({ request, decision }, callOf) {
+  const id = request.split("#")[0];
+  const call = callOf?.(id);
+  const { modify, reject } = decision ?? {};
+  if (modify) return `approved with changes ${call ? callText({ ...call, arguments: modify.arguments }) : id}`;
+  if (reject) return `rejected ${call?.name ?? id}${reject.reason ? `: ${short(reject.reason)}` : ""}`;
+  return `${decision === "approve" ? "approved" : wordOf(Object.keys(decision ?? {})[0] ?? "decided")} ${call ? callText(call) : id}`;
+}
 
 /** @param {any} exit */
 export const exitWord = (exit) => (typeof exit === "string" ? exit : Object.keys(exit ?? {})[0] ?? "").replaceAll("_", " ");

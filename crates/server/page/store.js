@@ -53,7 +53,11 @@ export function fail(error) {
 }
 /** @param {string} text */
 export const say = (text) => {
-  know.note = { bad: false, text };
+  const note = (know.note = { bad: false, text });
+  setTimeout(() => {
+    if (know.note === note) know.note = null;
+    changed();
+  }, 6000);
   changed();
 };
 
@@ -61,6 +65,7 @@ export const say = (text) => {
 export function go(part, isStep = false) {
   const before = know.view;
   const isOther = ("session" in part && part.session !== before.session) || ("app" in part && part.app !== before.app);
+  if (isOther) know.note = null;
   const view = isOther ? { ...read(""), app: before.app, ...part } : { ...before, ...part };
   history[isStep ? "replaceState" : "pushState"](null, "", write(view));
   arrived(view);
@@ -228,6 +233,14 @@ export function placeOf(version, rows = know.rows) {
   return low - 1;
 }
 
+/** The call with this id that was asked for last before a place. @param {string} id @param {number} at */
+export function callOf(id, at) {
+  for (let place = at - 1; place >= Math.max(0, at - 200); place -= 1) {
+    const call = know.rows[place].calls?.find((one) => one.id === id);
+    if (call) return call;
+  }
+}
+
 /** Fills rows, which stay the same objects: what is drawn of all rows stays too. And adds those that are new. @param {Row[]} rows */
 function merge(rows) {
   const added = [];
@@ -300,7 +313,8 @@ function heard(name, data) {
       if (open.nodes[data.node]?.running) open.nodes[data.node].running -= 1;
       break;
     case "running":
-      if (detail) Object.assign(detail, { running: data.invocation, unfinished: true, pending: [] });
+      // What waits stays until it is decided: a decision may be refused.
+      if (detail) Object.assign(detail, { running: data.invocation, unfinished: true });
       break;
     case "waiting":
       if (detail) Object.assign(detail, { running: null, unfinished: true, pending: data.requests ?? [] });
@@ -325,6 +339,8 @@ function committed(row) {
   const open = know.unfinished;
   Object.assign(open, { text: "", reasoning: "", calls: {} });
   for (const outcome of row.outcomes ?? []) delete open.tools[outcome.call_id];
+  const decided = row.decisions?.map((one) => one.request) ?? [];
+  if (know.detail && decided.length) know.detail.pending = know.detail.pending?.filter((request) => !decided.includes(request.id));
   if (row.kind === "rewind") loadRows().then(readDetail, fail);
   else if (row.version === know.version + 1) merge([row]);
   else if (row.version > know.version) loadRows(know.version).catch(fail);
@@ -430,7 +446,7 @@ async function act(what, done) {
 export const send = (text) => act(() => post(`${base()}/messages`, { text, ...(know.detail?.running && { when_busy: "steer" }) }, { key: newKey() }));
 /** @param {Record<string, any>} decisions */
 export const decide = (decisions) => act(() => post(`${base()}/decisions`, { decisions }));
-export const cancel = () => act(() => post(`${base()}/cancel`), "Cancelled: the run ends with its next commit.");
+export const cancel = () => act(() => post(`${base()}/cancel`), "The run is being cancelled.");
 export const resume = () => act(() => post(`${base()}/resume`, {}), "Resumed.");
 export const abandon = () => act(() => post(`${base()}/abandon`), "The run has ended.");
 

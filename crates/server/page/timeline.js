@@ -1,7 +1,7 @@
 // The commits of a session: rows of one height, of which only those in sight are in the page.
 // @ts-check
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { changed, effectOf, fill, go, know, lookedAt, placeOf, step } from "./store.js";
+import { callOf, changed, effectOf, fill, go, know, lookedAt, placeOf, step } from "./store.js";
 import { isBad, kindWord, line } from "./rows.js";
 import { count, cut, duration, words } from "./text.js";
 
@@ -87,7 +87,7 @@ export function Timeline() {
   };
   if (!rows.length) {
     return know.loading ? html`<p class="quiet">…</p>`
-      : html`<div class="empty"><h2>Nothing has happened yet</h2><p>Write a message below: each step of its run becomes a row here.</p></div>`;
+      : html`<div class="empty"><h2>No steps yet</h2><p>Send a message: each step of the run is listed here.</p></div>`;
   }
   return html`<div class="timeline">
     <div class="rows" ref=${box} role="tree" aria-label="Commits" tabindex="0" onKeyDown=${pressed}
@@ -111,7 +111,7 @@ function Commit({ row, place, size, slowest, marks, isSelected, isLater }) {
   const depth = depthOf(row);
   const at = placeOf(row.version);
   const inside = depth ? `${row.path?.[depth - 1].call_id} ` : "";
-  const said = row.kind === "rewind" ? `back to v${know.rows.slice(0, at).findLast((one) => one.visible)?.version ?? 0}` : line(row);
+  const said = row.kind === "rewind" ? `back to v${know.rows.slice(0, at).findLast((one) => one.visible)?.version ?? 0}` : line(row, (id) => callOf(id, at));
   const us = row.latency_us;
   const isOpen = depthOf(know.rows[at + 1]) > depth ? !know.collapsed.has(row.version) : undefined;
   const classes = ["row", `k-${row.kind}`, depth && "inner", isSelected && "selected", !row.visible && "rewound", isBad(row) && "bad", isLater && "later"];

@@ -78,7 +78,7 @@ studio(async (studio) => {
     await page.getByRole('treeitem', { name: /Area 3 has 8 stalls/ }).click();
     await more('Name this version');
     await page.getByLabel('Name', { exact: true }).fill('one area');
-    await button('Name it').click();
+    await button('Save').click();
     await page.getByText('⚑ one area', { exact: true }).waitFor();
     await dialog().waitFor({ state: 'detached' });
     await press('End');
@@ -92,11 +92,11 @@ studio(async (studio) => {
     await press('End');
 
     // The request is approved with other arguments.
-    await button('Change…').click();
+    await button('Edit arguments…').click();
     await page.getByLabel('Arguments (JSON)').fill('{"stall":"bakery","euro":');
-    seen.invalid = await button('Approve with these').isDisabled();
+    seen.invalid = await button('Approve with changes').isDisabled();
     await page.getByLabel('Arguments (JSON)').fill('{"stall":"bakery","euro":4}');
-    await button('Approve with these').click();
+    await button('Approve with changes').click();
     await page.getByText('fee of the bakery is paid').first().waitFor();
     seen.approved = await page.getByRole('treeitem', { name: /decision/ }).last().locator('.said').innerText();
 
@@ -117,7 +117,7 @@ studio(async (studio) => {
     seen.images = await page.locator('img').count();
     await more('Compare with…');
     await dialog().getByRole('button', { name: /^waits-for-approval / }).click();
-    await page.getByText(/Both share v1 to v6/).waitFor();
+    await page.getByText(/Shared history: v1 to v6/).waitFor();
     // The fork stands in the timeline of its parent.
     await choose('waits-for-approval');
     await page.getByText('↳ branch').waitFor();
@@ -167,7 +167,7 @@ studio(async (studio) => {
     await page.getByText('survey runs').waitFor();
     await page.getByLabel('Message', { exact: true }).fill('Only the market hall.');
     await button('Steer').click();
-    await page.getByText(/message waits to be taken/).waitFor();
+    await page.getByText(/message queued/).waitFor();
     await button('Cancel the run').click();
     await button('Cancel the run').waitFor({ state: 'detached' });
 

@@ -5,7 +5,7 @@ const { studio } = require('./studio_driver.cjs');
 const VIEWS = ['stalls', 'stalls/waits-for-approval', 'stalls/waits-for-approval?v=5&key=counted', 'stalls/waits-for-approval?view=conversation',
     'stalls/waits-for-approval?view=model', 'stalls/waits-for-approval?view=usage', 'stalls/fork-with-a-rewind?panel=step',
     'stalls/fork-with-a-rewind?view=compare&with=waits-for-approval', 'library/durability', 'library/durability?view=graph'];
-const DIALOGS = { '?': 'Keys', n: 'New session', f: 'Fork at v', e: 'Edit a value', l: 'Name v' };
+const DIALOGS = { '?': 'Keyboard shortcuts', n: 'New session', f: 'Fork at v', e: 'Edit a value', l: 'Name v' };
 
 studio(async (studio) => {
     const seen = { barriers: [] };
@@ -69,7 +69,7 @@ studio(async (studio) => {
     await press('Enter');
     await keys.keyboard.type('too dear');
     await press('Enter');
-    await keys.getByText(/fee of the bakery is paid/).first().waitFor();
+    await keys.getByText(/Nothing was paid/).first().waitFor();
     await press('Escape');
     await tabTo(keys.getByRole('tree', { name: 'Commits' }));
     await press('Home', 'ArrowDown', 'ArrowDown', 'ArrowDown', 'ArrowDown');
@@ -90,7 +90,7 @@ studio(async (studio) => {
     await press('Enter');
     await tabTo(keys.getByRole('dialog').getByRole('button', { name: /^waits-for-approval / }));
     await press('Enter');
-    await keys.getByText(/Both share v1 to v5/).waitFor();
+    await keys.getByText(/Shared history: v1 to v5/).waitFor();
     seen.by_keys = true;
 
     // Over a slow link, something is there at once, and all of it in the end.

@@ -15,7 +15,7 @@ studio(async (studio) => {
     writeFileSync('session.json', file);
     await page.locator('body').press('n');
     await page.getByLabel('Name', { exact: true }).fill('imported');
-    await page.getByLabel('Or from an exported session').setInputFiles('session.json');
+    await page.getByLabel('Import from an exported session').setInputFiles('session.json');
     await page.getByRole('button', { name: 'Create' }).click();
     await page.waitForURL(/\/imported/);
     await page.getByRole('treeitem', { name: /Together with area 3/ }).first().waitFor();

@@ -34,7 +34,11 @@ pub(super) async fn test_of(target: &InSession) -> Result<String, Problem> {
         acts.extend(act(session, committed).await?);
     }
     let Some(run) = session.last_run().await? else {
-        return Err(Problem::no_test("nothing was said in it"));
+        let why = match acts.is_empty() {
+            true => "it has no messages",
+            false => "its last run was rewound to before its end; send a message or fork it first",
+        };
+        return Err(Problem::no_test(why));
     };
     let Some(exit) = run.exit() else { return Err(Problem::no_test("its last run has not ended")) };
     let (values, _) = own_and_shared(&stored);
