@@ -1,7 +1,6 @@
 //! The ids of all calls of a conversation, so that no later one takes an id again.
 
-use std::collections::HashSet;
-
+use hashbrown::{DefaultHashBuilder, HashSet};
 use rpds::HashTrieSetSync;
 use stepfold_state_core::chat::Transcript;
 
@@ -9,7 +8,7 @@ use stepfold_state_core::chat::Transcript;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallIds {
     /// What earlier runs left: persistent, and so shared with what they left.
-    before: HashTrieSetSync<Box<str>>,
+    before: HashTrieSetSync<Box<str>, DefaultHashBuilder>,
     /// What this run has added.
     new: HashSet<Box<str>>,
 }
@@ -29,7 +28,7 @@ impl CallIds {
     }
 
     pub(super) fn insert(&mut self, id: &str) {
-        if !self.before.contains(id) {
+        if !self.was_before(id) {
             self.new.insert(id.into());
         }
     }
@@ -40,6 +39,11 @@ impl CallIds {
     }
 
     pub(super) fn contains(&self, id: &str) -> bool {
-        self.new.contains(id) || self.before.contains(id)
+        self.new.contains(id) || self.was_before(id)
+    }
+
+    fn was_before(&self, id: &str) -> bool {
+        // It hashes before it looks.
+        !self.before.is_empty() && self.before.contains(id)
     }
 }
