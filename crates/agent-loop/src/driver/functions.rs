@@ -53,14 +53,14 @@ pub(super) enum Happened {
 /// is [held](Functions::hold) or [complete](Functions::complete).
 pub(super) enum Functions {
     Calls { invocation: Box<Invocation>, calls: Arc<[ToolCall]>, has_hooks: bool },
-    Nodes(Nodes),
+    Nodes(Box<Nodes>),
 }
 
 impl Functions {
     /// They stop when the run is cancelled, or at their own [token](Functions::stop).
     pub(super) fn of(run: &Run, cancellation: &CancellationToken) -> Self {
         if let Some(planner) = run.planner() {
-            return Functions::Nodes(Nodes::of(run, planner, cancellation.child_token()));
+            return Functions::Nodes(Box::new(Nodes::of(run, planner, cancellation.child_token())));
         }
         let hooks = &run.agent().config().hooks;
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);

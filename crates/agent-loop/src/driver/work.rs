@@ -72,7 +72,7 @@ impl Host<'_> {
                 work.functions.stop().cancel();
             }
         }
-        self.work_ended(run, work, is_up).await
+        self.work_ended(run, &mut work, is_up).await
     }
 
     /// Whether the calls of the step can run: their tools are available, and no decision is required first.
@@ -95,18 +95,23 @@ impl Host<'_> {
         Ok(true)
     }
 
-    async fn work_ended(&mut self, run: &mut Run, mut work: AtWork<'_>, is_up: bool) -> Result<(), RunFault> {
+    async fn work_ended(
+        &mut self,
+        run: &mut Run,
+        work: &mut AtWork<'_>,
+        is_up: bool,
+    ) -> Result<(), RunFault> {
         let unread = std::iter::from_fn(|| work.children.try_told());
         work.trouble.also_lost(unread.flat_map(|told| told.outcomes(run)));
         work.trouble.also_lost(work.functions.ended(run));
-        work.trouble.end()?;
+        std::mem::take(&mut work.trouble).end()?;
         if let Some(error) = work.functions.take_error() {
             return Err(RunFault::Tool(error));
         }
         if !work.to_ask.is_empty() && !is_up && !self.is_cancelled() {
-            return self.commit(run, Answer::Ask(work.to_ask)).await;
+            return self.commit(run, Answer::Ask(std::mem::take(&mut work.to_ask))).await;
         }
-        match work.failed {
+        match work.failed.take() {
             _ if is_up && run.walk().is_some() => self.break_off(run, Answer::TimedOut).await,
             Some((_, fault)) if !self.is_cancelled() => Err(fault),
             _ => Ok(()),
