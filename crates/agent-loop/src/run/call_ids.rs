@@ -1,6 +1,7 @@
 //! The ids of all calls of a conversation, so that no later one takes an id again.
 
-use hashbrown::{DefaultHashBuilder, HashSet};
+use std::collections::HashSet;
+
 use rpds::HashTrieSetSync;
 use stepfold_state_core::chat::Transcript;
 
@@ -8,7 +9,7 @@ use stepfold_state_core::chat::Transcript;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallIds {
     /// What earlier runs left: persistent, and so shared with what they left.
-    before: HashTrieSetSync<Box<str>, DefaultHashBuilder>,
+    before: HashTrieSetSync<Box<str>>,
     /// What this run has added.
     new: HashSet<Box<str>>,
 }
