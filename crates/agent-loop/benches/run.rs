@@ -2,7 +2,8 @@
 //! no store.
 //!
 //! `steps` divides by the number of steps, as its counter shows; `tenth` compares the first tenth of a long run
-//! with the last one.
+//! with the last one. `--count STEPS` makes one run of so many steps and nothing else, for a program that counts
+//! instructions.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on should stop")]
 
@@ -20,7 +21,14 @@ use stepfold_agent_loop::{
 use tokio::runtime::Runtime;
 
 fn main() {
-    divan::main();
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--count");
+    match arguments.nth(1) {
+        Some(steps) => {
+            let agent = agent(steps.parse().unwrap());
+            finish(&runtime(), Run::new(&agent, "go", "bench").unwrap());
+        }
+        None => divan::main(),
+    }
 }
 
 /// Calls a tool in every reply.
@@ -187,7 +195,7 @@ impl Observer for Follower {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
         if let Some(event) = event.committed() {
             black_box(self.0.starts(event));
-            self.0.commit(event.clone())?;
+            self.0.follow(event)?;
         }
         Ok(())
     }

@@ -335,7 +335,7 @@ async fn takeover(kind: &str, place: &Place) {
         loop {
             let get = GetSession::new(key.clone()).events(EventRange::Last(1)).without_state();
             let read = place.store.get(get).await.expect("the store works");
-            if read.events.last().is_some_and(|last| last.event.metadata.contains_key("exit")) {
+            if read.events.last().is_some_and(|last| last.event.metadata.contains("exit")) {
                 break;
             }
             // tidy: allow sleep, because this is what is measured, or other processes are asked

@@ -5,6 +5,10 @@
 //! what is measured is our own work. What a long run takes on the disk, and what a whole step of it takes with its
 //! commits flushed, is printed before: plain, and with the marker of a call that must not run twice. So is what a fresh
 //! process takes that makes one such run and ends.
+//!
+//! For a program that counts instructions, `--count WHAT TIMES` does one thing so often and nothing else: `run`, a turn of one
+//! call in a new session in memory; `step`, a step of a run in memory; `calls` and `calls-sqlite`, a turn of 64 calls; `reopen` and
+//! `reopen-sqlite`, a turn in a session of 10,000 messages that is opened for it.
 
 #![allow(
     clippy::disallowed_methods,
@@ -34,6 +38,11 @@ const ONE_RUN: &str = "--one-run";
 fn main() {
     if std::env::args().any(|argument| argument == ONE_RUN) {
         return runtime().block_on(async { turn(&session(&AnyStore::new(MemoryStore::new())).await).await });
+    }
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--count").skip(1);
+    if let Some(what) = arguments.next() {
+        let times = arguments.next().and_then(|times| times.parse().ok()).expect("`--count WHAT TIMES`");
+        return runtime().block_on(counted(&what, times));
     }
     fresh_process();
     bytes_of_500_steps();
@@ -132,6 +141,34 @@ async fn filled(store: &AnyStore, messages: usize) -> SessionHandle {
         turn(&handle).await;
     }
     handle
+}
+
+/// Does one thing so often.
+async fn counted(what: &str, times: u32) {
+    let (what, kind) = what.split_once('-').unwrap_or((what, "memory"));
+    let (store, _folder) = open(kind);
+    match what {
+        "run" => {
+            let runner = Runner::builder(agent(1, Effect::Pure), store).build();
+            for number in 0..times {
+                turn(&runner.session("ada", format!("s{number}")).await.expect("the store works")).await;
+            }
+        }
+        "step" => turn(&session_of(&store, times, Effect::Pure).await).await,
+        "calls" => {
+            let runner = Runner::builder(agent_of(1, AT_ONCE, nothing()), store).build();
+            let session = runner.session("ada", "s1").await.expect("the store works");
+            for _ in 0..times {
+                turn(&session).await;
+            }
+        }
+        _ => {
+            filled(&store, 10_000).await;
+            for _ in 0..times {
+                turn(&session(&store).await).await;
+            }
+        }
+    }
 }
 
 /// A turn in a session that is kept open: only what is new is read.

@@ -306,7 +306,7 @@ impl SessionHandle {
         let Stopped { mut run, .. } = *stopped;
         // A run that was restored from the record lacks its `temp:` values, which is told when it is restored again.
         let is_kept = known.stopped.take().is_some();
-        if is_kept && run.commit(event.clone()).is_ok() {
+        if is_kept && run.follow(&event).is_ok() {
             let life = known.history.as_ref().and_then(|history| history.life.clone());
             known.stopped = Some(Left::new(run, version, life, None));
         }
@@ -356,8 +356,7 @@ impl SessionHandle {
         let edit = match event.kind.as_str() {
             "edited" => loop_event(self.key(), committed)?.as_ref().and_then(Edit::of),
             STATE if event.record.is_none() => {
-                let about = event.metadata.get(EDIT).cloned().map(serde_json::from_value::<About>);
-                let about = about.and_then(Result::ok).unwrap_or_default();
+                let about = event.metadata.read::<About>(EDIT).unwrap_or_default();
                 let mut edit = Edit::of_writes(&event.actions.delta);
                 (edit.by, edit.idempotency_key) = (about.by, about.idempotency_key);
                 Some(edit)

@@ -151,7 +151,7 @@ impl History {
                 last.failed = None;
             }
             Some(last) if last.invocation == event.invocation && failure(event).is_some() => {
-                last.failed = failure(event).map(|cause| Failed::again(last.failed.as_ref(), cause));
+                last.failed = failure(event).map(|cause| Failed::again(last.failed.as_ref(), &cause));
             }
             // Messages were added since, or its beginning is gone: the interrupted run stays interrupted.
             last => *last = None,

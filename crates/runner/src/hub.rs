@@ -74,7 +74,8 @@ impl Hub {
         kept.events.push_back(told);
         let next = kept.first + kept.events.len() as u64;
         drop(kept);
-        self.next.send_replace(next);
+        // Whoever subscribes later looks at what is kept first.
+        let _ = self.next.send(next);
     }
 
     /// No more events follow.

@@ -58,7 +58,7 @@ impl Journal {
     async fn append(&mut self, event: &Event) -> Result<(), SessionError> {
         let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
         // Whether the run ends here is determined by the current agent, and stored with the last event.
-        let ended = self.ahead.commit(event.clone()).is_ok().then(|| self.ahead.exit()).flatten();
+        let ended = self.ahead.follow(event).is_ok().then(|| self.ahead.exit()).flatten();
         self.slot.held.set_due(self.ahead.next_deadline().map(Into::into));
         let stamp = Stamp {
             invocation: &self.invocation,

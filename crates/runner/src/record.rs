@@ -108,8 +108,12 @@ pub(crate) fn session_event(
     };
     // The id distinguishes a retried append from a new one, even from that of another worker at the same
     // index.
-    let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
-    let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
+    let mut id = stamp.invocation.as_str().to_owned();
+    for part in [Some(&*stamp.place.to_string()), stamp.attempt].into_iter().flatten() {
+        id.push('.');
+        id.push_str(part);
+    }
+    let id = EventId::new(id)?;
     let (messages, delta) = event.take_content();
     let record = Record::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
     let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
@@ -129,16 +133,12 @@ fn temp_keys(event: &agent_loop::Event) -> BTreeSet<String> {
 
 /// The `temp:` keys that these events have written.
 pub(crate) fn temp_keys_of<'a>(events: impl IntoIterator<Item = &'a CommittedEvent>) -> BTreeSet<String> {
-    let keys = events.into_iter().filter_map(|committed| committed.event.metadata.get(TEMP)?.as_array());
-    keys.flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    events.into_iter().flat_map(|committed| names_in(&committed.event, TEMP)).collect()
 }
 
 /// Adds the agent's fingerprint.
 pub(crate) fn with_agent(event: Event, agent: &agent_loop::Agent) -> Event {
-    match serde_json::to_value(agent.fingerprint()) {
-        Ok(fingerprint) => event.with_metadata(AGENT, fingerprint),
-        Err(_) => event,
-    }
+    event.with_shared_metadata(AGENT, Arc::clone(agent.fingerprint_json()))
 }
 
 /// Marks the last event of a run with its exit reason.
@@ -181,9 +181,9 @@ pub(crate) fn failed_event(
 
 /// The cause, if the event is that of a failed run. It is not the end of the run: a failed run can be
 /// resumed.
-pub fn failure(event: &Event) -> Option<&str> {
+pub fn failure(event: &Event) -> Option<String> {
     let is_failure = event.kind.as_str() == FAILED && event.record.is_none();
-    event.metadata.get(FAILED).filter(|_| is_failure)?.as_str()
+    if is_failure { event.metadata.read(FAILED) } else { None }
 }
 
 /// Whether an event took the message with this id.
@@ -198,9 +198,15 @@ pub(crate) fn taken_by(event: &Event) -> impl Iterator<Item = InvocationId> {
 }
 
 /// The ids of the messages of other invocations that an event took.
-fn others_taken(event: &Event) -> impl Iterator<Item = &str> {
-    let others = event.metadata.get(TAKEN).and_then(Value::as_array);
-    others.into_iter().flatten().filter_map(Value::as_str)
+fn others_taken(event: &Event) -> impl Iterator<Item = String> {
+    names_in(event, TAKEN).into_iter()
+}
+
+/// The strings of an array in the metadata.
+fn names_in(event: &Event, entry: &str) -> Vec<String> {
+    let Some(Value::Array(names)) = event.metadata.get(entry) else { return Vec::new() };
+    let text = |name| if let Value::String(text) = name { Some(text) } else { None };
+    names.into_iter().filter_map(text).collect()
 }
 
 /// Whether a session with this newest event is in the middle of a run: the run waits for a decision, was
@@ -211,13 +217,12 @@ pub fn is_unfinished(event: &Event) -> bool {
 
 /// Whether an event is the last one of a run, independent of the current agent.
 pub(crate) fn ends(event: &Event) -> bool {
-    is_of_run(event) && event.metadata.contains_key(EXIT)
+    is_of_run(event) && event.metadata.contains(EXIT)
 }
 
 /// The exit reason of a run, if the event is its last one.
 pub(crate) fn exit_of(event: &Event) -> Option<Exit> {
-    let exit = event.metadata.get(EXIT).filter(|_| is_of_run(event))?;
-    serde_json::from_value(exit.clone()).ok()
+    if is_of_run(event) { event.metadata.read(EXIT) } else { None }
 }
 
 /// The commit of the loop that a session event stores; `None` if it does not belong to a run.
@@ -266,7 +271,7 @@ pub(crate) fn rewrite(event: &Event) -> Option<&RawValue> {
 
 /// The agent's fingerprint at the beginning of the invocation.
 pub(crate) fn agent_of(event: &Event) -> Option<agent_loop::Fingerprint> {
-    serde_json::from_value(event.metadata.get(AGENT)?.clone()).ok()
+    event.metadata.read(AGENT)
 }
 
 /// The summary of an event, if any.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{DecisionError, Decisions, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
 use stepfold_session_scopes::{
     AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
@@ -732,8 +733,13 @@ impl<'a> Work<'a> {
         run.resume().await.map(Arc::new).map_err(|error| self.run_failed(error))
     }
 
-    /// Runs, with every commit stored before anything else happens, as long as the claim is held.
-    async fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
+    /// Runs, with every commit stored before anything else happens, as long as the claim is held. On the heap, so that
+    /// it has its room once, and not in each of the ways that lead here.
+    fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> BoxFuture<'_, Ended> {
+        Box::pin(self.drive_here(from, entries, is_given_up))
+    }
+
+    async fn drive_here(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
         let Stopped { run, invocation, place, seen, missing_temp } = from;
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         // Failures of another run do not count for this one.

@@ -211,7 +211,7 @@ pub use stepfold_state_core as state_core;
 pub use crate::changes::{ScopeVersions, Seen};
 pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
-pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
+pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Metadata, Record};
 pub use crate::ids::{
     AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES, SessionId, SessionKey,
     UserId, WorkerId,

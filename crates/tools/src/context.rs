@@ -103,6 +103,9 @@ pub fn key_of_call(scope: &str, call_id: &str) -> String {
 /// assert_eq!(decode_key_part("a%2Fb%25"), "a/b%");
 /// ```
 pub fn encode_key_part(part: &str) -> String {
+    if !part.contains(['%', '/']) {
+        return part.to_owned();
+    }
     part.replace('%', "%25").replace('/', "%2F")
 }
 

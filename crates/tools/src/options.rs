@@ -88,6 +88,19 @@ impl InvokeOptions {
         InvokeOptions { key_scope: key_scope.into(), ..InvokeOptions::default() }
     }
 
+    /// Options with this cancellation token and these resources, and the defaults of the others.
+    pub fn new(cancellation: CancellationToken, resources: Resources) -> Self {
+        InvokeOptions {
+            limits: CallLimits::default(),
+            overflow: Overflow::default(),
+            cancellation,
+            resources,
+            key_scope: String::new(),
+            raise_on_failure: false,
+            hosts_calls: false,
+        }
+    }
+
     /// Sets the limits.
     #[must_use]
     pub fn with_limits(mut self, limits: CallLimits) -> Self {

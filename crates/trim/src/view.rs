@@ -149,8 +149,16 @@ impl View {
     /// ```
     #[must_use]
     pub fn grown(mut self, log: &Transcript) -> Self {
+        self.grow(log);
+        self
+    }
+
+    /// The same in place.
+    pub fn grow(&mut self, log: &Transcript) {
         if log.len() < self.log_length {
-            return View::assemble(log, self.kept, self.summary, self.reasons);
+            let (kept, reasons) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.reasons));
+            *self = View::assemble(log, kept, self.summary.take(), reasons);
+            return;
         }
         if self.is_whole() && self.summary.is_none() {
             self.transcript = log.clone();
@@ -159,7 +167,6 @@ impl View {
         }
         self.kept.push(self.log_length..log.len());
         self.log_length = log.len();
-        self
     }
 
     /// The length of the log when it was last examined.

@@ -117,7 +117,9 @@ impl Window {
         let tokens = self.count(view.transcript());
         let last_turn = log.turn_start(log.len()).unwrap_or(0);
         let turn_start = turn_start.min(last_turn);
-        TurnView { window: self.clone(), view, tokens, turn_start }.fitted(log)
+        let mut turn = TurnView { window: self.clone(), view, tokens, turn_start };
+        turn.fit(log);
+        turn
     }
 
     fn count(&self, messages: &Transcript) -> usize {
@@ -188,32 +190,37 @@ impl TurnView {
     /// and the cost is that of the new messages.
     #[must_use]
     pub fn grown(mut self, log: &Transcript) -> Self {
+        self.grow(log);
+        self
+    }
+
+    /// The same in place.
+    pub fn grow(&mut self, log: &Transcript) {
         let seen = self.view.log_length();
-        self.view = self.view.grown(log);
+        self.view.grow(log);
         if log.len() < seen {
             self.tokens = self.window.count(self.view.transcript());
         } else {
             let new = log.iter_from(seen).map(|message| &**message);
             self.tokens = self.tokens.saturating_add(self.window.measure().of_all(new));
         }
-        self.fitted(log)
+        self.fit(log);
     }
 
     /// Shrinks the view if it exceeds the limit.
-    fn fitted(mut self, log: &Transcript) -> Self {
+    fn fit(&mut self, log: &Transcript) {
         if self.fits() {
-            return self;
+            return;
         }
         let (leaving, tokens) = self.leaving(log);
         if leaving.is_empty() {
-            return self;
+            return;
         }
         let reason =
             Reason { policy: self.window.to_string().into(), dropped: leaving.len(), why: Why::Overflow };
         let kept = self.view.kept().without(&leaving);
         self.view = self.view.narrowed(kept.of(log), log, kept, vec![reason]);
         self.tokens = tokens;
-        self
     }
 
     /// The oldest droppable messages, as many as needed to reach the target; and the tokens of the rest.

@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 use stepfold_state_core::chat::{ChatModel, ModelParams, ToolSpec};
 use stepfold_state_core::state::{Schema, Template};
 use stepfold_tools::{Approval, CallLimits, Overflow, Resources, Tool, Tools, Toolset};
@@ -85,14 +86,22 @@ struct Built {
     offer: Option<Offer>,
     output: Option<OutputSpec>,
     fingerprint: OnceLock<Fingerprint>,
+    fingerprint_json: OnceLock<Arc<RawValue>>,
     tools_digest: OnceLock<String>,
     shared_keys: OnceLock<BTreeSet<String>>,
 }
 
 impl Built {
     fn new(config: Config, offer: Option<Offer>, output: Option<OutputSpec>) -> Self {
-        let (fingerprint, tools_digest, shared_keys) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Built { config, offer, output, fingerprint, tools_digest, shared_keys }
+        Built {
+            config,
+            offer,
+            output,
+            fingerprint: OnceLock::new(),
+            fingerprint_json: OnceLock::new(),
+            tools_digest: OnceLock::new(),
+            shared_keys: OnceLock::new(),
+        }
     }
 }
 
@@ -227,6 +236,23 @@ impl Agent {
     /// The parts that a run depends on: used to detect a changed agent when a stored run is loaded.
     pub fn fingerprint(&self) -> &Fingerprint {
         self.0.fingerprint.get_or_init(|| Fingerprint::of(self))
+    }
+
+    /// The same as JSON, for hosts that store it where each run begins: made once.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Fingerprint};
+    ///
+    /// let agent = Agent::builder(Script::parse("")?).build()?;
+    /// let stored: Fingerprint = serde_json::from_str(agent.fingerprint_json().get())?;
+    /// assert_eq!(&stored, agent.fingerprint());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fingerprint_json(&self) -> &Arc<RawValue> {
+        let text = || to_raw_value(self.fingerprint()).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        self.0.fingerprint_json.get_or_init(|| text().into())
     }
 
     /// A digest of the offered tools and their bindings; `None` if they are listed at each step.

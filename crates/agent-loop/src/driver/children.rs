@@ -65,7 +65,6 @@ impl Told {
 pub(super) struct Children<'a> {
     /// Created for the first one: most steps have none.
     started: Option<Started<'a>>,
-    stop: CancellationToken,
     clock: Arc<dyn Clock + 'a>,
 }
 
@@ -84,8 +83,8 @@ impl Started<'_> {
 }
 
 impl<'a> Children<'a> {
-    pub(super) fn new(stop: &CancellationToken, clock: Arc<dyn Clock + 'a>) -> Self {
-        Children { started: None, stop: stop.clone(), clock }
+    pub(super) fn new(clock: Arc<dyn Clock + 'a>) -> Self {
+        Children { started: None, clock }
     }
 
     /// The next event of a run inside, or the end of one; `None` if none was started. Cancel-safe: a dropped future
@@ -105,8 +104,8 @@ impl<'a> Children<'a> {
         self.started.as_mut()?.told.try_recv().ok()
     }
 
-    /// Starts those of these items that have a run inside, from where it is.
-    pub(super) fn start(&mut self, run: &Run, places: &[usize]) {
+    /// Starts those of these items that have a run inside, from where it is, until `stop` is cancelled.
+    pub(super) fn start(&mut self, run: &Run, places: &[usize], stop: &CancellationToken) {
         for place in places.iter().copied() {
             let Some(task) = run.task(place) else { continue };
             let Some(inside) = run.inside(task) else { continue };
@@ -115,7 +114,7 @@ impl<'a> Children<'a> {
                 None => run.begin_inside(task, inside),
             };
             match child {
-                Ok(child) => self.drive(run, place, child, 1, Duration::ZERO),
+                Ok(child) => self.drive(run, (place, child), (1, Duration::ZERO), stop),
                 Err(NotBegun::Asks(request)) => self.end(place, ChildEnd::Asks(request)),
                 Err(NotBegun::Failed(error)) => self.end(place, ChildEnd::Failed { error, tries: 1 }),
             }
@@ -124,10 +123,10 @@ impl<'a> Children<'a> {
 
     /// Once more after the time of an attempt was up, from where the run inside is by now. Whether it may be attempted
     /// again.
-    pub(super) fn again(&mut self, run: &Run, place: usize, tries: u32) -> bool {
+    pub(super) fn again(&mut self, run: &Run, place: usize, tries: u32, stop: &CancellationToken) -> bool {
         let Some(pause) = run.attempts(place).pauses().nth(tries as usize - 1) else { return false };
         let Some(child) = run.item(place).and_then(|item| item.child()) else { return false };
-        self.drive(run, place, child.clone(), tries + 1, pause);
+        self.drive(run, (place, child.clone()), (tries + 1, pause), stop);
         true
     }
 
@@ -137,7 +136,13 @@ impl<'a> Children<'a> {
     }
 
     /// Drives a run inside after a pause.
-    fn drive(&mut self, run: &Run, place: usize, child: Run, tries: u32, pause: Duration) {
+    fn drive(
+        &mut self,
+        run: &Run,
+        (place, child): (usize, Run),
+        (tries, pause): (u32, Duration),
+        stop: &CancellationToken,
+    ) {
         let decided = run.task(place).map(|task| task.decisions()).unwrap_or_default();
         // A decision about its prompt is not one of its own.
         let pending = if decided.is_empty() { Vec::new() } else { child.pending() };
@@ -146,7 +151,7 @@ impl<'a> Children<'a> {
         let attempts = run.attempts(place);
         let started = self.started.get_or_insert_with(Started::new);
         let teller = Teller { place, teller: started.teller.clone() };
-        let (stop, clock) = (self.stop.clone(), Arc::clone(&self.clock));
+        let (stop, clock) = (stop.clone(), Arc::clone(&self.clock));
         started.running.push(Box::pin(async move {
             if !pause.is_zero() {
                 tokio::select! {

@@ -10,8 +10,7 @@ use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{
-    CallEvent, CallOutcome, CallOutcomes, CancellationToken, FatalError, InputRequest, Invocation,
-    InvokeOptions, ToolError,
+    CallEvent, CallOutcome, CancellationToken, FatalError, InputRequest, Invocation, InvokeOptions, ToolError,
 };
 use tokio::sync::mpsc;
 
@@ -54,19 +53,28 @@ pub(super) enum Happened {
 /// is [held](Functions::hold) or [complete](Functions::complete).
 pub(super) enum Functions {
     Calls { invocation: Box<Invocation>, calls: Arc<[ToolCall]>, has_hooks: bool },
-    Nodes(Nodes),
+    Nodes(Box<Nodes>),
 }
 
 impl Functions {
-    pub(super) fn of(run: &Run, stop: &CancellationToken) -> Self {
+    /// They stop when the run is cancelled, or at their own [token](Functions::stop).
+    pub(super) fn of(run: &Run, cancellation: &CancellationToken) -> Self {
         if let Some(planner) = run.planner() {
-            return Functions::Nodes(Nodes::of(run, planner, stop));
+            return Functions::Nodes(Box::new(Nodes::of(run, planner, cancellation.child_token())));
         }
         let hooks = &run.agent().config().hooks;
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
         let calls: Arc<[ToolCall]> = run.calls_as_run().into();
-        let invocation = Box::new(invocation(run, Arc::clone(&calls), stop.clone()));
+        let invocation = Box::new(invocation(run, Arc::clone(&calls), cancellation.clone()));
         Functions::Calls { invocation, calls, has_hooks }
+    }
+
+    /// Stops what is under way in the step.
+    pub(super) fn stop(&self) -> &CancellationToken {
+        match self {
+            Functions::Calls { invocation, .. } => invocation.cancellation(),
+            Functions::Nodes(nodes) => &nodes.stop,
+        }
     }
 
     /// What happens next; none when nothing is left to run, here or inside of items.
@@ -103,9 +111,14 @@ impl Functions {
         run.starting_to_ask(places, |place| invocation.state_seen_by(place))
     }
 
+    /// Whether an outcome is amended when it is committed.
+    pub(super) const fn amends(&self) -> bool {
+        matches!(self, Functions::Calls { has_hooks: true, .. })
+    }
+
     /// What hooks wrote with a call is read by those that wait for it.
     pub(super) fn amend(&mut self, run: &Run, place: usize) {
-        if let Functions::Calls { invocation, has_hooks: true, .. } = self
+        if let Functions::Calls { invocation, .. } = self
             && let Some(outcome) = run.finished_call(place)
         {
             invocation.amend(place, outcome);
@@ -162,25 +175,23 @@ impl Functions {
     }
 
     /// The error of a call that is for the caller.
-    pub(super) async fn finish(self) -> Option<FatalError> {
+    pub(super) fn take_error(&mut self) -> Option<FatalError> {
         let Functions::Calls { invocation, .. } = self else { return None };
-        let CallOutcomes { error, .. } = invocation.finish().await;
-        error
+        invocation.take_error()
     }
 }
 
-fn invocation(run: &Run, calls: Arc<[ToolCall]>, stop: CancellationToken) -> Invocation {
+fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken) -> Invocation {
     let config = run.agent().config();
-    let mut options = InvokeOptions::scoped(run.key_scope())
+    let mut options = InvokeOptions::new(cancellation, config.resources.clone())
         .with_limits(config.tool_limits.clone())
         .with_overflow(config.overflow.clone())
-        .with_cancellation(stop)
-        .with_resources(config.resources.clone())
         .hosting_calls();
+    options.key_scope = run.key_scope();
     options.raise_on_failure = config.raise_on_failure;
     let tools = run.tools().cloned().unwrap_or_default();
-    let mut invocation =
-        Invocation::resume(&tools, run.state().clone(), calls, run.finished_calls(), options);
+    let finished = if run.has_finished_calls() { run.finished_calls() } else { Vec::new() };
+    let mut invocation = Invocation::resume(&tools, run.state().clone(), calls, finished, options);
     for (place, answered) in run.answered_calls() {
         invocation.answer(place, answered);
     }
@@ -202,7 +213,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    fn of(run: &Run, planner: &Arc<dyn Planner>, stop: &CancellationToken) -> Self {
+    fn of(run: &Run, planner: &Arc<dyn Planner>, stop: CancellationToken) -> Self {
         let (speaker, said) = mpsc::channel(QUEUE);
         Nodes {
             functions: Arc::clone(planner).functions(),
@@ -213,7 +224,7 @@ impl Nodes {
             ended: VecDeque::new(),
             speaker,
             said,
-            stop: stop.clone(),
+            stop,
         }
     }
 

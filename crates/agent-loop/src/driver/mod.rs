@@ -146,20 +146,20 @@ impl Host<'_> {
 
     /// Has the event of an answer observed, and then commits it.
     async fn commit(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
-        let event = run.feed(answer, self.elapsed()).map_err(RunFault::from)?;
+        let event = Box::new(run.feed(answer, self.elapsed()).map_err(RunFault::from)?);
         self.commit_event(run, event).await
     }
 
     /// Notifies the observer of an event, and then commits it. After a [refusal](RunFault::Commit) nothing
     /// may be committed: the observer may have stored the event. After any other fault the event is
     /// committed.
-    async fn commit_event(&mut self, run: &mut Run, event: Event) -> Result<(), RunFault> {
+    async fn commit_event(&mut self, run: &mut Run, event: Box<Event>) -> Result<(), RunFault> {
         let dropped = run.view().dropped();
-        let event = RunEvent::Committed(Box::new(event));
+        let event = RunEvent::Committed(event);
         let observed = self.observe(&event).await;
         let RunEvent::Committed(event) = event else { return Ok(()) };
         let told = observed.map_err(|source| refused(run, &event, source))?;
-        run.commit(*event).map_err(RunFault::from)?;
+        run.follow(&event).map_err(RunFault::from)?;
         told?;
         if run.view().dropped() > dropped {
             let words = run.view().to_string();

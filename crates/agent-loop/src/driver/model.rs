@@ -131,12 +131,11 @@ impl Host<'_> {
     async fn read(&mut self, run: &Run, mut stream: ReplyStream, telling: Telling) -> Result<Reply, NoReply> {
         let limit = run.limits().reply_bytes;
         let mut reply = ReplyBuilder::new();
-        let cancellation = self.cancellation.clone();
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         while !self.is_time_up(run) {
             let chunk = tokio::select! {
                 biased;
-                () = cancellation.cancelled() => return Err(NoReply::Cancelled),
+                () = self.cancellation.cancelled() => return Err(NoReply::Cancelled),
                 () = &mut up => break,
                 chunk = stream.next() => match chunk {
                     Some(Ok(chunk)) => chunk,

@@ -3,7 +3,7 @@
 //! functions of the others, and what it commits is committed here before it goes on.
 
 use stepfold_state_core::chat::ToolCall;
-use stepfold_tools::{CallOutcome, CancellationToken, FatalError, ToolError};
+use stepfold_tools::{CallOutcome, FatalError, ToolError};
 
 use super::Host;
 use super::children::{ChildEnd, Children, Told};
@@ -22,7 +22,6 @@ use crate::run_error::RunFault;
 struct AtWork<'a> {
     functions: Functions,
     children: Children<'a>,
-    stop: CancellationToken,
     trouble: Trouble,
     /// Calls that were about to start and need an approval, requested when the running ones have ended.
     to_ask: Vec<(usize, Fate)>,
@@ -39,11 +38,9 @@ impl Host<'_> {
         if run.walk().is_none() && !self.are_calls_ready(run).await? {
             return Ok(());
         }
-        let stop = self.cancellation.child_token();
         let mut work = AtWork {
-            functions: Functions::of(run, &stop),
-            children: Children::new(&stop, std::sync::Arc::clone(&self.clock)),
-            stop,
+            functions: Functions::of(run, &self.cancellation),
+            children: Children::new(std::sync::Arc::clone(&self.clock)),
             trouble: Trouble::default(),
             to_ask: Vec::new(),
             failed: None,
@@ -61,7 +58,7 @@ impl Host<'_> {
                 },
                 () = &mut up, if !is_up => {
                     is_up = true;
-                    work.stop.cancel();
+                    functions.stop().cancel();
                     continue;
                 }
             };
@@ -72,10 +69,10 @@ impl Host<'_> {
             // Calls that always have something to tell would not let the timeout be looked at.
             if !is_up && run.walk().is_none() && self.is_time_up(run) {
                 is_up = true;
-                work.stop.cancel();
+                work.functions.stop().cancel();
             }
         }
-        self.work_ended(run, work, is_up).await
+        self.work_ended(run, &mut work, is_up).await
     }
 
     /// Whether the calls of the step can run: their tools are available, and no decision is required first.
@@ -98,18 +95,23 @@ impl Host<'_> {
         Ok(true)
     }
 
-    async fn work_ended(&mut self, run: &mut Run, mut work: AtWork<'_>, is_up: bool) -> Result<(), RunFault> {
+    async fn work_ended(
+        &mut self,
+        run: &mut Run,
+        work: &mut AtWork<'_>,
+        is_up: bool,
+    ) -> Result<(), RunFault> {
         let unread = std::iter::from_fn(|| work.children.try_told());
         work.trouble.also_lost(unread.flat_map(|told| told.outcomes(run)));
         work.trouble.also_lost(work.functions.ended(run));
-        work.trouble.end()?;
-        if let Some(error) = work.functions.finish().await {
+        std::mem::take(&mut work.trouble).end()?;
+        if let Some(error) = work.functions.take_error() {
             return Err(RunFault::Tool(error));
         }
         if !work.to_ask.is_empty() && !is_up && !self.is_cancelled() {
-            return self.commit(run, Answer::Ask(work.to_ask)).await;
+            return self.commit(run, Answer::Ask(std::mem::take(&mut work.to_ask))).await;
         }
-        match work.failed {
+        match work.failed.take() {
             _ if is_up && run.walk().is_some() => self.break_off(run, Answer::TimedOut).await,
             Some((_, fault)) if !self.is_cancelled() => Err(fault),
             _ => Ok(()),
@@ -121,7 +123,7 @@ impl Host<'_> {
             Happened::Starting(places) => {
                 work.to_ask = work.functions.to_ask(run, &places);
                 match work.to_ask.is_empty() && self.starting(run, &places, &mut work.trouble).await {
-                    true => work.children.start(run, &places),
+                    true => work.children.start(run, &places, work.functions.stop()),
                     false => work.functions.withdraw(&places),
                 }
             }
@@ -203,12 +205,13 @@ impl Host<'_> {
         }
         let is_node = run.walk().is_some();
         let child = run.item(place).and_then(|item| item.child());
+        let stop = work.functions.stop();
         let is_stopped =
-            work.stop.is_cancelled() && child.is_some_and(|child| child.exit() == Some(&Exit::Cancelled));
+            stop.is_cancelled() && child.is_some_and(|child| child.exit() == Some(&Exit::Cancelled));
         match end {
             // It may be attempted again when the run is resumed.
             ChildEnd::TimedOut(_) if work.trouble.is_there() => work.functions.hold(place),
-            ChildEnd::TimedOut(tries) if work.children.again(run, place, tries) => {}
+            ChildEnd::TimedOut(tries) if work.children.again(run, place, tries, stop) => {}
             ChildEnd::Stopped => work.functions.hold(place),
             // The run around it is about to be cancelled, and keeps what was said and written.
             ChildEnd::Ended if is_node && is_stopped => work.functions.hold(place),
@@ -244,7 +247,8 @@ impl Host<'_> {
 
     /// Commits the outcomes of calls that ended at the same moment, as one event, after their hooks.
     async fn calls_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, CallOutcome)>) {
-        let places: Vec<usize> = ended.iter().map(|(place, _)| *place).collect();
+        let amended = ended.iter().map(|(place, _)| *place).filter(|_| work.functions.amends());
+        let amended: Vec<usize> = amended.collect();
         let mut outcomes = Vec::with_capacity(ended.len());
         for (place, outcome) in ended {
             let seen = match run.agent().config().hooks.has(HookPoint::AfterTool) && outcome.tries > 0 {
@@ -254,7 +258,7 @@ impl Host<'_> {
             outcomes.push(self.concluded(place, seen, &mut work.trouble).await);
         }
         work.trouble.note(self.commit_outcomes(run, outcomes).await);
-        for place in places {
+        for place in amended {
             work.functions.amend(run, place);
         }
     }
@@ -358,7 +362,7 @@ impl Host<'_> {
 
     /// Commits outcomes of calls. The error of a write that cannot be merged is for the caller, if failures are.
     async fn commit_outcomes(&mut self, run: &mut Run, outcomes: Vec<ItemOutcome>) -> Result<(), RunFault> {
-        let event = run.feed(Answer::Outcomes(outcomes), self.elapsed()).map_err(RunFault::from)?;
+        let event = Box::new(run.feed(Answer::Outcomes(outcomes), self.elapsed()).map_err(RunFault::from)?);
         let unmerged = event.step_end.as_ref().and_then(|end| end.unmerged.first().copied());
         let raised = unmerged.filter(|_| run.agent().config().raise_on_failure).and_then(|place| {
             let result = event.messages.get(place)?.tool_result()?;

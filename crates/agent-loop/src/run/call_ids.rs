@@ -29,7 +29,7 @@ impl CallIds {
     }
 
     pub(super) fn insert(&mut self, id: &str) {
-        if !self.before.contains(id) {
+        if !self.was_before(id) {
             self.new.insert(id.into());
         }
     }
@@ -40,6 +40,11 @@ impl CallIds {
     }
 
     pub(super) fn contains(&self, id: &str) -> bool {
-        self.new.contains(id) || self.before.contains(id)
+        self.new.contains(id) || self.was_before(id)
+    }
+
+    fn was_before(&self, id: &str) -> bool {
+        // It hashes before it looks.
+        !self.before.is_empty() && self.before.contains(id)
     }
 }

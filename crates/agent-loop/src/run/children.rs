@@ -231,7 +231,7 @@ impl Run {
             _ => Box::new(self.new_child(task, event, folding)?),
         };
         let known = run.unknown_calls().len();
-        let committed = match run.commit(event.clone()) {
+        let committed = match run.follow(event) {
             // The values that it was made on have gone on; with what it wrote they may be too much.
             Err(FeedError::State(_)) if folding == Folding::CatchUp => run.catch_up(event.clone()),
             committed => committed,

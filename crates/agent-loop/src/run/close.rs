@@ -29,7 +29,7 @@ pub(crate) fn with_note(result: &ToolResult, note: &str) -> ToolResult {
 }
 
 /// The end of a step: the results as messages, the writes as one delta, in call order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Closing {
     pub(crate) messages: Vec<Arc<Message>>,
     pub(crate) delta: Delta,
@@ -61,8 +61,10 @@ pub(crate) fn close(
         }
     }
     let mut closing = Closing {
+        messages: Vec::with_capacity(outcomes.len()),
+        delta: Delta::new(),
         step_end: StepEnd { unmerged, repeats: times, ..StepEnd::default() },
-        ..Closing::default()
+        merged: Vec::with_capacity(outcomes.len()),
     };
     for outcome in outcomes {
         closing.merged.push((closing.delta.len(), outcome.delta.len()));

@@ -41,14 +41,22 @@ impl Run {
     /// [`FeedError`] when the event does not fit where the run is; nothing is changed then.
     #[expect(clippy::needless_pass_by_value, reason = "an event is committed once")]
     pub fn commit(&mut self, event: Event) -> Result<(), FeedError> {
-        self.commit_as(&event, Folding::Live)
+        self.follow(&event)
+    }
+
+    /// [Commits](Run::commit) an event that its host keeps: to tell others of it, or for a second run that follows this
+    /// one.
+    ///
+    /// # Errors
+    /// As [`commit`](Run::commit).
+    pub fn follow(&mut self, event: &Event) -> Result<(), FeedError> {
+        self.commit_as(event, Folding::Live)
     }
 
     fn commit_as(&mut self, event: &Event, folding: Folding) -> Result<(), FeedError> {
         self.check_place(event)?;
         let outcomes = event.whole_outcomes()?;
         let unknown = self.unknown_by(&event.kind);
-        let called = self.tools_called(&event.kind, &outcomes);
         let unknown_inside = self.commit_inner(event, folding)?;
         let model = self.model_asked(&event.kind);
         // The message whose calls are open, before the end of the step appends their results.
@@ -66,6 +74,7 @@ impl Run {
         self.note_ids(event);
         self.note_decisions(&event.kind);
         self.note_edit(event, folding);
+        self.count_calls(&event.kind, &outcomes);
         self.unknown.extend(unknown.into_iter().chain(unknown_inside));
         match (&event.kind, folding) {
             (_, Folding::CatchUp) => self.is_lost = true,
@@ -75,7 +84,7 @@ impl Run {
         self.is_taken_up = folding == Folding::CatchUp;
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let phase = self.phase_after(event, phase, reply.as_deref(), outcomes);
-        self.count(&event.kind, model, called);
+        self.count_usage(&event.kind, model);
         self.phase = match phase {
             Phase::Working(mut work) => match &event.step_end {
                 Some(end) => {
@@ -476,21 +485,32 @@ impl Run {
         self.show(instructions, view, &log);
     }
 
-    /// The tools of the calls that an event answers. Not those that it answers once more, after a hook that had failed.
-    fn tools_called(&self, kind: &EventKind, outcomes: &[ItemOutcome]) -> Vec<Arc<str>> {
-        let EventKind::Answered(_) = kind else { return Vec::new() };
-        let is_first = |place: usize| self.item(place).is_some_and(|item| item.hook_pending().is_none());
-        let first = outcomes.iter().filter(|outcome| is_first(outcome.place));
-        let tools = first.filter_map(|outcome| Some(outcome.outcome.call()?.tool()));
-        let named = |tool: &str| match self.tally.calls.get_key_value(tool) {
-            Some((known, _)) => Arc::clone(known),
-            None => Arc::from(tool),
-        };
-        tools.map(named).collect()
+    /// Counts the calls that an event answers, before it changes them. Not those that it answers once more, after a hook
+    /// that had failed.
+    fn count_calls(&mut self, kind: &EventKind, outcomes: &[ItemOutcome]) {
+        match kind {
+            EventKind::Answered(_) => {}
+            EventKind::Inner { .. } => {
+                self.tally.calls_inside += spent_by(kind).1;
+                return;
+            }
+            _ => return,
+        }
+        for answered in outcomes {
+            let is_first = self.item(answered.place).is_some_and(|item| item.hook_pending().is_none());
+            let Some(outcome) = answered.outcome.call().filter(|_| is_first) else { continue };
+            match self.tally.calls.get_mut(outcome.tool()) {
+                Some(calls) => *calls += 1,
+                None => drop(self.tally.calls.insert(outcome.tool().into(), 1)),
+            }
+        }
     }
 
-    /// The model that the tokens of an event are of.
+    /// The model that the tokens of an event are of, if it has used some.
     fn model_asked(&self, kind: &EventKind) -> Option<Arc<str>> {
+        if spent_by(kind).0 == Usage::default() {
+            return None;
+        }
         let name = match kind {
             EventKind::Replied { model: Some(model), .. } => model,
             EventKind::Replied { .. } | EventKind::Summarized { .. } => self.agent().model().id(),
@@ -503,18 +523,12 @@ impl Run {
         Some(known.map_or_else(|| Arc::from(name), |(known, _)| Arc::clone(known)))
     }
 
-    fn count(&mut self, kind: &EventKind, model: Option<Arc<str>>, called: Vec<Arc<str>>) {
-        let (usage, calls) = spent_by(kind);
+    fn count_usage(&mut self, kind: &EventKind, model: Option<Arc<str>>) {
+        let (usage, _) = spent_by(kind);
         // As it comes, so that it counts as well when the run inside fails or is stopped.
         self.tally.usage += usage;
-        if let Some(model) = model.filter(|_| usage != Usage::default()) {
+        if let Some(model) = model {
             *self.tally.usage_by_model.entry(model).or_default() += usage;
-        }
-        if let EventKind::Inner { .. } = kind {
-            self.tally.calls_inside += calls;
-        }
-        for tool in called {
-            *self.tally.calls.entry(tool).or_default() += 1;
         }
     }
 }
@@ -527,16 +541,20 @@ fn fits_work(work: &Work, kind: &EventKind) -> bool {
         EventKind::Started { places } | EventKind::Interrupted { places, .. } => places.iter().all(is_open),
         EventKind::Inner { place, .. } | EventKind::Asks { place, .. } => is_open(place),
         EventKind::Answered(items) => {
-            let mut places = BTreeSet::new();
-            items.iter().all(|item| {
-                let is_of_plan = item.outcome.is_call() == work.calls().is_some();
-                is_of_plan && is_open(&item.place) && places.insert(item.place)
-            })
+            let is_of_plan = |item: &AnsweredItem| item.outcome.is_call() == work.calls().is_some();
+            are_different(items) && items.iter().all(|item| is_of_plan(item) && is_open(&item.place))
         }
         EventKind::Planned { .. } => work.walk().is_some() && work.items.open() == 0,
         EventKind::Decided { .. } | EventKind::Cancelled | EventKind::TimedOut => true,
         _ => false,
     }
+}
+
+/// Whether each is about another place. Those of an event that this version made are in order.
+fn are_different(items: &[AnsweredItem]) -> bool {
+    let mut places = BTreeSet::new();
+    items.is_sorted_by(|one, next| one.place < next.place)
+        || items.iter().all(|item| places.insert(item.place))
 }
 
 /// The calls after the hooks before them.

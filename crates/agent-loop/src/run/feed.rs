@@ -571,7 +571,8 @@ impl Run {
         }
         let merged = merged.unwrap_or_default();
         let items = outcomes.into_iter().map(|outcome| event.recorded(outcome, &merged)).collect();
-        Ok(Event { kind: EventKind::Answered(items), ..event })
+        event.kind = EventKind::Answered(items);
+        Ok(event)
     }
 
     /// Each is the outcome of an item that has none, and that does not wait for a decision.
@@ -674,20 +675,19 @@ impl Run {
         work: &Work,
         mut new: impl FnMut(usize, &Item) -> Option<WorkOutcome>,
     ) -> Result<Option<Merged>, FeedError> {
-        let mut outcomes = Vec::with_capacity(work.items.len());
-        for (place, item) in work.items.iter().enumerate() {
-            match item.outcome().map(|outcome| (**outcome).clone()).or_else(|| new(place, item)) {
-                Some(outcome) => outcomes.push(outcome),
-                None => return Ok(None),
-            }
-        }
+        let mut outcome =
+            |place, item: &Item| item.outcome().map(|done| (**done).clone()).or_else(|| new(place, item));
+        let items = work.items.iter().enumerate();
         if work.walk().is_some() {
-            return self.close_superstep(event, work, &outcomes).map(Some);
+            let outcomes: Option<Vec<_>> = items.map(|(place, item)| outcome(place, item)).collect();
+            return outcomes.map(|outcomes| self.close_superstep(event, work, &outcomes)).transpose();
         }
-        let calls = work.items.iter().zip(self.calls()).zip(outcomes);
-        let completed =
-            calls.filter_map(|((item, call), outcome)| Some(item.completed(call, outcome.into_call()?)));
-        Ok(Some(self.close_with(event, self.transcript(), completed.collect())))
+        let calls = items.zip(self.calls());
+        let completed = |((place, item), call): ((usize, &Item), &ToolCall)| {
+            Some(item.completed(call, outcome(place, item)?.into_call()?))
+        };
+        let outcomes: Option<Vec<_>> = calls.map(completed).collect();
+        Ok(outcomes.map(|outcomes| self.close_with(event, self.transcript(), outcomes)))
     }
 
     /// The end of a superstep: the writes of all branches as one delta, in their order.
@@ -733,8 +733,11 @@ impl Run {
     fn close_with(&self, event: &mut Event, log: &Transcript, outcomes: Vec<CallOutcome>) -> Merged {
         let guard = self.agent.config().repeat_guard;
         let repeats = Repeats { before: self.tally.repeats, warn_at: guard.map(|guard| guard.warn) };
-        let closing = close(&self.state, log, outcomes, repeats);
-        event.messages.extend(closing.messages);
+        let mut closing = close(&self.state, log, outcomes, repeats);
+        match event.messages.is_empty() {
+            true => event.messages = closing.messages,
+            false => event.messages.append(&mut closing.messages),
+        }
         event.delta.extend(closing.delta);
         event.step_end = Some(closing.step_end);
         closing.merged

@@ -539,6 +539,11 @@ impl Run {
         self.calls_at_work().map(completed).collect()
     }
 
+    /// Whether a call of the open step has its outcome.
+    pub(crate) fn has_finished_calls(&self) -> bool {
+        self.work().is_some_and(|work| work.items.open() < work.items.len())
+    }
+
     /// The calls of the open step that asked the user and were answered, by their places.
     pub(crate) fn answered_calls(&self) -> Vec<(usize, Vec<AnsweredRequest>)> {
         let calls = self.calls_at_work().map(|(place, item, _)| (place, item.answered()));
@@ -631,7 +636,13 @@ impl Run {
 
     /// What the idempotency keys of this step's calls begin with.
     pub fn key_scope(&self) -> String {
-        format!("{}/{}", self.key_prefix, self.tally.steps)
+        // Made at each step: without the machinery of formats.
+        let step = self.tally.steps.to_string();
+        let mut scope = String::with_capacity(self.key_prefix.len() + 1 + step.len());
+        scope.push_str(&self.key_prefix);
+        scope.push('/');
+        scope.push_str(&step);
+        scope
     }
 
     /// What the idempotency keys of the run begin with: its id, unless [said](Run::with_key_prefix).

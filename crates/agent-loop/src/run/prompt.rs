@@ -77,12 +77,11 @@ impl Prompt {
     pub(crate) fn grow(&mut self, log: &Transcript) {
         let before = self.shown.view().transcript().len();
         let was_whole = self.shown.view().is_whole();
-        let shown = std::mem::replace(&mut self.shown, Shown::Plain(View::whole(&Transcript::new())));
-        let dropped = shown.view().dropped();
-        self.shown = match shown {
-            Shown::Plain(view) => Shown::Plain(view.grown(log)),
-            Shown::Windowed(turn) => Shown::Windowed(turn.grown(log)),
-        };
+        let dropped = self.shown.view().dropped();
+        match &mut self.shown {
+            Shown::Plain(view) => view.grow(log),
+            Shown::Windowed(turn) => turn.grow(log),
+        }
         let view = self.shown.view();
         if view.dropped() != dropped || view.is_whole() != was_whole || view.transcript().len() < before {
             self.rebuild();

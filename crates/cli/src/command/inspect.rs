@@ -268,7 +268,7 @@ pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut 
                 lines
             }
             None => match failure(event) {
-                Some(cause) => vec![show::short(cause)],
+                Some(cause) => vec![show::short(&cause)],
                 None => story::said(&event.messages),
             },
         },

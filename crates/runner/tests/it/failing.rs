@@ -110,7 +110,8 @@ fn a_run_that_failed_too_often_is_abandoned_by_the_next_process() {
             let error = session.run("two").await.unwrap_err();
             assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
             let session = session.read(EventRange::All).await.unwrap();
-            let causes: Vec<&str> = session.events.iter().filter_map(|event| failure(&event.event)).collect();
+            let causes: Vec<String> =
+                session.events.iter().filter_map(|event| failure(&event.event)).collect();
             assert_eq!(causes.len(), 3);
             assert!(causes.iter().all(|cause| cause.contains("the licence has run out")), "{causes:?}");
         });

@@ -540,7 +540,7 @@ impl EventRow {
             cost: None,
             messages: event.messages.iter().map(|message| json(&**message)).collect(),
             writes: writes.collect(),
-            exit: event.metadata.get("exit").cloned(),
+            exit: event.metadata.get("exit"),
             decided_by: None,
             path: Vec::new(),
             calls: Vec::new(),

@@ -4,4 +4,4 @@ mod stored;
 mod types;
 
 pub(crate) use self::types::exceeds;
-pub use self::types::{Actions, CommittedEvent, Event, EventKind, Record};
+pub use self::types::{Actions, CommittedEvent, Event, EventKind, Metadata, Record};

@@ -26,11 +26,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Delta;
 
-use super::types::{Actions, Event, EventKind, Record};
+use super::types::{Actions, Event, EventKind, Metadata, Record};
 use crate::error::SessionError;
 use crate::ids::{Author, EventId, InvocationId};
 use crate::time::Timestamp;
@@ -60,8 +59,8 @@ struct EventOut<'a> {
     rewound_to: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     record: Option<(&'a str, u64, &'a RawValue)>,
-    #[serde(skip_serializing_if = "Map::is_empty")]
-    metadata: &'a Map<String, Value>,
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    metadata: &'a Metadata,
 }
 
 fn is_message(kind: &EventKind) -> bool {
@@ -89,7 +88,7 @@ struct EventIn {
     #[serde(default)]
     record: Option<(String, u64, Box<RawValue>)>,
     #[serde(default)]
-    metadata: Map<String, Value>,
+    metadata: Metadata,
 }
 
 /// The invocation of an event that does not name one. Runners build event ids from an invocation's id and an

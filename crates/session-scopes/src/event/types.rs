@@ -1,12 +1,13 @@
 //! An event and its parts. The caller sets the id and the time: nothing here reads a clock.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Map, Value};
 use stepfold_state_core::MAX_DEPTH;
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Delta;
@@ -145,6 +146,104 @@ impl PartialEq for Record {
     }
 }
 
+/// The metadata of an event: JSON by name. Each value stays the text that it is stored as until it is [read](Metadata::read),
+/// and may be shared by many events.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_session_scopes::Metadata;
+///
+/// let metadata: Metadata = [("trace", json!({"id": 7}))].into_iter().collect();
+/// assert_eq!(metadata.get("trace"), Some(json!({"id": 7})));
+/// assert_eq!(metadata.text("trace"), Some(r#"{"id":7}"#));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Metadata(Vec<(Cow<'static, str>, Arc<RawValue>)>);
+
+impl Metadata {
+    /// None.
+    pub const fn new() -> Self {
+        Metadata(Vec::new())
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether there is an entry of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.find(name).is_ok()
+    }
+
+    /// The value of this name.
+    pub fn get(&self, name: &str) -> Option<Value> {
+        self.read(name)
+    }
+
+    /// The value of this name, if it has the form of this type.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self, name: &str) -> Option<T> {
+        serde_json::from_str(self.text(name)?).ok()
+    }
+
+    /// The value of this name as JSON.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.find(name).ok().map(|place| self.0[place].1.get())
+    }
+
+    /// The entries, by name, with their JSON.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, value.get()))
+    }
+
+    /// Adds an entry; replaces one of the same name.
+    pub fn insert(&mut self, name: impl Into<Cow<'static, str>>, value: Arc<RawValue>) {
+        let name = name.into();
+        match self.find(&name) {
+            Ok(place) => self.0[place].1 = value,
+            Err(place) => self.0.insert(place, (name, value)),
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| (**known).cmp(name))
+    }
+}
+
+/// The text of a value.
+fn text_of(value: &Value) -> Arc<RawValue> {
+    // A value has only names that are strings, so that it always has a text.
+    to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned()).into()
+}
+
+impl<N: Into<Cow<'static, str>>> FromIterator<(N, Value)> for Metadata {
+    fn from_iter<I: IntoIterator<Item = (N, Value)>>(entries: I) -> Self {
+        let mut metadata = Metadata::new();
+        entries.into_iter().for_each(|(name, value)| metadata.insert(name, text_of(&value)));
+        metadata
+    }
+}
+
+impl PartialEq for Metadata {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Serialize for Metadata {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let entries = BTreeMap::<String, Box<RawValue>>::deserialize(deserializer)?;
+        Ok(Metadata(entries.into_iter().map(|(name, value)| (name.into(), value.into())).collect()))
+    }
+}
+
 /// An atomic commit: messages, writes, and a runner's record.
 ///
 /// The id belongs to the content: an append that is repeated with the same event returns the first
@@ -184,7 +283,7 @@ pub struct Event {
     /// The runner's record.
     pub record: Option<Record>,
     /// Metadata of the application.
-    pub metadata: Map<String, Value>,
+    pub metadata: Metadata,
 }
 
 impl Event {
@@ -199,7 +298,7 @@ impl Event {
             messages: Vec::new(),
             actions: Actions::default(),
             record: None,
-            metadata: Map::new(),
+            metadata: Metadata::new(),
         }
     }
 
@@ -240,8 +339,14 @@ impl Event {
 
     /// This event with one more entry of metadata.
     #[must_use]
-    pub fn with_metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.metadata.insert(name.into(), value.into());
+    pub fn with_metadata(self, name: impl Into<Cow<'static, str>>, value: impl Into<Value>) -> Self {
+        self.with_shared_metadata(name, text_of(&value.into()))
+    }
+
+    /// The same of a text that many events share.
+    #[must_use]
+    pub fn with_shared_metadata(mut self, name: impl Into<Cow<'static, str>>, value: Arc<RawValue>) -> Self {
+        self.metadata.insert(name, value);
         self
     }
 
@@ -253,7 +358,7 @@ impl Event {
         if self.record.as_ref().is_some_and(|record| text_exceeds(record.text(), MAX_DEPTH + 16)) {
             return too_deep("the record");
         }
-        if self.metadata.values().any(|value| exceeds(value, MAX_DEPTH)) {
+        if self.metadata.iter().any(|(_, text)| text_exceeds(text, MAX_DEPTH)) {
             return too_deep("the metadata");
         }
         if self.actions.delta.iter().filter_map(|write| write.value()).any(|value| exceeds(value, MAX_DEPTH))

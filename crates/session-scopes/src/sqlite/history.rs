@@ -1,7 +1,9 @@
 //! What a session's rows are: its own, and those that it shares with what it was forked from.
 
+use std::num::NonZero;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::thread;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -505,20 +507,108 @@ fn segment_events(
         )
         .map_err(failed)?;
     let mut rows = query.query([from, to]).map_err(failed)?;
+    // The numbers of a session's events have no gaps.
+    let is_long = usize::try_from(to - from).is_ok_and(|rows| rows >= LONG);
+    let mut batch = Batch::default();
     while let Some(row) = rows.next().map_err(failed)? {
         let (number, at): (i64, i64) =
             row.get(0).and_then(|number| Ok((number, row.get(2)?))).map_err(failed)?;
-        let version = version_of(number);
         let id: Arc<str> = row.get(1).map_err(failed)?;
         let seal: EventSeal = row.get(4).map_err(failed)?;
         let body = row.get_ref(3).map_err(failed)?;
         let body = body.as_str().map_err(|error| failed(error.into()))?;
-        let at = Timestamp::from_micros(at);
-        chain.add(version, Content::new(version, &id, at, body), seal.state.head)?;
-        let event = Event::from_body(EventId::new(id)?, at, body)?;
-        events.push(CommittedEvent { version, event: event.into() });
+        let row = EventRow { version: version_of(number), id, at: Timestamp::from_micros(at), seal };
+        if !is_long {
+            row.open(body).add_to(chain, events)?;
+        } else if batch.takes(row, body) {
+            batch.open(chain, events)?;
+        }
     }
-    Ok(())
+    batch.open(chain, events)
+}
+
+/// The row of an event, without its body.
+struct EventRow {
+    version: u64,
+    id: Arc<str>,
+    at: Timestamp,
+    seal: EventSeal,
+}
+
+impl EventRow {
+    fn open(&self, body: &str) -> OpenedEvent {
+        let content = Content::new(self.version, &self.id, self.at, body);
+        let event = EventId::new(Arc::clone(&self.id))
+            .and_then(|id| Event::from_body(id, self.at, body))
+            .map(Arc::new);
+        OpenedEvent { version: self.version, head: self.seal.state.head, content, event }
+    }
+}
+
+/// An event that was read, before its place in the chain is checked.
+struct OpenedEvent {
+    version: u64,
+    head: Digest,
+    content: Content,
+    event: Result<Arc<Event>, SessionError>,
+}
+
+impl OpenedEvent {
+    fn add_to(self, chain: &mut Chain, events: &mut Vec<CommittedEvent>) -> Result<(), SessionError> {
+        chain.add(self.version, self.content, self.head)?;
+        events.push(CommittedEvent { version: self.version, event: self.event? });
+        Ok(())
+    }
+}
+
+/// From so many rows on, to read a history takes several threads: most of the time goes into JSON and digests, and below
+/// it a thread costs more than it saves.
+const LONG: usize = 1_024;
+
+/// The rows that are opened at once, and their bytes.
+const BATCH: usize = 4_096;
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// The threads that open a batch, this one included.
+const OPENERS: usize = 4;
+
+/// Rows that wait to be opened.
+#[derive(Default)]
+struct Batch {
+    rows: Vec<(EventRow, String)>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Takes a row; whether the batch is full.
+    fn takes(&mut self, row: EventRow, body: &str) -> bool {
+        self.bytes += body.len();
+        self.rows.push((row, body.to_owned()));
+        self.rows.len() >= BATCH || self.bytes >= BATCH_BYTES
+    }
+
+    /// Opens the rows side by side, and adds the events in order.
+    fn open(&mut self, chain: &mut Chain, events: &mut Vec<CommittedEvent>) -> Result<(), SessionError> {
+        let Batch { rows, .. } = std::mem::take(self);
+        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(OPENERS);
+        let open = |rows: &[(EventRow, String)]| -> Vec<OpenedEvent> {
+            rows.iter().map(|(row, body)| row.open(body)).collect()
+        };
+        let opened: Vec<Vec<OpenedEvent>> = thread::scope(|scope| {
+            let mut shares = rows.chunks(rows.len().div_ceil(threads).max(LONG / OPENERS));
+            let own = shares.next().unwrap_or_default();
+            let others: Vec<_> = shares
+                .map(|share| (share, thread::Builder::new().spawn_scoped(scope, move || open(share)).ok()))
+                .collect();
+            let own = open(own);
+            // Where there was no thread, or it panicked, this one does it.
+            let others = others.into_iter().map(|(share, opener)| {
+                opener.and_then(|opener| opener.join().ok()).unwrap_or_else(|| open(share))
+            });
+            std::iter::once(own).chain(others).collect()
+        });
+        opened.into_iter().flatten().try_for_each(|event| event.add_to(chain, events))
+    }
 }
 
 #[cfg(test)]

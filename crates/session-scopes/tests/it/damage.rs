@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    Before, ClaimSession, DeleteSession, DequeueInput, Digest, EnqueueInput, ErrorKind, EventId, EventRange,
-    FaultKind, FaultPlace, ForkSession, GetSession, IdempotencyKey, InboxEntry, InboxKind, InvocationId,
-    Label, LabelVersion, ListForks, ListSessions, PostgresOptions, PostgresStore, PruneSession, ReadInbox,
-    ReadLabels, RewindSession, ScopeKey, ScopeVersions, Seen, Session, SessionError, SessionId, SessionKey,
-    SessionStore, SqliteOptions, SqliteStore, Verified, VerifySessions, WorkerId,
+    Before, ClaimSession, CreateSession, DeleteSession, DequeueInput, Digest, EnqueueInput, ErrorKind,
+    EventId, EventRange, FaultKind, FaultPlace, ForkSession, GetSession, IdempotencyKey, InboxEntry,
+    InboxKind, InvocationId, Label, LabelVersion, ListForks, ListSessions, PostgresOptions, PostgresStore,
+    PruneSession, ReadInbox, ReadLabels, RewindSession, ScopeKey, ScopeVersions, Seen, Session, SessionError,
+    SessionId, SessionKey, SessionStore, SqliteOptions, SqliteStore, Verified, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::Message;
 
@@ -875,6 +875,42 @@ async fn damaged_new_items_of_a_database_are_errors() {
         server.run("damaged_items", sql).await;
     })
     .await;
+}
+
+/// A long history is opened by several threads, a batch of 4,096 at a time: it is whole and in order, and what is damaged is
+/// named as in a short one.
+#[tokio::test]
+async fn a_long_history_is_read_whole_and_its_damage_named() {
+    const EVENTS: u64 = 4_500;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let key = key("long");
+    let event =
+        |version: u64| writing(version, &[]).with_message(Message::user(format!("message {version}.")));
+    let store = SqliteStore::open(&path).unwrap();
+    let session = CreateSession::with_key(key.clone(), &schema(), at(0));
+    store.create(session.with_events((0..EVENTS).map(|version| event(version).into()))).await.unwrap();
+    let session = get(&store, &key).await;
+    assert_eq!(session.events.len() as u64, EVENTS);
+    for (number, committed) in (0..).zip(&session.events) {
+        assert_eq!((committed.version, &*committed.event), (number + 1, &event(number)));
+    }
+    drop(store);
+    for version in [1, 404, 405, 2_000, EVENTS] {
+        let set = |from: &str, to: &str| {
+            let number = (1_u64 << 32) + version;
+            let body = format!("replace(body, '{from} {}.', '{to} {}.')", version - 1, version - 1);
+            damage(&path, &format!("UPDATE stepfold_events SET body = {body} WHERE number = {number}"));
+        };
+        set("message", "passage");
+        let store = SqliteStore::open(&path).unwrap();
+        let error = store.get(GetSession::new(key.clone())).await.unwrap_err();
+        let named = format!("event of version {version}");
+        assert!(error.kind() == ErrorKind::Broken && error.to_string().contains(&named), "{error}");
+        drop(store);
+        set("passage", "message");
+    }
+    get(&SqliteStore::open(&path).unwrap(), &key).await;
 }
 
 /// What counts of a session is read without the rewinds that a later one went back behind.

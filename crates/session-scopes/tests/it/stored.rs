@@ -84,7 +84,7 @@ fn event() -> impl Strategy<Value = Event> {
             .with_started(started);
         event.messages = messages.into_iter().map(Into::into).collect();
         event.record = record;
-        event.metadata = Map::from_iter(metadata);
+        event.metadata = metadata.into_iter().collect();
         let (schema, replace) = (schema(), Handler::replace_values());
         let write = |(key, value): (String, Option<Value>)| match value {
             Some(value) => schema.schema().write_with(key.as_str(), value, &replace).unwrap(),

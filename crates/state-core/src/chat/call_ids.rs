@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::{Content, Message};
+use super::{Content, Message, ToolCall};
 
 /// Returns the reply with a unique id for each of its calls: its own id if possible, otherwise a fresh one.
 /// The rest of the message is unchanged.
@@ -45,11 +45,12 @@ pub fn with_unique_call_ids(reply: Message, earlier: usize, taken: impl Fn(&str)
 
 /// The unique ids of the calls; `None` if the current ids are unique.
 fn unique_ids(reply: &Message, earlier: usize, taken: impl Fn(&str) -> bool) -> Option<Vec<String>> {
+    let is_own = |call: &ToolCall| !call.id.trim().is_empty() && !taken(&call.id);
+    // Most replies have one call at most, and nothing to compare it with.
+    let is_alone = reply.tool_calls().nth(1).is_none();
     let mut first_with = HashSet::new();
-    let keeps: Vec<bool> = reply
-        .tool_calls()
-        .map(|call| !call.id.trim().is_empty() && first_with.insert(&*call.id) && !taken(&call.id))
-        .collect();
+    let keeps: Vec<bool> =
+        reply.tool_calls().map(|call| (is_alone || first_with.insert(&*call.id)) && is_own(call)).collect();
     if keeps.iter().all(|keeps| *keeps) {
         return None;
     }
@@ -107,7 +108,7 @@ pub fn fresh_call_id(base: &str, first: usize, is_free: impl Fn(&str) -> bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::{Part, ToolCall, Transcript};
+    use crate::chat::{Part, Transcript};
     use serde_json::json;
 
     /// Takes a reply in the notation and compares its ids.

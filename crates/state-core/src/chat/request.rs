@@ -49,7 +49,14 @@ pub struct ChatRequest {
 impl ChatRequest {
     /// A request to continue this conversation.
     pub fn new(messages: Transcript) -> Self {
-        ChatRequest { messages, ..ChatRequest::default() }
+        ChatRequest {
+            messages,
+            tools: Arc::default(),
+            tool_choice: ToolChoice::default(),
+            response_format: None,
+            params: ModelParams::default(),
+            model: None,
+        }
     }
 
     /// Sets the tools.

@@ -2,6 +2,8 @@
 //! record.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -137,7 +139,7 @@ impl From<Value> for Arguments {
     }
 }
 
-/// The result of a tool call.
+/// The result of a tool call. A clone is O(1).
 ///
 /// # Examples
 /// ```
@@ -148,8 +150,12 @@ impl From<Value> for Arguments {
 /// assert_eq!(result.text(), r#"{"hits":2}"#);
 /// assert!(ToolResult::error("c2", "fetch", "timed out").is_error());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToolResult {
+#[derive(Clone, PartialEq, Eq)]
+pub struct ToolResult(Arc<Addressed>);
+
+/// Shared, since a result is in the outcome of its call, in the event of that, and in a message.
+#[derive(Debug, PartialEq, Eq)]
+struct Addressed {
     call_id: String,
     name: String,
     content: ToolContent,
@@ -178,7 +184,7 @@ impl ToolResult {
             ToolContent::Error(text) => ToolContent::Error(text),
             ToolContent::Parts(parts) => ToolContent::Parts(parts.into_iter().map(flattened).collect()),
         };
-        ToolResult { call_id: call_id.into(), name: name.into(), content }
+        ToolResult(Arc::new(Addressed { call_id: call_id.into(), name: name.into(), content }))
     }
 
     /// The result of a tool that returned `value`.
@@ -193,28 +199,28 @@ impl ToolResult {
 
     /// The id of the call.
     pub fn call_id(&self) -> &str {
-        &self.call_id
+        &self.0.call_id
     }
 
     /// The tool's name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.0.name
     }
 
     /// The value, the error or the parts.
-    pub const fn content(&self) -> &ToolContent {
-        &self.content
+    pub fn content(&self) -> &ToolContent {
+        &self.0.content
     }
 
     /// Whether the call failed.
-    pub const fn is_error(&self) -> bool {
-        matches!(self.content, ToolContent::Error(_))
+    pub fn is_error(&self) -> bool {
+        matches!(self.0.content, ToolContent::Error(_))
     }
 
     /// The result as text for the model: a string unchanged, another value as compact JSON, the text of an
     /// error, or the text of the parts.
     pub fn text(&self) -> Cow<'_, str> {
-        match &self.content {
+        match self.content() {
             ToolContent::Value(Value::String(text)) | ToolContent::Error(text) => Cow::Borrowed(text),
             ToolContent::Value(value) => Cow::Owned(value.to_string()),
             ToolContent::Parts(parts) => join_text(parts),
@@ -224,7 +230,19 @@ impl ToolResult {
     /// The same result for another call id and name.
     #[must_use]
     pub(super) fn readdressed(&self, call_id: &str, name: &str) -> Self {
-        ToolResult { call_id: call_id.to_owned(), name: name.to_owned(), content: self.content.clone() }
+        let content = self.content().clone();
+        ToolResult(Arc::new(Addressed { call_id: call_id.to_owned(), name: name.to_owned(), content }))
+    }
+}
+
+impl fmt::Debug for ToolResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Addressed { call_id, name, content } = &*self.0;
+        f.debug_struct("ToolResult")
+            .field("call_id", call_id)
+            .field("name", name)
+            .field("content", content)
+            .finish()
     }
 }
 

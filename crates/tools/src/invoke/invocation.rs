@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::FutureExt;
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State};
 
+use super::concurrent::Concurrent;
 use super::outcome::{CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalCause, FatalError};
 use super::prepare::{self, Prepared};
 use super::running::{Finished, Running};
@@ -26,6 +26,7 @@ use crate::options::InvokeOptions;
 use crate::progress::{PROGRESS_QUEUE, Progress};
 use crate::tool::Tool;
 use crate::toolset::Tools;
+use tokio_util::sync::CancellationToken;
 
 /// An event of an invocation.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +97,7 @@ pub struct Invocation {
     shared: Arc<InvocationContext>,
     schedule: Schedule,
     announced: Vec<(usize, Tool, Prepared, State)>,
-    running: FuturesUnordered<BoxFuture<'static, (usize, Finished)>>,
+    running: Concurrent<(usize, Finished)>,
     /// Calls that the host runs.
     hosted: BTreeMap<usize, Running>,
     events: VecDeque<CallEvent>,
@@ -123,15 +124,14 @@ impl Invocation {
         options: InvokeOptions,
     ) -> Self {
         let calls = calls.into();
-        let access: Vec<CallAccess<'_>> =
-            calls.iter().map(|call| access_of(tools, call, state.schema())).collect();
-        let schedule = Schedule::new(&access);
+        let access = || calls.iter().map(|call| access_of(tools, call, state.schema())).collect();
+        let schedule = Schedule::of(calls.len(), access);
         Invocation {
             tools: tools.clone(),
             base: state,
             schedule,
             announced: Vec::new(),
-            running: FuturesUnordered::new(),
+            running: Concurrent::new(),
             hosted: BTreeMap::new(),
             events: VecDeque::new(),
             outcomes: vec![None; calls.len()],
@@ -261,7 +261,7 @@ impl Invocation {
             if self.announce() {
                 continue;
             }
-            if self.running.is_empty() && self.hosted.is_empty() {
+            if self.running.len() + self.hosted.len() == 0 {
                 return None;
             }
             // Calls are polled first: a tool that reports continuously must not delay the others, the
@@ -316,6 +316,12 @@ impl Invocation {
         }
     }
 
+    /// The token that stops its calls: a child of that of the [options](InvokeOptions::cancellation), which is cancelled
+    /// as well when the invocation is dropped.
+    pub fn cancellation(&self) -> &CancellationToken {
+        &self.shared.cancellation
+    }
+
     /// The outcome of a call, if it has ended.
     pub fn outcome(&self, call: usize) -> Option<&CallOutcome> {
         self.outcomes.get(call)?.as_ref()
@@ -364,9 +370,6 @@ impl Invocation {
     /// The state that a call sees: that before the step, with the writes of the calls that it waited for.
     pub fn state_seen_by(&self, call: usize) -> State {
         let behind = self.schedule.behind(call);
-        if behind.is_empty() {
-            return self.base.clone();
-        }
         let mut state = self.base.clone();
         for outcome in behind.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
             // Writes that cannot be merged are skipped here, as at the end of the step.
@@ -457,8 +460,14 @@ impl Invocation {
     /// those that wait for them, have none.
     pub async fn finish(mut self) -> CallOutcomes {
         while self.next().await.is_some() {}
-        let error = first_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure);
+        let error = self.take_error();
         CallOutcomes { outcomes: self.outcomes.drain(..).flatten().collect(), error }
+    }
+
+    /// The error of the first call, in call order, whose failure ends the run, of those that have ended. For a host that has
+    /// their outcomes.
+    pub fn take_error(&mut self) -> Option<FatalError> {
+        first_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure)
     }
 
     /// Prepares the ready calls and announces those that can run. Returns whether there are events.
@@ -472,20 +481,21 @@ impl Invocation {
         }
         let running = self.running.len() + self.hosted.len();
         let free = self.shared.options.limits.concurrency.max(1).saturating_sub(running);
-        let ready = self.schedule.take_ready(free);
-        let mut starting = Vec::new();
-        for call in ready {
+        let mut starting = self.schedule.take_ready(free);
+        self.announced.reserve_exact(starting.len());
+        starting.retain(|&call| {
             let state = self.state_seen_by(call);
             let prepared = prepare::find(&self.tools, &self.calls[call])
                 .and_then(|tool| Ok((tool.clone(), prepare::prepare(tool, &self.calls[call], &state)?)));
             match prepared {
-                Ok((tool, prepared)) => {
-                    starting.push(call);
-                    self.announced.push((call, tool, prepared, state));
+                Ok((tool, prepared)) => self.announced.push((call, tool, prepared, state)),
+                Err(outcome) => {
+                    self.finish_call(call, (*outcome).into());
+                    return false;
                 }
-                Err(outcome) => self.finish_call(call, (*outcome).into()),
             }
-        }
+            true
+        });
         if !starting.is_empty() {
             self.events.push_front(CallEvent::Starting { calls: starting });
         }

@@ -5,6 +5,7 @@
 //! (`schedule`, `prepare`, `deliver`); only `invocation`, `running`, `attempt` and `threads` wait.
 
 mod attempt;
+mod concurrent;
 mod deliver;
 mod invocation;
 mod outcome;

@@ -41,7 +41,19 @@ struct Entry {
 }
 
 impl Schedule {
-    pub(super) fn new(calls: &[CallAccess<'_>]) -> Self {
+    /// Asks for the keys of `count` calls only if one of them may wait for another one.
+    pub(super) fn of<'a>(count: usize, access: impl FnOnce() -> Vec<CallAccess<'a>>) -> Self {
+        match count {
+            0 | 1 => Schedule::waiting_for((0..count).map(|_| Vec::new())),
+            _ => Schedule::new(&access()),
+        }
+    }
+
+    fn new(calls: &[CallAccess<'_>]) -> Self {
+        Schedule::waiting_for(dependencies(calls).into_iter())
+    }
+
+    fn waiting_for(calls: impl Iterator<Item = Vec<usize>>) -> Self {
         let entry = |waits_for: Vec<usize>| Entry {
             unfinished: waits_for.len(),
             waits_for,
@@ -49,7 +61,7 @@ impl Schedule {
             is_started: false,
             is_skipped: false,
         };
-        let mut calls: Vec<Entry> = dependencies(calls).into_iter().map(entry).collect();
+        let mut calls: Vec<Entry> = calls.map(entry).collect();
         for call in 0..calls.len() {
             for place in 0..calls[call].waits_for.len() {
                 let earlier = calls[call].waits_for[place];
@@ -76,7 +88,7 @@ impl Schedule {
 
     /// Takes up to `limit` ready calls, in call order. They count as started.
     pub(super) fn take_ready(&mut self, limit: usize) -> Vec<usize> {
-        let mut taken = Vec::new();
+        let mut taken = Vec::with_capacity(limit.min(self.ready.len()));
         while taken.len() < limit
             && let Some(Reverse(call)) = self.ready.pop()
         {
@@ -136,7 +148,7 @@ struct Writers {
 
 fn dependencies(calls: &[CallAccess<'_>]) -> Vec<Vec<usize>> {
     let mut waits_for = vec![Vec::new(); calls.len()];
-    if calls.len() < 2 || calls.iter().all(|call| call.writes.is_empty()) {
+    if calls.iter().all(|call| call.writes.is_empty()) {
         return waits_for;
     }
     let mut writers: HashMap<&str, Writers> = HashMap::new();

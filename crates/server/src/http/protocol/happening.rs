@@ -563,9 +563,8 @@ impl Reader {
 
     /// Tells a commit of another process, and the end of the run if that is one.
     async fn committed_elsewhere(&mut self, commit: CommittedEvent) {
-        let exit = commit.event.metadata.get("exit").cloned();
-        let exit = exit.and_then(|exit| serde_json::from_value::<Exit>(exit).ok());
-        let cause = failure(&commit.event).map(str::to_owned);
+        let exit = commit.event.metadata.read::<Exit>("exit");
+        let cause = failure(&commit.event);
         self.committed(commit).await;
         match (exit, cause) {
             (Some(exit), _) => self.end(End::Finished(exit), Usage::default()),

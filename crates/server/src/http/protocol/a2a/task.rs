@@ -125,8 +125,8 @@ pub(super) fn after(exit: &Exit) -> (State, Option<Value>) {
 impl Task<'_> {
     /// Its state, with what the session waits for.
     pub(super) fn status(&self, pending: &[ApprovalRequest]) -> (State, Value) {
-        let ended = self.commits.iter().rev().find_map(|commit| commit.event.metadata.get("exit"));
-        let exit = ended.and_then(|exit| serde_json::from_value::<Exit>(exit.clone()).ok());
+        let mut ends = self.commits.iter().rev().filter(|commit| commit.event.metadata.contains("exit"));
+        let exit = ends.next().and_then(|last| last.event.metadata.read::<Exit>("exit"));
         let failed = self.commits.last().and_then(|last| failure(&last.event));
         let at = self.commits.last().map(|last| last.event.at).unwrap_or_default();
         match (exit, failed) {

@@ -1,0 +1,82 @@
+//! The calls that are under way, side by side.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{Stream, StreamExt};
+
+/// Futures that run side by side, as a stream of what they come to. Most replies have one call, and one future needs no
+/// queue of those that were woken.
+pub(super) enum Concurrent<T> {
+    Alone(Option<BoxFuture<'static, T>>),
+    Many(FuturesUnordered<BoxFuture<'static, T>>),
+}
+
+impl<T> Concurrent<T> {
+    pub(super) const fn new() -> Self {
+        Concurrent::Alone(None)
+    }
+
+    /// The number of those that have not ended.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Concurrent::Alone(only) => usize::from(only.is_some()),
+            Concurrent::Many(many) => many.len(),
+        }
+    }
+
+    pub(super) fn push(&mut self, future: BoxFuture<'static, T>) {
+        match self {
+            Concurrent::Alone(only) => match only.take() {
+                None => *only = Some(future),
+                Some(first) => *self = Concurrent::Many([first, future].into_iter().collect()),
+            },
+            Concurrent::Many(many) => many.push(future),
+        }
+    }
+}
+
+impl<T> Stream for Concurrent<T> {
+    type Item = T;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        match self.get_mut() {
+            Concurrent::Alone(only) => {
+                let Some(future) = only else { return Poll::Ready(None) };
+                let ended = ready!(future.as_mut().poll(cx));
+                *only = None;
+                Poll::Ready(Some(ended))
+            }
+            Concurrent::Many(many) => many.poll_next_unpin(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn gives_what_one_and_many_come_to() {
+        let mut concurrent = Concurrent::new();
+        assert_eq!((concurrent.len(), concurrent.next().await), (0, None));
+        concurrent.push(async { 1 }.boxed());
+        assert_eq!((concurrent.len(), concurrent.next().await, concurrent.len()), (1, Some(1), 0));
+        // One that waits is woken beside those that came after it.
+        let (tell, told) = oneshot::channel();
+        concurrent.push(async move { told.await.unwrap() }.boxed());
+        assert_eq!(concurrent.next().now_or_never(), None);
+        concurrent.push(async { 3 }.boxed());
+        concurrent.push(async { 4 }.boxed());
+        assert_eq!(concurrent.len(), 3);
+        let both = [concurrent.next().await, concurrent.next().await];
+        assert!(both.contains(&Some(3)) && both.contains(&Some(4)));
+        tell.send(2).unwrap();
+        assert_eq!((concurrent.next().await, concurrent.next().await), (Some(2), None));
+    }
+}
