@@ -39,7 +39,7 @@ impl Host<'_> {
         if run.walk().is_none() && !self.are_calls_ready(run).await? {
             return Ok(());
         }
-        let stop = self.cancellation.child_token();
+        let stop = self.given.cancellation.child_token();
         let mut work = AtWork {
             functions: Functions::of(run, &stop),
             children: Children::new(&stop, std::sync::Arc::clone(&self.clock)),
