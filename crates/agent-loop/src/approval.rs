@@ -15,14 +15,15 @@ use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_tools::{AnsweredRequest, Deadline, InputRequest, InputResponse, LaterRequest};
 
 use crate::digest;
-use crate::run::{check_format, first_format, is_first_format};
 use crate::state_input::{StateInput, canonical_inputs};
+use crate::stored_form::{check_format, first_format, is_first_format, is_once, once};
 
 /// A request for approval of a call.
 ///
 /// Stored with the run, so that a person is asked once, in whatever process the answer arrives.
 #[doc(alias("interrupt", "human_in_the_loop", "deferred"))]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "StoredRequest", into = "StoredRequest")]
 #[non_exhaustive]
 pub struct ApprovalRequest {
     /// The id that a decision names, such as `c1#9f86d081884c7d65`: where it is asked, and a digest of what is asked.
@@ -441,7 +442,7 @@ pub(crate) struct StoredRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     inputs_from_state: Vec<StateInput>,
     reason: AskReason,
-    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[serde(default = "once", skip_serializing_if = "is_once")]
     times: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     message: Option<String>,
@@ -472,42 +473,39 @@ pub(crate) fn whole_micros(at: SystemTime) -> SystemTime {
     of_micros(micros(at)).unwrap_or(at)
 }
 
-const fn one() -> usize {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-const fn is_one(times: &usize) -> bool {
-    *times == 1
-}
-
-impl From<&ApprovalRequest> for StoredRequest {
-    fn from(request: &ApprovalRequest) -> Self {
+impl From<ApprovalRequest> for StoredRequest {
+    fn from(request: ApprovalRequest) -> Self {
+        let ApprovalRequest { id, call, inputs_from_state, reason, times, message, .. } = request;
+        let ApprovalRequest { token, deadline, parameters, state, .. } = request;
         StoredRequest {
             format: REQUEST_FORMAT,
-            id: request.id.clone(),
-            call_id: request.call.id.clone(),
-            tool: request.call.name.clone(),
-            arguments: request.call.arguments.to_text().into_owned(),
-            inputs_from_state: request.inputs_from_state.clone(),
-            reason: request.reason,
-            times: request.times,
-            message: request.message.clone(),
-            token: request.token.clone(),
-            deadline: request.deadline.map(micros),
-            parameters: request.parameters.clone(),
-            state: request.state.clone(),
+            id,
+            arguments: call.arguments.to_text().into_owned(),
+            call_id: call.id,
+            tool: call.name,
+            inputs_from_state,
+            reason,
+            times,
+            message,
+            token,
+            deadline: deadline.map(micros),
+            parameters,
+            state,
         }
     }
 }
 
-impl From<StoredRequest> for ApprovalRequest {
-    fn from(stored: StoredRequest) -> Self {
-        let StoredRequest { format: _, id, call_id, tool, arguments, inputs_from_state, .. } = stored;
+/// Refuses a newer format.
+impl TryFrom<StoredRequest> for ApprovalRequest {
+    type Error = serde::de::value::Error;
+
+    fn try_from(stored: StoredRequest) -> Result<Self, Self::Error> {
+        let StoredRequest { format, id, call_id, tool, arguments, inputs_from_state, .. } = stored;
         let StoredRequest { reason, times, message, token, deadline, parameters, state, .. } = stored;
+        check_format::<Self::Error>("an approval request", format, REQUEST_FORMAT)?;
         let deadline = deadline.and_then(of_micros);
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
-        ApprovalRequest {
+        Ok(ApprovalRequest {
             id,
             call,
             inputs_from_state,
@@ -518,21 +516,6 @@ impl From<StoredRequest> for ApprovalRequest {
             deadline,
             parameters,
             state,
-        }
-    }
-}
-
-impl Serialize for ApprovalRequest {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        StoredRequest::from(self).serialize(serializer)
-    }
-}
-
-/// Refuses a newer format.
-impl<'de> Deserialize<'de> for ApprovalRequest {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let stored = StoredRequest::deserialize(deserializer)?;
-        check_format("an approval request", stored.format, REQUEST_FORMAT)?;
-        Ok(stored.into())
+        })
     }
 }

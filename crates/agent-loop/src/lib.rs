@@ -130,6 +130,7 @@ mod replay;
 mod run;
 mod run_error;
 mod state_input;
+mod stored_form;
 #[cfg(feature = "test-kit")]
 pub mod test_kit;
 

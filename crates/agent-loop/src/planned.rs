@@ -13,6 +13,7 @@ use stepfold_tools::{Resources, Retry};
 
 use crate::approval::{ApprovalRequest, AskReason, Decision, Subject};
 use crate::exit::Exit;
+use crate::stored_form::{is_once, once};
 
 /// A branch of a superstep: a node, with an item if it is one of several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -137,15 +138,6 @@ impl NodeStatus {
     pub const fn is_success(&self) -> bool {
         matches!(self, NodeStatus::Succeeded)
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-const fn is_once(tries: &u32) -> bool {
-    *tries == 1
-}
-
-const fn once() -> u32 {
-    1
 }
 
 impl NodeOutcome {

@@ -404,21 +404,9 @@ fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Res
     })
 }
 
-impl From<Agent> for AgentNode {
-    fn from(agent: Agent) -> Self {
+impl<A: Into<NodeAgent>> From<A> for AgentNode {
+    fn from(agent: A) -> Self {
         AgentNode::new(agent)
-    }
-}
-
-impl From<AgentBuilder> for AgentNode {
-    fn from(builder: AgentBuilder) -> Self {
-        AgentNode::new(builder)
-    }
-}
-
-impl From<super::Graph> for AgentNode {
-    fn from(graph: super::Graph) -> Self {
-        AgentNode::new(graph)
     }
 }
 

@@ -10,7 +10,6 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use stepfold_agent_loop::plan::Attempts;
-use stepfold_agent_loop::{Agent, AgentBuilder};
 use stepfold_tools::{Effect, Retry};
 
 use super::agent_node::AgentNode;
@@ -258,27 +257,9 @@ impl IntoNode<AsNode> for Node {
     }
 }
 
-impl IntoNode<AsNode> for AgentNode {
+impl<A: Into<AgentNode>> IntoNode<AsNode> for A {
     fn into_node(self) -> Node {
         Node::agent(self)
-    }
-}
-
-impl IntoNode<AsNode> for Agent {
-    fn into_node(self) -> Node {
-        Node::agent(AgentNode::new(self))
-    }
-}
-
-impl IntoNode<AsNode> for AgentBuilder {
-    fn into_node(self) -> Node {
-        Node::agent(AgentNode::new(self))
-    }
-}
-
-impl IntoNode<AsNode> for super::Graph {
-    fn into_node(self) -> Node {
-        Node::agent(AgentNode::new(self))
     }
 }
 

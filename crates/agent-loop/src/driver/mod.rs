@@ -37,7 +37,7 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
         if host.is_cancelled() && run.events() > 0 && run.exit().is_none() {
             boxed(|| host.break_off(run, Answer::Cancelled)).await?;
         }
-        if let Some(breakpoint) = run.breakpoint(&host.breakpoints) {
+        if let Some(breakpoint) = run.breakpoint(&host.given.breakpoints) {
             let breakpoint = breakpoint.clone();
             run.stop_here();
             return Ok(Exit::Paused(Pause::Breakpoint(breakpoint)));
@@ -67,8 +67,9 @@ fn boxed<'f, T, F: Future<Output = T> + Send + 'f>(work: impl FnOnce() -> F) -> 
 /// Gives what the user said meanwhile, a message at a time, without waiting.
 type Inbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
 
-/// What the driver has at hand for one run.
-struct Host<'a> {
+/// What a run is given by who starts it: who watches it, decides about it, speaks to it, and can stop it.
+#[derive(Default)]
+struct Given<'a> {
     /// Asked about commits, before the observer. If there is one, the observer cannot refuse them.
     recorder: Option<Box<dyn DynObserver + 'a>>,
     observers: Vec<Box<dyn DynObserver + 'a>>,
@@ -76,14 +77,19 @@ struct Host<'a> {
     /// Decisions that were given with the run, until they are used.
     decisions: Decisions,
     breakpoints: Vec<Breakpoint>,
-    /// The step of the last reply that came here: its calls are asked about by the tools as they are.
-    replied: Option<u64>,
     cancellation: CancellationToken,
     /// Asks for a pause at the next boundary of steps.
     suspension: CancellationToken,
+    inbox: Option<Inbox<'a>>,
+}
+
+/// What the driver has at hand for one run.
+struct Host<'a> {
+    given: Given<'a>,
+    /// The step of the last reply that came here: its calls are asked about by the tools as they are.
+    replied: Option<u64>,
     /// The steps that the run had made when the driver took over.
     first_step: u64,
-    inbox: Option<Inbox<'a>>,
     clock: Arc<dyn Clock + 'a>,
     /// What the clock said when the driver took over.
     since: Duration,
@@ -91,7 +97,13 @@ struct Host<'a> {
     before: Duration,
 }
 
-impl Host<'_> {
+impl<'a> Host<'a> {
+    /// The driver takes the run over as it is.
+    fn new(run: &Run, given: Given<'a>, clock: Arc<dyn Clock + 'a>) -> Self {
+        let (since, before) = (clock.now(), run.elapsed());
+        Host { given, replied: None, first_step: run.steps(), clock, since, before }
+    }
+
     fn elapsed(&self) -> Duration {
         self.before + self.clock.now().saturating_sub(self.since)
     }
@@ -106,7 +118,7 @@ impl Host<'_> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.cancellation.is_cancelled()
+        self.given.cancellation.is_cancelled()
     }
 
     /// Whether the run pauses here: a pause was asked for, and the next step would begin. One step is made in any case,
@@ -118,7 +130,7 @@ impl Host<'_> {
                 Need::Hook(HookPoint::BeforeModel) | Need::Summary(_) | Need::Model | Need::Superstep
             )
         };
-        self.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
+        self.given.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
     }
 
     /// Does a step's work outside of inner agents and graphs. Returns the reason if the run waits.
@@ -170,11 +182,11 @@ impl Host<'_> {
 
     /// Has an event recorded and observed: an error if it must not be committed. Inside is whether it was told.
     async fn observe(&mut self, event: &RunEvent) -> Result<Result<(), RunFault>, ObserverError> {
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = &mut self.given.recorder {
             recorder.observe_boxed(event).await?;
         }
-        match self.observers.observe(event).await {
-            Err(source) if self.recorder.is_none() => Err(source),
+        match self.given.observers.observe(event).await {
+            Err(source) if self.given.recorder.is_none() => Err(source),
             told => Ok(told.map_err(RunFault::Observer)),
         }
     }
@@ -195,15 +207,15 @@ impl Host<'_> {
 
     /// Tells the observer something that is not committed.
     async fn tell(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
-        match self.observers.is_empty() {
+        match self.given.observers.is_empty() {
             true => Ok(()),
-            false => self.observers.observe(&event()).await.map_err(RunFault::Observer),
+            false => self.given.observers.observe(&event()).await.map_err(RunFault::Observer),
         }
     }
 
     /// Commits the decisions that were given with the run, before anything else happens: a failure must not lose them.
     async fn take_given(&mut self, run: &mut Run) -> Result<(), RunFault> {
-        let given = std::mem::take(&mut self.decisions);
+        let given = std::mem::take(&mut self.given.decisions);
         if given.is_empty() || self.is_cancelled() {
             return Ok(());
         }
@@ -214,7 +226,7 @@ impl Host<'_> {
 
     /// What the approver decides about what is pending; none if there is nothing new.
     async fn decisions(&mut self, run: &Run) -> Option<Decisions> {
-        let approver = self.approver.as_ref()?;
+        let approver = self.given.approver.as_ref()?;
         let mut requests = run.pending();
         // No approver knows what comes from outside.
         requests.retain(|request| !request.is_later());
@@ -224,7 +236,7 @@ impl Host<'_> {
         let asked = self.clock.now();
         let decided = tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => Vec::new(),
+            () = self.given.cancellation.cancelled() => Vec::new(),
             decided = approver.decide_boxed(requests) => decided,
         };
         // To wait for an approver is a pause, whether the process stays or not.

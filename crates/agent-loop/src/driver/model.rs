@@ -59,7 +59,7 @@ impl Host<'_> {
     /// are asked afterwards, and again if more comes while they think.
     pub(super) async fn takes_what_was_said(&mut self, run: &mut Run) -> Result<bool, RunFault> {
         let mut said = Vec::new();
-        while let Some(message) = self.inbox.as_mut().and_then(|inbox| inbox()) {
+        while let Some(message) = self.given.inbox.as_mut().and_then(|inbox| inbox()) {
             said.push(message);
         }
         if said.is_empty() {
@@ -80,7 +80,7 @@ impl Host<'_> {
         let state = run.state().clone();
         let tools = tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => return Ok(()),
+            () = self.given.cancellation.cancelled() => return Ok(()),
             tools = config.toolset.resolve(&state) => tools.map_err(RunFault::Tools)?,
         };
         let checked = tools.check(&config.schema, &config.resources);
@@ -109,7 +109,7 @@ impl Host<'_> {
     async fn reply(&mut self, run: &Run, request: ChatRequest) -> Result<Reply, NoReply> {
         let config = run.agent().config();
         let requires_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
-        if !self.observers.is_empty() {
+        if !self.given.observers.is_empty() {
             let asking = RunEvent::Asking {
                 step: run.steps() + 1,
                 model: config.model.id().to_owned(),
@@ -135,7 +135,7 @@ impl Host<'_> {
         while !self.is_time_up(run) {
             let chunk = tokio::select! {
                 biased;
-                () = self.cancellation.cancelled() => return Err(NoReply::Cancelled),
+                () = self.given.cancellation.cancelled() => return Err(NoReply::Cancelled),
                 () = &mut up => break,
                 chunk = stream.next() => match chunk {
                     Some(Ok(chunk)) => chunk,

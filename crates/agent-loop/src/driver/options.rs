@@ -9,12 +9,12 @@ use stepfold_tools::CancellationToken;
 use tokio::sync::mpsc;
 
 use super::stream::RunStream;
-use super::{Host, Inbox, drive};
+use super::{Given, Host, drive};
 use crate::agent::{Agent, AgentBuilder};
-use crate::approval::{Approver, Decision, DynApprover};
+use crate::approval::{Approver, Decision};
 use crate::decisions::Decisions;
 use crate::exit::Breakpoint;
-use crate::observe::{DynObserver, Observer, RunEvent};
+use crate::observe::{Observer, RunEvent};
 use crate::outcome::Outcome;
 use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 use crate::run::{Input, Run};
@@ -52,14 +52,7 @@ pub struct RunBuilder<'a> {
     key_prefix: Option<String>,
     ids: Box<dyn Ids + 'a>,
     clock: Option<Arc<dyn Clock + 'a>>,
-    recorder: Option<Box<dyn DynObserver + 'a>>,
-    observers: Vec<Box<dyn DynObserver + 'a>>,
-    approver: Option<Box<dyn DynApprover + 'a>>,
-    decisions: Decisions,
-    breakpoints: Vec<Breakpoint>,
-    cancellation: CancellationToken,
-    suspension: CancellationToken,
-    inbox: Option<Inbox<'a>>,
+    given: Given<'a>,
 }
 
 enum Start {
@@ -112,14 +105,7 @@ impl<'a> RunBuilder<'a> {
             key_prefix: None,
             ids: Box::new(RandomIds),
             clock: None,
-            recorder: None,
-            observers: Vec::new(),
-            approver: None,
-            decisions: Decisions::new(),
-            breakpoints: Vec::new(),
-            cancellation: CancellationToken::new(),
-            suspension: CancellationToken::new(),
-            inbox: None,
+            given: Given::default(),
         }
     }
 
@@ -161,7 +147,7 @@ impl<'a> RunBuilder<'a> {
 
     /// Watched by this observer, after those that were added before.
     pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
-        self.observers.push(Box::new(observer));
+        self.given.observers.push(Box::new(observer));
         self
     }
 
@@ -185,14 +171,14 @@ impl<'a> RunBuilder<'a> {
     /// # }).unwrap();
     /// ```
     pub fn record_with(mut self, recorder: impl Observer + 'a) -> Self {
-        self.recorder = Some(Box::new(recorder));
+        self.given.recorder = Some(Box::new(recorder));
         self
     }
 
     /// Has calls decided about while the run waits. Without an approver, and where it does not say, the run
     /// [pauses](crate::Pause::Approval).
     pub fn approve_with(mut self, approver: impl Approver + 'a) -> Self {
-        self.approver = Some(Box::new(approver));
+        self.given.approver = Some(Box::new(approver));
         self
     }
 
@@ -207,19 +193,19 @@ impl<'a> RunBuilder<'a> {
 
     /// Decides about several pending requests at once: all of the decisions are taken, or none.
     pub fn decide_all(mut self, decisions: impl Into<Decisions>) -> Self {
-        self.decisions = self.decisions.and(decisions);
+        self.given.decisions = self.given.decisions.and(decisions);
         self
     }
 
     /// Stops before the model or a tool.
     pub fn break_at(mut self, breakpoint: Breakpoint) -> Self {
-        self.breakpoints.push(breakpoint);
+        self.given.breakpoints.push(breakpoint);
         self
     }
 
     /// Ends when this token is cancelled: with an outcome, whose open calls are answered as cancelled.
     pub fn cancel_with(mut self, token: CancellationToken) -> Self {
-        self.cancellation = token;
+        self.given.cancellation = token;
         self
     }
 
@@ -248,7 +234,7 @@ impl<'a> RunBuilder<'a> {
     /// # }).unwrap();
     /// ```
     pub fn suspend_with(mut self, token: CancellationToken) -> Self {
-        self.suspension = token;
+        self.given.suspension = token;
         self
     }
 
@@ -260,7 +246,7 @@ impl<'a> RunBuilder<'a> {
 
     /// The same from anywhere: `next` gives a message that is there, and does not wait.
     pub fn inbox_with(mut self, next: impl FnMut() -> Option<Message> + Send + 'a) -> Self {
-        self.inbox = Some(Box::new(next));
+        self.given.inbox = Some(Box::new(next));
         self
     }
 
@@ -270,49 +256,21 @@ impl<'a> RunBuilder<'a> {
     }
 
     async fn run(self) -> Result<Outcome, RunError> {
-        let RunBuilder {
-            start,
-            adjusted,
-            id,
-            key_prefix,
-            ids,
-            clock,
-            recorder,
-            observers,
-            approver,
-            decisions,
-            breakpoints,
-            cancellation,
-            suspension,
-            inbox,
-        } = self;
+        let RunBuilder { start, adjusted, id, key_prefix, ids, clock, mut given } = self;
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
         run.take_over();
         if let Some(prefix) = key_prefix {
             run = run.with_key_prefix(prefix);
         }
-        if let Err(error) = run.check_decisions(&decisions) {
+        if let Err(error) = run.check_decisions(&given.decisions) {
             return Err(RunError::new(RunFault::Decision(error), run));
         }
         // A repeat changes nothing.
-        let decisions = if run.has_decided(&decisions) { Decisions::new() } else { decisions };
+        if run.has_decided(&given.decisions) {
+            given.decisions = Decisions::new();
+        }
         let clock = clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
-        let (since, before) = (clock.now(), run.elapsed());
-        let mut host = Host {
-            recorder,
-            observers,
-            approver,
-            decisions,
-            breakpoints,
-            replied: None,
-            cancellation,
-            suspension,
-            first_step: run.steps(),
-            inbox,
-            clock,
-            since,
-            before,
-        };
+        let mut host = Host::new(&run, given, clock);
         match drive(&mut run, &mut host).await {
             Ok(exit) => {
                 let ended = RunEvent::Ended(exit.clone());

@@ -39,7 +39,7 @@ impl Host<'_> {
             return Ok(());
         }
         let mut work = AtWork {
-            functions: Functions::of(run, &self.cancellation),
+            functions: Functions::of(run, &self.given.cancellation),
             children: Children::new(std::sync::Arc::clone(&self.clock)),
             trouble: Trouble::default(),
             to_ask: Vec::new(),

@@ -12,6 +12,7 @@ use super::event::Event;
 use super::machine::Run;
 use super::prompt::Prompt;
 use crate::error::StartError;
+use crate::stored_form::{check_format, first_format, is_first_format};
 use stepfold_trim::Summary;
 
 /// What a run begins with: what the user says, and what the state holds.
@@ -66,25 +67,6 @@ struct StoredInput {
     values: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     summary: Option<Summary>,
-}
-
-pub(crate) const fn first_format() -> u32 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-pub(crate) const fn is_first_format(format: &u32) -> bool {
-    *format == first_format()
-}
-
-/// Refuses what a newer version has written.
-pub(crate) fn check_format<E: serde::de::Error>(what: &str, found: u32, newest: u32) -> Result<(), E> {
-    match found <= newest {
-        true => Ok(()),
-        false => Err(E::custom(format_args!(
-            "unsupported format {found} of {what}: written by a newer stepfold; update"
-        ))),
-    }
 }
 
 /// What need not be found out again about a conversation.

@@ -30,7 +30,6 @@ mod would;
 pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, OutputFate, StepEnd};
 pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
-pub(crate) use self::input::{check_format, first_format, is_first_format};
 pub use self::machine::{Need, PendingHook, Run};
 pub use self::recorded::{AnsweredItem, RecordedCall, RecordedOutcome};
 pub use self::shared::SharedValue;

@@ -11,6 +11,7 @@ use super::event::{Event, EventKind, Fate, is_default};
 use super::work::{ItemOutcome, WorkOutcome};
 use crate::error::FeedError;
 use crate::planned::{NodeOutcome, NodeStatus};
+use crate::stored_form::{is_once, once};
 
 /// The outcome of a call or a branch in an event. [`Event::outcomes`] has it whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,15 +73,6 @@ const fn succeeded() -> CallStatus {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_success(status: &CallStatus) -> bool {
     *status == CallStatus::Succeeded
-}
-
-const fn once() -> u32 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-const fn is_once(tries: &u32) -> bool {
-    *tries == 1
 }
 
 impl RecordedOutcome {
