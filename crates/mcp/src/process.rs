@@ -67,16 +67,9 @@ impl Program {
         if let Some(stderr) = child.stderr.take() {
             tokio::spawn(Arc::clone(&errors).fill(stderr));
         }
-        let stdout = Bounded { source: stdout, line: 0, meter: Arc::clone(&meter) };
-        #[cfg(unix)]
-        let group = child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?));
-        let process = Process {
-            child,
-            #[cfg(unix)]
-            group,
-            errors,
-            meter,
-        };
+        let group = Group::of(&child);
+        let stdout = Bounded { source: stdout, line: 0, meter: Arc::clone(&meter), group };
+        let process = Process { child, group, errors, meter };
         Ok((process, Pipes { stdout, stdin }))
     }
 }
@@ -86,13 +79,37 @@ fn inherited() -> impl Iterator<Item = (&'static str, OsString)> {
     INHERITED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
+/// A process with all that it has started.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// Known from the start: the id of a child that was waited for is no longer told, and others of its group may live on.
+    #[cfg(unix)]
+    id: Option<rustix::process::Pid>,
+}
+
+impl Group {
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "there are no process groups"))]
+    fn of(child: &Child) -> Self {
+        Group {
+            #[cfg(unix)]
+            id: child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?)),
+        }
+    }
+
+    fn kill(self) {
+        #[cfg(unix)]
+        if let Some(id) = self.id {
+            // If all of it has ended already, that is as well.
+            let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
+        }
+    }
+}
+
 /// A running server. Dropping it ends its whole process group.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    /// Known from the start: the id of a child that was waited for is no longer told, and others of its group may live on.
-    #[cfg(unix)]
-    group: Option<rustix::process::Pid>,
+    group: Group,
     errors: Arc<Tail>,
     meter: Arc<Meter>,
 }
@@ -116,8 +133,11 @@ impl Process {
     /// Why it can no longer be talked to: a bound that it broke, how it ended, and the end of its standard error.
     pub(crate) async fn post_mortem(&mut self) -> String {
         let broken = self.meter.broken.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // A process that closed its output is about to end.
+        // A process that closed its output is about to end. One that does not is of no use any more.
         let status = tokio::time::timeout(Duration::from_millis(500), self.child.wait()).await;
+        if status.is_err() {
+            self.group.kill();
+        }
         let ended = match (broken, status) {
             (Some(broken), _) => broken,
             (None, Ok(Ok(status))) => format!("the process ended ({status})"),
@@ -132,11 +152,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        #[cfg(unix)]
-        if let Some(group) = self.group {
-            // If all of it has ended already, that is as well.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
+        self.group.kill();
         let _ = self.child.start_kill();
     }
 }
@@ -168,6 +184,15 @@ pub(crate) struct Bounded<R> {
     /// The bytes since the last line break.
     line: usize,
     meter: Arc<Meter>,
+    group: Group,
+}
+
+impl<R> Bounded<R> {
+    /// Ends the server: it may go on by itself, and nothing reads what it writes.
+    fn stop(&self, reason: String) -> io::Error {
+        self.group.kill();
+        self.meter.stop(reason)
+    }
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
@@ -186,12 +211,12 @@ impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
         let limit = self.meter.limit;
         if self.line > limit {
             let reason = format!("it sent a message of more than {limit} bytes and was ended");
-            return Poll::Ready(Err(self.meter.stop(reason)));
+            return Poll::Ready(Err(self.stop(reason)));
         }
         let unasked = self.meter.since_request.fetch_add(read.len(), Ordering::Relaxed) + read.len();
         if unasked > limit.saturating_mul(FLOOD) {
             let reason = format!("it sent more than {} bytes after one request and was ended", limit * FLOOD);
-            return Poll::Ready(Err(self.meter.stop(reason)));
+            return Poll::Ready(Err(self.stop(reason)));
         }
         Poll::Ready(Ok(()))
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use backon::BackoffBuilder as _;
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{Message, Part, Role};
-use stepfold_state_core::json_schema::ValueType;
+use stepfold_state_core::json_schema::{ValueType, check_bounded};
 use stepfold_state_core::state::State;
 use stepfold_tools::{
     Approval, BuildError, Effect, RawArgs, ResultText, Source, Tool, ToolContext, ToolError, ToolSource,
@@ -498,8 +498,7 @@ impl Server {
             about.to_owned()
         };
         let output = definition.output_schema.clone().and_then(|schema| {
-            let usable = ValueType::of_schema(schema).map(Arc::new);
-            usable
+            checked(schema)
                 .inspect_err(|error| tracing::warn!(tool = name, %error, "an outputSchema is not checked"))
                 .ok()
         });
@@ -607,6 +606,12 @@ impl Server {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The schema of results, if checking one takes bounded work.
+fn checked(schema: Value) -> Result<Arc<ValueType>, String> {
+    check_bounded(&schema)?;
+    ValueType::of_schema(schema).map(Arc::new).map_err(|error| error.to_string())
 }
 
 /// The schema of the arguments. One that lists no properties says that any are taken.

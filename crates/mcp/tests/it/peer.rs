@@ -33,6 +33,8 @@ pub(crate) enum Does {
     Dies,
     /// Writes this as it is.
     Writes(Vec<u8>),
+    /// Writes this as it is, and stays when nobody reads it.
+    Stays(Vec<u8>),
     /// Never stops to write notifications.
     Floods,
 }
@@ -122,6 +124,7 @@ impl Peer {
                 ]),
                 None,
             ),
+            "tangled" => (tangled(), None),
             "endless" => (json!([tool("again")]), Some(json!("more"))),
             "many" => (json!((0..600).map(|number| tool(&format!("t{number}"))).collect::<Vec<_>>()), None),
             _ => {
@@ -134,6 +137,7 @@ impl Peer {
                     "peek",
                     "die",
                     "huge",
+                    "huge_stays",
                     "flood",
                     "junk",
                     "cancelled",
@@ -222,6 +226,12 @@ impl Peer {
                 line.extend(b"\"}]}}\n");
                 Does::Writes(line)
             }
+            "huge_stays" => Does::Stays(vec![b'x'; 32 * 1024 * 1024]),
+            "twice" => result(json!({"content": [], "structuredContent": {"a": 5}})),
+            "nested" => {
+                let deep = (0..60).fold(json!(5), |inner, _| json!([inner]));
+                result(json!({"content": [], "structuredContent": {"a": deep}}))
+            }
             "flood" => Does::Floods,
             "junk" => Does::Writes(b"\xff\xfe starting\n{\"jsonrpc\":\"2.0\",\"id\":\n[1,2\n".to_vec()),
             "cancelled" => result(text(&self.cancelled.to_string())),
@@ -303,6 +313,24 @@ fn text_result(id: &Value, text: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
 }
 
+/// Tools whose results fit a schema or not after as many attempts as there are atoms: of definitions that use each other
+/// twice, and of one that uses itself.
+fn tangled() -> Value {
+    let both = |reference: String| json!({"anyOf": [{"$ref": reference}, {"$ref": reference}]});
+    let mut chain: serde_json::Map<String, Value> =
+        (0..60).map(|place| (format!("a{place}"), both(format!("#/$defs/a{}", place + 1)))).collect();
+    chain.insert("a60".to_owned(), json!({"type": "string"}));
+    let items = json!({"type": "array", "items": {"$ref": "#/$defs/a0"}});
+    let itself = json!({"a0": {"anyOf": [items, items, {"type": "string"}]}});
+    let tool = |name: &str, definitions: Value| {
+        let mut tool = json!({"name": name, "inputSchema": {"type": "object"}});
+        let properties = json!({"a": {"$ref": "#/$defs/a0"}});
+        tool["outputSchema"] = json!({"type": "object", "properties": properties, "$defs": definitions});
+        tool
+    };
+    json!([tool("twice", Value::Object(chain)), tool("nested", itself)])
+}
+
 /// What the client said to a question.
 fn said(answer: &Value) -> String {
     match (&answer["result"], &answer["error"]["message"]) {
@@ -363,6 +391,12 @@ fn serve(mut peer: Peer) {
                 messages.iter().map(|message| format!("{message}\n")).collect::<String>().into_bytes()
             }
             Does::Writes(bytes) => bytes,
+            Does::Stays(bytes) => {
+                let _ = out.write_all(&bytes);
+                loop {
+                    std::thread::park();
+                }
+            }
             Does::Dies => {
                 let _ = writeln!(io::stderr(), "out of memory");
                 // As `kill -9` of it by the system.

@@ -77,7 +77,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: Arc<Mutex<Peer>>, form: Form)
                         let _ = stream.write_all(&bytes).await;
                         return;
                     }
-                    Does::Dies | Does::Floods => return,
+                    Does::Dies | Does::Floods | Does::Stays(_) => return,
                 }
             }
             _ => "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n".to_owned(),

@@ -102,6 +102,25 @@ async fn a_server_that_floods_is_ended() {
 }
 
 #[tokio::test]
+async fn a_server_that_breaks_a_bound_ends_at_once_even_if_it_does_not_mind() {
+    let server = peer("plain").build().unwrap();
+    let tools = offered(&server).await;
+    let process = Pid::from_raw(server.process_id().await.unwrap().cast_signed()).unwrap();
+    let line = line_of(&crate::kit::call_with(&tools, "huge_stays", json!({})).await);
+    assert!(line.contains("it sent a message of more than 16777216 bytes and was ended"), "{line}");
+    assert!(rustix::process::test_kill_process(process).is_err(), "the process lives");
+}
+
+#[tokio::test]
+async fn a_schema_whose_check_would_not_end_is_not_checked() {
+    let server = peer("tangled").build().unwrap();
+    for tool in ["twice", "nested"] {
+        let line = line(&server, tool, json!({})).await;
+        assert!(line.starts_with("Succeeded: "), "{tool}: {line}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_json_is_no_answer() {
     let server = peer("plain").call_timeout(Duration::from_millis(300)).build().unwrap();
     let line = line(&server, "junk", json!({})).await;

@@ -31,7 +31,8 @@ impl AgentServer {
         // The state of a request is a session: whose it is was said when the server started, and a decision names what it is
         // about by a digest, so that a client can do nothing with another's.
         let asked = request.request_state;
-        if asked.is_none() && text("message").is_none() {
+        let has_words = text("message").is_some_and(|message| !message.trim().is_empty());
+        if asked.is_none() && !has_words {
             return Err(wire::ErrorData::invalid_params("missing argument `message`", None));
         }
         let session =

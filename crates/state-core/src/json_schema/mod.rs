@@ -20,7 +20,7 @@ pub use self::fit::{allows_null, exclude_each_other, fits};
 pub use self::keywords::{alternatives, is_annotation, is_required, literals, subschemas_mut};
 pub use self::kinds::Kinds;
 pub(crate) use self::references::standalone;
-pub use self::references::target;
+pub use self::references::{check_bounded, target};
 pub use self::value_type::{InvalidSchema, ValueType};
 
 /// The JSON Schema of a type (draft 2020-12), with everything inlined except recursive types.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::keywords::{says_only, subschemas_mut};
+use crate::depth::MAX_DEPTH;
 
 /// The limit on consecutive `$ref`s that are followed.
 const MAX_REFS: usize = 16;
@@ -56,4 +57,87 @@ pub(super) fn referred<'a>(root: &'a Value, schema: &Value) -> Option<&'a Value>
 /// The target of a local reference, such as `#/$defs/place`, in the whole schema.
 pub fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(reference.strip_prefix('#')?)
+}
+
+/// The limit on the parts of a schema with its references written out.
+const MAX_PARTS: usize = 10_000;
+
+/// Checks that a schema of a stranger takes bounded work to check a value against: it is not recursive, all its references are
+/// local, and with these written out it is not too large. A few definitions that use each other twice, or one that uses
+/// itself, can take longer than the world exists.
+///
+/// Each object in it counts as a schema, also one in a value such as a default.
+///
+/// # Errors
+/// Why it is not bounded.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::json_schema::check_bounded;
+///
+/// assert!(check_bounded(&json!({"type": "array", "items": {"type": "string"}})).is_ok());
+/// let tree = json!({"type": "array", "items": {"$ref": "#"}});
+/// assert_eq!(check_bounded(&tree).unwrap_err(), "recursive type (#)");
+/// ```
+pub fn check_bounded(schema: &Value) -> Result<(), String> {
+    Bounds { root: schema, open: vec!["#"], parts: 0, depth: 0 }.count(schema)
+}
+
+struct Bounds<'a> {
+    root: &'a Value,
+    /// The references that are being followed.
+    open: Vec<&'a str>,
+    parts: usize,
+    depth: usize,
+}
+
+impl<'a> Bounds<'a> {
+    fn count(&mut self, value: &'a Value) -> Result<(), String> {
+        self.parts += 1;
+        if self.parts > MAX_PARTS {
+            return Err(format!(
+                "schema too large: more than {MAX_PARTS} parts with its references written out"
+            ));
+        }
+        if self.depth > MAX_DEPTH {
+            return Err(format!("schema nested deeper than {MAX_DEPTH} levels"));
+        }
+        self.depth += 1;
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.count(item))?,
+            Value::Object(fields) => {
+                self.check_base(value)?;
+                if let Some(Value::String(reference)) = fields.get("$ref") {
+                    self.follow(reference)?;
+                }
+                fields.values().try_for_each(|field| self.count(field))?;
+            }
+            _ => {}
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn follow(&mut self, reference: &'a str) -> Result<(), String> {
+        if self.open.contains(&reference) {
+            return Err(format!("recursive type ({reference})"));
+        }
+        let target =
+            target(self.root, reference).ok_or_else(|| format!("unsupported reference `{reference}`"))?;
+        self.open.push(reference);
+        self.count(target)?;
+        self.open.pop();
+        Ok(())
+    }
+
+    /// References of a part with a name of its own lead elsewhere, and dynamic ones wherever.
+    fn check_base(&self, part: &Value) -> Result<(), String> {
+        let is_text = |name: &&str| part.get(*name).is_some_and(Value::is_string);
+        let moved = ["$id", "id"].into_iter().filter(|_| self.depth > 1).find(is_text);
+        match moved.or_else(|| ["$dynamicRef", "$recursiveRef"].into_iter().find(is_text)) {
+            Some(keyword) => Err(format!("unsupported {keyword}")),
+            None => Ok(()),
+        }
+    }
 }

@@ -7,10 +7,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Input};
-use stepfold_state_core::chat::Usage;
+use stepfold_session_scopes::{EventRange, Session};
+use stepfold_state_core::chat::{Role, Usage};
 
-use super::happening::{Call, CallEnd, End, Happening};
-use super::{Encoder, Frame, Made, Order, accept, key_of, stream};
+use super::happening::{Call, CallEnd, End, Happening, RECENT};
+use super::{Encoder, Frame, Made, Order, accept, key_of, stream, with_words};
 use crate::http::operation::{Asked, InApp, Json};
 use crate::http::problem::Problem;
 use crate::http::rows::exit;
@@ -90,25 +91,25 @@ impl ResumeEntry {
 
 impl RunAgentInput {
     /// What the user said since the last message of another.
-    fn said(&self) -> Result<(Input, Vec<&str>), Problem> {
+    fn said(&self) -> &[AguiMessage] {
         let last =
             self.messages.iter().rposition(|message| message.role != "user").map_or(0, |place| place + 1);
-        let new = self.messages.get(last..).unwrap_or_default();
-        let mut input = Input::new();
-        for message in new {
-            input = input.say(text_of(&message.content)?);
-        }
-        Ok((input, new.iter().map(|message| message.id.as_str()).collect()))
+        self.messages.get(last..).unwrap_or_default()
     }
 
-    fn order(&mut self) -> Result<Order, Problem> {
+    fn order(&mut self, stored: &Session) -> Result<Order, Problem> {
         let resume = self.resume.take().unwrap_or_default();
-        let (input, said) = self.said()?;
+        let said = self.said();
         let mut parts = vec!["agui", self.run_id.as_str()];
         match (resume.is_empty(), said.is_empty()) {
             (true, false) => {
-                parts.extend(said);
-                Ok(Order::Send(Box::new(input), Some(key_of(&parts))))
+                parts.extend(said.iter().map(|message| message.id.as_str()));
+                let key = key_of(&parts);
+                let texts = said.iter().map(|message| text_of(&message.content));
+                let texts = texts.collect::<Result<Vec<_>, _>>()?;
+                let known = known(stored, &key, &texts);
+                let new = texts.into_iter().skip(known);
+                Ok(Order::Send(Box::new(new.fold(Input::new(), Input::say)), Some(key)))
             }
             (false, true) => {
                 parts.extend(resume.iter().map(|entry| entry.interrupt_id.as_str()));
@@ -129,20 +130,44 @@ impl RunAgentInput {
 }
 
 fn text_of(content: &Value) -> Result<String, Problem> {
-    match content {
-        Value::String(text) => Ok(text.clone()),
+    let text = match content {
+        Value::String(text) => text.clone(),
         Value::Array(parts) => match parts.iter().find(|part| part["type"] != "text") {
-            None => Ok(parts.iter().filter_map(|part| part["text"].as_str()).collect()),
-            Some(_) => Err(Problem::invalid("messages", "only parts of type `text` are read")),
+            None => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+            Some(_) => return Err(Problem::invalid("messages", "only parts of type `text` are read")),
         },
-        _ => Err(Problem::invalid("messages", "expected text")),
+        _ => return Err(Problem::invalid("messages", "expected text")),
+    };
+    with_words("messages", text)
+}
+
+/// How many of the user's last messages the session has: those that had no answer are sent again before what is new. One that
+/// is new to the session stays, and of an invocation that the session has, what it began with.
+fn known(stored: &Session, invocation: &str, texts: &[String]) -> usize {
+    let (mut unanswered, mut own) = (Vec::new(), Vec::new());
+    for commit in stored.visible_events() {
+        let is_own = commit.event.invocation.as_str() == invocation;
+        for message in &commit.event.messages {
+            match message.role() {
+                Role::User if is_own => own.push(message.text().into_owned()),
+                Role::User => unanswered.push(message.text().into_owned()),
+                // No client is told of it.
+                Role::Assistant if message.text().is_empty() && message.tool_calls().next().is_none() => {}
+                _ => unanswered.clear(),
+            }
+        }
     }
+    if !own.is_empty() && texts.ends_with(&own) {
+        return texts.len() - own.len();
+    }
+    let is_known = texts.len() > unanswered.len() && texts.starts_with(&unanswered);
+    if is_known { unanswered.len() } else { 0 }
 }
 
 pub(super) async fn run(asked: Asked<InApp, (), Json<RunAgentInput>>) -> Result<Made, Problem> {
     let (runner, Json(mut input)) = (asked.target.0.runner(), asked.body);
-    let order = input.order()?;
     let session = runner.session(asked.principal.user().as_str(), input.thread_id.as_str()).await?;
+    let order = input.order(&session.read(EventRange::Last(RECENT)).await?)?;
     let reader = accept::<Problem>(&asked.shared, &asked.principal, runner, session, order).await?;
     let events = Events::new(input.thread_id, input.run_id, input.protocol_version);
     stream(&asked.shared, &asked.principal, reader, events).map(Made)

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Input};
 
 use super::happening::{Call, CallEnd, End, Happening, Reader};
-use super::{Encoder, Frame, Made, Order, accept, key_of, stream};
+use super::{Encoder, Frame, Made, Order, accept, key_of, stream, with_words};
 use crate::http::operation::{Asked, InApp, InSession, Json};
 use crate::http::problem::Problem;
 use crate::http::rows::exit;
@@ -41,8 +41,10 @@ struct UiMessage {
 impl UiMessage {
     fn said(&self) -> Result<Input, Problem> {
         match self.parts.iter().find(|part| part["type"] != "text") {
-            None => Ok(Input::new()
-                .say(self.parts.iter().filter_map(|part| part["text"].as_str()).collect::<String>())),
+            None => {
+                let text = self.parts.iter().filter_map(|part| part["text"].as_str()).collect();
+                Ok(Input::new().say(with_words("messages", text)?))
+            }
             Some(_) => Err(Problem::invalid("messages", "only parts of type `text` are read")),
         }
     }

@@ -23,7 +23,7 @@ use crate::question::of_persons;
 const PAGE: usize = 64;
 
 /// The number of commits among which the beginning of an invocation is looked for.
-const RECENT: usize = 1024;
+pub(super) const RECENT: usize = 1024;
 
 /// One thing that happens in a run. Text and reasoning come in deltas, and before the commit that has the whole: together
 /// they are the whole, whatever of them was streamed.

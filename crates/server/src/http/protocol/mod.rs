@@ -167,6 +167,14 @@ fn hold(invocation: Invocation, place: Place) {
     });
 }
 
+/// The text of a message, which must have some: providers refuse one without, and the session would keep it.
+fn with_words(field: &'static str, text: String) -> Result<String, Problem> {
+    match text.trim().is_empty() {
+        true => Err(Problem::invalid(field, "expected text, found none")),
+        false => Ok(text),
+    }
+}
+
 /// A key of what the client itself gives names to: the same request again has the same one.
 fn key_of(parts: &[&str]) -> String {
     use base64::Engine as _;

@@ -13,7 +13,7 @@ use stepfold_state_core::chat::{Message, Usage};
 use tokio::sync::oneshot;
 
 use super::happening::{End, Happening, Reader};
-use super::{Encoder, Frame, Made, Order, accept, key_of, stream};
+use super::{Encoder, Frame, Made, Order, accept, key_of, stream, with_words};
 use crate::http::operation::{Asked, Found, Json, Whole, json_response};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, exit};
@@ -116,7 +116,7 @@ impl ChatMessage {
         let text = self.text()?;
         match self.role.as_str() {
             "system" | "developer" => Ok(Message::system(text)),
-            "user" => Ok(Message::user(text)),
+            "user" => Ok(Message::user(with_words("messages", text)?)),
             "assistant" => Ok(Message::assistant(text)),
             role => Err(Problem::invalid(
                 "messages",

@@ -10,12 +10,15 @@ use super::live::waiting_site;
 use super::site::{Reply, Site, agent};
 
 /// Each protocol that sends messages.
-const ALL: [&str; 7] = ["api", "openai", "agui", "ai", "adk", "a2a", "mcp"];
+pub(super) const ALL: [&str; 7] = ["api", "openai", "agui", "ai", "adk", "a2a", "mcp"];
 
-const A2A: (&str, &str) = ("a2a-version", "1.0");
+pub(super) const A2A: (&str, &str) = ("a2a-version", "1.0");
 
 /// A message in the session `s1`: the path, headers, and the body.
-fn request(protocol: &str, text: &str) -> (&'static str, Vec<(&'static str, &'static str)>, Value) {
+pub(super) fn request(
+    protocol: &str,
+    text: &str,
+) -> (&'static str, Vec<(&'static str, &'static str)>, Value) {
     match protocol {
         "api" => ("/api/v1/apps/clerk/sessions/s1/run", Vec::new(), json!({"text": text})),
         "openai" => {
@@ -63,7 +66,7 @@ fn request(protocol: &str, text: &str) -> (&'static str, Vec<(&'static str, &'st
     }
 }
 
-fn rpc(method: &str, params: Value) -> Value {
+pub(super) fn rpc(method: &str, params: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 }
 
@@ -87,7 +90,7 @@ async fn subscribe(site: &Site, task: &str) -> Reply {
 }
 
 /// The events of a stream; or the one of an answer without.
-fn events(reply: &Reply) -> Vec<Value> {
+pub(super) fn events(reply: &Reply) -> Vec<Value> {
     let lines = reply.text.lines().map(|line| line.strip_prefix("data:").unwrap_or(line).trim());
     lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter(Value::is_object).collect()
 }

@@ -2,6 +2,7 @@
 
 mod a2a;
 mod adk;
+mod adversary;
 mod api;
 mod branches;
 mod clients;

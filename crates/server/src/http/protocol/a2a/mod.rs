@@ -246,7 +246,7 @@ async fn read(call: &Call, app: &App, params: &Value) -> Result<Sent, Refused> {
         return decide(call, app, task, &parts).await;
     }
     let text = task::text(&parts);
-    if text.is_empty() {
+    if text.trim().is_empty() {
         return Err(Fault::new(-32005, "CONTENT_TYPE_NOT_SUPPORTED", "expected a message with text").into());
     }
     let context = message["contextId"].as_str().filter(|context| !context.is_empty());

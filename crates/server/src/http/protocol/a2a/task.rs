@@ -9,7 +9,8 @@ use stepfold_state_core::chat::{Message, Role};
 use crate::http::rows::{DecisionRow, RequestRow};
 use crate::question::{of_persons, question};
 
-/// The name of a task: the invocation that began its run, in a session.
+/// The name of a task: the invocation that began its run, in a session. Clients name both: `@` in that of the invocation, which
+/// ends it, is written as `%40`, and `%` as `%25`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct TaskId {
     pub(in super::super) invocation: String,
@@ -18,8 +19,9 @@ pub(in super::super) struct TaskId {
 
 impl TaskId {
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let (invocation, session) = text.rsplit_once('@')?;
-        Some(TaskId { invocation: invocation.to_owned(), session: session.to_owned() })
+        let (invocation, session) = text.split_once('@')?;
+        let invocation = invocation.replace("%40", "@").replace("%25", "%");
+        Some(TaskId { invocation, session: session.to_owned() })
     }
 
     /// A status of the task, with the parts of a message.
@@ -45,7 +47,8 @@ impl TaskId {
 
 impl std::fmt::Display for TaskId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}@{}", self.invocation, self.session)
+        let invocation = self.invocation.replace('%', "%25").replace('@', "%40");
+        write!(f, "{invocation}@{}", self.session)
     }
 }
 
@@ -240,7 +243,7 @@ mod tests {
 
     #[test]
     fn tasks_are_named_by_run_and_session() {
-        for (text, session) in [("i1@s1", Some("s1")), ("m@x@s1", Some("s1")), ("s1", None)] {
+        for (text, session) in [("i1@s1", Some("s1")), ("m%40%25@a@b", Some("a@b")), ("s1", None)] {
             let id = TaskId::parse(text);
             assert_eq!(id.as_ref().map(|id| &*id.session), session, "{text}");
             assert_eq!(id.map_or_else(|| "s1".to_owned(), |id| id.to_string()), text);

@@ -28,7 +28,7 @@ pub(in crate::http) use self::bundle::{BASE, Bundle};
 pub(super) use self::events::Events;
 use self::events::{CONFIRMATION, METADATA, Written};
 use super::happening::{End, Happening, Reader};
-use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, stream};
+use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, stream, with_words};
 use crate::http::auth::{Principal, Role};
 use crate::http::operation::{
     Asked, Found, InApp, InSession, Json, Operation, Target, Whole, find_session, json_response,
@@ -378,7 +378,7 @@ fn input(
             "expected a part with text, or an answer to a confirmation",
         ));
     }
-    let input = Input::new().say(texts.join("\n"));
+    let input = Input::new().say(with_words("newMessage", texts.join("\n"))?);
     Ok(if values.is_empty() { input } else { input.with_values(Value::Object(values)) })
 }
 
@@ -395,9 +395,11 @@ async fn decisions(
             return Err(Problem::invalid("newMessage", why));
         }
         let request = pending.iter().find(|request| request.id == answer.id);
-        // What is not pending is refused by the runner, in its own words.
-        let decision =
-            request.map_or(Decision::Approve, |request| events::decision(request, &answer.response));
+        // What is not pending is refused by the runner, in its own words. It may be pending by then: nobody has approved it.
+        let decision = match request {
+            Some(request) => events::decision(request, &answer.response),
+            None => Decision::reject("confirmed before it was asked"),
+        };
         decisions.push((answer.id, decision));
     }
     Ok(decisions)
