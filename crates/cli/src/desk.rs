@@ -302,7 +302,7 @@ impl Desk {
         format!("stepfold resume {} --session {}", self.words(), quoted(session))
     }
 
-    /// What to write behind `stepfold COMMAND` to get to the same agent, store and user.
+    /// The arguments after `stepfold COMMAND` that select the same agent, store and user.
     pub(crate) fn words(&self) -> String {
         let mut words = vec![quoted(&self.place.agent.to_string_lossy())];
         let mut add = |name: &str, value: &str| words.extend([name.to_owned(), quoted(value)]);

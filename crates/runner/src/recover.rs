@@ -226,7 +226,7 @@ impl Recovery {
                 listed.insert(session.key.clone());
                 let is_due = match self.tried.get(&session.key) {
                     Some(tried) => tried.is_due(&session, now),
-                    // Whoever has accepted a message is about to take it.
+                    // The worker that has accepted the message is about to take it.
                     None if !session.is_claimed && !session.is_due && !self.options.is_once => {
                         let not_before = now.after(inner.claims.duration);
                         let tried = Tried { failures: 0, not_before, waits: None };

@@ -66,7 +66,7 @@ impl Runner {
                 runner.call(&context, request).await
             }
         };
-        // Whoever calls again with the same key is told what came of it.
+        // A call with the same key returns the result.
         Tool::new(name, description, call)
             .parameters(json!({
                 "type": "object",

@@ -1,4 +1,4 @@
-//! What can be said about one run, and how it is started.
+//! Options of one run, and its start.
 
 use std::future::IntoFuture;
 use std::sync::Arc;

@@ -210,7 +210,7 @@ impl Host<'_> {
             ChildEnd::TimedOut(_) if work.trouble.is_there() => work.functions.hold(place),
             ChildEnd::TimedOut(tries) if work.children.again(run, place, tries) => {}
             ChildEnd::Stopped => work.functions.hold(place),
-            // The run around it is about to be cancelled, and keeps what was said and written.
+            // The run around it is about to be cancelled, and keeps its messages and writes.
             ChildEnd::Ended if is_node && is_stopped => work.functions.hold(place),
             ChildEnd::Waits => {
                 work.functions.hold(place);

@@ -40,7 +40,7 @@ pub(super) struct Work {
 /// The keys that an answer is written to, each with the field of it, if not all.
 type Answers = Vec<(String, Option<String>)>;
 
-/// What holds for the runs of a node.
+/// Limits of a node.
 pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
     if let Some(executions) = form.max_executions {
         node = node.max_executions(executions);

@@ -287,7 +287,7 @@ fn a_process_that_is_told_to_end_names_the_session_that_goes_on() {
     assert!(notes.ends_with("go on with\n  stepfold resume a.toml --session s1\n"), "{notes}");
 }
 
-/// A process that is stopped is alive: nobody takes its call for one whose outcome is unknown.
+/// A stopped process is alive: no other process reports the outcome of its call as unknown.
 #[test]
 fn a_process_that_is_stopped_for_a_while_keeps_its_session() {
     let (room, child, gate) = at_work("at_most_once");
@@ -304,7 +304,7 @@ fn a_process_that_is_stopped_for_a_while_keeps_its_session() {
     assert!(log.contains("tool c1 slow:") && !log.contains("unknown"), "{log}");
 }
 
-/// Whoever shows the answer may be held up; the run is not, nor is its heartbeat.
+/// A blocked output blocks neither the run nor its heartbeat.
 #[test]
 fn a_pipe_that_nobody_reads_holds_no_run_up() {
     let room = Room::new("", &format!("assistant: {}\n", "many words ".repeat(100_000)));

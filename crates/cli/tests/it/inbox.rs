@@ -184,7 +184,7 @@ fn a_message_that_is_stored_stays_so_while_the_other_run_waits_for_a_decision() 
     .assert_eq(&crate::room::without_digests(&second.told()));
     let said = room.say("sessions a.toml", "");
     assert!(said.contains(", waits for a decision about p1#DIGEST, 1 message in the inbox"), "{said}");
-    // Whoever decides goes on with it.
+    // The process that decides continues the run.
     room.check(
         "resume a.toml --approve p1",
         expect![[r#"
@@ -221,7 +221,7 @@ fn a_message_that_is_stored_is_answered_once_its_sender_has_decided() {
     assert!(!room.say("sessions a.toml", "").contains("stored"));
 }
 
-/// Somebody else decides while its sender is asked, and takes the message too.
+/// Another process decides while the sender is prompted, and takes the message too.
 #[test]
 fn a_message_that_another_process_takes_is_answered_by_its_own_command_as_well() {
     let work =

@@ -1,4 +1,4 @@
-//! The type of a key changes: the file says what becomes of stored values, and reading works in any case.
+//! The type of a key changes: the file says how stored values are migrated, and reading works in any case.
 
 use expect_test::expect;
 

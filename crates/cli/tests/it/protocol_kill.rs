@@ -86,7 +86,7 @@ fn held(site: &Site, name: &str) -> File {
     OpenOptions::new().write(true).open(site.room.path(name)).unwrap()
 }
 
-/// How the next process comes to go on.
+/// How the next process continues the run.
 enum GoesOn {
     /// By itself, when the claim of the killed one has expired.
     ByRecovery,

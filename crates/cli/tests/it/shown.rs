@@ -31,7 +31,7 @@ fn nothing_hides_what_is_approved() {
             go on: stepfold chat a.toml -c
         "#]],
     );
-    // Nor what was done, for whoever looks at it later.
+    // Nor later, in the log.
     Terminal::open(&room, "inspect a.toml").check(0, expect![[r#"
         session s1 of a/local, version 6
         head 6:DIGEST

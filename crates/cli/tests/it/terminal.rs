@@ -201,7 +201,7 @@ fn a_chat_is_asked_interrupted_left_resumed_inspected_and_forked() {
     resumed_inspected_and_forked(&room);
 }
 
-/// What somebody else does about it, later.
+/// What another process does later.
 fn resumed_inspected_and_forked(room: &Room) {
     let resume = Terminal::open(room, "resume a.toml");
     resume.until(ASK).enter("y");

@@ -181,7 +181,7 @@ fn files_are_checked_behind_one_that_cannot_be_read() {
     );
 }
 
-/// Whoever reads the output may have enough: that changes nothing of what is done.
+/// A reader that closes the output early does not change what is done.
 #[test]
 fn a_reader_that_has_enough_is_no_failure() {
     let room = Room::new(

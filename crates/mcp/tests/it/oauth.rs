@@ -177,7 +177,7 @@ async fn a_sign_in_that_does_not_happen_is_an_error() {
     assert!(error.ends_with("no sign-in within 1ms; try again"), "{error}");
 }
 
-/// A page that a browser would run, and a document about somebody else's server.
+/// A page that a browser would run, and a document about another server.
 #[tokio::test]
 async fn a_server_cannot_send_the_user_anywhere() {
     let authority = Authority::start().await;

@@ -441,7 +441,7 @@ fn a_server_tool_is_offered_by_its_own_provider_and_refused_by_others() {
     }
 }
 
-/// Nobody asked for it, and asking again brings the same.
+/// A part that was not requested; a repeated request returns the same.
 #[tokio::test]
 async fn a_compressed_body_is_refused_for_good() {
     let headers = "content-type: text/event-stream\ncontent-encoding: gzip";

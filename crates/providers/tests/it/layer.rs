@@ -1,4 +1,4 @@
-//! The layers, on a clock that stands still unless somebody waits.
+//! The layers, on a paused clock that advances only for waits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -119,7 +119,7 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// What becomes of the conversation before it is asked about again.
+/// A change of the conversation before the next request.
 #[derive(Clone, Debug)]
 enum Step {
     /// It grows.

@@ -1,4 +1,4 @@
-//! The exam of hosts over Restate: nothing is lost, nothing is done twice, and everything comes to its end.
+//! The exam of hosts over Restate: nothing is lost, nothing is done twice, and everything completes.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn a_request_that_is_repeated_is_one_run() {
         async move { tokio::join!(session.run_as("k1", "pay"), session.run_as("k1", "pay")) }
     });
     worker.listen_for("paying");
-    // A third one while it runs, that nobody waits for.
+    // A third one while it runs, without a waiting client.
     session.send("k1", "pay").await.unwrap();
     worker.go_on();
     let (first, second) = both.await.unwrap();
@@ -152,7 +152,7 @@ async fn a_run_that_waits_ends_its_invocation_and_a_decision_sends_on_what_waits
     };
     assert!(message.contains("the message is stored and comes after that"), "{message}");
 
-    // Nobody lives when the decision comes.
+    // No worker is alive when the decision arrives.
     drop(first);
     host.balancer.to(&[]);
     let decided = tokio::spawn({

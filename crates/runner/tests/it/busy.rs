@@ -258,7 +258,7 @@ fn cancel() {
     });
 }
 
-/// Whoever cancels and then says something wants an answer to it.
+/// A message after a cancellation is answered.
 #[test]
 fn what_is_said_after_a_cancellation_is_answered() {
     each_store(|world| {
@@ -342,7 +342,7 @@ fn what_was_said_to_a_run_that_panicked_is_said_by_the_next_one() {
     });
 }
 
-/// A message joins a run that was resumed, when that is about to end: it is answered all the same.
+/// A message that steers a resumed run which is about to end is still answered.
 #[test]
 fn what_is_said_at_the_end_of_a_resumed_run_is_answered() {
     each_store(|world| {

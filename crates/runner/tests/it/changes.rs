@@ -17,7 +17,7 @@ assistant: done
 assistant: fine
 ";
 
-/// A run that is cut off when its first call was answered.
+/// A run that is interrupted after its first call has a result.
 fn cut_off(world: &World) {
     world.wire.faults([(2, Fault::DiesAfter)]);
     let died = world.wire.process(async { world.session(world.agent(SCRIPT)).await.run("look").await });

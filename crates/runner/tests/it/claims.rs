@@ -186,7 +186,7 @@ fn a_worker_that_loses_its_claim_stops_and_says_so() {
             until_it_pays(world).await;
             let runner = worker(world, payer(world, &gate), "two").when_claimed(WhenClaimed::TakeOver);
             let two = session(runner).await;
-            // The call was running: whoever takes over does not know what came of it, and says so.
+            // The call was running: the worker that takes over reports its outcome as unknown.
             let outcome = two.resume().await.unwrap();
             assert_eq!(outcome.text(), "it is paid");
             assert!(outcome.transcript().to_string().contains("unknown"), "{}", outcome.transcript());
@@ -402,7 +402,7 @@ fn to_cancel_or_to_withdraw_ends_the_wait_for_another_worker() {
             let error = resumed.await.unwrap_err();
             assert!(matches!(error, RunnerError::Claimed { is_accepted: false, .. }), "{error:?}");
 
-            // What comes after them is nobody else's.
+            // The entries after them belong to no other worker.
             let last = two.send("four").await.unwrap();
             gate.add_permits(9);
             assert_eq!(first.await.unwrap().text(), "re: one");
@@ -488,7 +488,7 @@ async fn until_one_is_refused(world: &World) {
     }
 }
 
-/// Nobody has withdrawn anything where another worker was faster.
+/// A message that another worker has taken is not withdrawn.
 #[test]
 fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
     for (kind, is_at_work) in
@@ -526,7 +526,7 @@ fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
     }
 }
 
-/// It is one message: whoever is slower has the invocation and the outcome of whoever was faster.
+/// It is one message: the slower sender gets the invocation and the outcome of the faster one.
 #[test]
 fn a_message_that_two_workers_send_once_at_the_same_time_is_taken_once() {
     for is_at_work in [false, true] {
@@ -578,7 +578,7 @@ fn who_begins_after_a_faster_worker_sees_one_run() {
     });
 }
 
-/// The store remembers the keys of the last 1,000 messages. What comes again after that is refused, and stands in nobody's way.
+/// The store remembers the keys of the last 1,000 messages. A later repeat is refused, and blocks no other message.
 #[test]
 fn a_message_that_is_sent_again_after_its_key_was_forgotten_stops_nothing() {
     let (world, clock) = (World::in_memory(), Seconds::default());

@@ -68,7 +68,7 @@ fn to_shut_down_waits_for_what_is_at_work_and_begins_nothing_more() {
                 assert!(!is_accepted);
             }
             assert!(!is_claimed(&one).await);
-            // What was accepted is taken by whoever comes next.
+            // The next worker takes the accepted messages.
             let two = session(&worker(world, echo(&gate), "two").build()).await;
             assert_eq!(two.resume().await.unwrap().text(), "re: two");
             assert_eq!(said(&two).await, ["one", "two"]);
@@ -199,7 +199,7 @@ fn a_session_at_work_is_deleted_only_by_whoever_takes_it_over() {
             let Err(RunnerError::Store { source, .. }) = first.await else { panic!("it has an outcome") };
             assert!(matches!(*source, SessionError::NotFound { .. }), "{source:?}");
 
-            // Whoever may wait waits for its end.
+            // Callers that may wait, wait for its end.
             let first = session(&one).await.send("one").await.unwrap();
             let waits = two(WhenClaimed::Wait { at_most: LONG });
             let (deleted, ()) = tokio::join!(async { session(&waits).await.delete(false).await }, async {
@@ -228,7 +228,7 @@ fn a_session_at_work_is_rewound_only_by_whoever_takes_it_over() {
     });
 }
 
-/// The last event of a run gives the claim up; one that never comes to the store does not.
+/// The last event of a run releases the claim; one that never reaches the store does not.
 #[test]
 fn a_runner_that_is_stopped_in_its_last_append_gives_the_claim_up() {
     each_store(|world| {

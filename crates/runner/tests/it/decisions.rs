@@ -1,4 +1,4 @@
-//! Somebody decides about calls: now or next week, in this process or in another one.
+//! Decisions about calls: at once or later, in this process or in another one.
 
 use expect_test::expect;
 use serde_json::json;

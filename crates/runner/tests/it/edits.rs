@@ -115,7 +115,7 @@ fn a_paused_run_is_edited_and_goes_on_in_another_process() {
     });
 }
 
-/// In the process that has the run in memory it comes to the same, and what only that knows stays.
+/// In the process that has the run in memory the result is the same, and values that only that process has are kept.
 #[test]
 fn a_run_in_memory_is_edited_as_one_that_is_restored() {
     each_store(|world| {

@@ -106,7 +106,7 @@ fn a_run_that_failed_too_often_is_abandoned_by_the_next_process() {
         process(async { runner().session("ada", "s1").await.unwrap().run("one").await.unwrap_err() });
         process(async {
             let session = runner().session("ada", "s1").await.unwrap();
-            // The second failure is enough: the run of the first message is given up, and that of the second begins.
+            // The second failure is enough: the run of the first message is abandoned, and that of the second begins.
             let error = session.run("two").await.unwrap_err();
             assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
             let session = session.read(EventRange::All).await.unwrap();
@@ -177,7 +177,7 @@ fn a_run_that_failed_on_the_way_replays_whole() {
     });
 }
 
-/// Whoever waits for a message that somebody takes back hears of it.
+/// A caller that waits for a withdrawn message is notified.
 #[test]
 fn a_withdrawn_message_is_no_run() {
     each_store(|world| {
@@ -209,7 +209,7 @@ fn a_run_that_failed_too_often_is_abandoned_by_itself() {
             let runner = world.runner(agent).abandon_after(2).build();
             let session = runner.session("ada", "s1").await.unwrap();
             session.run("one").await.unwrap_err();
-            // The run of the first message is given up; that of the second fails by itself.
+            // The run of the first message is abandoned; that of the second fails independently.
             let error = session.run("two").await.unwrap_err();
             assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
             mended.store(true, Ordering::SeqCst);
@@ -242,7 +242,7 @@ fn temp_values_of_a_paused_run_stay_whatever_other_sessions_do() {
     });
 }
 
-/// What is kept in memory is bounded. Whoever resumes a run whose values are gone is told which.
+/// The memory for values is bounded. A resumed run reports which of its values are lost.
 #[test]
 fn temp_values_that_are_gone_when_a_run_is_resumed_are_told() {
     each_store(|world| {
@@ -253,7 +253,7 @@ fn temp_values_that_are_gone_when_a_run_is_resumed_are_told() {
                 let session = runner.session("ada", format!("s{number}")).await.unwrap();
                 session.run("note, then read").await.unwrap();
             }
-            // The process forgets what nobody has asked for lately.
+            // The process drops the values that were used least recently.
             for number in 0..300 {
                 runner.session("ada", format!("other{number}")).await.unwrap();
             }
@@ -298,7 +298,7 @@ fn paused(world: &World) -> AgentBuilder {
     world.agent("assistant: > c1 note()\nassistant: > c2 read()\nassistant: done")
 }
 
-/// Nobody reads a long session to learn what waits in it.
+/// The pending requests of a long session are found without reading all of it.
 #[test]
 fn what_is_pending_is_told_without_reading_the_whole_session_or_its_values() {
     each_store(|world| {

@@ -28,7 +28,7 @@ fn agent(world: &World) -> AgentBuilder {
     world.agent(SCRIPT).tools(vec![look, send, pay]).instructions("Look at {topic}.")
 }
 
-/// Two turns: one with a decision, and one that was cut off when a payment had started.
+/// Two turns: one with a decision, and one that was interrupted after a payment had started.
 async fn written(world: &World) -> Vec<Event> {
     let runner = world.runner(agent(world).build().unwrap()).build();
     let session = runner.create("ada", "s1", json!({"topic": "stalls"})).await.unwrap();

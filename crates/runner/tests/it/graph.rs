@@ -165,7 +165,7 @@ fn check(world: &World, fault: Fault, expected: &Expect) {
             .collect();
         let log = text.lines().find_map(|line| line.strip_prefix("log = ")).unwrap();
         writeln!(lines, "{place}: {} ran{again}; {log}", ran.len()).unwrap();
-        // Unless something is unknown that must not run twice, it comes to the same.
+        // Unless the outcome of an at-most-once call is unknown, the result is the same.
         if log == whole_log {
             let own = |text: &str| {
                 text.lines().filter(|line| !line.contains(":n =")).collect::<Vec<_>>().join("\n")

@@ -115,7 +115,7 @@ fn a_rewind_into_the_middle_of_a_run() {
     });
 }
 
-/// A session that was deleted and made anew has nothing of the old one, whoever had that in mind.
+/// A session that was deleted and created again has nothing of the old one, also in a process that had it in memory.
 #[test]
 fn a_session_that_was_made_anew() {
     each_store(|world| {
@@ -280,7 +280,7 @@ fn a_summary_outlives_the_process() {
             );
             session.read(EventRange::None).await.unwrap().version
         });
-        // Cut off in a turn that has a summary from before, and none of its own.
+        // Interrupted in a turn with an earlier summary, and without a new one.
         world.wire.faults([(1, Fault::DiesAfter)]);
         world.wire.process(async { world.session(condensing(world)).await.run("three").await });
         world.wire.faults([]);

@@ -198,7 +198,7 @@ async fn another_goes_on(place: Place, signal: &str) {
     println!("{signal}: another one was done after {:?}, with claims of {CLAIM:?}", since.elapsed());
     let (session, before) = stored(&place).await;
     assert_eq!((unknown(&before), place.effects().len()), (1, 4));
-    // Whoever asks is told.
+    // A query reports it.
     let report = session.run_as("k1", "pay").await.unwrap();
     assert!(matches!(report.status, RunStatus::Finished(_)), "{report:?}");
     assert_eq!(report.text, "done");

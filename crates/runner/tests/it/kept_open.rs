@@ -25,7 +25,7 @@ use crate::world::{Echo, Still, World, each_store, one_of, process, schema, show
 enum Next {
     /// A turn of so many calls, with or without another topic of the instructions.
     Turn { calls: usize, topic: Option<bool> },
-    /// Another program says something, whole or with a call that nobody answers.
+    /// Another program appends a message, complete or with a call without a result.
     Others { is_whole: bool },
     /// Back by so many events.
     Rewind(u64),
@@ -145,7 +145,7 @@ fn gone_through(world: &World, trim: &Trim, all: &[Next], is_kept: bool) -> (Vec
                 Next::Others { is_whole } => others(&session, &setting.runner(), *is_whole).await,
                 Next::Rewind(events) => {
                     let version = session.read(EventRange::None).await.unwrap().version;
-                    // By somebody else: the one that is kept open has to find out.
+                    // By another process: the open session must detect it.
                     setting.open().await.rewind(version.saturating_sub(*events)).await.unwrap();
                 }
                 Next::Anew(turns) => {

@@ -148,7 +148,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: replied i1.5.i3 at 6
             the model answered"#]],
     );
-    // The outcome is lost: nobody knows any more what came of the call.
+    // The outcome is lost: the result of the call is unknown.
     check_faults(
         &[(4, Fault::Broken)],
         expect![[r#"

@@ -84,7 +84,7 @@ async fn token(session: &SessionHandle) -> String {
     request.token.unwrap()
 }
 
-/// What was said in a session, when nothing runs in it any more.
+/// The messages of a session in which nothing runs any more.
 async fn said(session: &SessionHandle) -> String {
     if let Some(going) = session.running() {
         // It may have failed: its decision came too late.
@@ -116,7 +116,7 @@ fn an_outcome_is_delivered_from_another_process_once() {
         assert_eq!(trace.take(), ["ordered"]);
         process(async {
             let runner = runner(world, "b", agent(&trace, 0), &clock);
-            // Nobody has to come back to it by itself.
+            // No worker has to poll it.
             assert_eq!(unattended(&runner).await, []);
             let receipt = runner.complete(&token, Ok(json!({"at": 9}))).await.unwrap();
             let session = runner.session("ada", "s1").await.unwrap();
@@ -175,7 +175,7 @@ fn a_deadline_that_passes_is_an_outcome() {
             let session = runner.session("ada", "s1").await.unwrap();
             assert_eq!(session.pending().await.unwrap().len(), 1);
             clock.goes_on(MINUTE);
-            // Nobody has noticed yet, and it is too late all the same.
+            // No worker has noticed yet, and the deadline has passed anyway.
             let late = runner.complete(&token, Ok(json!(9))).await.unwrap_err();
             let RunnerError::Decision { error, .. } = &late else { panic!("{late}") };
             assert!(matches!(**error, DecisionError::Expired { .. }), "{late}");

@@ -338,7 +338,7 @@ enum Next {
         at: usize,
         by: u64,
     },
-    /// The processes die, at once or with what becomes of the append after so many.
+    /// The processes die, at once or with a fault of the append after so many.
     Crash,
     Fault {
         after: usize,

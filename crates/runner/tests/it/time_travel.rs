@@ -56,7 +56,7 @@ impl Keys {
         self.0.lock().unwrap().len()
     }
 
-    /// A call that was cut off runs again under its own key.
+    /// An interrupted call runs again under its own key.
     fn forget_repeats(&self, since: usize) {
         let mut keys = self.0.lock().unwrap();
         let mut seen = HashSet::new();
@@ -154,7 +154,7 @@ async fn shown(session: &SessionHandle) -> String {
     text
 }
 
-/// A store that nobody can write to.
+/// A store that refuses all writes.
 struct Refusing(AnyStore);
 
 fn refused<T>() -> Result<T, SessionError> {
@@ -287,7 +287,7 @@ fn stories() -> impl Strategy<Value = Story> {
         .prop_map(|(is_graph, is_created, nexts, again)| Story { is_graph, is_created, nexts, again })
 }
 
-/// A session at a version: what was said, with the versions in which it was, and the values of its own.
+/// A session at a version: its messages, with their versions, and its values.
 #[derive(Clone, Debug)]
 struct Stage {
     version: u64,
@@ -372,7 +372,7 @@ async fn came_to_the_same(fork: &SessionHandle, at: u64, stages: &[Stage]) {
     assert_eq!(fork, original, "the fork at {at} went another way");
 }
 
-/// All that came of it, which is the same on each store.
+/// The complete result, which is the same on each store.
 async fn obeys_the_laws(world: &World, story: &Story) -> String {
     let keys = Keys::default();
     let (session, stages) = go_through(world, story, &keys).await;
@@ -415,7 +415,7 @@ async fn obeys_the_laws(world: &World, story: &Story) -> String {
     text
 }
 
-/// Whatever waits or was cut off is the same when it was stored and loaded.
+/// A run that waits or was interrupted is the same after it was stored and loaded.
 async fn is_stored_as_it_is(session: &SessionHandle) {
     let Some(run) = session.last_run().await.unwrap() else { return };
     let loaded = Run::load(run.agent(), &run.to_json()).unwrap();

@@ -314,7 +314,7 @@ fn after_the_session_was_made_again() {
     });
 }
 
-/// A fork that was made again under the id of a deleted one asks anew, though it comes to the same call.
+/// A fork that was made again under the id of a deleted one asks again, though it has the same call.
 #[test]
 fn in_a_fork_that_was_made_again() {
     each_store(|world| {

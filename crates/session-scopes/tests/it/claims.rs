@@ -140,14 +140,14 @@ async fn a_killed_holder_is_followed_when_its_claim_expires(address: &str) {
     holder.kill().unwrap();
     holder.wait().unwrap();
     version = lines.last().map_or(version, |(told, _)| told);
-    // Nobody gives its claim up for it.
+    // No worker releases the claim for it.
     match claim(&store, 0, 2, at(2)).await {
         Err(SessionError::Claimed { owner, .. }) => assert_eq!(owner, worker(1)),
         other => panic!("{other:?}"),
     }
     let taken = claim_once_free(&store, 0, 2, at(2).after(HOUR)).await;
     assert!(taken.token > token, "{taken:?} follows {token}");
-    // What was acknowledged is there, and what the killed one may have left on its way comes to nothing.
+    // Acknowledged events are stored, and unfinished requests of the killed process have no effect.
     let session = get(&store, &key(0)).await;
     assert!(session.version >= version, "{version} was acknowledged, {} is there", session.version);
     let stale = AppendClaim::Hold { token, duration: HOUR };

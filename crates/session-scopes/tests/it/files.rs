@@ -65,7 +65,7 @@ async fn a_closed_store_is_read_without_a_trace() {
     assert_eq!(files(folder.path()), before);
 }
 
-/// What another process writes is seen by whoever has opened the file for reading, before or after.
+/// A reader sees the writes of another process, whether it opened the file before or after.
 #[tokio::test]
 async fn a_reader_sees_what_a_writer_commits() {
     let folder = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ async fn a_writer_behind_a_frozen_transaction_gets_a_transient_error() {
             let error = append(&store, &key("s"), 1, event("e3")).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
         }
-        // Reading waits for nobody.
+        // Reading does not wait.
         assert_eq!(get(&store, &key("s")).await.version, 1);
         holder.batch_execute("ROLLBACK").await.unwrap();
     }
@@ -139,7 +139,7 @@ async fn a_server_that_is_frozen_is_waited_for_a_bounded_time() {
     let error = append(&store, &key("s"), 0, event("e1")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
     assert!(error.to_string().contains("has not answered"), "{error}");
-    // The connection that is given up makes room for another one, over which the same event is sent again.
+    // The abandoned connection makes room for another one, over which the same event is sent again.
     assert_eq!(append(&store, &key("s"), 0, event("e1")).await.unwrap().version, 1);
     let frozen_too = Frozen::new(backend(&url, Some(&frozen)).await);
     let error = store.verify(VerifySessions::all()).await.unwrap_err();
@@ -150,7 +150,7 @@ async fn a_server_that_is_frozen_is_waited_for_a_bounded_time() {
     assert_eq!(get(&store, &key("s")).await.events.len(), 2);
 }
 
-/// Somebody takes the connection, and says nothing.
+/// A server that accepts the connection, and never answers.
 #[tokio::test]
 async fn a_server_that_says_nothing_is_waited_for_a_bounded_time() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

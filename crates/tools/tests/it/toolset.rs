@@ -654,7 +654,7 @@ mod searchable {
     #[tokio::test]
     async fn a_schema_without_the_key_offers_what_is_always_there() {
         assert_eq!(resolved(&office(), &state().clone()).await, "search_tools now");
-        // Nobody checked: the search ends the run instead of finding tools that never come.
+        // Without the check, the search ends the run instead of returning unusable tools.
         let mut state = state();
         let tools = office().resolve(&state.clone()).await.unwrap();
         let calls = vec![ToolCall::new("c1", "search_tools", query("flight"))];

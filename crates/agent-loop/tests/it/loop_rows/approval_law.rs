@@ -45,7 +45,7 @@ enum Act {
     },
 }
 
-/// What becomes of the process: it ends at a commit, which is stored or not.
+/// The fate of the process: it ends at a commit, which is stored or not.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Whole,

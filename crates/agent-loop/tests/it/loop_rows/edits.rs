@@ -164,7 +164,7 @@ fn outcome(id: &str, tool: &str, value: impl Into<Value>) -> stepfold_agent_loop
     stepfold_agent_loop::tools::CallOutcome::new(stepfold_agent_loop::tools::CallStatus::Succeeded, result)
 }
 
-/// Somebody finds out what became of a call whose outcome was unknown, and says so.
+/// An edit supplies the result of a call whose outcome was unknown.
 #[tokio::test]
 async fn an_unknown_outcome_is_known_after_an_edit() {
     let notes = Notes::default();

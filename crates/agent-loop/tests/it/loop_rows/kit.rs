@@ -301,7 +301,7 @@ fn obeys_laws(before: &Run, outcome: &Outcome, recording: &Recording) {
     }
 }
 
-/// All that came of a run, as text.
+/// The complete result of a run, as text.
 pub(crate) fn shown(ended: &Ended) -> String {
     let outcome = outcome_of(ended);
     let mut text = format!("{}--\n", outcome.transcript());

@@ -239,7 +239,7 @@ async fn traced(agent: &Agent, traces: Traces) -> String {
     Spans::of(agent.run("where?").id("run-1").observe(traces)).await
 }
 
-/// Named as the OpenTelemetry conventions name them; nothing of what was said.
+/// Named as the OpenTelemetry conventions name them; no content of messages.
 #[tokio::test]
 async fn observer_traces() {
     let params = ModelParams::default().with_temperature(0.5);

@@ -1,6 +1,6 @@
 //! The law of edits: a run that is edited at any pauses is folded, stored, loaded and replayed as one that is not.
 //!
-//! The process ends at some events; another one goes on with what is stored, and somebody edits the run before.
+//! The process ends at some events; before another one continues the stored run, the run is edited.
 
 use proptest::prelude::*;
 use serde_json::json;

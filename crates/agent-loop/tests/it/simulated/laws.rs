@@ -26,7 +26,7 @@ fn at_once(scenario: &Scenario) -> Scenario {
     scenario
 }
 
-/// Runs it once; gives what the observer saw, and what came of it.
+/// Runs it once; returns what the observer saw, and the result.
 fn run(scenario: &Scenario) -> (Vec<RunEvent>, Outcome) {
     let agent = agents::agent(&at_once(scenario), &Executions::new());
     let mut seen = Vec::new();
@@ -239,7 +239,7 @@ fn run_with_hiccups(scenario: &Scenario, hiccups: &Hiccups) -> (Result<Outcome, 
     }
 }
 
-/// What came of a run: why it ended, and all that it holds.
+/// The result of a run: its exit, and its complete state.
 fn ended(ended: &Result<Outcome, RunError>) -> (String, String) {
     match ended {
         Ok(outcome) => (outcome.exit().to_string(), outcome.run().digest()),

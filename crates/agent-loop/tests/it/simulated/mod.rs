@@ -92,7 +92,7 @@ fn an_agent_that_is_a_tool_comes_to_the_same() {
     assert!(cases < 16 || interrupted.get() > 0);
 }
 
-/// Somebody edits values and results while the run is paused, at any of its events.
+/// Values and results are edited while the run is paused, at any of its events.
 #[test]
 fn a_run_that_is_edited_anywhere_is_folded_stored_and_replayed() {
     let made = std::cell::Cell::new((0, 0, 0));

@@ -23,7 +23,7 @@ fn file() -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Two clerks side by side, each of whom asks before paying; and a node that asks for itself. As the file, it does not
+/// Two clerks side by side, each of which asks before paying; and a node that asks for itself. As the file, it does not
 /// change.
 fn office() -> Graph {
     let schema = || {

@@ -48,7 +48,7 @@ pub(crate) fn items(items: Value) -> Input {
     values(json!({"items": items}))
 }
 
-/// What came of a run and what was seen of it.
+/// The result of a run and its events.
 pub(crate) struct Walked {
     pub(crate) ended: Ended,
     pub(crate) seen: Vec<RunEvent>,
@@ -67,7 +67,7 @@ pub(crate) async fn walk_on(run: Run, say: impl for<'a> FnOnce(RunBuilder<'a>) -
 }
 
 impl Walked {
-    /// The supersteps and what failed in them, then all that came of the run.
+    /// The supersteps and their failures, then the complete result of the run.
     pub(crate) fn text(&self) -> String {
         format!("{}{}", self.steps(), shown(&self.ended))
     }

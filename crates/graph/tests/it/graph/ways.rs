@@ -28,7 +28,7 @@ async fn a_chain() {
     .await;
 }
 
-/// A node without a way on is an end as well.
+/// A node without a route ends the graph as well.
 #[tokio::test]
 async fn an_end_without_an_edge() {
     check(

@@ -107,7 +107,7 @@ fn is_expectation(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "expect")
 }
 
-/// Reads bodies without a socket, on a clock that stands still: whoever waits for ever is found out at once.
+/// Reads bodies without a socket, on a paused clock: an endless wait is detected at once.
 struct Reader {
     runtime: Runtime,
     models: Models,
@@ -128,7 +128,7 @@ impl Reader {
         Reader { runtime, models: models("http://127.0.0.1:1") }
     }
 
-    /// What a body comes to that comes in these pieces.
+    /// The result of a body that arrives in these pieces.
     fn read(&self, entry: &Entry, pieces: Vec<Vec<u8>>) -> Result<Reply, ModelError> {
         let Entry { status, content_type, .. } = *entry;
         let response = Response { status, content_type, pieces, pause: Duration::ZERO };

@@ -335,7 +335,7 @@ async fn nobody_is_there() {
     }
 }
 
-/// A queue that is full leaves whoever comes waiting at the door, on Linux at least.
+/// A full listen queue lets new connections wait, on Linux at least.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_connection_that_is_not_accepted_times_out() {

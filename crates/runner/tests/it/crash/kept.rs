@@ -95,7 +95,7 @@ fn an_idempotent_call_is_run_again_with_the_same_key() {
     assert_eq!((keys.len(), &keys[0]), (2, &keys[1]));
 }
 
-/// Somebody is asked about a call that may have happened, and may have it run with the same key.
+/// An approver decides about a call that may have run, and may have it run with the same key.
 #[test]
 fn an_uncertain_call_is_put_to_a_human_if_the_agent_says_so() {
     let (hangs, store) = (Hangs::new(), memory());

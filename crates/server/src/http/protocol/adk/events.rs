@@ -154,7 +154,7 @@ impl Encoder for Events {
             }
             Happening::Committed(commit) => self.committed(commit),
             Happening::Ended { end, .. } => self.end(end),
-            // The events of commits have them; nobody sends a request of this protocol again.
+            // The events of commits have them; no request of this protocol is repeated.
             _ => Vec::new(),
         };
         events.into_iter().map(Frame::Json).collect()
