@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use data_encoding::HEXLOWER;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,7 +14,6 @@ use stepfold_runner::ModelStep;
 use stepfold_session_scopes::EventRange;
 
 use super::history::{at, event_at};
-use crate::http::auth::hex;
 use crate::http::operation::{Asked, Found, InSession};
 use crate::http::priced::dollars;
 use crate::http::problem::Problem;
@@ -285,7 +285,7 @@ fn offered(spec: &ToolSpec) -> OfferedRow {
 pub(super) fn digest(spec: &ToolSpec) -> String {
     let mut told = json(spec);
     told.sort_all_objects();
-    hex(&Sha256::digest(told.to_string()))
+    HEXLOWER.encode(&Sha256::digest(told.to_string()))
 }
 
 fn unknown(step: &ModelStep) -> Vec<UnknownRow> {
