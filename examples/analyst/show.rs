@@ -42,6 +42,6 @@ async fn stop(printer: &mut Printer, is_picture: bool) {
         #[expect(clippy::exit, reason = "a process that stops anywhere is what the picture shows")]
         std::process::exit(0);
     }
-    // If nothing can be read, the run goes on.
+    // If nothing can be read, the run continues.
     let _ = tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new())).await;
 }

@@ -104,7 +104,7 @@ impl Turns<'_> {
         is_refused.then(|| RunnerError::Claimed { key, owner, expires, is_accepted: false })
     }
 
-    /// Goes on with a run and follows it to its end; then with the messages that were stored while it waited.
+    /// Continues with a run and follows it to its end; then with the messages that were stored while it waited.
     pub(crate) async fn resume(&mut self, session: &SessionHandle, resume: Resume) -> anyhow::Result<Ending> {
         let other = Other::in_session(self.desk, session).await;
         let stored = match &other {
@@ -122,7 +122,7 @@ impl Turns<'_> {
         self.take_stored(session, ending, &stored).await
     }
 
-    /// Goes on with these messages of the inbox, for as long as each run completes. Returns the first ending that is
+    /// Continues with these messages of the inbox, for as long as each run completes. Returns the first ending that is
     /// not good, unless a run has not ended.
     async fn take_stored(
         &mut self,
@@ -338,7 +338,7 @@ impl Turns<'_> {
         self.watcher_of(state, run.as_ref(), about)
     }
 
-    /// The same for a run that begins on this state, or goes on with this run.
+    /// The same for a run that begins on this state, or continues with this run.
     fn watcher_of(&self, state: Option<State>, run: Option<&Run>, about: About) -> Watch {
         let watch = Watch::new(self.json, state).aside_if(about == About::Earlier);
         match &self.desk.speakers {
@@ -351,7 +351,7 @@ impl Turns<'_> {
     }
 
     /// What another process has left to this one, once its claim is gone: the state that the invocation begins on, and
-    /// the run that it goes on with, which is told.
+    /// the run that it continues with, which is told.
     async fn take_up(
         &self,
         session: &SessionHandle,
@@ -451,7 +451,7 @@ impl Turns<'_> {
         }
     }
 
-    /// The command that goes on with the session.
+    /// The command that continues with the session.
     fn resume_words(&self, session: &SessionHandle) -> String {
         self.desk.resume_words(session.key().id.as_str())
     }
@@ -557,7 +557,7 @@ impl Turns<'_> {
         self.how_to_decide(session, &outcome.pending()).await;
     }
 
-    /// What is unknown of the runs that were finished before one that goes on: its own outcome tells the rest.
+    /// What is unknown of the runs that were finished before one that continues: its own outcome tells the rest.
     fn tell_recovered(&self, ended: &Ended) {
         match ended {
             Ok(outcome) => outcome.recovered().iter().for_each(|recovered| self.tell_unknown(recovered)),

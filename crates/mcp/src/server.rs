@@ -50,7 +50,7 @@ pub struct ServerLimits {
     pub message_bytes: usize,
     /// Limits the tools, resources or prompts that a server lists; 512 by default.
     pub listed: usize,
-    /// The timeout of a start, of a list and of everything that is no call of a tool; 60 seconds by default, since some
+    /// The timeout of a start, of a list and of everything that is not a call of a tool; 60 seconds by default, since some
     /// programs are downloaded first.
     pub start_timeout: Duration,
 }
@@ -167,7 +167,7 @@ impl Server {
         }
     }
 
-    /// Signs a user in, whatever credentials are stored, and keeps the new ones. A call that waits for it may go on then.
+    /// Signs a user in, whatever credentials are stored, and keeps the new ones. A call that waits for it may continue then.
     ///
     /// # Errors
     /// [`McpError::Unauthorized`]: why the sign-in failed; or the server has no [OAuth](ServerBuilder::oauth).
@@ -562,7 +562,7 @@ impl Server {
         Err(ToolError::permanent(words))
     }
 
-    /// A call that was told to wait for a sign-in goes on with what is stored by now.
+    /// A call that was told to wait for a sign-in continues with what is stored by now.
     async fn check_sign_in(&self, context: &ToolContext) -> Result<(), ToolError> {
         let server = &self.0.name;
         match (question::has_signed_in(context.answered()), self.authorization()) {
@@ -579,7 +579,7 @@ impl Server {
         }
     }
 
-    /// Has the user sign in for a call. Where no user can be asked, the run asks, and goes on in whatever process.
+    /// Has the user sign in for a call. Where no user can be asked, the run asks, and continues in whatever process.
     async fn authorize_call(
         &self,
         challenge: &str,
@@ -826,7 +826,7 @@ impl ServerBuilder {
 
     /// Answers what the server asks the user while a call runs (elicitation); the call waits for the answer, within its
     /// timeout. By default a question of the revision 2026-07-28 is one [of the run](ToolContext::ask), which stores it with
-    /// what is sent to the server again, and goes on when it is answered, in whatever process. One of an older revision
+    /// what is sent to the server again, and continues when it is answered, in whatever process. One of an older revision
     /// cannot outlive its process, and is declined by default.
     pub fn on_question<F, Fut>(mut self, answer: F) -> Self
     where

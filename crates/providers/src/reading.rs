@@ -62,7 +62,7 @@ impl End {
     /// The finish reason of a reply that ends here.
     ///
     /// # Errors
-    /// None has come: it is no whole reply.
+    /// None has come: it is not a whole reply.
     pub(crate) fn take(&mut self) -> Result<FinishReason, Bad> {
         let message = || "the stream ended without a finish reason".to_owned();
         self.reason.take().ok_or_else(|| Bad::Kind(ModelErrorKind::Truncated, message()))
@@ -76,7 +76,7 @@ pub enum Bad {
     Said(String),
     /// It is of this kind.
     Kind(ModelErrorKind, String),
-    /// A piece of it is no JSON, or has another shape. After the finish that does not matter.
+    /// A piece of it is not JSON, or has another shape. After the finish that does not matter.
     Unreadable(String),
 }
 

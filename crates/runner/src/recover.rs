@@ -91,7 +91,7 @@ impl Runner {
     /// longer and longer pauses.
     ///
     /// A process that was killed or frozen is replaced when its claim has expired: after the duration of a claim, and a
-    /// tenth of it. If a frozen one goes on later, its writes are refused.
+    /// tenth of it. If a frozen one continues later, its writes are refused.
     ///
     /// # Errors
     /// [`RunnerError::Store`] with [`Unsupported`](stepfold_session_scopes::SessionError::Unsupported) by a store

@@ -176,7 +176,7 @@ impl Printer {
         self.view.form()
     }
 
-    /// The state on which the next run goes on, so that its changes are shown.
+    /// The state on which the next run continues, so that its changes are shown.
     pub fn set_state(&mut self, state: Option<State>) {
         self.view.set_state(state);
     }
@@ -371,7 +371,7 @@ fn hang(text: &str) -> usize {
 
 /// Shows a text in place of the line that the cursor is in.
 pub fn on_this_line(terminal: &mut impl Write, text: &Text) {
-    // A terminal that is gone is no failure. The cursor is moved also where colors are left out.
+    // A terminal that is gone is not a failure. The cursor is moved also where colors are left out.
     let _ = write!(terminal, "\r{}\x1b[K", text.to_ansi()).and_then(|()| terminal.flush());
 }
 
@@ -383,7 +383,7 @@ enum Output {
 
 impl Output {
     fn write(&mut self, text: &Text, end: &str, form: Form) {
-        // A reader that is gone is no failure.
+        // A reader that is gone is not a failure.
         let _ = match (self, form) {
             (Output::Stdout, _) => {
                 let mut out = anstream::stdout().lock();

@@ -140,7 +140,7 @@ impl View {
         self
     }
 
-    /// The state on which the run goes on, so that its changes are shown.
+    /// The state on which the run continues, so that its changes are shown.
     pub fn set_state(&mut self, state: Option<State>) {
         if let Some(state) = &state {
             self.steps.open_in(state.messages());

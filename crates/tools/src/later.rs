@@ -87,7 +87,7 @@ impl Later {
         self
     }
 
-    /// Sets the JSON Schema of the outcome. One that does not fit is refused, and the call goes on waiting.
+    /// Sets the JSON Schema of the outcome. One that does not fit is refused, and the call continues waiting.
     pub fn schema(mut self, schema: impl Into<Value>) -> Self {
         self.request = self.request.schema(schema);
         self

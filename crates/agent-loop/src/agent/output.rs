@@ -98,11 +98,11 @@ impl Output {
 pub(crate) struct OutputSpec {
     pub(crate) output: Output,
     value_type: Arc<ValueType>,
-    /// In a tool, what is no object is wrapped into one.
+    /// In a tool, what is not an object is wrapped into one.
     is_wrapped: bool,
 }
 
-/// The field that holds an output which is no object, in the arguments of a tool.
+/// The field that holds an output which is not an object, in the arguments of a tool.
 const WRAPPED: &str = "output";
 
 impl OutputSpec {

@@ -42,7 +42,7 @@ pub trait Planner: fmt::Debug + Send + Sync {
     /// The branches after those that have ended.
     ///
     /// # Errors
-    /// When the plan cannot go on, such as [`FeedError::Route`]. The run fails, and can be resumed.
+    /// When the plan cannot continue, such as [`FeedError::Route`]. The run fails, and can be resumed.
     fn next(&self, position: Position<'_>, ended: &[Ended<'_>], state: &State) -> Result<Next, FeedError>;
 
     /// The writes of the plan itself where these branches begin.

@@ -20,7 +20,7 @@ use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 use crate::run::{Input, Run};
 use crate::run_error::{RunError, RunFault};
 
-/// A run that is about to begin or to go on. Awaiting it runs it.
+/// A run that is about to begin or to continue. Awaiting it runs it.
 ///
 /// Dropping the future stops the run where it is: what was committed stays. To stop it and have an outcome,
 /// cancel it by its [token](RunBuilder::cancel_with).
@@ -75,7 +75,7 @@ impl Agent {
 }
 
 impl Run {
-    /// Prepares to go on with the run; awaiting it does so. A run can be resumed from wherever it is: from a
+    /// Prepares to continue with the run; awaiting it does so. A run can be resumed from wherever it is: from a
     /// breakpoint, with decisions, after an error, or from storage.
     ///
     /// # Examples

@@ -16,7 +16,7 @@ use stepfold_trim::Summary;
 
 /// What a run begins with: what the user says, and what the state holds.
 ///
-/// A text, a [`Message`], several of them or a [`Transcript`] are an input by themselves. To go on with a
+/// A text, a [`Message`], several of them or a [`Transcript`] are an input by themselves. To continue with a
 /// conversation, begin with its [`State`].
 ///
 /// # Examples
@@ -113,12 +113,12 @@ impl Input {
         Input::default()
     }
 
-    /// Goes on with this state and its conversation.
+    /// Continues with this state and its conversation.
     pub fn on(state: State) -> Self {
         Input { state: Some(state), ..Input::default() }
     }
 
-    /// Goes on where a run has ended: with its state, its conversation and its summary. What is known of the
+    /// Continues where a run has ended: with its state, its conversation and its summary. What is known of the
     /// conversation is not found out again, so that to begin costs the same however long it has become.
     ///
     /// # Examples

@@ -33,7 +33,7 @@ use stepfold_trim::{Summary, SummaryPlan, View};
 ///
 /// It waits for nothing, reads no clock, and touches nothing outside itself, so any host can drive it: the
 /// driver of this crate ([`Agent::run`](crate::Agent::run)), a durable engine, a simulator, a test without
-/// a runtime. It serialises at every point, and [`Run::load`] has it go on.
+/// a runtime. It serialises at every point, and [`Run::load`] has it continue.
 ///
 /// # Examples
 /// A host of one's own:
@@ -69,7 +69,7 @@ use stepfold_trim::{Summary, SummaryPlan, View};
 #[derive(Clone)]
 pub struct Run {
     pub(super) agent: Agent,
-    /// The name that the record has, also where another session goes on with it.
+    /// The name that the record has, also where another session continues with it.
     pub(super) id: Arc<str>,
     /// The prefix of the current process's idempotency keys. Never read from a record.
     pub(super) key_prefix: Arc<str>,
@@ -168,7 +168,7 @@ pub(crate) struct Tally {
     pub(crate) turn_start: usize,
     pub(crate) finish_reason: Option<FinishReason>,
     pub(crate) output: Option<serde_json::Value>,
-    /// How many events there were when a breakpoint stopped the run, so that it goes on from there.
+    /// How many events there were when a breakpoint stopped the run, so that it continues from there.
     pub(crate) stopped_at: Option<u64>,
     /// Whether the beginning of the conversation is gone that the run began on: it was pruned since.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -201,7 +201,7 @@ impl Approved {
     }
 }
 
-/// What a run needs to go on.
+/// What a run needs to continue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Need {
@@ -313,7 +313,7 @@ impl Run {
     }
 
     /// The same run with other idempotency keys: those of its calls, of its nodes, and of the agents inside begin with
-    /// this. For a host that goes on with the record of another run, as a fork of a session does, or that goes back in its
+    /// this. For a host that continues with the record of another run, as a fork of a session does, or that goes back in its
     /// own: what it does has effects of its own.
     ///
     /// Its requests have other ids as well, so that a decision given to the one run does not count for the other.
@@ -466,7 +466,7 @@ impl Run {
     /// step](stepfold_tools::Toolset::is_static).
     pub fn offer_tools(&mut self, tools: Tools) {
         self.offer = Some(Offer::new(tools, self.agent.output_spec()));
-        // Changes of tools that are listed anew need no decision.
+        // Changes of tools that are listed again need no decision.
         let _ = self.revive();
     }
 
@@ -693,7 +693,7 @@ impl Run {
         breakpoints.iter().find(is_here)
     }
 
-    /// Notes that a breakpoint stopped the run here, so that it goes on from here when it is resumed.
+    /// Notes that a breakpoint stopped the run here, so that it continues from here when it is resumed.
     pub fn stop_here(&mut self) {
         self.tally.stopped_at = Some(self.tally.events);
     }

@@ -31,7 +31,7 @@ pub(super) struct Workshop<'a> {
     pub(super) around: &'a Around,
 }
 
-/// What a node does, and whether it is an agent that goes on with the graph's conversation.
+/// What a node does, and whether it is an agent that continues with the graph's conversation.
 pub(super) struct Work {
     pub(super) node: Node,
     pub(super) speaks: bool,

@@ -1,4 +1,4 @@
-//! The command is killed in the middle, and goes on.
+//! The command is killed in the middle, and continues.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Command;

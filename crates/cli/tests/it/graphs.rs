@@ -335,7 +335,7 @@ fn all_that_works_with_a_session_works_with_that_of_a_graph() {
             session s1 is deleted, with 31 events
         "#]],
     );
-    // The fork is in the middle of the first round, and goes on from there.
+    // The fork is in the middle of the first round, and continues from there.
     check_in_order(
         &room,
         "resume g.toml -s s2",

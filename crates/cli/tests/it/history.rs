@@ -169,7 +169,7 @@ fn a_head_that_was_noted_shows_any_later_change() {
     let contained = "unchanged up to version 5: the history contains its head, 5 events before the newest\n";
     assert!(said.starts_with(contained) && !said.contains("exit"), "{said}");
 
-    // A history of the same words that was made anew is another one.
+    // A history of the same words that was created again is another one.
     room.say("delete a.toml -s s1", "");
     room.say("run a.toml -s s1 look", "");
     let said = verify(&noted);
@@ -297,7 +297,7 @@ fn a_replay_finds_where_a_changed_agent_goes_another_way() {
     assert!(said.contains("differs at $.kind.began.instructions") && said.ends_with("exit 1\n"), "{said}");
 }
 
-/// A fork in the middle of a run is edited, and goes on with what it was given.
+/// A fork in the middle of a run is edited, and continues with what it was given.
 #[test]
 fn a_paused_run_is_edited_and_goes_on() {
     let room = room();

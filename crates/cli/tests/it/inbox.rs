@@ -343,7 +343,7 @@ fn an_interrupt_withdraws_a_message_that_waits() {
     assert!(said.contains("assistant: Done.") && !said.contains("again"), "{said}");
 }
 
-/// The first command is killed while the second one waits: what the first did is told when the second goes on with it.
+/// The first command is killed while the second one waits: what the first did is told when the second continues with it.
 #[test]
 fn what_a_killed_process_did_is_told_by_the_one_that_waited_for_it() {
     let mut work = at_work("assistant: > c1 slow()\nassistant: Done.\nassistant: Done again.");

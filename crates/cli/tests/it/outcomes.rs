@@ -175,7 +175,7 @@ fn what_a_run_says_that_is_decided_about_first_is_no_answer() {
     }
 }
 
-/// A full disk is no reader that has seen enough.
+/// A full disk is not a reader that has seen enough.
 #[test]
 #[cfg(target_os = "linux")]
 fn an_answer_that_cannot_be_written_is_an_error() {

@@ -96,7 +96,7 @@ fn a_line_that_is_not_text_does_not_end_a_chat() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// What the provider ran itself is no call of ours: it is told while it happens, and when the session is looked at.
+/// What the provider ran itself is not a call of ours: it is told while it happens, and when the session is looked at.
 #[test]
 fn tools_that_the_provider_runs_are_shown() {
     let agent = "[[params.server_tools]]\ndialect = \"anthropic\"\n\

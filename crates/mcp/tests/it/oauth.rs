@@ -209,7 +209,7 @@ async fn a_token_that_expired_or_was_revoked_is_refreshed() {
     assert_eq!(line(&shop, "echo", json!({"text": "ho"})).await, "Succeeded: ho");
     assert_eq!(authority.log(), "token by refresh_token for client-1\ncall of echo\n");
 
-    // With the refresh token gone, too, the user signs in again, and the call goes on.
+    // With the refresh token gone, too, the user signs in again, and the call continues.
     authority.state().access.clear();
     authority.state().refresh.clear();
     assert_eq!(line(&shop, "echo", json!({"text": "he"})).await, "Succeeded: he");
@@ -223,7 +223,7 @@ async fn a_token_that_expired_or_was_revoked_is_refreshed() {
     .assert_eq(&authority.log());
 }
 
-/// Nothing was done, so the call is no unknown one; and an authorization server that repeats a secret is not repeated.
+/// Nothing was done, so the call is not an unknown one; and an authorization server that repeats a secret is not repeated.
 #[tokio::test]
 async fn a_refresh_that_fails_is_a_failed_call_that_shows_no_secret() {
     let authority = Authority::start().await;

@@ -19,7 +19,7 @@ use crate::remote::{Form, serve};
 /// The folder of the test, which says that this binary is a server.
 const FOLDER: &str = "STEPFOLD_MCP_HTTP";
 
-/// Where a server listens, which another one goes on with, and what was called over all of their lives.
+/// Where a server listens, which another one continues with, and what was called over all of their lives.
 struct Place(TempDir);
 
 impl Place {

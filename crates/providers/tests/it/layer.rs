@@ -447,7 +447,7 @@ async fn a_stream_that_is_always_ready_is_timed_out() {
     .await;
 }
 
-/// What keeps a connection alive is no answer.
+/// What keeps a connection alive is not an answer.
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_keep_alives_is_timed_out() {
     let limits = Timeout::NONE.first_token(seconds(5));

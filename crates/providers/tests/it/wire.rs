@@ -124,7 +124,7 @@ fn message() -> impl Strategy<Value = Message> {
 enum Step {
     /// It grows.
     Push(Vec<Message>),
-    /// An earlier version of it goes on.
+    /// An earlier version of it continues.
     GoBack(Index),
     /// Its middle is left out, as trimming does.
     Trim(Index, Index),

@@ -198,7 +198,7 @@ async fn a_run_is_cancelled_from_any_worker() {
 
     let running = run("s2");
     first.listen_for("paying");
-    // By a process that is no worker.
+    // By a process that is not a worker.
     let (elsewhere, _) = host.place().stored("ada", "s2").await;
     assert!(elsewhere.cancel_everywhere().await.unwrap());
     assert_eq!(running.await.unwrap().unwrap().status, RunStatus::Finished(Exit::Cancelled));

@@ -241,7 +241,7 @@ fn a_worker_that_is_started_again_goes_on_at_once() {
 #[test]
 fn a_claim_is_kept_for_as_long_as_the_run_is_at_work() {
     each_store(|world| {
-        // With a store in threads of its own, the time of the test would go on while that works.
+        // With a store in threads of its own, the time of the test would continue while that works.
         if !world.is_in_memory() {
             return;
         }
@@ -291,7 +291,7 @@ fn a_run_that_waits_for_a_decision_holds_no_claim() {
 #[test]
 fn a_message_joins_a_run_of_another_process() {
     each_store(|world| {
-        // With a store in threads of its own, the time of the test would go on while that works.
+        // With a store in threads of its own, the time of the test would continue while that works.
         if !world.is_in_memory() {
             return;
         }
@@ -481,7 +481,7 @@ async fn two_workers(world: &World, agent: impl Fn() -> AgentBuilder) -> (Sessio
     (one, session(worker(world, agent(), "two").when_claimed(WAIT)).await)
 }
 
-/// Has the test go on once the store has refused a run its beginning.
+/// Has the test continue once the store has refused a run its beginning.
 async fn until_one_is_refused(world: &World) {
     while !world.trace.take().iter().any(|line| line.starts_with("refused: began")) {
         tokio::task::yield_now().await;

@@ -76,7 +76,7 @@ fn to_shut_down_waits_for_what_is_at_work_and_begins_nothing_more() {
     });
 }
 
-/// A worker goes on with what another process has left in the inbox, and must not leave it in the middle.
+/// A worker continues with what another process has left in the inbox, and must not leave it in the middle.
 #[test]
 fn to_shut_down_waits_for_a_run_that_nobody_here_asked_for() {
     each_store(|world| {

@@ -1,4 +1,4 @@
-//! A process dies at every commit, and another one goes on.
+//! A process dies at every commit, and another one continues.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ assistant: done
 assistant: you are welcome
 ";
 
-/// Goes on, wherever the session is.
+/// Continues, wherever the session is.
 async fn finish(session: &SessionHandle) {
     match session.last_run().await.unwrap() {
         None => session.run("pay the bills").await.unwrap(),
@@ -269,11 +269,11 @@ fn what_may_have_happened_can_be_asked_about() {
     });
 }
 
-/// Longer than the time of a test, which goes on while a store works in threads of its own.
+/// Longer than the time of a test, which continues while a store works in threads of its own.
 const WAIT: stepfold_runner::WhenClaimed =
     stepfold_runner::WhenClaimed::Wait { at_most: std::time::Duration::from_secs(1_000_000) };
 
-/// Two workers take the same run up. One of them goes on with it, and nothing runs twice.
+/// Two workers take the same run up. One of them continues with it, and nothing runs twice.
 #[test]
 fn two_workers_resume_one_run() {
     each_store(|world| {

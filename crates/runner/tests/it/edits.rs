@@ -150,7 +150,7 @@ async fn approve_twice(session: &SessionHandle) -> (String, String) {
     (outcome.transcript().to_string(), note)
 }
 
-/// At every version of a session: where a run is open there the edit is of that run, and the fork goes on with it.
+/// At every version of a session: where a run is open there the edit is of that run, and the fork continues with it.
 #[test]
 fn a_fork_is_edited_at_any_version() {
     each_store(|world| {
@@ -311,7 +311,7 @@ fn an_edit_of_an_expected_version_conflicts_with_another() {
     });
 }
 
-/// Under a key an edit is made once: sent twice, late, by two processes at once; anew after a rewind that hid it.
+/// Under a key an edit is made once: sent twice, late, by two processes at once; again after a rewind that hid it.
 #[test]
 fn an_edit_under_a_key_is_made_once() {
     each_store(|world| {
@@ -338,7 +338,7 @@ fn an_edit_under_a_key_is_made_once() {
             approve(&session).await;
             assert_eq!(other.edit(keyed()).await.unwrap(), receipt);
             assert_eq!(kinds(&session, before).await.iter().filter(|kind| *kind == "edited").count(), 1);
-            // It is hidden, and no run is open: what fits there is made anew.
+            // It is hidden, and no run is open: what fits there is created again.
             session.rewind(before).await.unwrap();
             let error = session.edit(keyed()).await.unwrap_err();
             assert!(matches!(error, RunnerError::Edit { .. }), "{error:?}");

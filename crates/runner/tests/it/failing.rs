@@ -117,7 +117,7 @@ fn a_run_that_failed_too_often_is_abandoned_by_the_next_process() {
     });
 }
 
-/// A run that gets on and fails anew has not failed again.
+/// A run that gets on and fails again has not failed again.
 #[test]
 fn progress_ends_a_row_of_failures() {
     each_store(|world| {

@@ -118,7 +118,7 @@ fn each_outcome_is_an_event() {
                 user:n = 4
             "#]]
             .assert_eq(&shown(&session).await);
-            // The next turn goes on with the conversation, and counts executions anew.
+            // The next turn continues with the conversation, and counts executions again.
             let outcome = session.run("and these").await.unwrap();
             assert_eq!(outcome.exit(), &Exit::End);
             assert_eq!(outcome.transcript().len(), 4);

@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-/// A worker in a process of its own: it says what it does, line by line, and goes on when it is told to.
+/// A worker in a process of its own: it says what it does, line by line, and continues when it is told to.
 struct Worker {
     child: Child,
     says: BufReader<ChildStdout>,
@@ -90,7 +90,7 @@ impl Drop for Worker {
     }
 }
 
-/// Pays five times. The first payment of a slow one waits until it is told to go on.
+/// Pays five times. The first payment of a slow one waits until it is told to continue.
 fn agent(world: &Path, is_slow: bool) -> Agent {
     let world = world.to_owned();
     let pay = move |context: ToolContext| {
@@ -185,7 +185,7 @@ fn unknown(session: &Session) -> usize {
     results.filter(|result| result.text().contains("its outcome is unknown")).count()
 }
 
-/// A worker is killed in a call, or frozen. Another one goes on when the claim has expired. If the first is thawed, its
+/// A worker is killed in a call, or frozen. Another one continues when the claim has expired. If the first is thawed, its
 /// writes are refused.
 async fn another_goes_on(place: Place, signal: &str) {
     let mut second = Worker::start("work", &place);

@@ -1,4 +1,4 @@
-//! A session that is kept open goes on like one that is opened anew for each turn: what a runner remembers of it
+//! A session that is kept open continues like one that is opened again for each turn: what a runner remembers of it
 //! saves work and changes nothing.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -29,7 +29,7 @@ enum Next {
     Others { is_whole: bool },
     /// Back by so many events.
     Rewind(u64),
-    /// The session is deleted and made anew, with turns of so many calls.
+    /// The session is deleted and created again, with turns of so many calls.
     Anew(Vec<usize>),
 }
 
@@ -70,7 +70,7 @@ impl ChatModel for Noting {
     }
 }
 
-/// Every look at it is another microsecond, so that a session that was made anew is known by its time.
+/// Every look at it is another microsecond, so that a session that was created again is known by its time.
 #[derive(Clone, Default)]
 struct Ticking(Arc<AtomicI64>);
 

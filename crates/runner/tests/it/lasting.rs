@@ -61,7 +61,7 @@ fn every_commit_is_stored_before_anything_else_happens() {
             assert_eq!(session.read(EventRange::None).await.unwrap().claim, None);
         });
         // The session is claimed, and given up, by no commits of their own. With a store in threads of its own, the time of
-        // the test goes on while that works, and with it the heartbeat.
+        // the test continues while that works, and with it the heartbeat.
         let mut commits = world.wire.take_commits();
         commits.retain(|commit| world.is_in_memory() || *commit != "renew");
         assert!(commits.is_empty(), "{commits:?}");
@@ -228,7 +228,7 @@ fn a_store_that_stays_busy_is_given_up() {
             let error = session.run("pay the bill").await.unwrap_err();
             assert!(matches!(error, RunnerError::Store { .. }), "{error:?}");
             assert_eq!(world.wire.appends(), 4 + 7);
-            // The same handle goes on when the store does. The call had its marker.
+            // The same handle continues when the store does. The call had its marker.
             world.wire.faults([]);
             let outcome = session.resume().await.unwrap();
             assert_eq!(outcome.text(), "done");

@@ -19,7 +19,7 @@ use crate::world::{Fault, Trace, World, each_store, process, threads};
 const PAUSED: Exit = Exit::Paused(Pause::Approval);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A clock that goes on when it is told to.
+/// A clock that continues when it is told to.
 #[derive(Clone)]
 struct Hand(Arc<AtomicI64>);
 
@@ -150,7 +150,7 @@ fn a_failure_is_for_the_model_and_an_outcome_has_to_fit() {
             let token = session.pending().await.unwrap().remove(0).token.unwrap();
             let error = runner.complete(&token, Ok(json!("nine"))).await.unwrap_err();
             assert!(error.to_string().contains("integer"), "{error}");
-            // It is no question to a person.
+            // It is not a question to a person.
             let id = session.pending().await.unwrap().remove(0).id;
             let approve = stepfold_runner::agent_loop::Decision::Approve;
             let error = session.resume().decide(id, approve).await.unwrap_err();
@@ -350,7 +350,7 @@ fn an_outcome_that_comes_before_the_run_waits_is_not_lost() {
 }
 
 /// A process dies at each commit, before and after it, while it begins to wait, while an outcome is delivered, and while a
-/// deadline passes. Others go on; what was ordered comes once.
+/// deadline passes. Others continue; what was ordered comes once.
 #[test]
 fn a_crash_at_any_commit_loses_no_outcome() {
     each_store(|world| {

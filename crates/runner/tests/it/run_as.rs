@@ -1,4 +1,4 @@
-//! A run under an idempotency key: any worker may repeat it, any number of times. It begins once, goes on, or reports the
+//! A run under an idempotency key: any worker may repeat it, any number of times. It begins once, continues, or reports the
 //! result; after crashes, suspensions, steered turns, rewinds and in forks.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -198,7 +198,7 @@ fn a_fork_and_a_rewind_keep_what_has_ended() {
             asked(world);
             let fork = session.fork("s2", None).await.unwrap();
             assert_eq!(fork.run_as("k1", "pay").await.unwrap(), done);
-            // In the middle of the run: it goes on there, and asks anew.
+            // In the middle of the run: it continues there, and asks again.
             let inside = session.fork("s3", Some(waiting.version)).await.unwrap();
             assert!(matches!(inside.run_as("k1", "pay").await.unwrap().status, RunStatus::Waiting(_)));
             assert_eq!(asked(world), [""; 0]);
@@ -235,7 +235,7 @@ fn a_run_that_begins_between_two_reads_is_not_withdrawn() {
     });
 }
 
-/// A worker looks at the session, then at the inbox. A run that begins in between goes on, and none goes on unrecorded.
+/// A worker looks at the session, then at the inbox. A run that begins in between continues, and none continues unrecorded.
 #[test]
 fn a_message_that_is_taken_while_the_inbox_is_read_is_not_run_twice() {
     each_store(|world| {
@@ -255,7 +255,7 @@ fn a_message_that_is_taken_while_the_inbox_is_read_is_not_run_twice() {
     });
 }
 
-/// Also while a later run waits: a run that was taken back to its middle does not go on.
+/// Also while a later run waits: a run that was taken back to its middle does not continue.
 #[test]
 fn a_run_that_was_taken_back_to_its_middle_is_withdrawn() {
     each_store(|world| {
@@ -636,7 +636,7 @@ fn under_a_key_a_run_begins_once_and_all_are_told_the_same_over_sqlite() {
     cases((case_count() / 8).clamp(1, 400), World::over_sqlite);
 }
 
-/// A case of the law: the worker that goes on takes the message between two reads of the next caller.
+/// A case of the law: the worker that continues takes the message between two reads of the next caller.
 #[test]
 fn a_message_that_is_taken_between_two_reads_in_a_fork_is_not_withdrawn() {
     let all = [

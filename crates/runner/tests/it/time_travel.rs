@@ -228,7 +228,7 @@ fn a_replay_writes_nothing() {
 enum Next {
     /// A turn, whose tools are called in one reply.
     Say(Vec<&'static str>),
-    /// A turn in a process that dies at this append, before it is made or after; another process goes on.
+    /// A turn in a process that dies at this append, before it is made or after; another process continues.
     Dies { words: Vec<&'static str>, append: usize, fault: Fault },
     /// Others write to what is shared.
     Others(&'static str),
@@ -364,7 +364,7 @@ async fn came_to_the_same(fork: &SessionHandle, at: u64, stages: &[Stage]) {
     let oldest = stages.last().unwrap().oldest;
     let end = stages.iter().position(|stage| stage.version >= at).unwrap();
     let began_after = end.checked_sub(1).map_or(0, |before| stages[before].version);
-    // A run whose beginning is gone cannot go on.
+    // A run whose beginning is gone cannot continue.
     if began_after < oldest && at < stages[end].version {
         return;
     }
@@ -620,7 +620,7 @@ fn a_pruned_session_of_an_agent_that_summarizes_replays() {
     });
 }
 
-/// The run goes on in a process that finds less of the conversation than there was when it began.
+/// The run continues in a process that finds less of the conversation than there was when it began.
 #[test]
 fn a_run_that_waits_goes_on_after_the_turns_before_it_were_pruned() {
     each_store(|world| {
@@ -686,7 +686,7 @@ fn a_run_that_waits_goes_on_after_a_turn_before_it_was_pruned_in_part() {
     });
 }
 
-/// Retention has cut into a run that waits: it is over for all. A process that has the session open from before goes on from
+/// Retention has cut into a run that waits: it is over for all. A process that has the session open from before continues from
 /// the same conversation as one that opens it now.
 #[test]
 fn processes_agree_on_the_conversation_of_a_session_that_was_pruned() {

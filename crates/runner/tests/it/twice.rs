@@ -186,7 +186,7 @@ fn a_key_holds_over_runs() {
             session.rewind(0).await.unwrap();
             session.run("pay").await.unwrap();
             let third = id_at(&session, "c1").await;
-            // What was rewound is no decision of this history: the key is free.
+            // What was rewound is not a decision of this history: the key is free.
             settled(approve(&session, &third, "ada").idempotency_key("click-1")).await.unwrap();
             let fourth = id_at(&session, "c2").await;
             settled(approve(&session, &fourth, "ada").idempotency_key("click-2")).await.unwrap();

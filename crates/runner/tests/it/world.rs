@@ -354,7 +354,7 @@ pub(crate) struct Wire {
     meanwhile_read: Mutex<Option<(usize, BoxFuture<'static, ()>)>>,
     /// What another worker does before an inbox is read.
     meanwhile_inbox: Mutex<Option<BoxFuture<'static, ()>>>,
-    /// What was committed that is no append.
+    /// What was committed that is not an append.
     commits: Mutex<Vec<&'static str>>,
     is_loud: AtomicBool,
     died: Notify,
@@ -436,7 +436,7 @@ impl Wire {
         process(self.until_it_dies(future))
     }
 
-    /// What a process does until it dies, if it does; another one goes on.
+    /// What a process does until it dies, if it does; another one continues.
     pub(crate) async fn until_it_dies<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

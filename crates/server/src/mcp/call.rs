@@ -51,7 +51,7 @@ impl AgentServer {
         answered.or_else(|error| Ok(failed(&error.to_string())))
     }
 
-    /// Goes on with a client's answers. A client that sends them again, because it died before it heard of the end, hears
+    /// Continues with a client's answers. A client that sends them again, because it died before it heard of the end, hears
     /// of it.
     async fn answered(
         &self,

@@ -17,7 +17,7 @@ use tokio::io::{
 struct Client {
     lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
     output: WriteHalf<DuplexStream>,
-    /// What the server sent that is no answer.
+    /// What the server sent that is not an answer.
     notes: Vec<Value>,
     next: u64,
     /// What goes with each request of the newer revision.
@@ -358,7 +358,7 @@ fn a_task_outlives_the_process_of_its_server() {
     });
     process(async {
         let mut client = Client::modern(runner_over(store, script, false), with_tasks()).await;
-        // The first look finds a run whose process died, and goes on with it.
+        // The first look finds a run whose process died, and continues with it.
         until(&mut client, &task, "working").await;
         let done = until(&mut client, &task, "completed").await;
         assert_eq!(done["result"]["structuredContent"]["text"], "done", "{done}");

@@ -62,7 +62,7 @@ pub(crate) async fn claim_all(number: &str, address: &str) {
     }
 }
 
-/// What a child does: takes a session with its first event, and goes on until it has lost it. Says each version, and
+/// What a child does: takes a session with its first event, and continues until it has lost it. Says each version, and
 /// the token under which it came to be.
 pub(crate) async fn append_until_lost(number: &str, address: &str) {
     let store = open(address).await;

@@ -330,7 +330,7 @@ async fn a_full_disk_gives_each_append_a_transient_error_and_the_store_goes_on()
     }
     // Nothing is half there.
     assert_eq!(get(&store, &key("ballast")).await.version, version);
-    // The same store goes on as soon as there is room.
+    // The same store continues as soon as there is room.
     store.delete(DeleteSession::new(key("ballast"))).await.unwrap();
     for number in 0..4 {
         let request = AppendEvent::new(key(number), 0, large("same"), &schema());

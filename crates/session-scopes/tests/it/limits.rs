@@ -48,8 +48,8 @@ async fn a_writer_behind_a_frozen_transaction_gets_a_transient_error() {
     driver.await.unwrap().unwrap();
 }
 
-/// A worker that stops in the middle of an append, here in a merge handler, loses its transaction, and the others go on.
-/// It has a thread and a runtime of its own, as another process would: nothing in there goes on.
+/// A worker that stops in the middle of an append, here in a merge handler, loses its transaction, and the others continue.
+/// It has a thread and a runtime of its own, as another process would: nothing in there continues.
 #[tokio::test]
 async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded_time() {
     let Some(server) = server() else { return };
@@ -126,7 +126,7 @@ async fn backend(url: &str, frozen: Option<&Frozen>) -> i32 {
     pid
 }
 
-/// What is frozen keeps none of its own timeouts: the worker has one, and goes on over another connection.
+/// What is frozen keeps none of its own timeouts: the worker has one, and continues over another connection.
 #[tokio::test]
 async fn a_server_that_is_frozen_is_waited_for_a_bounded_time() {
     let Some(server) = server() else { return };

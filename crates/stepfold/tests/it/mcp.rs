@@ -183,7 +183,7 @@ async fn a_call_that_a_server_did_not_answer_is_among_the_unknown_ones() {
 async fn a_question_of_a_server_outlives_the_process() {
     let (remote, url) = Remote { asks: true, ..Remote::default() }.listen("Orders.");
     let store = stepfold::session_scopes::AnyStore::new(stepfold::session_scopes::MemoryStore::new());
-    // Each process has a model of its own, which goes on where the conversation is.
+    // Each process has a model of its own, which continues where the conversation is.
     let session = async |script: &str| {
         let server = Server::http("shop", &*url).build().unwrap();
         let runner = Runner::builder(agent(&server, script), store.clone()).worker("shop").unwrap().build();

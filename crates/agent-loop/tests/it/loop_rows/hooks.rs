@@ -269,7 +269,7 @@ async fn hook_goes_on_against_a_limit() {
     .await;
 }
 
-/// An output that was not taken for an end is no output of what follows.
+/// An output that was not taken for an end is not output of what follows.
 #[tokio::test]
 async fn hook_goes_on_behind_an_output() {
     use stepfold_agent_loop::Output;
@@ -516,7 +516,7 @@ async fn hook_rewrites_the_messages_badly() {
     .await;
 }
 
-/// It ends the run, which goes on from there once the hook works.
+/// It ends the run, which continues from there once the hook works.
 #[tokio::test]
 async fn hook_fails() {
     for point in POINTS {

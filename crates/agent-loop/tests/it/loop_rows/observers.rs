@@ -70,7 +70,7 @@ async fn observer_vector() {
     .assert_eq(&(lines.join("\n") + "\n"));
 }
 
-/// The run waits while the channel is full, and goes on when there is no listener any more.
+/// The run waits while the channel is full, and continues when there is no listener any more.
 #[tokio::test(start_paused = true)]
 async fn observer_channel() {
     let agent = looking();

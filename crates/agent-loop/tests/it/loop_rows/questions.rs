@@ -146,7 +146,7 @@ async fn calls_that_wait_for_one_that_asks_wait_with_it() {
     assert_eq!(notes.text(), "began\nlook\nbegan\nbegan\nbooked aisle \"12A\"\nprint\n");
 }
 
-/// An approval comes first, and is not asked for again when the call goes on.
+/// An approval comes first, and is not asked for again when the call continues.
 #[tokio::test]
 async fn an_approved_call_asks() {
     let notes = Notes::default();
@@ -161,7 +161,7 @@ async fn an_approved_call_asks() {
     assert!(ended.transcript().to_string().contains("changed before the call ran"), "{}", ended.transcript());
 }
 
-/// What goes on with the record under other idempotency keys (a fork) has questions of its own.
+/// What continues with the record under other idempotency keys (a fork) has questions of its own.
 #[tokio::test]
 async fn an_answer_is_for_one_continuation_of_the_record() {
     let notes = Notes::default();

@@ -97,7 +97,7 @@ pub(crate) async fn check(
     Ok(made)
 }
 
-/// Goes on until so many more events are stored, or to the end.
+/// Continues until so many more events are stored, or to the end.
 async fn leg(
     run: Run,
     events: &mut Vec<Event>,

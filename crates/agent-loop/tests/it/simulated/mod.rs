@@ -67,7 +67,7 @@ fn an_agent_that_is_a_tool_comes_to_the_same() {
     let cases = (config().cases / 64).max(1);
     let mut runner = TestRunner::new(Config { cases, ..config() });
     let result = runner.run(&scenarios::scenario(), |mut scenario| {
-        // The failure of a call that ends the run inside is told once; a run that was ended behind it goes on.
+        // The failure of a call that ends the run inside is told once; a run that was ended behind it continues.
         scenario.options.raises = false;
         scenario.tools.retain(|tool| !matches!(tool.behavior, scenarios::Behavior::Fatal));
         let executions = Executions::new();

@@ -59,7 +59,7 @@ pub(crate) async fn walk(graph: &Graph, input: impl Into<Input>) -> Walked {
     walk_on(Run::new(graph.agent(), input, "run").unwrap(), |run| run).await
 }
 
-/// Goes on with a run, and checks on the way what holds of every run.
+/// Continues with a run, and checks on the way what holds of every run.
 pub(crate) async fn walk_on(run: Run, say: impl for<'a> FnOnce(RunBuilder<'a>) -> RunBuilder<'a>) -> Walked {
     let mut seen = Vec::new();
     let ended = go_on(run, |run| say(run).observe(&mut seen)).await;

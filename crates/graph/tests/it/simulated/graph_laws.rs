@@ -193,7 +193,7 @@ fn run_gated(turns: &[usize]) -> (Vec<RunEvent>, Outcome) {
         let mut running = graph.run("go").id("run-1").observe(&mut seen).into_future();
         let mut turns = turns.iter().cycle();
         loop {
-            // It goes on until nothing is left but to wait for a gate.
+            // It continues until nothing is left but to wait for a gate.
             tokio::select! {
                 biased;
                 outcome = &mut running => break outcome.unwrap(),

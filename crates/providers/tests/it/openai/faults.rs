@@ -141,7 +141,7 @@ async fn streams_that_break() {
     check(Play::events(""), expect![[r#"
         reply interrupted (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
     "#]]).await;
-    // A call that was cut is no call.
+    // A call that was cut is not a call.
     let call =
         r#"{"tool_calls":[{"index":0,"id":"c1","function":{"name":"drop","arguments":"{\"table\": \"us"}}]}"#;
     check(Play::events(delta(call)), expect![[r#"

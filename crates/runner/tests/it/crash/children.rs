@@ -162,7 +162,7 @@ async fn play(part: Part) {
     let points = Points::until(part.dies_at);
     let agent = agent(part.turns, &World::at(part.world.to_str().unwrap()), &points);
     let store = Watched { store: open(&part.address).await, watch: points };
-    // A process that is started again has the name of the one that died, and goes on at once. One that works beside it
+    // A process that is started again has the name of the one that died, and continues at once. One that works beside it
     // has another.
     let worker = if part.speaks { "speaks" } else { "resumes" };
     let runner =

@@ -202,7 +202,7 @@ async fn created(session: &SessionHandle) -> Result<u64, Problem> {
     Ok(u64::try_from(at.as_micros() / 1_000_000).unwrap_or_default())
 }
 
-/// Deletes a session when its run has ended and it has no reader any more. What waits or failed is kept: its user can go on
+/// Deletes a session when its run has ended and it has no reader any more. What waits or failed is kept: its user can continue
 /// with it.
 fn delete_after(session: SessionHandle, invocation: stepfold_runner::Invocation) -> oneshot::Sender<()> {
     let (reading, mut read) = oneshot::channel::<()>();

@@ -307,7 +307,7 @@ pub(super) async fn resume(
         resume = resume.with_changed_agent();
     }
     let invocation = resume.start()?;
-    // It fails before its first event, if it cannot go on.
+    // It fails before its first event, if it cannot continue.
     if invocation.subscribe(0).next().await.is_none()
         && let Err(error) = invocation.outcome().await
     {

@@ -135,7 +135,7 @@ async fn calls_streams_and_clients_are_limited() {
     assert_eq!(refused.problem(), (429, "too_many".to_owned()));
     let long = modern("tools/call", call(&"x".repeat(3_000)));
     assert_eq!(post(&site, "ada", &CALL, &long).await.problem(), (413, "too_large".to_owned()));
-    // What is no call takes no place.
+    // What is not a call takes no place.
     let list = [CALL[0], ("mcp-method", "tools/list")];
     assert_eq!(post(&site, "ada", &list, &modern("tools/list", json!({}))).await.status, 200);
     let (first, _second) = (begin(&site, "ada").await, begin(&site, "ada").await);

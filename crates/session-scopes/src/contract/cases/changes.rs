@@ -298,7 +298,7 @@ async fn an_incremental_read_brings_every_earlier_state_up_to_date(room: Room) -
         }
         seen.push(room.get(&key).await?);
     }
-    // A list that is begun anew, and one that is removed and begun anew.
+    // A list that is begun again, and one that is removed and begun again.
     let user = ScopeKey::user(room.app.as_str(), "alice")?;
     let replace = Handler::replace_values();
     let again = schema.schema().write_with("user:list", json!([7, 8, 9]), &replace)?;
@@ -325,7 +325,7 @@ async fn an_incremental_read_under_another_type_brings_a_state_up_to_date(room: 
     let before = room.create(&numbers, "s1", json!({"user:list": [1, 2]})).await?;
     let state = values_of(&before.state(&texts)?);
     ensure_eq!(state, json!({"user:list": ["1", "2"]}));
-    // Others go on under the type that the reader converts, and then under the reader's.
+    // Others continue under the type that the reader converts, and then under the reader's.
     let other = room.create(&numbers, "s2", json!({})).await?.key;
     room.write(&other, 0, "e1", &numbers, &[("user:list", json!([3]))]).await?;
     ensure_updated_incrementally(&room, &texts, &before).await?;

@@ -126,7 +126,7 @@ async fn a_token_is_larger_than_all_before(room: Room) -> Checked {
     for _ in 0..2 {
         let key = room.create(&schema, "s1", json!({})).await?.key;
         tokens.push(room.claim(&key, "a", MINUTE, false).await?.token);
-        // The same worker claims anew: what it did before is stale.
+        // The same worker claims again: what it did before is stale.
         tokens.push(room.claim(&key, "a", MINUTE, false).await?.token);
         tokens.push(room.claim(&key, "b", MINUTE, true).await?.token);
         room.release(&key, tokens[tokens.len() - 1]).await?;

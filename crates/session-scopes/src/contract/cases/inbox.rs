@@ -122,7 +122,7 @@ async fn a_repeated_entry_is_accepted_once(room: Room) -> Checked {
     let again = room.enqueue(&key, "m1", same).await?;
     ensure_eq!((again.position, again.is_repeat), (position, true));
     room.waits(&key, &["m1", "m2"]).await?;
-    // It was taken, and is not accepted anew.
+    // It was taken, and is not accepted again.
     room.store.append(counting(&key, 0, "e1")?.taking([position])).await?;
     let again = room.enqueue(&key, "m1", body).await?;
     ensure_eq!((again.position, again.is_repeat, again.version), (position, true, 1));
@@ -156,7 +156,7 @@ async fn entries_are_taken_with_the_event(room: Room) -> Checked {
     let receipt = room.store.append(append.clone()).await?;
     ensure_eq!((receipt.version, receipt.inbox), (1, positions[1]));
     room.waits(&key, &["m2"]).await?;
-    // A repeat takes nothing and is no error.
+    // A repeat takes nothing and is not an error.
     ensure_eq!(room.store.append(append).await?, receipt);
     let newer = room.enqueue(&key, "m4", json!(4)).await?.position;
     let request = RenewClaim { key: key.clone(), token, duration: MINUTE, at: at(1) };

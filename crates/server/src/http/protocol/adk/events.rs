@@ -18,7 +18,7 @@ use crate::question::{of_persons, question};
 /// The function by which a client is asked to confirm a call.
 pub(super) const CONFIRMATION: &str = "adk_request_confirmation";
 
-/// The key of the state in which clients keep the title of a session. It is no value of the agent's.
+/// The key of the state in which clients keep the title of a session. It is not a value of the agent's.
 pub(super) const METADATA: &str = "__session_metadata__";
 
 /// Values after a commit, of the keys that it has written.
