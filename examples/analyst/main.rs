@@ -202,7 +202,7 @@ async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), 
     let command = command("cargo analyst", &given);
     let model = arguments.options.model_name().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
     let go_on = format!("--session {} --model {model}", session.key().id);
-    let more = [("go on with a model", go_on.as_str())];
+    let more = [("continue with a model", go_on.as_str())];
     say("");
     stepfold_examples::farewell(session, &arguments.folder.join("sessions.sqlite"), &command, &more).await
 }

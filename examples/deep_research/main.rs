@@ -97,7 +97,7 @@ async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Re
     if is_cut_off {
         let id = &session.key().id;
         let waits = last.as_ref().is_some_and(|run| !run.pending().is_empty());
-        let why = if waits { "waits for you" } else { "was interrupted; it goes on where it stopped" };
+        let why = if waits { "waits for you" } else { "was interrupted; it continues where it stopped" };
         let sign = if stdout_form().is_terminal() { "↻ " } else { "" };
         let words = format!("The research {id} {why}.");
         screen.line(Text::new(Look::ASK, sign).with(Look::DIM, words));

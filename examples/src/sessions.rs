@@ -218,7 +218,7 @@ pub async fn farewell(
     let (id, version, file) = (&stored.key.id, stored.version, file.display());
     let mut printer = Printer::in_form(stdout_form());
     printer.line(format!(
-        "The session {id} is in {file}, at version {version}; another process may go on with it."
+        "The session {id} is in {file}, at version {version}; another process may continue it."
     ));
     let fork = format!("--fork {}", version / 2);
     let things = [

@@ -239,7 +239,7 @@ pub enum EditError {
         key: String,
     },
     /// The plan of the run keeps the key, as a graph does its counts.
-    #[error("invalid edit of `{key}`: the graph writes it by itself; edit a key of your own")]
+    #[error("invalid edit of `{key}`: only the graph writes it; edit another key")]
     Reserved {
         /// The key.
         key: String,

@@ -173,7 +173,7 @@ impl Desk {
             stopped = signals.received() => {
                 show::note(match self.at_work.get() {
                     Some(id) => format!(
-                        "stopped; a run that was at work is interrupted, go on with\n  {}",
+                        "stopped; a run that was at work is interrupted; continue with\n  {}",
                         self.resume_words(id)
                     ),
                     None => "stopped; nothing was begun".to_owned(),

@@ -139,7 +139,7 @@ impl Turns<'_> {
             };
             if !self.json {
                 let said = show::short(&show::said_in(first));
-                show::aside(&format!("goes on with a message that was stored: \"{said}\""));
+                show::aside(&format!("continues with a message that was stored: \"{said}\""));
             }
             let other = Other::in_session(self.desk, session).await;
             let start = async || session.resume().start();
@@ -391,7 +391,7 @@ impl Turns<'_> {
         let restart = show::Restart::of(run, self.desk.speakers.is_some());
         match self.json {
             true => show::line(json!({"resumed": restart}).to_string()),
-            false => show::aside(&format!("goes on with {restart}")),
+            false => show::aside(&format!("continues with {restart}")),
         }
     }
 
@@ -427,7 +427,7 @@ impl Turns<'_> {
             match ended {
                 Ok(Ending::Waits) | Err(_) => self.tell_fate(true, words),
                 Ok(_) => {
-                    self.tell_fate(true, &format!("the message is stored; go on with it with\n  {resume}"));
+                    self.tell_fate(true, &format!("the message is stored; continue with\n  {resume}"));
                 }
             }
         }
@@ -592,7 +592,7 @@ impl Turns<'_> {
             }
         }
         let Some(first) = pending.iter().find(|request| !request.is_later()) else {
-            let outcome = "the run waits for an outcome that comes later, and is stored; `stepfold work` goes on with it";
+            let outcome = "the run waits for an outcome that comes later, and is stored; `stepfold work` continues with it";
             return show::note(outcome);
         };
         if show::is_at_terminal() {
@@ -638,7 +638,7 @@ impl Turns<'_> {
             }
             RunnerError::ShutDown { is_accepted, .. } => Stored::if_so(*is_accepted, words),
             RunnerError::EarlierRunFailed { message, .. } => Stored(format!(
-                "{words}\nthe message is stored, and taken after that run; go on with it, give it up, or withdraw the \
+                "{words}\nthe message is stored, and taken after that run; resume it, abandon it, or withdraw the \
                  message:\n  {resume}\n  {resume} --abandon\n  {inbox} --remove {}",
                 quoted(message.as_str())
             ))
@@ -646,14 +646,14 @@ impl Turns<'_> {
             RunnerError::EarlierCannotBegin { earlier, is_accepted, .. } => {
                 let stored = if *is_accepted { "the new message is stored, and taken after it; " } else { "" };
                 let words = format!(
-                    "{words}\n{stored}mend the cause and go on with it, or withdraw it:\n  {resume}\n  {inbox} \
+                    "{words}\n{stored}fix the cause and resume it, or withdraw it:\n  {resume}\n  {inbox} \
                      --remove {}",
                     quoted(earlier.as_str())
                 );
                 Stored::if_so(*is_accepted, words)
             }
             RunnerError::Run { .. } | RunnerError::Panicked { .. } | RunnerError::Conflict { .. } => {
-                anyhow::anyhow!("{words}\nwhat was done is stored; go on with\n  {resume}")
+                anyhow::anyhow!("{words}\nwhat was done is stored; continue with\n  {resume}")
             }
             _ => anyhow::Error::msg(words),
         }

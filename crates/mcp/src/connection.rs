@@ -321,8 +321,7 @@ impl Connection {
                     params.input_responses = Some(self.input(requests).await?);
                 }
                 Ok(_) => {
-                    let words =
-                        format!("MCP server `{}` answered with what is no result of a tool", self.server);
+                    let words = format!("MCP server `{}` returned an invalid tool result", self.server);
                     return Err(ToolError::unknown(words).into());
                 }
                 Err(error) => return Err(self.failure(&error).await),

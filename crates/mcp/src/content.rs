@@ -122,6 +122,6 @@ fn media(data: String, kind: String) -> Result<Media, String> {
     if is_base64 {
         Ok(Media::base64(data, kind))
     } else {
-        Err(format!("[left out: {kind} that is no base64]"))
+        Err(format!("[omitted: {kind} with invalid base64]"))
     }
 }

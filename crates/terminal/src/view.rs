@@ -530,5 +530,5 @@ pub fn restart(run: &Run) -> String {
         true => (run.steps() + 1, "before the model had answered".to_owned()),
         false => (run.steps(), format!("while {} ran", open.join(", "))),
     };
-    format!("goes on with \"{question}\", interrupted in step {step} {what}")
+    format!("continues with \"{question}\", interrupted in step {step} {what}")
 }

@@ -153,7 +153,7 @@ fn a_fork_from_the_middle_comes_to_the_same_report() {
     let printed = run(folder.path(), &["--session", "s", "--fork", "30"]).unwrap();
     assert_prints(&printed, &["The session s-from-30 shares the past of s up to version 30."]);
     let printed = run(folder.path(), &["--session", "s-from-30"]).unwrap();
-    assert_prints(&printed, &["The research s-from-30 was interrupted; it goes on where it stopped."]);
+    assert_prints(&printed, &["The research s-from-30 was interrupted; it continues where it stopped."]);
     assert!(!printed.contains("▸ plan"), "{printed}");
     assert_eq!(report(folder.path(), "s-from-30.md"), REPORT);
 }
@@ -221,7 +221,7 @@ fn the_plain_loop_answers_as_well() {
     expect![[r##"
         # After a crash
 
-        A process may be killed at any moment: what happens is committed before anything else happens, and the next process goes on from there[^1]. Rust itself does not run `drop` in a killed process[^2].
+        A process may be killed at any moment: what happens is committed before anything else happens, and the next process continues from there[^1]. Rust itself does not run `drop` in a killed process[^2].
 
         ## Sources
 

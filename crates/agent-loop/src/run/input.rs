@@ -254,7 +254,7 @@ impl Input {
 /// As [`Input::to_json`] says: an error for an input with a state of its own.
 impl Serialize for Input {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let own_state = "an input with a state of its own is not stored: send messages and values";
+        let own_state = "an input with its own state is not stored: send messages and values";
         self.stored().ok_or_else(|| serde::ser::Error::custom(own_state))?.serialize(serializer)
     }
 }

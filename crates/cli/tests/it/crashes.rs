@@ -51,7 +51,7 @@ fn what_may_run_again_does() {
         expect![[r#"
             Done.
             | session s1
-            | goes on with "go", interrupted in step 1 while c1 slow() ran
+            | continues with "go", interrupted in step 1 while c1 slow() ran
             | > c1 slow()
             |   c1: ran
         "#]],
@@ -73,7 +73,7 @@ fn what_must_not_run_twice_does_not() {
     room.check("resume a.toml", expect![[r#"
         Done.
         | session s1
-        | goes on with "go", interrupted in step 1 while c1 slow() ran
+        | continues with "go", interrupted in step 1 while c1 slow() ran
         | outcome unknown: c1 slow() had started when the process was interrupted, and was not run again; look whether it happened
     "#]]);
     assert_eq!(std::fs::read_to_string(room.path("runs")).unwrap(), "x\n");
@@ -247,7 +247,7 @@ fn an_interrupt_answers_open_calls_and_the_session_can_be_used() {
         expect![[r#"
         Done.
         | session s1
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
 }
@@ -284,7 +284,7 @@ fn a_process_that_is_told_to_end_names_the_session_that_goes_on() {
     let output = child.wait_with_output().unwrap();
     drop(gate);
     let notes = String::from_utf8(output.stderr).unwrap();
-    assert!(notes.ends_with("go on with\n  stepfold resume a.toml --session s1\n"), "{notes}");
+    assert!(notes.ends_with("continue with\n  stepfold resume a.toml --session s1\n"), "{notes}");
 }
 
 /// A stopped process is alive: no other process reports the outcome of its call as unknown.

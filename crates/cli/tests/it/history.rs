@@ -220,7 +220,7 @@ fn a_fork_goes_its_own_way_and_a_rewind_takes_back() {
         "fork a.toml --at 5 --to f1",
         expect![[r#"
         f1
-        | go on: stepfold chat a.toml --session f1
+        | continue: stepfold chat a.toml --session f1
     "#]],
     );
     room.check(
@@ -231,7 +231,7 @@ fn a_fork_goes_its_own_way_and_a_rewind_takes_back() {
         | > c3 see(number=3)
         |   c3: {"number":3}
         |   ~ seen: + [3] (3 items)
-        | go on: stepfold chat a.toml --session f1
+        | continue: stepfold chat a.toml --session f1
     "#]],
     );
     room.check(
@@ -266,7 +266,7 @@ fn a_fork_goes_its_own_way_and_a_rewind_takes_back() {
         | > c3 see(number=3)
         |   c3: {"number":3}
         |   ~ seen: + [3] (3 items)
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
     let said = room.say("inspect a.toml -s s1 --all", "");

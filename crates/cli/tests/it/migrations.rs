@@ -77,7 +77,7 @@ fn reading_works_whatever_is_stored() {
         expect![[r#"
         Two.
         | session s1
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
 }

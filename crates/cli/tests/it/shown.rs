@@ -28,7 +28,7 @@ fn nothing_hides_what_is_approved() {
               ✓ run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc") → \u001b[2Jgone · TIME
             ● Done\u009b8m.
               1 step · 1 call · TIME
-            go on: stepfold chat a.toml -c
+            continue: stepfold chat a.toml -c
         "#]],
     );
     // Nor later, in the log.
@@ -107,7 +107,7 @@ fn tools_that_the_provider_runs_are_shown() {
         area 3
         | session s1
         |   run by the provider: web_search {"query":"stalls"}
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]]
     .assert_eq(&room.say("run a.toml -s s1 'which area?'", ""));
     let shown = room.say("inspect a.toml", "");

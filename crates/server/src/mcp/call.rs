@@ -100,7 +100,7 @@ impl AgentServer {
                     keep(&invocation, context);
                     return self.begin_task(session, invocation).await.map(Into::into);
                 }
-                Followed::Alone => return Ok(failed("the connection was closed; the run goes on")),
+                Followed::Alone => return Ok(failed("the connection was closed; the run continues")),
             };
             let pending = outcome.pending();
             if pending.is_empty() {

@@ -160,7 +160,7 @@ impl AgentServer {
                 "message": {"type": "string", "description": "What to say to the agent."},
                 "session": {
                     "type": "string",
-                    "description": "The session to go on with, as an earlier result names it. Without one, a new one begins.",
+                    "description": "The session to continue with, as an earlier result names it. Without one, a new one begins.",
                 },
             },
             "required": ["message"],

@@ -1,7 +1,6 @@
 //! The server with clients that others wrote. `cargo xtask interop` installs them and says where they are.
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use http::Method;
@@ -13,11 +12,11 @@ use crate::installed::installed;
 
 /// Runs a script of `protocols/` with a client, if it is there, against a server whose model says this.
 async fn with_client(script: &str, client: &str, model: &str) {
-    with_client_in(OsString::from("node"), script, client, model).await;
+    with_client_in(PathBuf::from("node"), script, client, model).await;
 }
 
 /// The same, in this node.
-async fn with_client_in(node: OsString, script: &str, client: &str, model: &str) {
+async fn with_client_in(node: PathBuf, script: &str, client: &str, model: &str) {
     let Some(peers) = installed("STEPFOLD_INTEROP_CLIENTS") else { return };
     let site = Site::new(model).await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/protocols").join(script);

@@ -131,7 +131,7 @@ impl ChatCompletion {
         if self.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
             return Err(Problem::invalid(
                 "tools",
-                "an app has tools of its own, and runs them itself; send none",
+                "tools are not supported: the app runs its own tools; send none",
             ));
         }
         if self.n.is_some_and(|n| n != 1) {

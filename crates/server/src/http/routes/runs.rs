@@ -107,8 +107,9 @@ impl NewFile {
         if !is_media_type(&media_type) {
             return Err(invalid(format!("expected a media type such as `image/png`, found `{media_type}`")));
         }
-        let bytes =
-            BASE64.decode(&data).map_err(|error| invalid(format!("its data is no Base64: {error}")))?;
+        let bytes = BASE64
+            .decode(&data)
+            .map_err(|error| invalid(format!("its data is not valid Base64: {error}")))?;
         if bytes.is_empty() {
             return Err(invalid("it is empty".to_owned()));
         }
