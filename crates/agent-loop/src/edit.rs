@@ -79,7 +79,7 @@ impl Edit {
         Edit::default()
     }
 
-    /// Replaces the value of a key, whatever its handler is.
+    /// Replaces the value of a key, independent of its handler.
     #[must_use]
     pub fn set(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.values.push(ValueEdit::Set(key.into(), value.into()));

@@ -136,7 +136,7 @@ impl Outcome {
         self.run.calls_by_tool()
     }
 
-    /// The time the run took, pauses left out.
+    /// The duration of the run, without pauses.
     pub fn elapsed(&self) -> Duration {
         self.run.elapsed()
     }

@@ -90,7 +90,7 @@ impl Fingerprint {
         some(self).changes(&some(now))
     }
 
-    /// What is another in `now`, in words: what changed, what is gone, what is new.
+    /// The differences of `now`, in words: what changed, what was removed, what was added.
     pub fn changes(&self, now: &Fingerprint) -> Vec<String> {
         let mut changes = Vec::new();
         for (part, before) in &self.0 {

@@ -159,8 +159,8 @@ pub struct Emitter(Arc<Emit>);
 type Emit = dyn Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync;
 
 impl Emitter {
-    /// An emitter that passes each output, with its kind, to a function of the host. It cannot fail: the
-    /// receiver may be gone when a run is torn down.
+    /// An emitter that passes each output, with its kind, to a function of the host. It cannot fail: the receiver may
+    /// already be dropped when a run is stopped.
     pub fn new(emit: impl Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
         Emitter(Arc::new(emit))
     }
@@ -227,7 +227,7 @@ pub struct EndedAgent<'a> {
     pub answer: Result<Option<Value>, String>,
     /// The writes to shared keys.
     pub writes: &'a Delta,
-    /// All messages of the run, whatever its hooks made of its conversation.
+    /// All messages of the run, also those that hooks have removed from its conversation.
     pub said: &'a [Arc<Message>],
 }
 

@@ -252,8 +252,8 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// Takes what the user says meanwhile: it joins the run before the next request to the model. What is left
-    /// when the run ends stays in the channel.
+    /// Takes messages of the user during the run: each is added before the next request to the model. Messages that
+    /// are left when the run ends stay in the channel.
     pub fn inbox(self, mut messages: mpsc::Receiver<Message>) -> Self {
         self.inbox_with(move || messages.try_recv().ok())
     }

@@ -14,7 +14,7 @@ use super::prompt::Prompt;
 use crate::error::StartError;
 use stepfold_trim::Summary;
 
-/// What a run begins with: what the user says, and what the state holds.
+/// The input of a run: messages of the user, and values of the state.
 ///
 /// A text, a [`Message`], several of them or a [`Transcript`] are an input by themselves. To continue with a
 /// conversation, begin with its [`State`].

@@ -29,7 +29,7 @@ use crate::planned::{OpenBranch, Planned};
 use crate::state_input::{StateInput, canonical_inputs};
 use stepfold_trim::{Summary, SummaryPlan, View};
 
-/// A run of an agent, wherever it is: a machine that says what it needs and is fed with answers.
+/// A run of an agent at any point: a state machine that returns what it needs and takes the answers.
 ///
 /// It waits for nothing, reads no clock, and touches nothing outside itself, so any host can drive it: the
 /// driver of this crate ([`Agent::run`](crate::Agent::run)), a durable engine, a simulator, a test without
@@ -723,8 +723,8 @@ impl Run {
         self.item(place)?.child()
     }
 
-    /// Whether the beginning of the conversation on which the run began was pruned since. What the model was shown of
-    /// it is gone.
+    /// Whether the beginning of the conversation was pruned after the run started. The view that the model had of it
+    /// is lost.
     pub fn is_pruned(&self) -> bool {
         self.tally.is_pruned
     }
@@ -744,12 +744,12 @@ impl Run {
         &self.state
     }
 
-    /// The conversation: the log, whatever the model is shown of it.
+    /// The complete conversation, without trimming.
     pub fn transcript(&self) -> &Transcript {
         self.state.messages()
     }
 
-    /// What the model is shown of the log.
+    /// The view of the log that is sent to the model.
     pub fn view(&self) -> &View {
         self.prompt.view()
     }
@@ -779,12 +779,12 @@ impl Run {
         self.tally.usage_by_model.iter().map(|(model, usage)| (&**model, *usage))
     }
 
-    /// The number of calls by tool; those that the loop answered by itself are not counted.
+    /// The number of calls by tool, without those that the loop answered itself.
     pub fn calls_by_tool(&self) -> impl Iterator<Item = (&str, u64)> {
         self.tally.calls.iter().map(|(tool, calls)| (&**tool, *calls))
     }
 
-    /// The time the run has taken, pauses left out.
+    /// The duration of the run so far, without pauses.
     pub fn elapsed(&self) -> Duration {
         self.tally.elapsed
     }
@@ -794,7 +794,7 @@ impl Run {
         self.tally.finish_reason.as_ref()
     }
 
-    /// The summary that stands for the beginning of the conversation.
+    /// The summary of the beginning of the conversation.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
     }

@@ -189,7 +189,7 @@ impl Serialize for Run {
 }
 
 impl Run {
-    /// The run as JSON, to be [loaded](Run::load) by whatever process continues with it.
+    /// The run as JSON, to be [loaded](Run::load) in any process.
     ///
     /// # Examples
     /// ```
@@ -208,7 +208,7 @@ impl Run {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Continues with a stored run of this agent. It can be loaded any number of times: each continues by itself.
+    /// Loads a stored run of this agent. It can be loaded any number of times; the copies are independent.
     ///
     /// # Errors
     /// [`LoadError`] when the JSON is not a run or of a newer format, when the state does not fit the schema, and

@@ -96,7 +96,7 @@ pub fn update_task<K: Into<String>, V: Into<Value>>(
         .collect())
 }
 
-/// The percentage of this state's tasks, if it is not what the state says already.
+/// A write of the percentage of this state's tasks, if it differs from the stored one.
 ///
 /// It depends on all tasks, so it is computed from the state that comes of a fold, not beside it.
 ///

@@ -179,8 +179,8 @@ fn unknown(outcome: &Outcome) -> Vec<&str> {
     outcome.unknown_calls().into_iter().map(|call| &*call.id).collect()
 }
 
-/// Nobody asked for the interrupted run again: what it does not know is said by the outcome of the message that came
-/// next, whatever becomes of that.
+/// The interrupted run is not resumed explicitly: the outcome of the next message lists its unknown calls, even if that
+/// message's run fails.
 #[test]
 fn the_next_message_tells_the_unknown_calls_of_the_run_that_it_recovers() {
     each_store(|world| {

@@ -273,7 +273,7 @@ fn in_a_fork() {
             assert_already(&settled(approve(&after, &id, "bob")).await.unwrap_err(), "ada");
             assert!(paid(world).is_empty());
 
-            // A decision that was meant for the original is none about the fork.
+            // A decision for the original does not apply to the fork.
             let error = settled(click(&before)).await.unwrap_err();
             let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
             assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");

@@ -67,7 +67,7 @@ impl From<Runner> for App {
 }
 
 impl App {
-    /// Sets what it is for, as clients show it.
+    /// Sets the description of the app for clients.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());

@@ -89,8 +89,7 @@ async fn a_reader_sees_what_a_writer_commits() {
     }
 }
 
-/// A copy that another tool made is of the kind that is read with a log, and has none: SQLite can read it only as a file
-/// that nobody changes.
+/// A copy by another tool is in WAL mode, but without the log: SQLite can read it only as an immutable file.
 #[tokio::test]
 async fn a_reader_of_a_file_without_its_log_sees_who_opens_it_later() {
     let folder = tempfile::tempdir().unwrap();

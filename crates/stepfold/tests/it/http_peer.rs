@@ -42,8 +42,8 @@ impl Response {
     }
 }
 
-/// Serves on a free port until the process ends; returns the URL. A message is the JSON body of a request, `null` if there
-/// is none.
+/// Serves on a free port until the process ends; returns the URL. A message is the JSON body of a request, `null` without
+/// a body.
 pub(crate) fn serve(answer: impl Fn(&str, &Value) -> Response + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());

@@ -177,8 +177,8 @@ async fn a_call_that_a_server_did_not_answer_is_among_the_unknown_ones() {
     assert_eq!(remote.calls.load(Ordering::SeqCst), 1);
 }
 
-/// The question of a server is one of the session: stored with what the server has to be told again, and answered to another
-/// process, over another connection.
+/// The question of a server is a question of the session: stored with the state that the server wants back, and answered in
+/// another process, over another connection.
 #[tokio::test]
 async fn a_question_of_a_server_outlives_the_process() {
     let (remote, url) = Remote { asks: true, ..Remote::default() }.listen("Orders.");

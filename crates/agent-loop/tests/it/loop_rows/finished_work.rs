@@ -1,5 +1,5 @@
-//! Work that was done is kept: whatever hooks and observers say after a call, its outcome is recorded, what runs beside it
-//! comes to its end, and only then the run fails.
+//! Completed work is kept: whatever hooks and observers return after a call, its outcome is recorded, concurrent calls
+//! complete, and only then the run fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Whole bodies as servers send them. Each is a file in `tests/corpus`, and what it comes to is in a file
-//! beside it; `UPDATE_EXPECT=1` writes those again.
+//! Whole bodies as servers send them. Each is a file in `tests/corpus`, and its result is in a file
+//! next to it; `UPDATE_EXPECT=1` renews the results.
 //!
 //! The name of a file says what the server said of it: `text.sse` is a stream of events, `busy.429.json` is
 //! JSON with that status.

@@ -262,7 +262,7 @@ async fn an_inbox_is_bounded_and_remembers_what_was_taken(room: Room) -> Checked
         room.waiting(&key).await?.iter().map(|entry| entry.idempotency_key.to_string()).collect();
     room.store.append(counting(&key, 0, "e1")?.taking(positions.clone())).await?;
     room.enqueue(&key, "more", json!(1)).await?;
-    // The last ones are known, and so is none of them accepted twice.
+    // The last keys are remembered, so they are not accepted twice.
     for (name, position) in before.iter().zip(positions).rev().take(REMEMBERED_INPUTS).step_by(99) {
         let again = room.enqueue(&key, name, json!(name)).await?;
         ensure_eq!((again.is_repeat, again.position), (true, position));
