@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tools_it_says_so_and_goes_on() {
+    fn without_tools_it_says_so_and_continues() {
         check(
             &plan(false, false, &[("stepfold", "tour"), ("stepfold-examples", "tour")]),
             &expect![[r#"

@@ -279,7 +279,7 @@ mod tests {
 
     /// Each keep-alive comes in time; all together they do not.
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_goes_on_after_the_finish_is_not_waited_for() {
+    async fn a_server_that_continues_after_the_finish_is_not_waited_for() {
         let start = Instant::now();
         let pings = stream::unfold((), |()| async {
             // tidy: allow sleep, because the clock is paused and moves on by itself.

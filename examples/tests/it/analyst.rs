@@ -55,7 +55,7 @@ fn it_answers_from_the_database_and_says_that_no_model_is_there() {
 }
 
 #[test]
-fn killed_again_and_again_it_goes_on_where_it_stopped() {
+fn killed_again_and_again_it_continues_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     // Each time after a few lines: within words, calls and commits, as it comes.
     let kills = (0..60).take_while(|kill| run_and_kill(folder.path(), 7 + kill % 5)).count();
@@ -72,7 +72,7 @@ fn killed_again_and_again_it_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn a_fork_from_the_middle_of_a_turn_comes_to_the_same_end() {
+fn a_fork_from_the_middle_of_a_turn_has_the_same_end() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), &[]).unwrap();
     let printed = run(folder.path(), &["--session", "replay-1", "--fork", "6"]).unwrap();

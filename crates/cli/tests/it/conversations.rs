@@ -286,7 +286,7 @@ fn an_approver_can_decide_modify_or_wait() {
 
 /// A message that is sent while a decision waits is not taken, which is said; or it is taken once all is decided.
 #[test]
-fn a_message_that_is_not_taken_is_no_secret() {
+fn a_message_that_is_not_taken_is_reported() {
     let room = Room::new(PAYER, PAYING);
     room.check_with(
         "chat a.toml -s s1",
@@ -341,7 +341,7 @@ fn a_message_that_is_not_taken_is_no_secret() {
 
 /// No server listens there: that it is asked again is said while it is, and why once.
 #[test]
-fn a_model_that_cannot_be_reached_is_no_secret() {
+fn a_model_that_cannot_be_reached_is_reported() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let room = Room::new("", "");
     room.write("b.toml", &format!("model = \"http://{gone}/v1#x\""));

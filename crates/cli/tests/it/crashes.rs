@@ -112,7 +112,7 @@ fn the_next_message_tells_what_is_unknown_of_the_run_before_it() {
 }
 
 #[test]
-fn what_is_unknown_of_the_run_before_is_told_also_when_the_message_fails_or_waits() {
+fn what_is_unknown_of_the_run_before_is_reported_also_when_the_message_fails_or_waits() {
     // The script has no reply for the message.
     let said = killed("at_most_once").say("run a.toml -s s1 thanks", "");
     assert!(
@@ -131,7 +131,7 @@ fn what_is_unknown_of_the_run_before_is_told_also_when_the_message_fails_or_wait
 }
 
 #[test]
-fn what_is_unknown_of_the_run_before_is_told_also_after_a_decision() {
+fn what_is_unknown_of_the_run_before_is_reported_also_after_a_decision() {
     let script = "assistant: > c1 slow()\nassistant: Done.\nassistant: > c2 now()\nassistant: Thanks.";
     let said = killed_in("at_most_once", script).say("run a.toml -s s1 --interactive thanks", "y\n");
     assert!(said.starts_with("Thanks.\n") && !said.contains("exit"), "{said}");
@@ -278,7 +278,7 @@ fn a_process_that_is_told_to_end_leaves_its_session_to_others() {
 }
 
 #[test]
-fn a_process_that_is_told_to_end_names_the_session_that_goes_on() {
+fn a_process_that_is_told_to_end_names_the_session_that_continues() {
     let (_room, child, gate) = at_work("idempotent");
     send("-TERM", &child);
     let output = child.wait_with_output().unwrap();
@@ -306,7 +306,7 @@ fn a_process_that_is_stopped_for_a_while_keeps_its_session() {
 
 /// A blocked output blocks neither the run nor its heartbeat.
 #[test]
-fn a_pipe_that_nobody_reads_holds_no_run_up() {
+fn a_pipe_without_a_reader_does_not_block_a_run() {
     let room = Room::new("", &format!("assistant: {}\n", "many words ".repeat(100_000)));
     let mut child = room.command("run a.toml -s s1 go").spawn().unwrap();
     let stored = || room.say("sessions a.toml --json", "");
@@ -319,7 +319,7 @@ fn a_pipe_that_nobody_reads_holds_no_run_up() {
 }
 
 #[test]
-fn a_session_that_another_process_works_in_is_deleted_or_rewound_only_by_whoever_takes_it_over() {
+fn a_session_that_another_process_works_in_is_deleted_or_rewound_only_by_taking_it_over() {
     let (room, child, gate) = at_work("at_most_once");
     for line in ["delete a.toml -s s1 --when-claimed refuse", "rewind a.toml --when-claimed refuse 1"] {
         let said = room.say(line, "");

@@ -354,7 +354,7 @@ fn all_that_works_with_a_session_works_with_that_of_a_graph() {
 }
 
 #[test]
-fn a_chat_goes_on_with_one_conversation() {
+fn a_chat_continues_with_one_conversation() {
     let room = Room::new("", "");
     room.write(
         "g.toml",
@@ -659,7 +659,7 @@ fn after_a_kill_what_must_not_run_twice_does_not() {
 
 /// The agent of a node is killed at its second call: the first one is not made again.
 #[test]
-fn after_a_kill_the_agent_of_a_node_goes_on_where_it_was() {
+fn after_a_kill_the_agent_of_a_node_continues_where_it_was() {
     let room = Room::new("", "");
     room.write(
         "g.toml",

@@ -299,7 +299,7 @@ fn a_replay_finds_where_a_changed_agent_goes_another_way() {
 
 /// A fork in the middle of a run is edited, and continues with what it was given.
 #[test]
-fn a_paused_run_is_edited_and_goes_on() {
+fn a_paused_run_is_edited_and_continues() {
     let room = room();
     room.say("fork a.toml --session s1 --at 4 --to f1", "");
     room.check(

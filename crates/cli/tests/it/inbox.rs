@@ -263,7 +263,7 @@ fn a_message_is_answered_also_if_the_run_before_it_ends_without_an_answer() {
 }
 
 #[test]
-fn a_message_that_stays_behind_an_interrupted_run_is_told() {
+fn a_message_that_stays_after_an_interrupted_run_is_reported() {
     let work = at_work(
         "assistant: > c1 slow()\nassistant: > p1 pay(euro=5)\nassistant: > c2 slow()\nassistant: Yes.",
     );
@@ -345,7 +345,7 @@ fn an_interrupt_withdraws_a_message_that_waits() {
 
 /// The first command is killed while the second one waits: what the first did is told when the second continues with it.
 #[test]
-fn what_a_killed_process_did_is_told_by_the_one_that_waited_for_it() {
+fn what_a_killed_process_did_is_reported_by_the_one_that_waited_for_it() {
     let mut work = at_work("assistant: > c1 slow()\nassistant: Done.\nassistant: Done again.");
     let second = work.second("run a.toml -s s1 again", "");
     work.until_stored();
@@ -428,7 +428,7 @@ fn a_message_of_another_that_cannot_begin_is_named_with_what_to_do() {
 }
 
 #[test]
-fn programs_are_told_as_well() {
+fn json_output_reports_it_as_well() {
     let work = at_work(TWO);
     let mut command = work.room.command("run a.toml -s s1 again --json");
     let mut child = command.stdin(Stdio::null()).spawn().unwrap();

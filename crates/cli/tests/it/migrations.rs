@@ -83,7 +83,7 @@ fn reading_works_whatever_is_stored() {
 }
 
 #[test]
-fn the_file_says_what_becomes_of_stored_values() {
+fn the_file_says_how_stored_values_are_migrated() {
     #[track_caller]
     fn check(count: &str, expected: &str) {
         let room = changed(count);

@@ -71,7 +71,7 @@ fn a_decision_with_a_key_can_be_sent_again() {
 }
 
 #[test]
-fn messages_behind_a_failing_run_are_told_listed_and_withdrawn() {
+fn messages_after_a_failing_run_are_reported_listed_and_withdrawn() {
     // The model has no reply.
     let room = Room::new("", "");
     let said = room.say("run a.toml -s s1 one", "");

@@ -86,7 +86,7 @@ async fn a_user_signs_in_once() {
 }
 
 #[tokio::test]
-async fn nobody_to_ask_is_an_error_that_says_what_to_do() {
+async fn a_missing_user_is_an_error_that_says_what_to_do() {
     let authority = Authority::start().await;
     let lonely = server(&authority, OAuth::new().advice("run `shop sign-in`"));
     assert_eq!(
@@ -245,7 +245,7 @@ async fn a_refresh_that_fails_is_a_failed_call_that_shows_no_secret() {
 }
 
 #[tokio::test]
-async fn a_call_that_needs_more_scopes_goes_on_after_the_sign_in() {
+async fn a_call_that_needs_more_scopes_continues_after_the_sign_in() {
     let authority = Authority::start().await;
     authority.state().scope_of_calls = Some("write");
     let shop = server(&authority, OAuth::new().sign_in(agrees()));
@@ -285,7 +285,7 @@ async fn a_user_is_not_asked_for_ever() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_can_authorize_here_waits_and_goes_on_in_another_process() {
+async fn a_call_that_cannot_be_authorized_here_waits_and_continues_in_another_process() {
     let authority = Authority::start().await;
     let known = Known::default();
     let oauth = OAuth::new().credentials(known.clone()).advice("run `shop sign-in`");

@@ -96,7 +96,7 @@ async fn serves() {
 }
 
 #[tokio::test]
-async fn a_server_over_http_that_is_killed_in_a_call_is_told_as_unknown_and_reached_again() {
+async fn a_server_over_http_that_is_killed_in_a_call_is_reported_as_unknown_and_reached_again() {
     let place = Place(tempfile::tempdir().unwrap());
     let mut process = place.start().await;
     let server = place.server().build().unwrap();

@@ -117,7 +117,7 @@ async fn another_goes_on(signal: &str, is_idempotent: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_worker_is_killed_in_a_call_another_goes_on() {
+async fn when_a_worker_is_killed_in_a_call_another_continues() {
     another_goes_on("-KILL", false).await;
 }
 
@@ -127,7 +127,7 @@ async fn when_a_worker_is_killed_in_an_idempotent_call_it_runs_again_under_its_k
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_worker_is_frozen_another_goes_on_and_writes_after_the_thaw_are_refused() {
+async fn when_a_worker_is_frozen_another_continues_and_writes_after_the_thaw_are_refused() {
     another_goes_on("-STOP", false).await;
 }
 

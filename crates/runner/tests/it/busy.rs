@@ -321,7 +321,7 @@ fn what_could_not_be_stored_is_said_by_the_next_run() {
 
 /// A message joins a run that panics: the next run has it.
 #[test]
-fn what_was_said_to_a_run_that_panicked_is_said_by_the_next_one() {
+fn messages_to_a_run_that_panicked_are_answered_by_the_next_one() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));

@@ -223,7 +223,7 @@ fn an_expired_claim_is_taken_over_at_once() {
 }
 
 #[test]
-fn a_worker_that_is_started_again_goes_on_at_once() {
+fn a_worker_that_is_started_again_continues_at_once() {
     each_store(|world| {
         let gate = Arc::new(Semaphore::new(0));
         process(async {

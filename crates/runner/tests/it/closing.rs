@@ -78,7 +78,7 @@ fn to_shut_down_waits_for_what_is_at_work_and_begins_nothing_more() {
 
 /// A worker continues with what another process has left in the inbox, and must not leave it in the middle.
 #[test]
-fn to_shut_down_waits_for_a_run_that_nobody_here_asked_for() {
+fn a_shutdown_waits_for_a_run_that_another_process_accepted() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
@@ -110,7 +110,7 @@ fn to_shut_down_waits_for_a_run_that_nobody_here_asked_for() {
 }
 
 #[test]
-fn what_takes_too_long_is_stopped_and_others_go_on_at_once() {
+fn what_takes_too_long_is_stopped_and_others_continue_at_once() {
     each_store(|world| {
         let gate = Arc::new(Semaphore::new(0));
         process(async {
@@ -130,7 +130,7 @@ fn what_takes_too_long_is_stopped_and_others_go_on_at_once() {
 }
 
 #[test]
-fn whoever_waits_for_another_worker_does_not_hold_a_shutdown_up() {
+fn a_wait_for_another_worker_does_not_block_a_shutdown() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
@@ -184,7 +184,7 @@ fn a_worker_of_a_process_that_is_alive_is_not_dead() {
 }
 
 #[test]
-fn a_session_at_work_is_deleted_only_by_whoever_takes_it_over() {
+fn a_session_at_work_is_deleted_only_by_taking_it_over() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
@@ -212,7 +212,7 @@ fn a_session_at_work_is_deleted_only_by_whoever_takes_it_over() {
 }
 
 #[test]
-fn a_session_at_work_is_rewound_only_by_whoever_takes_it_over() {
+fn a_session_at_work_is_rewound_only_by_taking_it_over() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));

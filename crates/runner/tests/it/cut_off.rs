@@ -149,7 +149,7 @@ fn die_after_marker(world: &World, agent: AgentBuilder) {
 }
 
 #[test]
-fn a_message_finishes_what_was_cut_off_first() {
+fn a_message_finishes_what_was_interrupted_first() {
     each_store(|world| {
         die_while_paying(world, || world.agent(SCRIPT));
         process(async {
@@ -210,7 +210,7 @@ fn the_next_message_tells_the_unknown_calls_of_the_run_that_it_recovers() {
 }
 
 #[test]
-fn unknown_calls_of_a_recovered_run_are_told_also_when_it_waits_or_the_message_fails() {
+fn unknown_calls_of_a_recovered_run_are_reported_also_when_it_waits_or_the_message_fails() {
     each_store(|world| {
         // The message's own run fails: the script has no reply for it.
         let agent = || world.agent("assistant: > c1 pay()\nassistant: done");

@@ -122,7 +122,7 @@ fn a_message_waits_until_all_is_decided() {
 }
 
 #[test]
-fn what_waits_can_be_given_up() {
+fn what_waits_can_be_abandoned() {
     each_store(|world| {
         asked(world);
         process(async {

@@ -69,7 +69,7 @@ fn edit() -> Edit {
 }
 
 #[test]
-fn a_paused_run_is_edited_and_goes_on_in_another_process() {
+fn a_paused_run_is_edited_and_continues_in_another_process() {
     each_store(|world| {
         asked(world);
         process(async {
@@ -411,7 +411,7 @@ impl Observer for Told {
 }
 
 #[test]
-fn observers_watchers_and_followers_are_told() {
+fn observers_watchers_and_followers_are_reported() {
     each_store(|world| {
         process(async {
             let told = Told::default();

@@ -32,7 +32,7 @@ async fn said(session: &SessionHandle) -> String {
 }
 
 #[test]
-fn after_the_same_failure_twice_the_error_says_how_to_go_on() {
+fn after_the_same_failure_twice_the_error_says_how_to_continue() {
     each_store(|world| {
         process(async {
             let is_mended = Arc::new(AtomicBool::new(false));
@@ -201,7 +201,7 @@ fn a_withdrawn_message_is_no_run() {
 }
 
 #[test]
-fn a_run_that_failed_too_often_is_abandoned_by_itself() {
+fn a_run_that_failed_too_often_is_abandoned_automatically() {
     each_store(|world| {
         process(async {
             let is_mended = Arc::new(AtomicBool::new(false));
@@ -244,7 +244,7 @@ fn temp_values_of_a_paused_run_stay_whatever_other_sessions_do() {
 
 /// The memory for values is bounded. A resumed run reports which of its values are lost.
 #[test]
-fn temp_values_that_are_gone_when_a_run_is_resumed_are_told() {
+fn temp_values_that_are_gone_when_a_run_is_resumed_are_reported() {
     each_store(|world| {
         let runner = || world.runner(notes_and_reads(world)).max_paused(2).build();
         process(async {
@@ -300,7 +300,7 @@ fn paused(world: &World) -> AgentBuilder {
 
 /// The pending requests of a long session are found without reading all of it.
 #[test]
-fn what_is_pending_is_told_without_reading_the_whole_session_or_its_values() {
+fn what_is_pending_is_reported_without_reading_the_whole_session_or_its_values() {
     each_store(|world| {
         let script = format!("{}assistant: > c1 ask()\nassistant: done", "assistant: hello\n".repeat(200));
         let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
@@ -380,7 +380,7 @@ async fn left_by_a_dead_process(world: &World, session: &SessionHandle, input: &
 }
 
 #[test]
-fn a_message_that_cannot_begin_is_told_to_its_sender_and_blocks_nobody() {
+fn a_message_that_cannot_begin_is_reported_to_its_sender_and_blocks_no_other() {
     for input in that_cannot_begin() {
         each_store(|world| {
             process(async {
@@ -396,7 +396,7 @@ fn a_message_that_cannot_begin_is_told_to_its_sender_and_blocks_nobody() {
 }
 
 #[test]
-fn a_message_of_another_sender_that_cannot_begin_is_named_to_whoever_comes_next() {
+fn a_message_of_another_sender_that_cannot_begin_is_named_to_the_next_sender() {
     for input in that_cannot_begin() {
         each_store(|world| {
             process(async {
@@ -453,7 +453,7 @@ fn a_run_that_has_ended_has_not_failed_whatever_its_observer_does() {
 
 /// How a run failed that was given up says nothing about the one after it.
 #[test]
-fn the_failure_of_a_run_that_was_given_up_is_not_told_of_another() {
+fn the_failure_of_a_run_that_was_abandoned_is_not_reported_for_another() {
     each_store(|world| {
         process(async {
             let failures = Arc::new(AtomicUsize::new(0));

@@ -84,7 +84,7 @@ fn what_is_written_today_is_what_the_file_has() {
 }
 
 #[test]
-fn a_session_of_version_1_goes_on() {
+fn a_session_of_version_1_continues() {
     each_store(|world| {
         process(async {
             let session = golden(world).await;

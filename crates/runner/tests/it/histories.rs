@@ -27,7 +27,7 @@ fn calls(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn a_fork_in_the_middle_of_a_run_goes_on_with_keys_of_its_own() {
+fn a_fork_in_the_middle_of_a_run_continues_with_keys_of_its_own() {
     each_store(|world| {
         process(async {
             let session = world.session(world.agent(SCRIPT)).await;
@@ -117,7 +117,7 @@ fn a_rewind_into_the_middle_of_a_run() {
 
 /// A session that was deleted and created again has nothing of the old one, also in a process that had it in memory.
 #[test]
-fn a_session_that_was_made_anew() {
+fn a_session_that_was_made_again() {
     each_store(|world| {
         process(async {
             let session = world.session(world.agent(SCRIPT)).await;

@@ -216,12 +216,12 @@ async fn another_goes_on(place: Place, signal: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_worker_is_killed_in_a_call_another_goes_on() {
+async fn when_a_worker_is_killed_in_a_call_another_continues() {
     each_place("host_killed", |place| another_goes_on(place, "-KILL")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_worker_is_frozen_another_goes_on_and_writes_after_the_thaw_are_refused() {
+async fn when_a_worker_is_frozen_another_continues_and_writes_after_the_thaw_are_refused() {
     each_place("host_frozen", |place| another_goes_on(place, "-STOP")).await;
 }
 

@@ -179,7 +179,7 @@ fn check(trim: &Trim, all: &[Next]) {
 
 /// Of as many events and messages as the one before, but with other calls.
 #[test]
-fn a_session_that_was_made_anew_is_another_one() {
+fn a_session_that_was_made_again_is_another_one() {
     check(&Trim::none(), &[Next::Turn { calls: 1, topic: None }, Next::Anew(vec![0, 0, 0])]);
 }
 
@@ -187,7 +187,7 @@ proptest! {
     #![proptest_config(one_of(16))]
 
     #[test]
-    fn a_session_that_is_kept_open_goes_on_like_one_that_is_opened_anew(
+    fn a_session_that_is_kept_open_continues_like_one_that_is_opened_again(
         all in prop::collection::vec(next(), 1..8),
         trims in any::<bool>(),
     ) {
@@ -198,7 +198,7 @@ proptest! {
 
 /// What others have said, or rewound, and retention has pruned since is not there to be read any more.
 #[test]
-fn a_session_that_was_pruned_past_what_is_known_of_it_is_read_anew() {
+fn a_session_that_was_pruned_past_what_is_known_of_it_is_read_again() {
     each_store(|world| {
         process(async {
             let agent = || Agent::builder(Echo).name("clerk").schema(schema());

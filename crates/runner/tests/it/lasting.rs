@@ -16,7 +16,7 @@ assistant: you are welcome
 ";
 
 #[test]
-fn another_process_goes_on() {
+fn another_process_continues() {
     each_store(|world| {
         process(async {
             let runner = world.runner(world.agent(LOOK_AND_PAY).build().unwrap()).build();
@@ -219,7 +219,7 @@ fn what_was_made_and_not_heard_of_is_made_once() {
 }
 
 #[test]
-fn a_store_that_stays_busy_is_given_up() {
+fn a_store_that_stays_busy_is_abandoned() {
     let for_ever: Vec<_> = (4..100).map(|append| (append, Fault::Busy)).collect();
     each_store(|world| {
         world.wire.faults(for_ever.clone());

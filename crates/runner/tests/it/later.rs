@@ -197,7 +197,7 @@ fn a_deadline_that_passes_is_an_outcome() {
 
 /// A message does not get past what a session waits for, until the deadline is over.
 #[test]
-fn a_message_after_the_deadline_goes_on_with_the_run() {
+fn a_message_after_the_deadline_continues_with_the_run() {
     each_store(|world| {
         let (trace, clock) = (Trace::default(), Hand::new());
         process(async {

@@ -52,7 +52,7 @@ fn asked(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn it_begins_goes_on_and_says_what_came_of_it() {
+fn it_begins_continues_and_reports_the_result() {
     each_store(|world| {
         let waiting = process(async {
             let report = session(world, "first").await.run_as("k1", "pay").await.unwrap();
@@ -271,7 +271,7 @@ fn a_run_that_was_taken_back_to_its_middle_is_withdrawn() {
 }
 
 #[test]
-fn an_agent_that_changed_waits_and_what_ended_is_told() {
+fn an_agent_that_changed_waits_and_what_ended_is_reported() {
     each_store(|world| {
         let waiting = process(async { session(world, "first").await.run_as("k1", "pay").await.unwrap() });
         let changed = |world: &World| asking(world).instructions("Be quick.").build().unwrap();
@@ -627,12 +627,12 @@ fn case_count() -> u32 {
 /// The law: under a key a run begins once in the life of a session, and all callers are told the same of
 /// its end.
 #[test]
-fn under_a_key_a_run_begins_once_and_all_are_told_the_same() {
+fn under_a_key_a_run_begins_once_and_all_get_the_same_result() {
     cases(case_count(), World::in_memory);
 }
 
 #[test]
-fn under_a_key_a_run_begins_once_and_all_are_told_the_same_over_sqlite() {
+fn under_a_key_a_run_begins_once_and_all_get_the_same_result_over_sqlite() {
     cases((case_count() / 8).clamp(1, 400), World::over_sqlite);
 }
 

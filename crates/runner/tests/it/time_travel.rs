@@ -622,7 +622,7 @@ fn a_pruned_session_of_an_agent_that_summarizes_replays() {
 
 /// The run continues in a process that finds less of the conversation than there was when it began.
 #[test]
-fn a_run_that_waits_goes_on_after_the_turns_before_it_were_pruned() {
+fn a_run_that_waits_continues_after_the_turns_before_it_were_pruned() {
     each_store(|world| {
         let keys = Keys::default();
         for trim in [Trim::none(), Trim::keep_last(3)] {
@@ -651,7 +651,7 @@ fn a_run_that_waits_goes_on_after_the_turns_before_it_were_pruned() {
 /// Retention cuts where it falls, also in a step of an earlier turn while a run waits: what the model is shown then is
 /// well-formed, and begins with a user message.
 #[test]
-fn a_run_that_waits_goes_on_after_a_turn_before_it_was_pruned_in_part() {
+fn a_run_that_waits_continues_after_a_turn_before_it_was_pruned_in_part() {
     each_store(|world| {
         let keys = Keys::default();
         let agent = || agent(&keys).build().unwrap();
@@ -744,7 +744,7 @@ fn a_session_that_is_pruned_up_to_a_version_that_a_rewind_hid_replays() {
 
 /// A router chooses by what others have written while the graph waited.
 #[test]
-fn a_graph_that_goes_on_in_another_process_replays() {
+fn a_graph_that_continues_in_another_process_replays() {
     each_store(|world| {
         let keys = Keys::default();
         let graph = || {

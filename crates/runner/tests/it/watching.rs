@@ -125,7 +125,7 @@ impl<F: Fn() + Send + Sync> ChatModel for Panics<F> {
 }
 
 #[test]
-fn a_panic_leaves_a_session_that_goes_on() {
+fn a_panic_leaves_a_session_that_continues() {
     each_store(|world| {
         process(async {
             let (hook, after) = (once(), once());

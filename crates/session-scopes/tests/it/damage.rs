@@ -620,7 +620,7 @@ async fn check_branches_told(store: &impl SessionStore, key: &SessionKey, sql: &
 }
 
 #[tokio::test]
-async fn damaged_labels_and_forks_of_a_file_are_told_and_named() {
+async fn damaged_labels_and_forks_of_a_file_are_reported_and_named() {
     let folder = tempfile::tempdir().unwrap();
     for (place, (sql, of_labels)) in BRANCH_DAMAGES.into_iter().enumerate() {
         let path = folder.path().join(format!("{place}.db"));
@@ -631,7 +631,7 @@ async fn damaged_labels_and_forks_of_a_file_are_told_and_named() {
 }
 
 #[tokio::test]
-async fn damaged_labels_and_forks_of_a_database_are_told_and_named() {
+async fn damaged_labels_and_forks_of_a_database_are_reported_and_named() {
     let Some(server) = server() else { return };
     for (place, (sql, of_labels)) in BRANCH_DAMAGES.into_iter().enumerate() {
         let name = format!("branches_{place}");

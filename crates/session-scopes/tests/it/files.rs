@@ -208,7 +208,7 @@ fn killed(address: &str, commits: usize) -> u64 {
 }
 
 #[tokio::test]
-async fn a_killed_process_leaves_a_log_and_whoever_opens_the_file_without_it_is_told() {
+async fn a_killed_process_leaves_a_log_and_opening_the_file_without_it_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let address = address_in(folder.path());
     let path = Path::new(&address);
@@ -296,7 +296,7 @@ async fn what_is_left_without_the_log_can_be_opened_if_that_is_said() {
 
 /// There is no room, in the middle of a group of appends: each is told, may repeat it, and does so once there is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_full_disk_gives_each_append_a_transient_error_and_the_store_goes_on() {
+async fn a_full_disk_gives_each_append_a_transient_error_and_the_store_continues() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sessions.db");
     let store = SqliteOptions::new(&path).max_bytes(1 << 20).open().unwrap();

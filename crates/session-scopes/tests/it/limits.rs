@@ -22,7 +22,7 @@ use crate::server::{check_missing, server};
 
 /// A second connection holds the row of the session, or of the app, and does nothing.
 #[tokio::test]
-async fn a_writer_behind_a_frozen_transaction_gets_a_transient_error() {
+async fn a_writer_after_a_frozen_transaction_gets_a_transient_error() {
     let Some(server) = server() else { return };
     let url = server.database("frozen").await;
     let store = PostgresOptions::new(&url).lock_timeout(Duration::from_millis(200)).open().await.unwrap();

@@ -670,7 +670,7 @@ async fn approval_of_equal_calls_in_a_damaged_run() {
 
 /// Only calls that may run, and that had no request, are asked about again.
 #[tokio::test]
-async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
+async fn approval_that_is_asked_about_again_only_where_it_was_not() {
     let notes = Notes::default();
     let script = "assistant: > c1 pay(amount=300)   > c2 look()   > c3 look()\nassistant: done";
     let agent = paying(&notes, script, Approval::Always).build().unwrap();

@@ -267,7 +267,7 @@ fn agent_with_hooks(notes: &Notes) -> AgentBuilder {
 
 /// A summary that stands for a result is dropped when the result changes, and created again; another one stays.
 #[tokio::test]
-async fn a_summary_of_what_was_changed_is_made_anew() {
+async fn a_summary_of_what_was_changed_is_made_again() {
     let history = "user: a\nassistant: > h1 look()\ntool h1: 3\nassistant: three\nuser: b\nassistant: > h2 look()\ntool h2: 4\nassistant: four\n";
     let agent = |script: &str| {
         let notes = Notes::default();

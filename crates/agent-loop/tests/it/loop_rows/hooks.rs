@@ -234,7 +234,7 @@ async fn hook_goes_on() {
 
 /// A limit cannot be overruled.
 #[tokio::test]
-async fn hook_goes_on_against_a_limit() {
+async fn hook_continues_against_a_limit() {
     let agent = hooked(HookPoint::OnExit, |_| Ok(HookAction::go_on())).max_steps(1);
     check(
         agent,
@@ -271,7 +271,7 @@ async fn hook_goes_on_against_a_limit() {
 
 /// An output that was not taken for an end is not output of what follows.
 #[tokio::test]
-async fn hook_goes_on_behind_an_output() {
+async fn hook_continues_after_an_output() {
     use stepfold_agent_loop::Output;
 
     let script = "assistant: 1\nassistant: > c1 fetch(id=1)\nassistant: 2";

@@ -319,7 +319,7 @@ async fn error_of_the_model_in_step_2() {
 
 /// A stream that ends without saying that it has is not a reply, whatever had come.
 #[tokio::test]
-async fn error_of_a_reply_that_is_cut_off() {
+async fn error_of_a_reply_that_is_interrupted() {
     use stepfold_agent_loop::state_core::chat::{ChatModel, ChatRequest, Chunk, ReplyStream};
 
     struct Cut;

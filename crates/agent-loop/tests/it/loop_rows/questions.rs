@@ -56,7 +56,7 @@ fn seat(seat: &str) -> Decision {
 }
 
 #[tokio::test]
-async fn each_question_is_stored_and_the_call_goes_on_once_with_the_answers() {
+async fn each_question_is_stored_and_the_call_continues_once_with_the_answers() {
     for effect in [Effect::Pure, Effect::Idempotent, Effect::AtMostOnce] {
         let notes = Notes::default();
         let agent = booking(&notes, effect);

@@ -29,7 +29,7 @@ fn simulate(scenario: &Scenario) -> Result<Simulated, String> {
 }
 
 #[test]
-fn a_run_that_is_ended_anywhere_comes_to_the_same() {
+fn a_run_that_is_ended_anywhere_has_the_same_result() {
     let seen = RefCell::new(BTreeMap::<String, usize>::new());
     // Each case is dozens of runs.
     let cases = config().cases.min(4_000);
@@ -61,7 +61,7 @@ fn a_run_that_is_ended_anywhere_comes_to_the_same() {
 /// The generated agent as a tool of another one: called twice in one reply, side by side or one after the other, and once
 /// more after that.
 #[test]
-fn an_agent_that_is_a_tool_comes_to_the_same() {
+fn an_agent_that_is_a_tool_has_the_same_result() {
     let interrupted = std::cell::Cell::new(0);
     // Each is ended at every event of three runs inside of another one.
     let cases = (config().cases / 64).max(1);

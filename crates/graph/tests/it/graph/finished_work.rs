@@ -104,7 +104,7 @@ fn is_inner(event: &RunEvent, is_it: IsIt) -> bool {
 
 /// Whatever it is told of when it fails: neither what a branch did is lost, nor what an agent did, nor what runs beside.
 #[tokio::test]
-async fn an_observer_that_fails_once_when_it_is_told_loses_nothing() {
+async fn an_observer_that_fails_once_loses_nothing() {
     let words: [(&str, IsIt); 7] = [
         (
             "the start of a node",

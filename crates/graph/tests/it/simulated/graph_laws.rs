@@ -40,7 +40,7 @@ fn cases(share: u32) -> Config {
 }
 
 #[test]
-fn a_graph_that_is_ended_anywhere_comes_to_the_same() {
+fn a_graph_that_is_ended_anywhere_has_the_same_result() {
     let seen = RefCell::new(BTreeMap::<String, usize>::new());
     let cases = cases(16);
     let enough = cases.cases;

@@ -178,7 +178,7 @@ fn shortened(text: &str) -> String {
 }
 
 #[test]
-fn every_body_comes_to_what_is_beside_it() {
+fn every_body_has_the_result_in_the_file_next_to_it() {
     let reader = Reader::new();
     for entry in entries() {
         let shown = reader.show(&entry, entry.whole());

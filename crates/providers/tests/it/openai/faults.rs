@@ -312,7 +312,7 @@ async fn a_required_call_that_does_not_come() {
 }
 
 #[tokio::test]
-async fn nobody_is_there() {
+async fn an_unreachable_server() {
     let server = Server::start([Play::silence()], 1, check_request).await;
     let port_of_nobody = { std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap() };
     let model = OpenAi::at(format!("http://{port_of_nobody}/v1"), "m").key(KEY).build().unwrap();

@@ -119,7 +119,7 @@ fn an_uncertain_call_is_put_to_a_human_if_the_agent_says_so() {
 /// What an agent that is a tool does is in the record as it happens: it continues where it was, and its own call is the one
 /// whose outcome is unknown.
 #[test]
-fn an_agent_that_is_a_tool_goes_on_where_it_was() {
+fn an_agent_that_is_a_tool_continues_where_it_was() {
     let (hangs, store) = (Hangs::new(), memory());
     let inner = Agent::builder(script("assistant: > i1 pay()\nassistant: I do not know whether I paid"));
     let inner = inner.tools([hangs.tool(Effect::AtMostOnce)]).build().unwrap();

@@ -154,7 +154,7 @@ async fn until(live: &mut Live, id: &str, status: &str) -> Value {
 }
 
 #[tokio::test]
-async fn all_sessions_of_a_principal_are_told_of() {
+async fn all_sessions_of_a_principal_are_reported() {
     let (site, gate) = waiting_site(Limits::default()).await;
     let mut live = site.live_from("ada", "/live", None).await;
     let mut of_bob = site.live_from("bob", "/live", None).await;

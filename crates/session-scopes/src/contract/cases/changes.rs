@@ -17,7 +17,7 @@ cases! {
     the_versions_of_scopes_count_their_writes,
     a_receipt_tells_the_versions_of_scopes,
     what_has_changed_since_is_what_was_written,
-    a_key_that_was_removed_since_is_told,
+    a_key_that_was_removed_since_is_reported,
     where_nothing_has_changed_nothing_is_read,
     what_others_wrote_to_scopes_has_changed,
     a_state_kept_over_a_rewind_is_brought_up_to_date,
@@ -120,7 +120,7 @@ fn changed(session: &Session) -> Vec<String> {
     keys
 }
 
-async fn a_key_that_was_removed_since_is_told(room: Room) -> Checked {
+async fn a_key_that_was_removed_since_is_reported(room: Room) -> Checked {
     let schema = schema()?;
     let values = json!({"text": "x", "list": [1], "app:sum": 1, "user:text": "x", "defaulted": 1});
     let before = room.create(&schema, "s1", values).await?;
