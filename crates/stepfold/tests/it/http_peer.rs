@@ -68,7 +68,7 @@ fn connection(mut stream: TcpStream, answer: &dyn Fn(&str, &Value) -> Response) 
                 write!(stream, "{head}\r\n{header}content-length: {}\r\n\r\n{body}", body.len()).ok()?;
             }
             Response::Accepted => {
-                stream.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n").ok()?
+                stream.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n").ok()?;
             }
             Response::Events(keep) => {
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").ok()?;

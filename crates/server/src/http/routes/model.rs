@@ -281,7 +281,7 @@ fn offered(spec: &ToolSpec) -> OfferedRow {
     }
 }
 
-/// The SHA-256 of what a model is told of a tool, in a form that does not depend on the order of fields.
+/// The SHA-256 of a tool's definition, as it is sent to a model, in a form that does not depend on the order of fields.
 pub(super) fn digest(spec: &ToolSpec) -> String {
     let mut told = json(spec);
     told.sort_all_objects();

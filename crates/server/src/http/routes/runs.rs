@@ -249,7 +249,7 @@ pub(super) struct NewOutcome {
     /// The result, as the tool would have given it; null is a result.
     #[serde(default, deserialize_with = "given")]
     result: Option<Value>,
-    /// Why the call failed, in place of a result.
+    /// Why the call failed, instead of a result.
     error: Option<String>,
 }
 
