@@ -221,7 +221,7 @@ fn the_plain_loop_answers_as_well() {
     expect![[r##"
         # After a crash
 
-        A process may be killed at any moment: what happens is committed before anything else happens, and the next process continues from there[^1]. Rust itself does not run `drop` in a killed process[^2].
+        A process may be killed at any moment: what happens is committed before anything else happens, and the next process goes on from there[^1]. Rust itself does not run `drop` in a killed process[^2].
 
         ## Sources
 
