@@ -11,7 +11,7 @@ use rusqlite::{Connection, Transaction, params};
 const COUNTRIES: &str = include_str!("data/iso3166.tab");
 const ZONES: &str = include_str!("data/zone1970.tab");
 
-/// Raised when the tables change, so that a database of before is made anew.
+/// Raised when the tables change, so that a database of before is created again.
 const LAYOUT: i64 = 1;
 
 const TABLES: &str = "

@@ -2,7 +2,7 @@
 //!
 //! `cargo analyst`, with `--help` for what else it can do. Read it in this
 //! order: [`agent`] is the analyst, [`sql`] what it may do with the database that [`data`] makes, [`Recording`] the
-//! model that needs no key, and here is how a session goes on wherever it stopped.
+//! model that needs no key, and here is how a session continues wherever it stopped.
 
 mod agent;
 mod args;
@@ -52,7 +52,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         Some(name) => live(name)?,
         None => Arc::new(recording.clone()),
     };
-    // Killed, it goes on at once where it was; a second one in the same folder waits while the first is at work.
+    // Killed, it continues at once where it was; a second one in the same folder waits while the first is at work.
     let runner =
         Runner::builder(analyst(model, Database::new(&database))?, store).app(APP)?.process_worker().build();
     if arguments.options.list {
@@ -146,7 +146,7 @@ async fn go_on(session: &SessionHandle, screen: &mut Screen) -> Result<(), Failu
     screen.printer.set_state(session.state().await.ok());
     // A person has stopped here already.
     screen.recording.go_on();
-    // A model that was chosen meanwhile goes on with the run.
+    // A model that was chosen meanwhile continues with the run.
     screen.follow(session.resume().with_changed_agent().start()?).await
 }
 
@@ -202,7 +202,7 @@ async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), 
     let command = command("cargo analyst", &given);
     let model = arguments.options.model_name().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
     let go_on = format!("--session {} --model {model}", session.key().id);
-    let more = [("go on with a model", go_on.as_str())];
+    let more = [("continue with a model", go_on.as_str())];
     say("");
     stepfold_examples::farewell(session, &arguments.folder.join("sessions.sqlite"), &command, &more).await
 }

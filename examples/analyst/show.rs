@@ -36,12 +36,12 @@ impl Screen {
 /// Waits for a person, in the middle of a turn.
 async fn stop(printer: &mut Printer, is_picture: bool) {
     let words = "A good moment to stop: press Ctrl-C, or `kill -9` this process, and run the same command again. What was \
-                 done is stored, and the next process goes on in the middle of this answer. Enter goes on at once.";
+                 done is stored, and the next process continues in the middle of this answer. Enter continues at once.";
     printer.line(Text::new(Look::ASK, "‖ ").and(words));
     if is_picture {
         #[expect(clippy::exit, reason = "a process that stops anywhere is what the picture shows")]
         std::process::exit(0);
     }
-    // If nothing can be read, the run goes on.
+    // If nothing can be read, the run continues.
     let _ = tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new())).await;
 }

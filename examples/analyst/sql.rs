@@ -128,7 +128,7 @@ fn prepare<'c>(connection: &'c Connection, sql: &str) -> Result<rusqlite::Statem
     let Some(statement) = statements.next().map_err(|error| refuse(&error))? else {
         return Err(ToolError::permanent("there is no statement; write a SELECT"));
     };
-    // Another statement, or something that is no statement.
+    // Another statement, or something that is not a statement.
     match statements.next() {
         Ok(None) if statement.column_count() > 0 => Ok(statement),
         Ok(None) => Err(ToolError::permanent("this gives no rows; write a SELECT")),

@@ -13,7 +13,7 @@ pub(crate) const STORE: &str = "target/deep_research/sessions.sqlite";
 /// and writes a report whose citations are checked.
 ///
 /// Without a model it plays a written conversation over the real documents. A research that was interrupted, by a crash for
-/// instance, goes on where it stopped.
+/// instance, continues where it stopped.
 #[derive(Debug, Parser)]
 #[command(name = "deep_research")]
 pub(crate) struct Arguments {

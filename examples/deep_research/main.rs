@@ -2,7 +2,7 @@
 //!
 //! `cargo research`, with `--help` for what else it can do. Read it in this
 //! order: [`graph`] is the whole of it, [`tools`] what its agents may do with the [`corpus`], [`report`] how citations
-//! are checked; here is how a research goes on wherever it stopped.
+//! are checked; here is how a research continues wherever it stopped.
 
 mod args;
 mod ask;
@@ -60,7 +60,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         Some(name) => live(&name)?,
         None => Arc::clone(&recording),
     };
-    // A research goes on with the model with which it began, whatever the command line says now.
+    // A research continues with the model with which it began, whatever the command line says now.
     let models = move |id: &str| if id == WRITTEN { Some(Arc::clone(&recording)) } else { live(id).ok() };
     let graph = deep_research(&model, models, &corpus)?;
     if arguments.graph {
@@ -71,7 +71,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         fs::create_dir_all(folder)?;
     }
     let store = SqliteStore::open(&arguments.store)?;
-    // Killed, it goes on at once where it was; a second one in the same folder waits while the first is at work.
+    // Killed, it continues at once where it was; a second one in the same folder waits while the first is at work.
     let runner = Runner::builder(graph, store).app(APP)?.process_worker().build();
     let options = &arguments.options;
     if options.list {
@@ -83,7 +83,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     research(&runner, &arguments, &corpus).await
 }
 
-/// Begins a research, or goes on with the one that the session has, and writes its report.
+/// Begins a research, or continues with the one that the session has, and writes its report.
 async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Result<(), Failure> {
     let session = match &arguments.options.session {
         Some(id) => runner.session(arguments.options.user.as_str(), id.as_str()).await?,
@@ -97,7 +97,7 @@ async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Re
     if is_cut_off {
         let id = &session.key().id;
         let waits = last.as_ref().is_some_and(|run| !run.pending().is_empty());
-        let why = if waits { "waits for you" } else { "was interrupted; it goes on where it stopped" };
+        let why = if waits { "waits for you" } else { "was interrupted; it continues where it stopped" };
         let sign = if stdout_form().is_terminal() { "↻ " } else { "" };
         let words = format!("The research {id} {why}.");
         screen.line(Text::new(Look::ASK, sign).with(Look::DIM, words));
@@ -134,14 +134,14 @@ async fn follow(
     Ok(())
 }
 
-/// Goes on with a run that waits or was interrupted; with none if its questions were left open.
+/// Continues with a run that waits or was interrupted; with none if its questions were left open.
 async fn go_on(session: &SessionHandle, person: &mut Person) -> Result<Option<Invocation>, Failure> {
     let pending = session.pending().await?;
     let decisions = person.decide(&pending)?;
     if decisions.is_empty() && !pending.is_empty() {
         return Ok(None);
     }
-    // A research goes on with the program as it is now.
+    // A research continues with the program as it is now.
     Ok(Some(session.resume().decide_all(decisions).with_changed_agent().start()?))
 }
 

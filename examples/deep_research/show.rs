@@ -186,7 +186,7 @@ impl Screen {
         }
     }
 
-    /// A task that is new, or begins anew.
+    /// A task that is new, or starts over.
     fn add(&mut self, task: Task) {
         if task.id == 1 {
             self.tasks.clear();

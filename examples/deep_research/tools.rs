@@ -55,7 +55,7 @@ fn read_document(
     document: String,
     /// The section by its anchor, which is what stands behind the # of an id.
     section: Option<String>,
-    /// The character to go on from, in a section that was too long to be read at once.
+    /// The character to continue from, in a section that was too long to be read at once.
     from: Option<usize>,
     Resource(corpus): Resource<Corpus>,
     state: StateWriter,
@@ -82,7 +82,7 @@ pub(crate) fn tools() -> [ToolBuilder; 2] {
     [search_tool(), read_document_tool()]
 }
 
-/// A part of a section, and where it goes on.
+/// A part of a section, and where it continues.
 fn page(section: &Section, from: usize) -> Value {
     let text: String = section.text.chars().skip(from).take(PAGE).collect();
     let end = from + text.chars().count();

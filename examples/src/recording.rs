@@ -1,7 +1,7 @@
 //! A model that plays its part in a written conversation, so that a program works without a key.
 //!
 //! It says what stands there; the tools that it calls are real. Where it is in the conversation it sees from
-//! what it is asked, and so it goes on in whatever process and session asks it.
+//! what it is asked, and so it continues in whatever process and session asks it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What every program does with its sessions: to list them, to look into one, to fork one, and to say how to go on.
+//! What every program does with its sessions: to list them, to look into one, to fork one, and to say how to continue.
 
 use std::error::Error;
 use std::io::{self, IsTerminal as _};
@@ -41,7 +41,7 @@ pub struct Options {
     /// Play the written conversation, whatever keys there are.
     #[arg(long, conflicts_with = "model")]
     pub replay: bool,
-    /// The session to go on with; it is made if it is not there. By default the one that is not at its end, or to look at
+    /// The session to continue with; it is made if it is not there. By default the one that is not at its end, or to look at
     /// the one that was written last.
     #[arg(long, value_name = "NAME")]
     pub session: Option<String>,
@@ -130,7 +130,7 @@ pub fn ended(result: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// Whether a run can go on: it waits, was interrupted or failed.
+/// Whether a run can continue: it waits, was interrupted or failed.
 pub fn is_unfinished(run: &Run) -> bool {
     run.exit().is_none_or(Exit::is_resumable)
 }
@@ -218,7 +218,7 @@ pub async fn farewell(
     let (id, version, file) = (&stored.key.id, stored.version, file.display());
     let mut printer = Printer::in_form(stdout_form());
     printer.line(format!(
-        "The session {id} is in {file}, at version {version}; another process may go on with it."
+        "The session {id} is in {file}, at version {version}; another process may continue it."
     ));
     let fork = format!("--fork {}", version / 2);
     let things = [

@@ -38,7 +38,7 @@ pub fn run(options: ApiOptions) -> Result<(), Error> {
 }
 
 /// Documents all libraries as JSON, which warns of what HTML would warn of. Only rustdoc itself is told to allow what is
-/// unstable: a variable for the whole call would build every dependency anew.
+/// unstable: a variable for the whole call would build every dependency again.
 fn document() -> Call {
     Call::cargo(["doc", "--workspace", "--no-deps", "--all-features", "--lib", "--quiet"])
         .env("RUSTDOC", this_program())

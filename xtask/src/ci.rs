@@ -2,7 +2,7 @@
 //!
 //! What each stage runs is decided by one pure function, `work`; the rest of this file runs it and keeps
 //! the time. The cargo calls select the whole workspace with every feature on wherever they can: another
-//! selection resolves features anew, and builds a second time. `cargo run` always selects one package; so the
+//! selection resolves features again, and builds a second time. `cargo run` always selects one package; so the
 //! examples are built with the workspace, and started as programs.
 
 use std::fmt;
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tools_it_says_so_and_goes_on() {
+    fn without_tools_it_says_so_and_continues() {
         check(
             &plan(false, false, &[("stepfold", "tour"), ("stepfold-examples", "tour")]),
             &expect![[r#"

@@ -1,7 +1,7 @@
 //! `cargo xtask picture`: the pictures of the README, a recording of its first program as SVG, for dark and light pages.
 //!
-//! The program plays its written conversation with counted times, stops in the middle of an answer, and a second process goes
-//! on: the same code gives the same pictures. `--check` compares them with those that are checked in.
+//! The program plays its written conversation with counted times, stops in the middle of an answer, and a second process
+//! continues: the same code gives the same pictures. `--check` compares them with those that are checked in.
 
 use std::fs;
 use std::path::Path;

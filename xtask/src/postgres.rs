@@ -34,7 +34,7 @@ impl Postgres {
     }
 }
 
-/// Installs Debian's package. That it cannot be had is no failure: the tests say that they were skipped.
+/// Installs Debian's package. That it cannot be had is not a failure: the tests say that they were skipped.
 pub(crate) fn install() {
     if !apt::install("postgresql") {
         say("   `apt-get install postgresql` failed: the tests over PostgreSQL are skipped, and say so");

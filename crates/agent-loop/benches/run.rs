@@ -142,7 +142,7 @@ fn steps_on_10_000_messages(bencher: Bencher<'_, '_>, steps: u64) {
         .bench_local_values(|run| finish(&runtime, run));
 }
 
-/// One step of a turn that goes on where a run has ended, on as many messages.
+/// One step of a turn that continues where a run has ended, on as many messages.
 #[divan::bench(args = [10, 1_000, 10_000])]
 fn turn_after(bencher: Bencher<'_, '_>, messages: usize) {
     let (runtime, agent) = (runtime(), agent(1));

@@ -26,7 +26,8 @@ use crate::stored_form::{check_format, first_format, is_first_format, is_once, o
 #[serde(try_from = "StoredRequest", into = "StoredRequest")]
 #[non_exhaustive]
 pub struct ApprovalRequest {
-    /// The id that a decision names, such as `c1#9f86d081884c7d65`: where it is asked, and a digest of what is asked.
+    /// The id that a decision names, such as `c1#9f86d081884c7d65`: the place of the request, and a digest of its
+    /// content.
     ///
     /// The first part is the id of the call, percent-encoded where it is more than letters, digits and `-._:`; of a
     /// question of a node, the branch and the label; of a request inside of an agent that is a tool or a node, the whole

@@ -1,9 +1,9 @@
 //! Digests that identify runs and agents, which detect changes and are not a protection; and digests of
 //! requests, which a model that chooses the arguments must not be able to forge.
 
-use std::fmt::Write as _;
 use std::io;
 
+use data_encoding::HEXLOWER;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -27,20 +27,12 @@ pub(crate) fn of_parts(parts: &[&str]) -> String {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
     }
-    hex(&hasher.finalize()[..SHOWN])
+    HEXLOWER.encode(&hasher.finalize()[..SHOWN])
 }
 
 /// The whole SHA-256 of a text.
 pub(crate) fn sha256(text: &str) -> String {
-    hex(&Sha256::digest(text))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    HEXLOWER.encode(&Sha256::digest(text))
 }
 
 /// A value as text that equal values share, whatever the order of their keys. 1 is not 1.0.

@@ -79,7 +79,7 @@ impl Edit {
         Edit::default()
     }
 
-    /// Replaces the value of a key, whatever its handler is.
+    /// Replaces the value of a key, independent of its handler.
     #[must_use]
     pub fn set(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.values.push(ValueEdit::Set(key.into(), value.into()));
@@ -239,7 +239,7 @@ pub enum EditError {
         key: String,
     },
     /// The plan of the run keeps the key, as a graph does its counts.
-    #[error("invalid edit of `{key}`: the graph writes it by itself; edit a key of your own")]
+    #[error("invalid edit of `{key}`: only the graph writes it; edit another key")]
     Reserved {
         /// The key.
         key: String,

@@ -1,4 +1,4 @@
-//! The run of an agent as a machine that can be stopped, stored, resumed and replayed.
+//! The run of an agent as a state machine that can be stopped, stored, resumed and replayed.
 //!
 //! In the facade: `stepfold::agent_loop`. A program that depends on `stepfold` writes this path where the examples here have
 //! `stepfold_agent_loop`.
@@ -88,18 +88,18 @@
 //! # }).unwrap();
 //! ```
 //!
-//! The rest in the order in which one needs it: [`RunLimits`], [hooks](HookAction), [`Output`] for values
+//! Further topics: [`RunLimits`], [hooks](HookAction), [`Output`] for values
 //! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`plan`] for workflows
 //! (graphs are in `stepfold-graph`), [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - Folding the events of a run over the state that it began with gives the state that it ended with.
-//! - Stopped anywhere, stored, loaded and resumed, a run ends with the same state and the same conversation.
+//! - Folding the events of a run over its initial state gives its final state.
+//! - A run that is stopped anywhere, stored, loaded and resumed ends with the same state and the same conversation.
 //! - No malformed conversation reaches a model, whatever was cancelled, rejected, truncated or trimmed: it is
 //!   repaired when a run begins, and every call is answered before the next request.
 //! - A call that must not run twice is marked in the record before it starts. If the process dies, it does
-//!   not run again: the model is told that its outcome is unknown, or an approver decides.
+//!   not run again: the model sees that its outcome is unknown, or an approver decides.
 //! - A step costs the same after ten thousand steps as after one.
 //! - Everything is bounded: steps, calls of a reply, repairs, repeated calls, nesting.
 //!
@@ -108,7 +108,7 @@
 //! This crate stores nothing except requested snapshots; the runner connects sessions and the loop. Its only
 //! models are those of the test kit. Clock and ids are ports: [`Clock`], [`Ids`].
 //!
-//! # Where this comes from
+//! # Prior art
 //!
 //! The loop, its exit rules, errors as messages, breakpoints and snapshots are those of Haystack 2.31's
 //! Agent, trimming before a turn that of LangGraph's ReAct agents. `docs/compare.md` lists the differences,

@@ -136,7 +136,7 @@ impl Outcome {
         self.run.calls_by_tool()
     }
 
-    /// The time the run took, pauses left out.
+    /// The duration of the run, without pauses.
     pub fn elapsed(&self) -> Duration {
         self.run.elapsed()
     }
@@ -165,7 +165,7 @@ impl Outcome {
     /// let mut seen = Vec::new();
     /// begun.clone().resume().observe(&mut seen).await?;
     ///
-    /// // A process died between the start of the payment and its outcome; another one goes on.
+    /// // A process died between the start of the payment and its outcome; another one continues.
     /// let events = seen.iter().filter_map(RunEvent::committed);
     /// let mut run = begun;
     /// for event in events.take_while(|event| event.name() != "answered") {

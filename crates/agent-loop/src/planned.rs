@@ -168,7 +168,7 @@ pub struct OpenBranch {
     pub state: State,
     /// What the application gives to its tools and nodes.
     pub resources: Resources,
-    /// The decisions about what it asked, by the ids of the requests within the branch.
+    /// The decisions about its requests, by their ids within the branch.
     pub decisions: Vec<(String, Decision)>,
     /// The recorded id of the run.
     pub(crate) run: Arc<str>,
@@ -233,7 +233,7 @@ pub struct Ended<'a> {
 pub struct Position<'a> {
     /// Whether there was a superstep before.
     pub has_begun: bool,
-    /// The branches that were put off until nothing else is left.
+    /// The branches that are deferred until nothing else is left to run.
     pub deferred: &'a [Planned],
     /// The joins that are not complete.
     pub arrived: &'a [Arrived],
@@ -247,7 +247,7 @@ pub struct Position<'a> {
 pub struct Next {
     /// The branches, in the order in which their outcomes are merged. Branches of one node stand together.
     pub branches: Vec<Planned>,
-    /// Branches that are put off until nothing else is left.
+    /// Branches to defer until nothing else is left to run.
     pub deferred: Vec<Planned>,
     /// The joins that are not complete.
     pub arrived: Vec<Arrived>,

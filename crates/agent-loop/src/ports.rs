@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Says how much time has passed since some moment that does not change. It never goes back.
+/// Returns the time since a fixed moment. It never decreases.
 ///
 /// # Examples
 /// ```

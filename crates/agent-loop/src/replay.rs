@@ -754,7 +754,7 @@ fn without_name(event: &Event) -> Event {
     match &mut event.kind {
         EventKind::Began { id, .. } => id.clear(),
         EventKind::Inner { event, .. } => **event = without_name(event),
-        // The digests depend on the process that goes on with the run.
+        // The digests depend on the process that continues with the run.
         EventKind::Decided { decisions, key_prefix, .. } => {
             *key_prefix = None;
             for (id, _) in decisions {

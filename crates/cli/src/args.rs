@@ -12,26 +12,27 @@ use stepfold::terminal::Color;
 
 use crate::head::Head;
 
-/// Agents and graphs from files, in sessions that outlive the process.
+/// Run agents and graphs from files, in durable sessions.
 ///
-/// A file that has nodes is a graph, and works wherever an agent does.
+/// A file with nodes is a graph; commands accept it like an agent. `stepfold serve --demo` shows sessions in a browser,
+/// without an API key.
 ///
-/// Exit status: 0 done; 1 something failed (a run can be resumed); 2 the command line or the agent file is wrong;
-/// 3 the run waits for decisions; 4 the run ended without an answer (a limit, a refusal); 130 interrupted; 143 and
-/// 129 ended by SIGTERM or SIGHUP (a run can be resumed).
+/// Exit status: 0 success; 1 failure (a run can be resumed); 2 invalid command line or agent file; 3 the run waits for
+/// decisions; 4 the run ended without an answer (a limit, a refusal); 130 interrupted; 143 and 129 ended by SIGTERM or
+/// SIGHUP (a run can be resumed).
 #[derive(Debug, Parser)]
 #[command(name = "stepfold", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// Answer as JSON: an object, or one a line where things happen one after the other.
+    /// Print JSON: one object, or one object per line for a sequence of events.
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Show arguments and results of calls in full; twice and more also traces. RUST_LOG chooses these in detail.
+    /// Show arguments and results of calls in full; repeated, also traces. RUST_LOG filters traces.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
     /// When to show colors.
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub(crate) color: When,
-    /// Send spans of runs, model calls and tool calls to the collector of OpenTelemetry at this URL, by OTLP over HTTP.
+    /// Send spans of runs, model calls and tool calls to the OpenTelemetry collector at this URL, by OTLP over HTTP.
     #[arg(long, global = true, value_name = "URL", env = "STEPFOLD_OTLP")]
     pub(crate) otlp: Option<String>,
     #[command(subcommand)]
@@ -51,15 +52,15 @@ pub(crate) enum Command {
         /// Values to write to the state first, as KEY=JSON; text that is not JSON is a string.
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
-        /// Idempotency key of the question: asked again under the same key, it is taken once, and its outcome is shown
-        /// again. It needs a session that is named.
+        /// Idempotency key of the question: a repeat with the same key runs nothing and shows the outcome again. Requires
+        /// `--session`.
         #[arg(long, value_name = "KEY", requires = "session")]
         key: Option<String>,
         /// A resource of an MCP server of the agent, as SERVER:URI, sent with the question. Repeatable.
         #[arg(long = "resource", value_name = "SERVER:URI")]
         resources: Vec<String>,
     },
-    /// Talk with an agent: a line is a turn.
+    /// Chat with an agent: each line is a turn.
     Chat {
         #[command(flatten)]
         place: Place,
@@ -75,18 +76,19 @@ pub(crate) enum Command {
     },
     /// Serve agents over HTTP: an API of their sessions, with a live stream of each.
     ///
-    /// It prints its address, with a token that is valid until it ends. SIGTERM and Ctrl-C end it in order: runs have some
-    /// time to complete, and what is left is resumed by the next process.
+    /// Prints its address, with a token that is valid until the server stops. The address opens the studio, a page that
+    /// shows sessions. SIGTERM and Ctrl-C shut it down gracefully: active runs get some time to complete, and the next
+    /// process resumes the others.
     Serve(Serve),
-    /// Make a token for `serve --tokens`: the token is printed, and the line of the file with its hash.
+    /// Create a token for `serve --tokens`: prints the token, and the line with its hash for the file.
     Token {
-        /// Whose sessions it opens.
+        /// The user whose sessions it opens.
         #[arg(long, value_name = "ID", default_value = "local")]
         user: String,
         /// What it may do.
         #[arg(long, value_enum, default_value_t)]
         role: TokenRole,
-        /// The name that is recorded for decisions; by default the user.
+        /// The name to record for decisions; by default the user.
         #[arg(long)]
         name: Option<String>,
     },
@@ -94,7 +96,7 @@ pub(crate) enum Command {
     Sessions {
         #[command(flatten)]
         place: Place,
-        /// How many at most.
+        /// Maximum number of sessions to list.
         #[arg(long, default_value = "20")]
         limit: NonZeroUsize,
     },
@@ -102,7 +104,7 @@ pub(crate) enum Command {
     Inspect {
         #[command(flatten)]
         place: Place,
-        /// As it was at this version: a number, or a label.
+        /// Show the session at this version: a number, or a label.
         #[arg(long, value_name = "VERSION")]
         at: Option<At>,
         /// State changes between two versions, as in `2..5` or `draft..final`.
@@ -111,7 +113,7 @@ pub(crate) enum Command {
         /// Also events hidden by a rewind.
         #[arg(long)]
         all: bool,
-        /// Show long values and messages whole.
+        /// Show long values and messages in full.
         #[arg(long)]
         full: bool,
     },
@@ -121,43 +123,43 @@ pub(crate) enum Command {
         place: Place,
         #[command(flatten)]
         asked: Asked,
-        /// Approve a pending call, by its id; `all` for all of them.
+        /// Approve a pending call, by its id, or `all`.
         #[arg(long, value_name = "ID")]
         approve: Vec<String>,
-        /// Reject a pending call; the model reads the reason.
+        /// Reject a pending call; the model sees the reason.
         #[arg(long, value_name = "ID[=REASON]")]
         reject: Vec<String>,
         /// Approve a pending call with other arguments.
         #[arg(long, value_name = "ID=JSON")]
         modify: Vec<String>,
-        /// Give the run up instead: its open calls are answered as cancelled.
+        /// Abandon the run instead: its open calls are recorded as cancelled.
         #[arg(long, conflicts_with_all = ["approve", "reject", "modify"])]
         abandon: bool,
         /// Resume also if the agent has changed since the run began.
         #[arg(long)]
         with_changed_agent: bool,
-        /// Idempotency key of the decisions: the same ones again under the same key are a repeat that changes nothing.
+        /// Idempotency key of the decisions: a repeat with the same key changes nothing.
         #[arg(long, value_name = "KEY", conflicts_with = "abandon")]
         key: Option<String>,
     },
-    /// Bring runs to their end that no process has any more, of all users of the agent: a worker, until it is stopped.
+    /// Run a worker: resume interrupted and failed runs of all users of the agent, until it is stopped.
     Work {
         #[command(flatten)]
         place: Place,
         #[command(flatten)]
         asked: Asked,
-        /// In how many sessions at once.
+        /// Maximum number of sessions to work in concurrently.
         #[arg(long, default_value = "8")]
         parallel: NonZeroUsize,
-        /// End when nothing is left to do.
+        /// Exit when no work is left.
         #[arg(long)]
         once: bool,
     },
-    /// List the messages that wait in the inbox of a session, or withdraw some.
+    /// List the queued messages of a session, or withdraw some.
     Inbox {
         #[command(flatten)]
         place: Place,
-        /// Withdraw a message, by its id; `all` for all of them.
+        /// Withdraw a message, by its id, or `all`.
         #[arg(long, value_name = "ID")]
         remove: Vec<String>,
     },
@@ -166,34 +168,34 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Fork a session: make another one that shares its history.
+    /// Fork a session: create a session that shares its history.
     Fork {
         #[command(flatten)]
         place: Place,
-        /// Up to this version, a number or a label; by default the newest.
+        /// The version to fork at, a number or a label; by default the newest.
         #[arg(long, value_name = "VERSION")]
         at: Option<At>,
-        /// The name of the new session; by default a made-up one.
+        /// The id of the new session; random by default.
         #[arg(long, value_name = "ID")]
         to: Option<String>,
     },
-    /// List the forks of a session, with the version that each of them begins with.
+    /// List the forks of a session, with the version at which each was made.
     Forks {
         #[command(flatten)]
         place: Place,
     },
-    /// Compare two sessions, such as a fork and its original, from the newest version that both have.
+    /// Compare two sessions, such as a fork and its original, after their shared history.
     Compare {
         #[command(flatten)]
         place: Place,
-        /// A session.
+        /// The first session.
         #[arg(value_name = "A", conflicts_with = "session")]
         left: String,
-        /// Another session.
+        /// The second session.
         #[arg(value_name = "B")]
         right: String,
     },
-    /// Rewind to a version. Nothing is deleted.
+    /// Rewind a session to a version. Nothing is deleted.
     Rewind {
         #[command(flatten)]
         place: Place,
@@ -204,30 +206,30 @@ pub(crate) enum Command {
         #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
         when_claimed: WhenBusy,
     },
-    /// Name versions of a session: a label stands wherever a version does.
+    /// Name versions of a session: commands accept a label like a version number.
     Label {
         #[command(subcommand)]
         command: LabelCommand,
     },
-    /// Delete a session for good. Others that were forked from it stay.
+    /// Delete a session permanently. Forks of it are kept.
     Delete {
         #[command(flatten)]
         place: Place,
-        /// The user's values (`user:`) as well, which are shared with the user's other sessions.
+        /// Also delete the user's values (`user:`), which all sessions of the user share.
         #[arg(long)]
         user_state: bool,
         /// What to do while another process runs in the session.
         #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
         when_claimed: WhenBusy,
     },
-    /// Check what is stored against its checksums, and list what is damaged or missing. Nothing is changed.
+    /// Verify stored data against its checksums, and list damaged or missing data. Nothing is changed.
     ///
-    /// Everything in the store is checked unless a session is named. Of a session its head is printed: noted elsewhere, it
-    /// shows any later change to the history.
+    /// Without `--session`, the whole store is verified. For a session, its head is printed: keep it elsewhere to detect
+    /// any later change of the history.
     Verify {
         #[command(flatten)]
         place: Place,
-        /// A head of the session that was noted earlier: its history must still contain it.
+        /// An earlier head of the session: the history must still contain it.
         #[arg(long, value_name = "VERSION:DIGEST", requires = "session")]
         head: Option<Head>,
     },
@@ -241,7 +243,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ResultCommand,
     },
-    /// Check files of agents and graphs; all faults are listed, with their lines.
+    /// Check agent and graph files; lists all faults with their lines.
     Check {
         /// The files.
         #[arg(required = true, value_name = "AGENT.toml")]
@@ -259,21 +261,21 @@ pub(crate) enum Command {
         #[arg(long = "argument", value_name = "NAME=TEXT", requires = "read")]
         arguments: Vec<String>,
     },
-    /// Sign in to the agent's MCP servers that want it (OAuth). The page is opened in a browser on this machine.
+    /// Sign in to the agent's MCP servers that require it (OAuth). Opens the page in a browser on this machine.
     Login {
         /// The agent file.
         #[arg(value_name = "AGENT.toml")]
         agent: PathBuf,
-        /// The server; all that have `oauth` by default.
+        /// The server; by default all servers with `oauth`.
         #[arg(value_name = "SERVER")]
         server: Option<String>,
     },
-    /// Forget the tokens of the agent's MCP servers.
+    /// Delete the stored tokens of the agent's MCP servers.
     Logout {
         /// The agent file.
         #[arg(value_name = "AGENT.toml")]
         agent: PathBuf,
-        /// The server; all that have `oauth` by default.
+        /// The server; by default all servers with `oauth`.
         #[arg(value_name = "SERVER")]
         server: Option<String>,
     },
@@ -286,9 +288,9 @@ pub(crate) enum Command {
         #[arg(long = "as", value_enum, default_value_t)]
         language: Drawing,
     },
-    /// Print the JSON Schema of the files, for editors.
+    /// Print the JSON Schema of agent or graph files, for editors.
     Schema {
-        /// Of which files.
+        /// The kind of file.
         #[arg(value_enum, default_value_t)]
         of: FileKind,
     },
@@ -319,7 +321,7 @@ impl From<When> for Color {
 /// The language of a drawing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Drawing {
-    /// <https://mermaid.js.org>, which many places that show Markdown draw.
+    /// Mermaid, <https://mermaid.js.org>, which many Markdown viewers render.
     #[default]
     Mermaid,
     /// Graphviz, for `dot -Tsvg`.
@@ -379,21 +381,21 @@ impl Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StateCommand {
-    /// Print a value, or all of them.
+    /// Print one value, or all values.
     Get {
         #[command(flatten)]
         place: Place,
         /// The key.
         key: Option<String>,
     },
-    /// Write values, by the handlers of their keys: between runs, or into one that is paused.
+    /// Write values, merged by the handlers of their keys: between runs, or into a paused run.
     Set {
         #[command(flatten)]
         place: Place,
-        /// Replace the values, whatever the handlers are.
+        /// Replace the values instead of merging them.
         #[arg(long)]
         replace: bool,
-        /// What to write, as KEY=JSON; text that is not JSON is a string.
+        /// The values to write, as KEY=JSON; text that is not JSON is a string.
         #[arg(required = true, value_name = "KEY=VALUE")]
         values: Vec<String>,
     },
@@ -401,11 +403,11 @@ pub(crate) enum StateCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ResultCommand {
-    /// Replace the result of a call that has one, in a run that is paused.
+    /// Replace the result of a completed call in a paused run.
     Set {
         #[command(flatten)]
         place: Place,
-        /// Give an error instead of a result.
+        /// Set an error instead of a result.
         #[arg(long)]
         error: bool,
         /// The id of the call.
@@ -461,17 +463,17 @@ impl FromStr for At {
 /// Which agent, which store, which session.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Place {
-    /// The file of the agent, or of the graph.
+    /// The agent or graph file.
     #[arg(value_name = "AGENT.toml")]
     pub(crate) agent: PathBuf,
-    /// The session. By default `run` and `chat` begin a new one, `verify` checks all, and the others take the one that
-    /// was written last; `delete` requires it.
+    /// The session. By default `run` and `chat` create a new one, `verify` checks all, and the others use the session
+    /// with the newest write; `delete` requires it.
     #[arg(short, long, value_name = "ID")]
     pub(crate) session: Option<String>,
     /// The SQLite file with the sessions; in the user's data folder by default.
     #[arg(long, value_name = "FILE", env = "STEPFOLD_STORE")]
     pub(crate) store: Option<PathBuf>,
-    /// Whose session it is.
+    /// The owner of the session.
     #[arg(long, value_name = "ID", default_value = "local")]
     pub(crate) user: String,
 }
@@ -479,21 +481,21 @@ pub(crate) struct Place {
 /// What is served, to whom, and from where.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Serve {
-    /// The files of agents and graphs.
+    /// The agent and graph files.
     #[arg(required_unless_present = "demo", value_name = "AGENT.toml")]
     pub(crate) agents: Vec<PathBuf>,
-    /// Serve two agents with scripted models, and sessions in which they have worked: to look around, without a key. Without
-    /// `--store`, they are in memory.
+    /// Serve a demo: two agents with scripted models and example sessions, without an API key. In memory, unless `--store`
+    /// is set.
     #[arg(long, conflicts_with = "agents")]
     pub(crate) demo: bool,
     /// The SQLite file with the sessions, or the URL of a PostgreSQL database; a file in the user's data folder by default.
     #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// The address to listen on; port 0 is any free one.
+    /// The address to listen on; port 0 selects a free port.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8477")]
     pub(crate) bind: SocketAddr,
-    /// A file with the tokens of users and their roles: see `stepfold token`. Without one, a token is printed for the user
-    /// `local`, and only this host is served.
+    /// A file with the tokens of users and their roles: see `stepfold token`. Without it, a token for the user `local` is
+    /// printed, and only clients on this host are served.
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
     /// A name by which clients reach the server, without a port. Requests to other names are refused. Repeatable.
@@ -502,7 +504,7 @@ pub(crate) struct Serve {
     /// An origin whose pages may use the API with tokens, such as https://app.example. Repeatable.
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
     pub(crate) origins: Vec<String>,
-    /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are marked so.
+    /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are set with `Secure`.
     #[arg(long)]
     pub(crate) https: bool,
     /// Serve the page of adk-web, at /dev-ui/, from this folder: `google/adk/cli/browser` of the package google-adk.
@@ -511,15 +513,15 @@ pub(crate) struct Serve {
     /// Let anyone who reaches the server read the agent cards (A2A): names and descriptions of agents.
     #[arg(long = "public-cards")]
     pub(crate) public_cards: bool,
-    /// How many seconds runs have to complete after a signal to end.
+    /// Seconds that active runs get to complete after a shutdown signal.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
     pub(crate) drain: u64,
-    /// Ask this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
+    /// Use this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
 }
 
-/// What a token may do: each role has the rights of those before it.
+/// The role of a token: each role has the rights of those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TokenRole {
     /// Read sessions.
@@ -527,40 +529,40 @@ pub(crate) enum TokenRole {
     /// Send messages, decide, cancel, fork and rewind.
     #[default]
     Act,
-    /// Delete sessions, write what users share, and read metrics.
+    /// Delete sessions, write shared values (`app:`), and read metrics.
     Administer,
 }
 
 /// The model, and its parameters.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Asked {
-    /// Ask this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
+    /// Use this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
-    /// Record the model's answers into this file, or replay them from it.
+    /// A cassette file: records the model's replies, or replays them.
     #[arg(long, value_name = "FILE")]
     pub(crate) cassette: Option<PathBuf>,
-    /// What to do with the cassette.
+    /// Whether to record or to replay.
     #[arg(long, value_enum, default_value_t, requires = "cassette")]
     pub(crate) mode: Mode,
-    /// Ask for approvals also when standard input is not a terminal.
+    /// Prompt for approvals also when standard input is not a terminal.
     #[arg(long)]
     pub(crate) interactive: bool,
-    /// Who decides, for the record; by default the user of the system.
+    /// The approver to record; by default the user of the system.
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
     /// What to do while another process runs in the session.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) when_claimed: WhenBusy,
-    /// Go on with the session that was written last.
+    /// Continue the session with the newest write.
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) last: bool,
 }
 
-/// What to do with a session in which another process is at work.
+/// What to do with a session in which another process runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WhenBusy {
-    /// Wait until it is free, for two minutes at most.
+    /// Wait until it is free, at most two minutes.
     #[default]
     Wait,
     /// Fail at once.

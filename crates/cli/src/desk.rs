@@ -36,7 +36,7 @@ const TRIES: usize = 5;
 pub(crate) struct Desk {
     pub(crate) runner: Runner,
     pub(crate) user: String,
-    /// Of a graph: the nodes that are agents and go on with its conversation.
+    /// Of a graph: the nodes that are agents and continue with its conversation.
     pub(crate) speakers: Option<BTreeSet<String>>,
     /// The keys of the agent with any types: for reading, which works whatever is stored.
     pub(crate) untyped: SessionSchema,
@@ -52,7 +52,7 @@ pub(crate) struct Desk {
 pub(crate) struct Opened {
     pub(crate) agent: Agent,
     pub(crate) schema: SessionSchema,
-    /// Of a graph: the nodes that are agents and go on with its conversation.
+    /// Of a graph: the nodes that are agents and continue with its conversation.
     pub(crate) speakers: Option<BTreeSet<String>>,
     /// Of a graph: its nodes and edges.
     pub(crate) shape: Option<Value>,
@@ -94,7 +94,7 @@ impl Desk {
         Desk::open(place, Some(asked), asked.when_claimed, &models, failures, open)
     }
 
-    /// With a model, for commands that go on in a session.
+    /// With a model, for commands that continue in a session.
     pub(crate) fn to_resume(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let (models, failures) = Models::asked(asked);
         Desk::open(place, Some(asked), asked.when_claimed, &models, failures, |path| {
@@ -102,7 +102,7 @@ impl Desk {
         })
     }
 
-    /// The same, for a worker that goes on in all sessions, with the messages of any process.
+    /// The same, for a worker that continues in all sessions, with the messages of any process.
     pub(crate) fn to_work(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let (models, failures) = Models::asked(asked);
         Desk::open(place, Some(asked), asked.when_claimed, &models, failures, open_or_create)
@@ -162,7 +162,7 @@ impl Desk {
     }
 
     /// Does the work of a command, until it is done or the process is told to end. Then nothing is at work any more, and
-    /// other processes can go on at once.
+    /// other processes can continue at once.
     pub(crate) async fn work(
         &self,
         command: impl Future<Output = anyhow::Result<Ending>>,
@@ -173,7 +173,7 @@ impl Desk {
             stopped = signals.received() => {
                 show::note(match self.at_work.get() {
                     Some(id) => format!(
-                        "stopped; a run that was at work is interrupted, go on with\n  {}",
+                        "stopped; a run that was at work is interrupted; continue with\n  {}",
                         self.resume_words(id)
                     ),
                     None => "stopped; nothing was begun".to_owned(),
@@ -297,12 +297,12 @@ impl Desk {
         decided.by(by.unwrap_or_else(|| self.user.clone()))
     }
 
-    /// The command that goes on with a session.
+    /// The command that continues with a session.
     pub(crate) fn resume_words(&self, session: &str) -> String {
         format!("stepfold resume {} --session {}", self.words(), quoted(session))
     }
 
-    /// What to write behind `stepfold COMMAND` to get to the same agent, store and user.
+    /// The arguments after `stepfold COMMAND` that select the same agent, store and user.
     pub(crate) fn words(&self) -> String {
         let mut words = vec![quoted(&self.place.agent.to_string_lossy())];
         let mut add = |name: &str, value: &str| words.extend([name.to_owned(), quoted(value)]);
@@ -332,7 +332,7 @@ pub(crate) fn short_id() -> String {
     RandomIds.next().chars().take(8).collect()
 }
 
-/// `KEY=VALUE` pairs as an object. What is no JSON is text.
+/// `KEY=VALUE` pairs as an object. What is not JSON is text.
 pub(crate) fn values(pairs: &[String]) -> anyhow::Result<Value> {
     let mut values = serde_json::Map::new();
     for pair in pairs {

@@ -1,4 +1,4 @@
-//! The command line of stepfold: agents from files, in sessions that outlive the process.
+//! The command line of stepfold: agents from files, in durable sessions.
 //!
 //! Each command is a function in `command`; they share one way to open an agent with its store (`desk`), one to
 //! follow a run (`turn`), and one to show things (`show`). Answers go to standard output, everything else to

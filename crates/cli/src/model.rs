@@ -69,7 +69,7 @@ pub(crate) enum Models<'a> {
 /// Models by their names.
 pub(crate) type NamedModels = Box<dyn Fn(&str) -> Option<Arc<dyn ChatModel>> + Send + Sync>;
 
-/// What was said about models on the command line.
+/// The model options of the command line.
 pub(crate) struct Asking<'a> {
     asked: &'a Asked,
     failures: UnboundedSender<FailedRequest>,

@@ -56,7 +56,7 @@ impl Other {
     ) -> Result<Session, SessionError> {
         let get = GetSession::new(session.key().clone());
         let stored = desk.runner.store().get(get.clone().without_state()).await?;
-        // A run that goes on keeps its own invocation: what it left does not change after that.
+        // A run that continues keeps its own invocation: what it left does not change after that.
         let began = stored.events.iter().find(|committed| committed.event.invocation == *invocation);
         let version = began.map_or(self.version, |began| began.version - 1);
         desk.runner.store().get(get.events(EventRange::None).at_version(version)).await
@@ -75,7 +75,7 @@ impl Other {
     }
 }
 
-/// The last run, if it has not ended. What cannot be read is told by the command that goes on with it.
+/// The last run, if it has not ended. What cannot be read is told by the command that continues with it.
 pub(crate) async fn interrupted(session: &SessionHandle) -> Option<Run> {
     session.unfinished().await.ok().flatten()
 }

@@ -34,7 +34,7 @@ impl Prompt {
         Ok(Prompt(Some(Source::Editor(Box::new(editor)))))
     }
 
-    /// Asks for a line, on a thread of its own: runs go on meanwhile.
+    /// Asks for a line, on a thread of its own: runs continue meanwhile.
     pub(crate) async fn line(&mut self, words: &str) -> anyhow::Result<Line> {
         let Some(source) = self.0.take() else { return Ok(Line::End) };
         let words = words.to_owned();

@@ -104,7 +104,7 @@ impl Turns<'_> {
         is_refused.then(|| RunnerError::Claimed { key, owner, expires, is_accepted: false })
     }
 
-    /// Goes on with a run and follows it to its end; then with the messages that were stored while it waited.
+    /// Continues with a run and follows it to its end; then with the messages that were stored while it waited.
     pub(crate) async fn resume(&mut self, session: &SessionHandle, resume: Resume) -> anyhow::Result<Ending> {
         let other = Other::in_session(self.desk, session).await;
         let stored = match &other {
@@ -122,7 +122,7 @@ impl Turns<'_> {
         self.take_stored(session, ending, &stored).await
     }
 
-    /// Goes on with these messages of the inbox, for as long as each run completes. Returns the first ending that is
+    /// Continues with these messages of the inbox, for as long as each run completes. Returns the first ending that is
     /// not good, unless a run has not ended.
     async fn take_stored(
         &mut self,
@@ -139,7 +139,7 @@ impl Turns<'_> {
             };
             if !self.json {
                 let said = show::short(&show::said_in(first));
-                show::aside(&format!("goes on with a message that was stored: \"{said}\""));
+                show::aside(&format!("continues with a message that was stored: \"{said}\""));
             }
             let other = Other::in_session(self.desk, session).await;
             let start = async || session.resume().start();
@@ -338,7 +338,7 @@ impl Turns<'_> {
         self.watcher_of(state, run.as_ref(), about)
     }
 
-    /// The same for a run that begins on this state, or goes on with this run.
+    /// The same for a run that begins on this state, or continues with this run.
     fn watcher_of(&self, state: Option<State>, run: Option<&Run>, about: About) -> Watch {
         let watch = Watch::new(self.json, state).aside_if(about == About::Earlier);
         match &self.desk.speakers {
@@ -351,7 +351,7 @@ impl Turns<'_> {
     }
 
     /// What another process has left to this one, once its claim is gone: the state that the invocation begins on, and
-    /// the run that it goes on with, which is told.
+    /// the run that it continues with, which is told.
     async fn take_up(
         &self,
         session: &SessionHandle,
@@ -391,7 +391,7 @@ impl Turns<'_> {
         let restart = show::Restart::of(run, self.desk.speakers.is_some());
         match self.json {
             true => show::line(json!({"resumed": restart}).to_string()),
-            false => show::aside(&format!("goes on with {restart}")),
+            false => show::aside(&format!("continues with {restart}")),
         }
     }
 
@@ -427,7 +427,7 @@ impl Turns<'_> {
             match ended {
                 Ok(Ending::Waits) | Err(_) => self.tell_fate(true, words),
                 Ok(_) => {
-                    self.tell_fate(true, &format!("the message is stored; go on with it with\n  {resume}"));
+                    self.tell_fate(true, &format!("the message is stored; continue with\n  {resume}"));
                 }
             }
         }
@@ -451,7 +451,7 @@ impl Turns<'_> {
         }
     }
 
-    /// The command that goes on with the session.
+    /// The command that continues with the session.
     fn resume_words(&self, session: &SessionHandle) -> String {
         self.desk.resume_words(session.key().id.as_str())
     }
@@ -557,7 +557,7 @@ impl Turns<'_> {
         self.how_to_decide(session, &outcome.pending()).await;
     }
 
-    /// What is unknown of the runs that were finished before one that goes on: its own outcome tells the rest.
+    /// What is unknown of the runs that were finished before one that continues: its own outcome tells the rest.
     fn tell_recovered(&self, ended: &Ended) {
         match ended {
             Ok(outcome) => outcome.recovered().iter().for_each(|recovered| self.tell_unknown(recovered)),
@@ -592,7 +592,7 @@ impl Turns<'_> {
             }
         }
         let Some(first) = pending.iter().find(|request| !request.is_later()) else {
-            let outcome = "the run waits for an outcome that comes later, and is stored; `stepfold work` goes on with it";
+            let outcome = "the run waits for an outcome that comes later, and is stored; `stepfold work` continues with it";
             return show::note(outcome);
         };
         if show::is_at_terminal() {
@@ -638,7 +638,7 @@ impl Turns<'_> {
             }
             RunnerError::ShutDown { is_accepted, .. } => Stored::if_so(*is_accepted, words),
             RunnerError::EarlierRunFailed { message, .. } => Stored(format!(
-                "{words}\nthe message is stored, and taken after that run; go on with it, give it up, or withdraw the \
+                "{words}\nthe message is stored, and taken after that run; resume it, abandon it, or withdraw the \
                  message:\n  {resume}\n  {resume} --abandon\n  {inbox} --remove {}",
                 quoted(message.as_str())
             ))
@@ -646,14 +646,14 @@ impl Turns<'_> {
             RunnerError::EarlierCannotBegin { earlier, is_accepted, .. } => {
                 let stored = if *is_accepted { "the new message is stored, and taken after it; " } else { "" };
                 let words = format!(
-                    "{words}\n{stored}mend the cause and go on with it, or withdraw it:\n  {resume}\n  {inbox} \
+                    "{words}\n{stored}fix the cause and resume it, or withdraw it:\n  {resume}\n  {inbox} \
                      --remove {}",
                     quoted(earlier.as_str())
                 );
                 Stored::if_so(*is_accepted, words)
             }
             RunnerError::Run { .. } | RunnerError::Panicked { .. } | RunnerError::Conflict { .. } => {
-                anyhow::anyhow!("{words}\nwhat was done is stored; go on with\n  {resume}")
+                anyhow::anyhow!("{words}\nwhat was done is stored; continue with\n  {resume}")
             }
             _ => anyhow::Error::msg(words),
         }

@@ -85,7 +85,7 @@ pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Issue> {
             ));
         }
     }
-    // Where a node cannot be reached, a join behind it cannot complete; once is enough.
+    // Where a node is unreachable, a join after it cannot complete; one fault is enough.
     if faults.is_empty() {
         faults.extend(joins(shape));
     }

@@ -1,4 +1,4 @@
-//! Workflows of nodes over one state: functions, agents and graphs, in sequence, by choice, and side by side.
+//! Workflows of nodes over one state: functions, agents and graphs, in sequence, conditionally, and in parallel.
 //!
 //! In the facade: `stepfold::graph`. A program that depends on `stepfold` writes this path where the examples here have
 //! `stepfold_graph`.
@@ -52,11 +52,11 @@
 //! # }).unwrap();
 //! ```
 //!
-//! Ways on: [`edge`](GraphBuilder::edge), [`route`](GraphBuilder::route) by a function of the state,
-//! [`fan_out`](GraphBuilder::fan_out) over a list, [`join`](GraphBuilder::join) of branches of different length, and what
-//! a node itself [chooses](Update::goto). A [`Node`] has limits, retries, timeouts, a fallback node, and may be
-//! deferred until all others have finished. An [`AgentNode`] works on the same state, or in a conversation of its own.
-//! [`NodeContext::ask`] requests an approval. [`progress`] has the state of a research with tasks, counts and outputs.
+//! Routing: [`edge`](GraphBuilder::edge), [`route`](GraphBuilder::route) by a function of the state,
+//! [`fan_out`](GraphBuilder::fan_out) over a list, [`join`](GraphBuilder::join) of branches of different length, and
+//! [`goto`](Update::goto) by the node itself. A [`Node`] has limits, retries, timeouts, a fallback node, and may be
+//! deferred until all others have finished. An [`AgentNode`] works on the same state, or in a separate conversation.
+//! [`NodeContext::ask`] requests an approval. [`progress`] is a state for research with tasks, counts and outputs.
 //!
 //! # A graph is an agent
 //!
@@ -66,10 +66,10 @@
 //! everything. A graph can be a tool of an agent, a node of a graph, and the agent of a runner: wherever an
 //! [`Agent`] is accepted.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - The order in which branches finish changes nothing: the same superstep gives the same state.
-//! - Branches lose no writes of each other, as far as the handlers of the keys merge.
+//! - The order in which branches finish does not matter: the same superstep gives the same state.
+//! - Branches never lose each other's writes to keys whose handler merges.
 //! - After a crash only branches without an outcome run again, with the same
 //!   [key](NodeContext::idempotency_key); of an agent only the uncommitted part of its run.
 //! - A failed node does not affect the others: their outcomes are kept, and the run can be resumed, unless
@@ -82,7 +82,7 @@
 //! run. Nodes run in the task of the run: use [`spawn_blocking`](tokio::task::spawn_blocking) for blocking
 //! work.
 //!
-//! # Where this comes from
+//! # Prior art
 //!
 //! Nodes over one state, supersteps and edges are those of LangGraph 1.x; limits of executions and
 //! [`progress`] are those of a deep-research graph for LangGraph. `docs/compare.md` lists the differences.

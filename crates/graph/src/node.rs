@@ -175,7 +175,7 @@ impl Node {
         self
     }
 
-    /// Goes on along the node's edges also when it has failed: the failure is in the record, and under `errors`
+    /// Continues along the node's edges also when it has failed: the failure is in the record, and under `errors`
     /// if the node is [tracked](Node::tracked).
     pub fn go_on_after_error(mut self) -> Self {
         self.on_error = OnError::GoOn;

@@ -47,7 +47,7 @@ pub(crate) struct Shape {
     pub(crate) max_parallel: usize,
 }
 
-/// A way on.
+/// A route from a node.
 #[derive(Clone)]
 pub(crate) enum Edge {
     /// Always there.
@@ -248,7 +248,7 @@ impl<'a> Steps<'a> {
         steps
     }
 
-    /// The way on behind a node; several branches of it leave it once.
+    /// The route after a node; its branches take it once together.
     fn leave(&mut self, name: &str) -> Result<(), FeedError> {
         let Some(place) = self.shape.place(name) else { return Ok(()) };
         if !self.left.insert(place) {

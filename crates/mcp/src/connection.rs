@@ -300,7 +300,7 @@ impl Connection {
         context: &ToolContext,
     ) -> Result<wire::CallToolResult, CallError> {
         let mut params = wire::CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        // The run was asked before, and goes on with the answers.
+        // The run was asked before, and continues with the answers.
         let before = Round::answered(context.answered());
         let first = before.as_ref().map_or(0, |round| round.number);
         if let Some(round) = before {
@@ -321,8 +321,7 @@ impl Connection {
                     params.input_responses = Some(self.input(requests).await?);
                 }
                 Ok(_) => {
-                    let words =
-                        format!("MCP server `{}` answered with what is no result of a tool", self.server);
+                    let words = format!("MCP server `{}` returned an invalid tool result", self.server);
                     return Err(ToolError::unknown(words).into());
                 }
                 Err(error) => return Err(self.failure(&error).await),
@@ -358,7 +357,7 @@ impl Connection {
         answer
     }
 
-    /// What a server wants to know before it goes on with a call: questions to the user, and nothing else.
+    /// What a server wants to know before it continues with a call: questions to the user, and nothing else.
     fn elicitations(&self, requests: wire::InputRequests) -> Result<Elicitations, ToolError> {
         let refused = || {
             let server = &self.server;

@@ -112,7 +112,7 @@ pub(crate) fn resource(contents: ResourceContents) -> Part {
     }
 }
 
-/// Bytes that a provider will take; a note in place of what is no base64.
+/// Bytes that a provider will take; a note in place of what is not base64.
 fn media(data: String, kind: String) -> Result<Media, String> {
     let is_base64 = data.len().is_multiple_of(4)
         && data
@@ -122,6 +122,6 @@ fn media(data: String, kind: String) -> Result<Media, String> {
     if is_base64 {
         Ok(Media::base64(data, kind))
     } else {
-        Err(format!("[left out: {kind} that is no base64]"))
+        Err(format!("[omitted: {kind} with invalid base64]"))
     }
 }

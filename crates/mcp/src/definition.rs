@@ -51,7 +51,7 @@ impl Definition {
         self.annotations.as_ref().and_then(|hints| hints.get(hint)) == Some(&Value::Bool(true))
     }
 
-    /// A digest of all of it, whatever the order of its keys.
+    /// A digest of the definition, independent of the order of its keys.
     pub fn digest(&self) -> String {
         blake3::hash(self.sorted().to_string().as_bytes()).to_hex()[..32].to_owned()
     }

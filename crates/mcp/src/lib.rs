@@ -5,8 +5,8 @@
 //!
 //! # The tour
 //!
-//! A [`Server`] is described once: a program, or a URL. Its [`toolset`](Server::toolset) goes to an agent like any other.
-//! Nothing is started before the first step asks for the tools; then all runs share the one server.
+//! A [`Server`] is described once, by a command or a URL. Its [`toolset`](Server::toolset) is added to an agent like any other.
+//! The server is started when the first step lists the tools; then all runs share it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -28,25 +28,25 @@
 //! # Ok::<(), stepfold_mcp::McpError>(())
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! - A call whose effect is not declared runs at most once. `readOnlyHint` and `idempotentHint` are claims of the server and
-//!   count only where the user [trusts them](ServerBuilder::trust_hints).
-//! - A call that a server did not answer, because it died or its connection did, is
-//!   [told as unknown](stepfold_tools::ToolError::unknown) and never repeated in silence.
-//! - A tool whose description, schema or annotations are not as they were approved is asked about before each call, whatever
-//!   the rules say; [`Server::changes`] shows the difference. One that changes between its offer and its call is not called.
-//! - The name of a tool depends on the server's own name of it alone, is one that providers accept, and is no other tool's.
-//! - A [question](Question) of a server is answered by the program while the call waits, or becomes one of the run: stored,
-//!   answered in any process, and the call goes on with it once. (Servers before 2026-07-28 push their questions: these
-//!   are declined unless the program answers.)
-//! - Everything is bounded: the bytes of a message, what is sent unasked, the number of tools, the time of a start and of a
-//!   call. A server that breaks a bound is ended. A program is ended with its whole process group.
-//! - A call that is cancelled, or whose time is out, is cancelled at the server as well. Progress is reported to the run.
+//!   count only if they are [trusted](ServerBuilder::trust_hints).
+//! - A call that a server did not answer, because the server or its connection died, is
+//!   [reported as unknown](stepfold_tools::ToolError::unknown) and never repeated silently.
+//! - A tool whose description, schema or annotations differ from the approved ones requires approval before each call, whatever
+//!   the rules say; [`Server::changes`] shows the difference. A tool that changes between its offer and its call is not called.
+//! - The name of a tool depends only on its name at the server, is accepted by providers, and is unique.
+//! - A [question](Question) of a server is answered by the program while the call waits, or becomes a question of the run:
+//!   stored, answered in any process, and the call continues with the answer once. (Servers before 2026-07-28 push their
+//!   questions: these are declined unless the program answers.)
+//! - Everything is bounded: the bytes of a message, unsolicited messages, the number of tools, the time of a start and of a
+//!   call. A server that exceeds a bound is terminated. A process is terminated with its whole process group.
+//! - A call that is cancelled or times out is cancelled at the server as well. Progress is reported to the run.
 //!
 //! # What is absent
 //!
-//! Servers get no model to sample from and no folders ("roots"), and their logs are not read.
+//! Sampling and roots are not offered to servers, and their logs are not read.
 //!
 //! # Features
 //!

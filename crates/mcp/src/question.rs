@@ -1,5 +1,5 @@
 //! What a server asks the user while a call runs (elicitation): answered by the program while the call waits, or by the run,
-//! which stores the question and goes on with the answer.
+//! which stores the question and continues with the answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -38,7 +38,7 @@ pub enum Wants {
 pub enum Answer {
     /// The user agrees, with what the form asks for; null where it is an address.
     Accept(Value),
-    /// The user does not want to say it. The server may go on without.
+    /// The user does not want to say it. The server may continue without.
     Decline,
     /// The user wants the whole call to end.
     Cancel,

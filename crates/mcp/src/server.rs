@@ -42,7 +42,7 @@ const SIGN_INS: usize = 2;
 /// A server that lived as long as this has not failed to start.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// Bounds on what a server may take.
+/// Limits on the resources that a server may use.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerLimits {
@@ -50,7 +50,7 @@ pub struct ServerLimits {
     pub message_bytes: usize,
     /// Limits the tools, resources or prompts that a server lists; 512 by default.
     pub listed: usize,
-    /// The timeout of a start, of a list and of everything that is no call of a tool; 60 seconds by default, since some
+    /// The timeout of a start, of a list and of everything that is not a call of a tool; 60 seconds by default, since some
     /// programs are downloaded first.
     pub start_timeout: Duration,
 }
@@ -69,7 +69,7 @@ impl ServerLimits {
         self
     }
 
-    /// The same with another bound on what is listed.
+    /// Sets the maximum number of listed items.
     #[must_use]
     pub fn with_listed(mut self, items: usize) -> Self {
         self.listed = items;
@@ -124,8 +124,8 @@ struct Known {
 }
 
 impl Server {
-    /// Describes a server that is a program: it speaks on its standard input and output. The first of `argv` is looked for in
-    /// `PATH`.
+    /// Describes a server that is started by a command and uses its standard input and output. The first item of
+    /// `argv` is searched in `PATH`.
     pub fn command<S: Into<OsString>>(
         name: impl Into<String>,
         argv: impl IntoIterator<Item = S>,
@@ -167,7 +167,8 @@ impl Server {
         }
     }
 
-    /// Signs a user in, whatever credentials are stored, and keeps the new ones. A call that waits for it may go on then.
+    /// Signs a user in, even if there are stored credentials, and stores the new ones. A call that waits for the
+    /// sign-in may then continue.
     ///
     /// # Errors
     /// [`McpError::Unauthorized`]: why the sign-in failed; or the server has no [OAuth](ServerBuilder::oauth).
@@ -226,7 +227,8 @@ impl Server {
         Ok(offer.refused.iter().cloned().chain(unusable).collect())
     }
 
-    /// The tools that are not as they were approved: a human is asked about each call of these, whatever the rules say.
+    /// The tools that differ from their approved definitions: each call of these requires approval, whatever the
+    /// rules say.
     ///
     /// # Errors
     /// As [`start`](Server::start).
@@ -561,7 +563,7 @@ impl Server {
         Err(ToolError::permanent(words))
     }
 
-    /// A call that was told to wait for a sign-in goes on with what is stored by now.
+    /// A call that was told to wait for a sign-in continues with what is stored by now.
     async fn check_sign_in(&self, context: &ToolContext) -> Result<(), ToolError> {
         let server = &self.0.name;
         match (question::has_signed_in(context.answered()), self.authorization()) {
@@ -578,7 +580,7 @@ impl Server {
         }
     }
 
-    /// Has the user sign in for a call. Where no user can be asked, the run asks, and goes on in whatever process.
+    /// Has the user sign in for a call. Where no user can be asked, the run asks, and continues in whatever process.
     async fn authorize_call(
         &self,
         challenge: &str,
@@ -747,7 +749,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Authorizes by OAuth what the server wants authorized.
+    /// Sets the OAuth client, which authorizes requests when the server requires it.
     #[cfg(feature = "oauth")]
     pub fn oauth(mut self, oauth: crate::OAuth) -> Self {
         match &mut self.launch {
@@ -791,12 +793,12 @@ impl ServerBuilder {
         self
     }
 
-    /// Says who has to agree before a call of any tool runs.
+    /// Sets the approval rule of all tools.
     pub fn approval(self, approval: Approval) -> Self {
         self.approval_of("*", approval)
     }
 
-    /// Says who has to agree before a call of the tools with this name runs. The last that matches holds.
+    /// Sets the approval rule of the tools with this name, which may have `*`. The last matching rule applies.
     pub fn approval_of(mut self, name: impl Into<String>, approval: Approval) -> Self {
         self.rules.approvals.push((Pattern::new(name), approval));
         self
@@ -816,7 +818,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets bounds on what the server may take.
+    /// Sets the limits on the resources that the server may use.
     pub fn limits(mut self, limits: ServerLimits) -> Self {
         self.limits = limits;
         self
@@ -831,7 +833,7 @@ impl ServerBuilder {
 
     /// Answers what the server asks the user while a call runs (elicitation); the call waits for the answer, within its
     /// timeout. By default a question of the revision 2026-07-28 is one [of the run](ToolContext::ask), which stores it with
-    /// what is sent to the server again, and goes on when it is answered, in whatever process. One of an older revision
+    /// what is sent to the server again, and continues when it is answered, in whatever process. One of an older revision
     /// cannot outlive its process, and is declined by default.
     pub fn on_question<F, Fut>(mut self, answer: F) -> Self
     where

@@ -24,7 +24,7 @@
 //! A [`Cassette`] wraps a model, records requests and replies in a file that a person can review, and replays
 //! it without a network.
 //!
-//! [Layers](layer) go around any model and are models: retry, fallback, limits of rate and concurrency,
+//! [Layers](layer) wrap any model and are models themselves: retry, fallback, rate and concurrency limits,
 //! timeouts, traces.
 //!
 //! With the feature `openai`, `openai::OpenAi` is a model of any server with chat completions, and
@@ -32,13 +32,13 @@
 //! that provider, and with `gemini`, `gemini::Gemini`. `model("openai:gpt-4.1")` and
 //! `model("http://127.0.0.1:8080/v1#name")` find a model by name. Keys are [`Secret`]s, which do not print.
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! - A stream that ends without a finish reason is an error with the partial reply, so an interrupted answer
 //!   is never mistaken for a complete one.
 //! - Every error has a [kind](stepfold_state_core::chat::ModelErrorKind) to branch on, and names the
 //!   provider, the model and the request.
-//! - No model retries by itself, and no layer repeats a request after part of its reply was passed on.
+//! - No model retries on its own, and no layer repeats a request after part of its reply was passed on.
 //! - Each message is serialised once: the next step costs the new messages and a copy, and its body begins
 //!   with the bytes of the previous one, for the caches of providers.
 //! - No key is in an error, a trace, a cassette or a `Debug` output.

@@ -62,7 +62,7 @@ impl End {
     /// The finish reason of a reply that ends here.
     ///
     /// # Errors
-    /// None has come: it is no whole reply.
+    /// None has come: it is not a whole reply.
     pub(crate) fn take(&mut self) -> Result<FinishReason, Bad> {
         let message = || "the stream ended without a finish reason".to_owned();
         self.reason.take().ok_or_else(|| Bad::Kind(ModelErrorKind::Truncated, message()))
@@ -76,7 +76,7 @@ pub enum Bad {
     Said(String),
     /// It is of this kind.
     Kind(ModelErrorKind, String),
-    /// A piece of it is no JSON, or has another shape. After the finish that does not matter.
+    /// A piece of it is not JSON, or has another shape. After the finish that does not matter.
     Unreadable(String),
 }
 
@@ -279,7 +279,7 @@ mod tests {
 
     /// Each keep-alive comes in time; all together they do not.
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_goes_on_after_the_finish_is_not_waited_for() {
+    async fn a_server_that_continues_after_the_finish_is_not_waited_for() {
         let start = Instant::now();
         let pings = stream::unfold((), |()| async {
             // tidy: allow sleep, because the clock is paused and moves on by itself.

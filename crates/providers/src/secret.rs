@@ -27,7 +27,7 @@ impl Secret {
         Secret(text.as_ref().trim().into())
     }
 
-    /// The text. Be careful where it goes.
+    /// The text of the secret. Do not log it.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -665,7 +665,7 @@ mod tests {
     /// As `schemars` makes it of a type: open objects, formats and bounds of numbers.
     #[test]
     #[cfg(feature = "anthropic")]
-    fn a_schema_of_a_reply_is_closed_and_its_bounds_are_told() {
+    fn a_schema_of_a_reply_is_closed_and_its_bounds_are_reported() {
         let derived = json!({
             "title": "Area",
             "type": "object",

@@ -113,8 +113,8 @@ impl RemoteSession {
         Ok(self.turn(idempotency_key.into(), input.into())?.call().await?.into_body()?.0)
     }
 
-    /// Sends a turn, and returns when the server has stored it; workers run it whatever happens to the sender. Returns whether
-    /// it is new: false if a request with this key is running.
+    /// Sends a turn, and returns when the server has stored it; workers run it even if the sender disconnects.
+    /// Returns whether it is new: false if a request with this key is running.
     ///
     /// # Errors
     /// As [`run_as`](RemoteSession::run_as), but for what the run finds.

@@ -1,12 +1,12 @@
 //! Sessions as virtual objects of Restate.
 //!
 //! The [Restate](https://restate.dev) server calls workers over HTTP, keeps requests in order, repeats those whose worker died, and
-//! keeps time. This crate is the adapter: the record of a session is the only journal, and Restate adds *liveness*.
+//! runs timers. This crate is the adapter: the record of a session is the only journal, and Restate adds *liveness*.
 //!
 //! # The tour
 //!
 //! A [`Worker`] serves the sessions of a runner: one virtual object `Session` for each, with the key `app/user/session`. A
-//! [`Client`] sends requests through the ingress of the server; any other client of HTTP does as well.
+//! [`Client`] sends requests through the ingress of the server; any other HTTP client works as well.
 //!
 //! ```no_run
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -38,26 +38,26 @@
 //! | handler | kind | what it does |
 //! |---|---|---|
 //! | `run` | exclusive | a turn, under an idempotency key; replies with a [report](RemoteReport) |
-//! | `decide` | exclusive | decisions about a run that waits, which goes on: `{"run": "request-7", "decisions": [["c1", "approve"]]}` |
-//! | `resume` | exclusive | what was left in the session is brought to its end |
+//! | `decide` | exclusive | decisions for a waiting run, which continues: `{"run": "request-7", "decisions": [["c1", "approve"]]}` |
+//! | `resume` | exclusive | completes the unfinished work of the session |
 //! | `pending` | shared | the [requests](PendingRequests) that the session waits for |
 //! | `cancel` | shared | cancels the run, on whichever worker it is |
 //!
 //! # Guarantees
 //!
 //! - Each journaled call is a slice of a run: [`run_as`](stepfold_runner::SessionHandle::run_as), which any worker may repeat. Its
-//!   value is the report. Nothing else is journaled, and there is no state and no awakeable in Restate, so a session that waits
+//!   value is the report. Nothing else is journaled, and there is no state and no awakeable in Restate, so a waiting session
 //!   costs it nothing.
-//! - A run that waits for decisions ends its invocation; `decide` is a new one. Messages that come meanwhile are stored, and
-//!   refused with status 409; after the decision they are run, in order, and their senders get the reports by repeating.
+//! - A run that waits for decisions ends its invocation; `decide` is a new one. Messages that arrive in between are stored, and
+//!   answered with status 409; after the decision they run in order, and their senders get the reports by repeating the request.
 //! - The claim in the store is the fence: a worker that was frozen, and that Restate replaced, writes nothing when it wakes.
-//! - A run of another version of the agent waits in a durable sleep, and is not retried. So is what needs a repair.
+//! - A run of another version of the agent waits in a durable sleep, and is not retried. So does a run that needs a repair.
 //! - A journaled call lasts a slice and half a minute at most, however long a tool takes.
 //! - A request of more than 1 MiB is refused; large parts of a report are cut and named in it.
 //!
 //! # Options of the server
 //!
-//! A frozen worker is noticed by its connection: set `RESTATE_WORKER__INVOKER__HTTP2_KEEP_ALIVE_INTERVAL=4s` and
+//! A frozen worker is detected by its connection: set `RESTATE_WORKER__INVOKER__HTTP2_KEEP_ALIVE_INTERVAL=4s` and
 //! `RESTATE_WORKER__INVOKER__HTTP2_KEEP_ALIVE_TIMEOUT=2s`, and [`claim_for`](stepfold_runner::RunnerBuilder::claim_for) ten seconds.
 //! By default it takes a minute.
 //!

@@ -28,7 +28,7 @@ const MARGIN: Duration = Duration::from_millis(5);
 enum Task {
     /// A turn, under its key.
     Run(String, Box<Input>),
-    /// A run goes on after decisions.
+    /// A run continues after decisions.
     Decide(Decide),
     /// What was left in the session is brought to its end.
     Resume,
@@ -206,7 +206,7 @@ impl SessionObject {
         }
     }
 
-    /// Runs for the time of a slice. A step that takes longer goes on, and the next slice waits for it: a journaled call that
+    /// Runs for the time of a slice. A step that takes longer continues, and the next slice waits for it: a journaled call that
     /// lasts too long would be suspended inside, and never be continued.
     async fn slice(&self, session: SessionHandle, task: Task) -> HandlerResult<Json<SliceEnd>> {
         let span = tracing::info_span!("slice", session = %session.key());

@@ -25,7 +25,7 @@ pub(crate) enum SliceEnd {
     AtRest,
     /// As `AtRest`, until the first deadline of what it waits for.
     AtRestUntil(SystemTime),
-    /// The run goes on in another slice.
+    /// The run continues in another slice.
     GoesOn,
     /// Something has to happen first; nothing is tried before a pause.
     Blocked { reason: String },

@@ -71,7 +71,7 @@ impl Worker {
     }
 
     /// Sets the duration of a slice, one minute by default: a run that takes longer is suspended at the next boundary of
-    /// steps, and goes on in another journaled call, on any worker.
+    /// steps, and continues in another journaled call, on any worker.
     pub fn slice(mut self, time: Duration) -> Self {
         self.options.slice = time;
         self
@@ -85,14 +85,14 @@ impl Worker {
         self
     }
 
-    /// Runs go on with an agent that changed since they began. By default they wait for a worker with their agent.
+    /// Runs continue with an agent that changed since they began. By default they wait for a worker with their agent.
     pub fn with_changed_agent(mut self) -> Self {
         self.options.with_changed_agent = true;
         self
     }
 
     /// Serves until `stop` completes: then no connection is taken any more, and requests that run have ten seconds. What
-    /// they began goes on in this process until the runner is [shut down](Runner::shutdown), and after that on another one.
+    /// they began continues in this process until the runner is [shut down](Runner::shutdown), and after that on another one.
     pub async fn serve(self, listener: TcpListener, stop: impl Future) {
         let endpoint = Endpoint::builder().bind(self).build();
         HttpServer::new(endpoint).serve_with_cancel(listener, stop).await;
@@ -103,7 +103,7 @@ impl Worker {
         ServiceOptions::new()
             .inactivity_timeout(options.slice + options.linger + MARGIN)
             .abort_timeout(Duration::from_secs(60))
-            // The session remembers keys; a stored reply would hide how the run went on.
+            // The session remembers keys; a stored reply would hide how the run continued.
             .idempotency_retention(Duration::ZERO)
             .retry_policy_initial_interval(Duration::from_millis(100))
             .retry_policy_exponentiation_factor(2.0)

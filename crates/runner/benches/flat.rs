@@ -2,7 +2,7 @@
 //! --bench flat`; `TURNS=20000` for more turns than the default; names of stores for these only.
 //!
 //! Each turn appends one item to a list: of the session, or of the user; or another session of the user appends it, and the
-//! turn that is measured with it reads it. In the last part a large value is stored that nobody reads. Printed is the CPU time of a turn in each fifth of the turns, in the cheapest and in the middle one of
+//! turn that is measured with it reads it. In the last part a large value is stored that no turn reads. Printed is the CPU time of a turn in each fifth of the turns, in the cheapest and in the middle one of
 //! twenty batches, and the last fifth against the first. CPU time is that of all threads, and of the server where there is
 //! one. Whatever else the machine does makes a batch dearer, and none cheaper.
 

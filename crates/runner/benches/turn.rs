@@ -292,7 +292,7 @@ fn bytes_of_500_steps() {
 
 /// The size of the file once the store is closed.
 fn closed_size(folder: &Path) -> u64 {
-    // Whoever closes the file last, in a thread of the store, moves the log into it and removes the log.
+    // The last thread of the store that closes the file moves the log into it and removes the log.
     let log = folder.join("sessions.db-wal");
     let began = Instant::now();
     while log.exists() && began.elapsed() < Duration::from_secs(10) {

@@ -17,7 +17,7 @@ use crate::turn::Order;
 
 impl Runner {
     /// Delivers an outcome that comes later, under the [token](stepfold_tools::Later::token) of its call: a value, or the
-    /// reason of a failure, which the model reads. Returns when the outcome is stored; the run goes on in its own task, or
+    /// reason of a failure, which the model reads. Returns when the outcome is stored; the run continues in its own task, or
     /// by [`recover`](Runner::recover) if this process dies.
     ///
     /// Any process with a runner of the same agent on the same store may deliver it. Of several outcomes, the first counts;
@@ -83,7 +83,7 @@ impl Runner {
     /// [`complete`](Runner::complete) it.
     ///
     /// # Errors
-    /// [`RunnerError::InvalidToken`] if it is no token, or one of another app.
+    /// [`RunnerError::InvalidToken`] if it is not a token, or one of another app.
     ///
     /// # Examples
     /// ```
@@ -120,7 +120,7 @@ enum Awaited {
     Delivered(Box<RecordedDecision>),
     /// A worker is running, and the call may be about to wait.
     Perhaps,
-    /// The run was interrupted, and the call may be about to wait when it goes on.
+    /// The run was interrupted, and the call may be about to wait when it continues.
     OnceRecovered,
     Not,
 }

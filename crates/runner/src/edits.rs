@@ -109,7 +109,7 @@ struct Made {
 }
 
 impl Made {
-    /// Whether the run goes on without anybody deciding about it.
+    /// Whether the run continues without anybody deciding about it.
     fn leaves_work(&self) -> bool {
         self.of_run.as_ref().is_some_and(|(_, stopped)| !matches!(stopped.run.decide(), Need::Approval))
     }
@@ -151,7 +151,7 @@ impl SessionHandle {
     }
 
     /// Forks the session at a version, at the newest one if `None`, with an edit as the first event of the fork: both are
-    /// stored, or neither. What the edit may change, and how the fork goes on, is as for [`edit`](SessionHandle::edit).
+    /// stored, or neither. What the edit may change, and how the fork continues, is as for [`edit`](SessionHandle::edit).
     ///
     /// # Errors
     /// As [`fork`](SessionHandle::fork) and [`edit`](SessionHandle::edit); there is no fork then.
@@ -224,7 +224,7 @@ impl SessionHandle {
         let request = AppendEvent::new(key, made.version, made.event.clone(), &inner.schema);
         let owner = inner.claims.worker.clone();
         let request = request.with_claim(match made.leaves_work() {
-            // A claim that has expired is the sign of a run that has to go on: see `Runner::recover`.
+            // A claim that has expired is the sign of a run that has to continue: see `Runner::recover`.
             true => AppendClaim::Take { owner, duration: Duration::ZERO, take_over },
             false => AppendClaim::Once { take_over },
         });

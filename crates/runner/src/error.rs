@@ -169,7 +169,7 @@ pub enum RunnerError {
     },
     /// The input would have to wait for the session, and cannot be stored.
     #[error(
-        "input for busy session {key} cannot wait: it has its own state, which is not stored; send messages and values, or send it again when the session is idle"
+        "input for busy session {key} cannot be queued: it has its own state, which is not stored; send messages and values, or send it again when the session is idle"
     )]
     CannotWait {
         /// The session.

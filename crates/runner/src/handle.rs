@@ -146,7 +146,7 @@ impl SessionHandle {
     }
 
     /// Runs a turn under an idempotency key, and reports the result. Any worker may call it any number of times
-    /// with the same key, also concurrently and after crashes: it begins the run, goes on with it, or reports the result.
+    /// with the same key, also concurrently and after crashes: it begins the run, continues with it, or reports the result.
     /// The run begins once.
     ///
     /// The key belongs to the history of the session. It is found there for as long as the events of its run are kept:

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_comes_late_gets_what_is_kept() {
+    async fn a_late_subscriber_gets_the_kept_events() {
         let hub = Hub::new();
         for place in 0..KEPT + 10 {
             hub.push(told(place.to_string()));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_is_told() {
+    async fn waiting_subscribers_are_notified() {
         let hub = Hub::new();
         let mut events = Box::pin(hub.subscribe(0));
         let (seen, ()) = tokio::join!(events.next(), async {

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_follow_while_nobody_else_writes() {
+    fn versions_follow_while_no_other_process_writes() {
         let user = Writes { app: false, user: true };
         let after = Seen::new(5, ScopeVersions { app: 2, user: 8 });
         assert_eq!(followed(BEFORE, user, &receipt(5, 2, 8)), Some(after));

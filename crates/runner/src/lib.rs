@@ -87,7 +87,7 @@
 //! # What is absent
 //!
 //! The loop decides and the store stores; this crate does neither. Nothing is resumed automatically when a
-//! process starts: the application spawns [`Runner::recover`], or resumes sessions by itself. `temp:` values are never
+//! process starts: the application spawns [`Runner::recover`], or resumes sessions itself. `temp:` values are never
 //! stored.
 //!
 //! # Prior art

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_while_somebody_has_to_decide() {
+    fn nothing_is_taken_while_a_decision_is_pending() {
         let waits = || Last::Waits(vec!["c1".to_owned()]);
         for first in [None, Some(Kind::Message), Some(Kind::Steer)] {
             for wants in [Wants::Begin, Wants::TakeInbox] {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_a_dead_worker_is_taken_over_at_once_and_from_nobody_else() {
+    fn only_a_session_of_a_dead_worker_is_taken_over_at_once() {
         for wants in [Wants::Begin, Wants::TakeInbox, Wants::Resume, Wants::Abandon] {
             for when in [WAIT, WhenClaimed::Refuse, WhenClaimed::TakeOver] {
                 let seen = Seen { last: Last::Ended, first: None, holder: Holder::Dead(7) };
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_goes_on_only_under_a_claim() {
+    fn a_run_continues_only_under_a_claim() {
         for wants in [Wants::TakeInbox, Wants::Resume, Wants::Abandon] {
             let seen = Seen { last: Last::Interrupted, first: None, holder: Holder::Nobody };
             assert_eq!(super::next(wants, seen, WAIT), Next::Claim { take_over: TakeOver::Never });

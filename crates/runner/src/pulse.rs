@@ -1,7 +1,7 @@
 //! The heartbeat of a worker: one request to the store renews all of its claims.
 //!
 //! It runs in a task of its own while any run has a claim, on the runtime of one of these runs; if that ends, another run
-//! starts it anew.
+//! starts it again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

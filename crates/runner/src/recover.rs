@@ -91,7 +91,7 @@ impl Runner {
     /// longer and longer pauses.
     ///
     /// A process that was killed or frozen is replaced when its claim has expired: after the duration of a claim, and a
-    /// tenth of it. If a frozen one goes on later, its writes are refused.
+    /// tenth of it. If a frozen one continues later, its writes are refused.
     ///
     /// # Errors
     /// [`RunnerError::Store`] with [`Unsupported`](stepfold_session_scopes::SessionError::Unsupported) by a store
@@ -226,7 +226,7 @@ impl Recovery {
                 listed.insert(session.key.clone());
                 let is_due = match self.tried.get(&session.key) {
                     Some(tried) => tried.is_due(&session, now),
-                    // Whoever has accepted a message is about to take it.
+                    // The worker that has accepted the message is about to take it.
                     None if !session.is_claimed && !session.is_due && !self.options.is_once => {
                         let not_before = now.after(inner.claims.duration);
                         let tried = Tried { failures: 0, not_before, waits: None };

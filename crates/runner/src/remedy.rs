@@ -86,7 +86,7 @@ fn of_store(error: &SessionError) -> Remedy {
 fn of_fault(fault: &RunFault) -> Remedy {
     match fault {
         RunFault::Model(error) if error.is_retryable() => Remedy::Retry,
-        // The run goes on once the key, the model or the instructions are right.
+        // The run continues once the key, the model or the instructions are right.
         RunFault::Model(_) | RunFault::Agent(_) | RunFault::Feed(_) => Remedy::Wait,
         RunFault::Start(_) | RunFault::Decision(_) => Remedy::Never,
         // What runs again may succeed.

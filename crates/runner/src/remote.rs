@@ -24,7 +24,7 @@ impl Runner {
     /// whether the other one has ended after 1 second, 2, 4, and so on up to a minute, by durable timers, in whatever
     /// process [recovers](Runner::recover) it.
     ///
-    /// The other run goes on in this process, or by `recover` in another one of its runners. It may wait for approvals of
+    /// The other run continues in this process, or by `recover` in another one of its runners. It may wait for approvals of
     /// its own, in its own session; the result is its output, or the text of its reply. The apps and the stores of both runners
     /// may be different ones.
     ///
@@ -66,7 +66,7 @@ impl Runner {
                 runner.call(&context, request).await
             }
         };
-        // Whoever calls again with the same key is told what came of it.
+        // A call with the same key returns the result.
         Tool::new(name, description, call)
             .parameters(json!({
                 "type": "object",
@@ -85,7 +85,7 @@ impl Runner {
         let ended = tokio::select! {
             biased;
             ended = session.run_as(KEY, request) => Some(ended),
-            // The run goes on.
+            // The run continues.
             () = session.sleep(FIRST) => None,
         };
         match ended {

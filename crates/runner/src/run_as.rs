@@ -55,7 +55,7 @@ impl RunAs {
         self
     }
 
-    /// Forces the run to go on with an agent that changed since it began.
+    /// Forces the run to continue with an agent that changed since it began.
     pub fn with_changed_agent(mut self) -> Self {
         self.with_changed_agent = true;
         self

@@ -12,7 +12,7 @@ use crate::record::{begins, loop_event};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ModelStep {
-    /// The run that asks, as it was then. [`Run::request`] is what it sends.
+    /// The run at that step. [`Run::request`] is its request to the model.
     pub run: Run,
     /// The places of the items inside of which it is, outermost first; empty for the session's own run.
     pub path: Vec<usize>,

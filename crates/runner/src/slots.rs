@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_waits_is_kept_whoever_comes_after_it() {
+    fn a_session_that_waits_is_kept_before_later_ones() {
         let mut slots = Slots::new(2);
         let waits = Arc::downgrade(&slots.get(key(0)));
         slots.pause(&waits.upgrade().unwrap());

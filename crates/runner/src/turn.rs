@@ -216,7 +216,7 @@ impl Turn {
     pub(crate) async fn read_known(&self, known: &mut Known) -> Result<Read, RunnerError> {
         let (history, left) = (known.history.take(), known.left());
         let read = self.read_since(history, left).await?;
-        // Another worker continued it, or created it anew.
+        // Another worker continued it, or created it again.
         known.stopped.take_if(|left| !left.is_last_of(&read.0));
         known.history = Some(Arc::clone(&read.0));
         Ok(read)
@@ -280,7 +280,7 @@ impl Turn {
     }
 }
 
-/// Whether a run that ended so can go on without anybody deciding about it.
+/// Whether a run that ended so can continue without anybody deciding about it.
 fn leaves_work(ended: &Ended) -> bool {
     match ended {
         Ok(outcome) => outcome.exit().is_resumable() && *outcome.exit() != Exit::Paused(Pause::Approval),

@@ -277,7 +277,7 @@ impl<'a> Work<'a> {
         Ok(None)
     }
 
-    /// Tells watchers that a run goes on: its next event may be long in coming.
+    /// Tells watchers that a run continues: its next event may be long in coming.
     fn tell_resumed(&self, read: &Read) {
         self.turn.runner.changes.tell(&self.turn.slot.key, read.1.version, true);
     }
@@ -332,7 +332,7 @@ impl<'a> Work<'a> {
                     stopped.run.pending().into_iter().map(|request| request.id).collect();
                 let due: Option<Timestamp> = stopped.run.next_deadline().map(Into::into);
                 self.turn.slot.held.set_due(due);
-                // A deadline that has passed is an outcome: the run goes on with it.
+                // A deadline that has passed is an outcome: the run continues with it.
                 let is_due = due.is_some_and(|due| due <= self.turn.runner.clock.now());
                 let last =
                     if pending.is_empty() || is_due { Last::Interrupted } else { Last::Waits(pending) };

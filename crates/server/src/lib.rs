@@ -1,11 +1,11 @@
 //! Agents in sessions as servers: over HTTP, and as tools of the Model Context Protocol.
 //!
-//! Each is a feature and a module: [`http`] serves apps to browsers and programs, with a live stream of each session;
+//! Each is a feature and a module: [`http`] serves agents to browsers and programs, with a live stream of each session;
 //! [`mcp`] offers an agent as a tool of the Model Context Protocol.
 //!
 //! # What is absent
 //!
-//! Nothing is decided here that the [runner](stepfold_runner) decides.
+//! This crate adds no rules for runs and sessions: the [runner](stepfold_runner) has them all.
 
 #[cfg(feature = "http")]
 pub mod http;

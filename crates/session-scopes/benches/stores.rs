@@ -92,7 +92,7 @@ fn writing(schema: &SessionSchema, writes: usize) -> Event {
     event().with_delta(all[..writes].iter().map(|write| write()).collect())
 }
 
-/// The requests of somebody who appends to a session, one after the other.
+/// The requests of a writer that appends to a session, one after the other.
 struct Writer {
     key: SessionKey,
     schema: SessionSchema,

@@ -121,11 +121,11 @@
 //!
 //! A store without claims returns [`SessionError::Unsupported`], the default of these methods.
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! | | memory | SQLite | PostgreSQL |
 //! |---|---|---|---|
-//! | an append is whole or not made: event, writes in three scopes, version | yes | yes | yes |
+//! | an append is atomic: event, writes in three scopes, version | yes | yes | yes |
 //! | acknowledged appends survive the end of the process (SIGKILL) | no | yes | yes |
 //! | and a loss of power | no | yes, unless `Durability::Process` was chosen | as the server is configured |
 //! | parallel `sum`, `union`, `upsert_by`, ... to `app:` and `user:` lose nothing | within the process | from any number of processes | from any number of hosts |
@@ -138,16 +138,16 @@
 //! After an error of the kind [`Transient`](ErrorKind::Transient) an append may have been made or not. Repeat
 //! it with the same event: the event's id makes it happen once.
 //!
-//! # Stored under one schema, opened under another
+//! # Schema changes
 //!
 //! Every value keeps the schema that it was written with. If the type of its key has changed, the value
-//! either fits the new type, or a migration registered with [`SessionSchema::migration`] converts it, or it
-//! is a [`SchemaMismatch`](SessionError::SchemaMismatch) with the key and both types. The value of an
+//! either matches the new type, or a migration registered with [`SessionSchema::migration`] converts it, or reading
+//! fails with a [`SchemaMismatch`](SessionError::SchemaMismatch) that has the key and both types. The value of an
 //! undeclared key stays in the store, invisible.
 //!
-//! # What it costs
+//! # Costs
 //!
-//! The cost of an append depends on what is written, not on the number of events, sessions and keys. Lists
+//! The cost of an append depends on the size of its writes, not on the number of events, sessions and keys. Lists
 //! grow by the added items; `union`, `upsert_by` and custom handlers read the whole list. Reading the last n
 //! events costs n. A fork copies the heads of the session's values and no events; a rewind examines every key
 //! and writes those that have changed since. In SQLite both, and reading an [earlier
@@ -171,7 +171,7 @@
 //!
 //! - `sqlite`: sessions in a SQLite file, bundled.
 //! - `postgres`: sessions in PostgreSQL, without TLS so far.
-//! - `contract`: the exam of any store, for tests.
+//! - `contract`: the test suite for any store.
 
 mod apply;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

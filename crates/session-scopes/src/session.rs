@@ -80,7 +80,7 @@ impl Parent {
 }
 
 impl Session {
-    /// A session without events, as it is after its creation. A store sets the fields of what it has read.
+    /// A new session without events. A store sets the fields that it has read.
     pub fn new(key: SessionKey, life: LifeId, created: Timestamp) -> Self {
         Session {
             key,
@@ -156,7 +156,7 @@ impl Session {
         self.events.iter().filter(|committed| self.visible.contains(committed.version))
     }
 
-    /// The stored value of a key in any scope, whatever the schema; `None` if the state was not read.
+    /// The stored value of a key in any scope, without its schema; `None` if the state was not read.
     pub fn get(&self, key: &str) -> Option<ValueRef<'_>> {
         let values = self.values.as_ref()?;
         match Scope::of(key) {

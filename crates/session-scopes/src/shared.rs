@@ -7,7 +7,7 @@ use crate::ids::{AppId, UserId};
 use crate::rows::{Change, Extent, to_db};
 use crate::seal::{ScopeSeal, of_item, of_shared, shared};
 
-/// The generation of a shared list that begins anew. A stored one has generation 0.
+/// The generation of a shared list that starts over. A stored one has generation 0.
 pub(crate) const ANEW: u64 = 1;
 
 /// The row of a scope.

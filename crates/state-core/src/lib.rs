@@ -69,7 +69,7 @@
 //! [`ChatModel`](chat::ChatModel) is the port that every provider implements: a request in, a stream of
 //! chunks out.
 //!
-//! # What it costs
+//! # Costs
 //!
 //! Cloning a state, a snapshot or a transcript is O(1); so is appending a message, or an item to a list key,
 //! at any length and with snapshots of every earlier version. See [`List`].

@@ -158,7 +158,7 @@ impl<T> List<T> {
 }
 
 impl<T: Clone> List<T> {
-    /// Appends an item. O(1), whatever the length and the number of clones.
+    /// Appends an item. O(1), independent of the length and the number of clones.
     pub fn push(&mut self, item: T) {
         let position = self.end;
         let item = match self.free_slot(position) {

@@ -3,8 +3,8 @@
 //! # The tour
 //!
 //! An [`Agent`](prelude::Agent) is a model, tools, instructions and the [schema](prelude::Schema) of a state. A
-//! [`Runner`](prelude::Runner) runs it in sessions: whatever happens is stored before anything else happens, so
-//! that a process may die at any moment and another one goes on.
+//! [`Runner`](prelude::Runner) runs it in sessions: each step is stored before the next one begins, so
+//! that a process may die at any moment and another one continues the run.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -18,7 +18,7 @@
 //!     Ok(area * 4)
 //! }
 //!
-//! // Any model will do; this one says what it is told to.
+//! // Any model works; this one returns scripted replies.
 //! let model = Scripted::conversation("\
 //! assistant: > c1 count(area=3)
 //! assistant: Area 3 has 12 stalls.
@@ -29,7 +29,7 @@
 //!     .tool(count_tool())
 //!     .build()?;
 //!
-//! // Every step is stored before anything else happens: whoever opens the session later goes on from there.
+//! // Every step is stored before the next one begins: any process that opens the session later continues from there.
 //! let runner = Runner::builder(agent, MemoryStore::new()).build();
 //! let session = runner.session("ada", "monday").await?;
 //! let outcome = session.run("how many stalls has area 3?").await?;
@@ -40,7 +40,7 @@
 //!
 //! # Ten types
 //!
-//! In the order in which one meets them; all are in the [`prelude`].
+//! In the order in which a program uses them; all are in the [`prelude`].
 //!
 //! | type | what it is |
 //! |---|---|
@@ -57,27 +57,27 @@
 //!
 //! # Layers
 //!
-//! The [`guide`] says how things are done. Each layer is re-exported under its own name:
+//! The [`guide`] explains how to use them. Each layer is re-exported under its own name:
 //!
 //! | layer | what it is |
 //! |---|---|
 //! | [`state_core`] | messages, transcripts, state with a schema, the port of models |
 //! | [`tools`] | what a model may do: typed tools, bound to state |
-//! | [`trim`] | which messages of a long conversation a model is shown |
+//! | [`trim`] | trimming of long conversations |
 //! | [`session_scopes`] | sessions, scopes, events, the stores |
 //! | [`providers`] | models: real servers, scripted replies, cassettes, layers |
-//! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed |
+//! | [`agent_loop`] | the run of an agent, as a state machine that can be stopped and resumed |
 //! | [`graph`] | workflows of functions, agents and graphs over one state |
 //! | [`runner`] | an agent in a session |
-//! | `mcp` | tools of servers that speak the Model Context Protocol, by the feature of this name |
-//! | `server` | agents over HTTP, and as servers of the Model Context Protocol, by the feature of this name |
-//! | `restate` | sessions as virtual objects of Restate, by the feature of this name |
-//! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
-//! | `terminal` | runs shown at a terminal, by the feature of this name |
+//! | `mcp` | tools of servers that speak the Model Context Protocol (feature `mcp`) |
+//! | `server` | agents over HTTP, and as servers of the Model Context Protocol (feature `server`) |
+//! | `restate` | sessions as virtual objects of Restate (feature `restate`) |
+//! | `otel` | spans to an OpenTelemetry collector (feature `otel`) |
+//! | `terminal` | runs shown at a terminal (feature `terminal`) |
 //!
 //! # Features
 //!
-//! By default there is everything that needs neither a network nor a server.
+//! The default features need neither a network nor a server.
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
@@ -102,7 +102,7 @@
 //!
 //! # What is absent
 //!
-//! The facade has no logic. Spans go to whatever subscriber of `tracing` the program has, unless it installs the one of
+//! The facade has no logic. Spans go to the program's `tracing` subscriber, unless it installs the one of
 //! the feature `otel`.
 
 #[doc(inline)]

@@ -20,16 +20,16 @@
 //! # }).unwrap();
 //! ```
 //!
-//! What is shown is decided by a [`View`], which is pure: an event in, lines out. It is made of parts that serve alone:
-//! [`Markdown`] as it comes, [`Calls`] in a line each, [`changes`] of the state, an [`approval`] with all that is approved,
-//! values in [`brief`]. [`Text`] is what they all give; in it nothing is left that a terminal obeys.
+//! A [`View`] decides what is shown. It is pure: an event in, lines out. Its parts can be used alone:
+//! streamed [`Markdown`], [`Calls`] in a line each, [`changes`] of the state, an [`approval`] with the complete request,
+//! values in [`brief`]. They all return [`Text`], which contains no control sequences of its input.
 //!
 //! There are two [forms](Form): lines of a terminal, wrapped to its width, and lines of a log, for a pipe or a file, which
-//! have no escape sequences and no times. Colors are the 16 of the terminal's own theme.
+//! have no escape sequences and no times. Colors are the 16 of the terminal's theme.
 //!
 //! # What is absent
 //!
-//! Nothing here reads what a person types, and no other screen than lines that scroll: no windows, no mouse.
+//! Reading input, and screens other than scrolling lines: no windows, no mouse.
 
 mod approval;
 mod brief;

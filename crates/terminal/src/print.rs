@@ -22,7 +22,7 @@ const COLUMNS: usize = 80;
 /// Long lines are hard to read: prose and lines of calls do not get wider.
 const WIDEST: usize = 120;
 
-/// When colors are shown.
+/// When to show colors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Color {
     /// At a terminal, unless `NO_COLOR` is set.
@@ -46,12 +46,12 @@ impl Color {
     }
 }
 
-/// The form of what is written to standard output: that of a terminal if it is one.
+/// The form of standard output: that of a terminal if it is one.
 pub fn stdout_form() -> Form {
     form(io::stdout().is_terminal(), terminal_size::terminal_size_of(io::stdout()))
 }
 
-/// The form of what is written to standard error: that of a terminal if it is one.
+/// The form of standard error: that of a terminal if it is one.
 pub fn stderr_form() -> Form {
     form(io::stderr().is_terminal(), terminal_size::terminal_size_of(io::stderr()))
 }
@@ -171,12 +171,12 @@ impl Printer {
         self
     }
 
-    /// The form of what is shown.
+    /// The form of the output.
     pub fn form(&self) -> Form {
         self.view.form()
     }
 
-    /// The state on which the next run goes on, so that its changes are shown.
+    /// Sets the state that changes of the next run are compared with.
     pub fn set_state(&mut self, state: Option<State>) {
         self.view.set_state(state);
     }
@@ -197,7 +197,7 @@ impl Printer {
         self.line(Text::new(Look::DIM, text));
     }
 
-    /// Shows what the user says.
+    /// Shows a message of the user.
     pub fn user(&mut self, text: &str) {
         let above = Text::from(if self.is_first { "" } else { "\n" });
         match self.form() {
@@ -206,7 +206,7 @@ impl Printer {
         }
     }
 
-    /// Shows an invocation to its end, and gives its outcome.
+    /// Shows an invocation until it ends, and returns its outcome.
     ///
     /// # Errors
     /// When the run fails.
@@ -214,8 +214,8 @@ impl Printer {
         self.follow_with(invocation, async |_, _| ()).await
     }
 
-    /// Shows an invocation to its end, and gives its outcome. Each event is handed on after it was shown; what is done with
-    /// it may use the printer.
+    /// Shows an invocation until it ends, and returns its outcome. Each event is passed to the function after it was
+    /// shown; the function may use the printer.
     ///
     /// # Errors
     /// When the run fails.
@@ -335,7 +335,7 @@ impl Printer {
         }
     }
 
-    /// Ends the answer that is shown, if one is.
+    /// Ends the current answer, if there is one.
     pub fn end_reply(&mut self) {
         self.end_live();
         if let Some(mut reply) = self.reply.take() {
@@ -371,7 +371,7 @@ fn hang(text: &str) -> usize {
 
 /// Shows a text in place of the line that the cursor is in.
 pub fn on_this_line(terminal: &mut impl Write, text: &Text) {
-    // A terminal that is gone is no failure. The cursor is moved also where colors are left out.
+    // A terminal that is gone is not a failure. The cursor is moved also where colors are left out.
     let _ = write!(terminal, "\r{}\x1b[K", text.to_ansi()).and_then(|()| terminal.flush());
 }
 
@@ -383,7 +383,7 @@ enum Output {
 
 impl Output {
     fn write(&mut self, text: &Text, end: &str, form: Form) {
-        // A reader that is gone is no failure.
+        // A reader that is gone is not a failure.
         let _ = match (self, form) {
             (Output::Stdout, _) => {
                 let mut out = anstream::stdout().lock();

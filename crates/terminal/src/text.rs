@@ -28,7 +28,7 @@ impl Look {
     pub const PLAIN: Look = Look(Style::new());
     /// Bold text.
     pub const STRONG: Look = Look(Style::new().bold());
-    /// Text in the background: what is told beside the answer.
+    /// Dimmed text, for secondary information.
     pub const DIM: Look = Look(Style::new().dimmed());
     /// What the user says.
     pub const USER: Look = Look(AnsiColor::Cyan.on_default().effects(Effects::BOLD));

@@ -25,7 +25,7 @@ const WAITED: usize = 40;
 /// Columns of what does not have to fit a screen.
 const LOG_WIDTH: usize = 200;
 
-/// The form of what is shown.
+/// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Lines of a log, in a pipe or a file: not wrapped, without times, the same for the same run.
@@ -63,7 +63,7 @@ pub enum Shown {
     Line(Text),
 }
 
-/// Decides what a run looks like.
+/// Decides what is shown of a run.
 ///
 /// # Examples
 /// ```
@@ -140,7 +140,7 @@ impl View {
         self
     }
 
-    /// The state on which the run goes on, so that its changes are shown.
+    /// Sets the state that changes of the run are compared with.
     pub fn set_state(&mut self, state: Option<State>) {
         if let Some(state) = &state {
             self.steps.open_in(state.messages());
@@ -148,7 +148,7 @@ impl View {
         self.state = state;
     }
 
-    /// The form of what is shown.
+    /// The form of the output.
     pub fn form(&self) -> Form {
         self.form
     }
@@ -178,7 +178,7 @@ impl View {
         }
     }
 
-    /// Nothing more comes of the answer: what was not shown of it.
+    /// Ends the answer: returns the rest of it.
     pub fn end(&mut self) -> Vec<Shown> {
         let object = std::mem::take(&mut self.reply.object);
         match std::mem::take(&mut self.reply.is_open) {
@@ -530,5 +530,5 @@ pub fn restart(run: &Run) -> String {
         true => (run.steps() + 1, "before the model had answered".to_owned()),
         false => (run.steps(), format!("while {} ran", open.join(", "))),
     };
-    format!("goes on with \"{question}\", interrupted in step {step} {what}")
+    format!("continues with \"{question}\", interrupted in step {step} {what}")
 }

@@ -77,7 +77,7 @@ impl Requirements {
         }
     }
 
-    /// Requires the arguments as JSON, whatever their schema.
+    /// Requires the arguments as JSON, with any schema.
     pub fn raw_arguments(&mut self) {
         self.takes_raw_arguments = true;
     }

@@ -26,12 +26,12 @@ pub struct InputRequest {
     pub label: String,
     /// The question, for the user.
     pub message: String,
-    /// What else the user is shown, a JSON object.
+    /// Further information for the user, a JSON object.
     pub details: Value,
     /// The JSON Schema of the answer. Without one the answer is any object; with the schema `false` the user only accepts or
     /// declines.
     pub schema: Option<Value>,
-    /// What the call has to know when it continues. Stored with the question and never shown.
+    /// Data that the call needs when it continues. Stored with the question and never shown.
     pub state: Option<Value>,
     /// Present if it is for no person: [an outcome that comes later](crate::ToolContext::later).
     pub later: Option<LaterRequest>,
@@ -50,7 +50,7 @@ impl InputRequest {
         }
     }
 
-    /// Sets what else the user is shown: a JSON object.
+    /// Sets further information for the user: a JSON object.
     #[must_use]
     pub fn details(mut self, details: impl Into<Value>) -> Self {
         self.details = details.into();
@@ -64,7 +64,7 @@ impl InputRequest {
         self
     }
 
-    /// Sets what the call has to know when it continues.
+    /// Sets the data that the call needs when it continues.
     #[must_use]
     pub fn state(mut self, state: impl Into<Value>) -> Self {
         self.state = Some(state.into());

@@ -70,24 +70,24 @@ impl Later {
         &self.token
     }
 
-    /// Whether nothing has come yet, so that what leads to the outcome has to be started.
+    /// Whether there is no outcome yet, so that the tool must start the work that leads to it.
     pub fn is_new(&self) -> bool {
         self.response().is_none()
     }
 
-    /// Sets what is waited for, for those who list what a session waits for.
+    /// Sets a description of the outcome, for lists of pending requests.
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.request.message = message.into();
         self
     }
 
-    /// Sets what else is shown: a JSON object.
+    /// Sets further information: a JSON object.
     pub fn details(mut self, details: impl Into<Value>) -> Self {
         self.request = self.request.details(details);
         self
     }
 
-    /// Sets the JSON Schema of the outcome. One that does not fit is refused, and the call goes on waiting.
+    /// Sets the JSON Schema of the outcome. One that does not fit is refused, and the call continues waiting.
     pub fn schema(mut self, schema: impl Into<Value>) -> Self {
         self.request = self.request.schema(schema);
         self

@@ -351,7 +351,7 @@ impl Summary {
         self.log_length.saturating_sub(self.kept.len()) + self.pruned
     }
 
-    /// The message that is shown: the text between two lines that label it.
+    /// The message for the model: the text between two lines that label it.
     pub fn message(&self) -> Message {
         let text = format!(
             "[Summary of {} earlier messages, written by a model. They are not shown any more.]\n{}\n\

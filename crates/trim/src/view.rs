@@ -7,7 +7,7 @@ use stepfold_state_core::chat::{Message, Role, Transcript};
 
 use crate::Kept;
 
-/// The part of a log that a model is shown.
+/// The part of a log that is sent to a model.
 ///
 /// [`transcript`](View::transcript) goes into the request. [`kept`](View::kept) has the indexes of its
 /// messages in the log, and is all that has to be stored to restore the view with [`View::of`]. If nothing is
@@ -95,12 +95,12 @@ impl View {
         View { transcript, kept, log_length: log.len(), summary, reasons }
     }
 
-    /// The messages that the model is shown.
+    /// The messages that are sent to the model.
     pub const fn transcript(&self) -> &Transcript {
         &self.transcript
     }
 
-    /// The messages that the model is shown.
+    /// The messages that are sent to the model.
     pub fn into_transcript(self) -> Transcript {
         self.transcript
     }
@@ -120,7 +120,7 @@ impl View {
         self.kept.is_first(self.log_length)
     }
 
-    /// The message of the [`Summary`](crate::Summary), if one is shown.
+    /// The message of the [`Summary`](crate::Summary), if the view has one.
     pub const fn summary(&self) -> Option<&Arc<Message>> {
         self.summary.as_ref()
     }

@@ -171,7 +171,7 @@ impl TurnView {
         &self.view
     }
 
-    /// The messages that the model is shown.
+    /// The messages that are sent to the model.
     pub const fn transcript(&self) -> &Transcript {
         self.view.transcript()
     }

@@ -55,13 +55,13 @@ fn it_answers_from_the_database_and_says_that_no_model_is_there() {
 }
 
 #[test]
-fn killed_again_and_again_it_goes_on_where_it_stopped() {
+fn killed_again_and_again_it_continues_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     // Each time after a few lines: within words, calls and commits, as it comes.
     let kills = (0..60).take_while(|kill| run_and_kill(folder.path(), 7 + kill % 5)).count();
     assert!((6..60).contains(&kills), "it was killed {kills} times");
     let printed = run(folder.path(), &["--session", "s"]).unwrap();
-    assert!(printed.contains("another process may go on with it"), "{printed}");
+    assert!(printed.contains("another process may continue it"), "{printed}");
     assert_eq!(transcript(folder.path(), "s"), CONVERSATION);
     // Each query is counted once, however often it was interrupted.
     let inspected = run(folder.path(), &["--session", "s", "--inspect"]).unwrap();
@@ -72,14 +72,14 @@ fn killed_again_and_again_it_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn a_fork_from_the_middle_of_a_turn_comes_to_the_same_end() {
+fn a_fork_from_the_middle_of_a_turn_has_the_same_end() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), &[]).unwrap();
     let printed = run(folder.path(), &["--session", "replay-1", "--fork", "6"]).unwrap();
     assert!(printed.contains("replay-1-from-6 shares the past of replay-1 up to version 6"), "{printed}");
     assert!(CONVERSATION.starts_with(&transcript(folder.path(), "replay-1-from-6")));
     let printed = run(folder.path(), &["--session", "replay-1-from-6"]).unwrap();
-    assert!(printed.contains("replay-1-from-6 goes on with \""), "{printed}");
+    assert!(printed.contains("replay-1-from-6 continues with \""), "{printed}");
     assert_eq!(transcript(folder.path(), "replay-1-from-6"), CONVERSATION);
 }
 
@@ -129,7 +129,7 @@ fn what_one_model_did_not_answer_another_one_does() {
     assert!(error.contains("127.0.0.1:1"), "{error}");
     let printed = run(folder.path(), &["--session", "s"]).unwrap();
     let restart = format!(
-        "The session s goes on with \"{question}\", interrupted in step 1 before the model had answered."
+        "The session s continues with \"{question}\", interrupted in step 1 before the model had answered."
     );
     assert!(printed.contains(&restart), "{printed}");
     assert_eq!(transcript(folder.path(), "s"), CONVERSATION);

@@ -128,7 +128,7 @@ fn run_and_kill(folder: &Path, lines: usize) -> bool {
 }
 
 #[test]
-fn killed_again_and_again_it_comes_to_the_same_report() {
+fn killed_again_and_again_it_gives_the_same_report() {
     let folder = tempfile::tempdir().unwrap();
     // Each time a little later: who is killed while the report is written writes it again from its beginning.
     let kills = (0..60).take_while(|kill| run_and_kill(folder.path(), 8 + kill)).count();
@@ -147,13 +147,13 @@ fn killed_again_and_again_it_comes_to_the_same_report() {
 }
 
 #[test]
-fn a_fork_from_the_middle_comes_to_the_same_report() {
+fn a_fork_from_the_middle_gives_the_same_report() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), &["--session", "s"]).unwrap();
     let printed = run(folder.path(), &["--session", "s", "--fork", "30"]).unwrap();
     assert_prints(&printed, &["The session s-from-30 shares the past of s up to version 30."]);
     let printed = run(folder.path(), &["--session", "s-from-30"]).unwrap();
-    assert_prints(&printed, &["The research s-from-30 was interrupted; it goes on where it stopped."]);
+    assert_prints(&printed, &["The research s-from-30 was interrupted; it continues where it stopped."]);
     assert!(!printed.contains("▸ plan"), "{printed}");
     assert_eq!(report(folder.path(), "s-from-30.md"), REPORT);
 }
@@ -189,7 +189,7 @@ fn a_plan_waits_for_an_approver_and_so_does_each_call() {
 }
 
 #[test]
-fn a_task_that_fails_is_noted_and_the_others_go_on() {
+fn a_task_that_fails_is_noted_and_the_others_continue() {
     let folder = tempfile::tempdir().unwrap();
     // Of other documents: what is read there is not to be found, and nothing holds that is cited.
     let docs = folder.path().join("docs");

@@ -51,9 +51,13 @@ const fn phrase(words: &'static str, better: &'static str) -> Phrase {
 
 const PHRASES: &[Phrase] = &[
     phrase("all the same", "`anyway`, or `force`"),
+    phrase("anew", "`again`"),
+    phrase("came of", "the result, or the outcome"),
     phrase("comes to", "the result itself (`the text of a reply`)"),
     phrase("cut off", "`truncated` or `interrupted`"),
     phrase("given up on", "`abandoned`"),
+    // What a model reads at the end of a summary stays as it is.
+    Phrase { words: "goes on", better: "`continues`", except_after: "conversation" },
     phrase("goes another way", "`diverges`"),
     phrase("has to be told", "what is sent, or shown"),
     phrase("holds it up", "`blocks`"),
@@ -68,8 +72,8 @@ const PHRASES: &[Phrase] = &[
     phrase("unless told", "`by default`"),
     phrase("what became of", "the result, or the outcome"),
     phrase("what becomes of", "the result, or the outcome"),
-    phrase("what came of", "the result, or the outcome"),
     phrase("went another way", "`diverged`"),
+    phrase("went on", "`continued`"),
     phrase("which this value is not", "`expected X, found Y`"),
     phrase("who comes next", "`the next caller`"),
     phrase("whoever", "who it is (`the caller`, `the worker`)"),
@@ -105,17 +109,21 @@ fn is_rust(path: &str) -> bool {
 }
 
 fn is_checked(path: &str) -> bool {
-    let is_test = path.contains("/tests/") || path.contains("/benches/");
     let is_prose = is_rust(path) || Path::new(path).extension().is_some_and(|extension| extension == "md");
     let is_below = |prefixes: &[&str]| prefixes.iter().any(|prefix| path.starts_with(prefix));
-    is_prose && !is_test && is_below(CHECKED) && !is_below(NOT_CHECKED)
+    is_prose && is_below(CHECKED) && !is_below(NOT_CHECKED)
+}
+
+/// Whether the literals of a file are those of tests, which are data.
+fn is_of_tests(path: &str) -> bool {
+    path.contains("/tests/") || path.contains("/benches/")
 }
 
 fn problem(file: &File, line: usize, phrase: &Phrase) -> Problem {
     Problem::new(file, line, format!("the phrase \"{}\"; write {}", phrase.words, phrase.better))
 }
 
-/// Documentation comments of Rust sources, without their examples, and Markdown without its code.
+/// Comments of Rust sources, without the examples of documentation, and Markdown without its code.
 pub(super) fn check(file: &File) -> Vec<Problem> {
     if !is_checked(&file.path) {
         return Vec::new();
@@ -130,7 +138,7 @@ pub(super) fn check(file: &File) -> Vec<Problem> {
 fn prose_of<'l>(line: &'l str, is_rust: bool, is_code: &mut bool) -> &'l str {
     let line = line.trim_start();
     let text = match is_rust {
-        true => line.strip_prefix("///").or_else(|| line.strip_prefix("//!")),
+        true => line.strip_prefix("//").map(|text| text.strip_prefix(['/', '!']).unwrap_or(text)),
         false => Some(line),
     };
     let Some(text) = text else {
@@ -147,7 +155,7 @@ fn prose_of<'l>(line: &'l str, is_rust: bool, is_code: &mut bool) -> &'l str {
 /// A string literal outside of tests, which may be a message.
 pub(super) fn check_literal(file: &File, token: &TokenTree, is_test: bool) -> Vec<Problem> {
     let TokenTree::Literal(literal) = token else { return Vec::new() };
-    if is_test || !is_checked(&file.path) {
+    if is_test || is_of_tests(&file.path) || !is_checked(&file.path) {
         return Vec::new();
     }
     let (text, first) = (literal.to_string(), literal.span().start().line);
@@ -188,6 +196,8 @@ mod tests {
             &[&format!("2: {UNLESS_SAID}")],
         );
         expect("crates/trim/README.md", "# A\n\n5 unless said.\n", &[&format!("3: {UNLESS_SAID}")]);
+        expect("crates/trim/src/a.rs", "//! A.\n// Nobody waits.\nfn a() {}\n", &[&format!("2: {NOBODY}")]);
+        expect("crates/trim/tests/it/a.rs", "//! Nobody.\n", &[&format!("1: {NOBODY}")]);
     }
 
     #[test]
@@ -206,13 +216,13 @@ mod tests {
         for text in [
             "//! A busybody; the outcomes to store; if there is none.\n",
             "//! A.\n/// ```\n/// nobody();\n/// ```\nfn a() {}\n",
-            "//! A.\n// Nobody reads comments of the code here.\nfn nobody() {}\n",
+            "//! A.\nfn nobody() {} // nobody\n",
             "//! A.\n#[cfg(test)]\nmod tests { const A: &str = \"nobody\"; }\n",
         ] {
             expect("crates/trim/src/a.rs", text, &[]);
         }
         expect("crates/trim/README.md", "```text\nnobody\n```\n", &[]);
-        expect("crates/trim/tests/it/a.rs", "//! Nobody.\n", &[]);
+        expect("crates/trim/tests/it/a.rs", "//! A.\nconst A: &str = \"nobody is here\";\n", &[]);
         expect("CHANGELOG.md", "Nobody.\n", &[]);
     }
 }

@@ -246,20 +246,20 @@ impl AgentBuilder {
         self
     }
 
-    /// Treats a reply that consists of tool calls as JSON text as the calls it was meant to be.
+    /// Recovers tool calls that the model wrote as JSON in its text: such a reply is treated as these calls.
     pub fn recover_leaked_calls(mut self) -> Self {
         self.config.recover_leaked_calls = true;
         self
     }
 
-    /// Sets the approval rule of calls, whatever the tool's own rule. The stricter one applies.
+    /// Sets an approval rule for all calls, in addition to those of the tools. The stricter one applies.
     pub fn approval(mut self, approval: Approval) -> Self {
         self.config.approval = approval;
         self
     }
 
-    /// Requests a decision about calls that must not run twice and had started before a crash. By default the
-    /// model is told that their outcome is unknown.
+    /// Requests a decision about calls that must not run twice and had started before a crash. By default the model
+    /// sees that their outcome is unknown.
     pub fn ask_when_uncertain(mut self) -> Self {
         self.config.ask_when_uncertain = true;
         self

@@ -67,7 +67,7 @@ impl Fingerprint {
             Some(offer) => {
                 for tool in &offer.tools {
                     let words = (tool.spec(), tool.effect(), format!("{:?}", tool.approval()));
-                    // An agent that is a tool goes on inside of the run, so that what it depends on, the run does.
+                    // An agent that is a tool continues inside of the run, so that what it depends on, the run does.
                     let inside = tool.hosted_as::<AgentCall>().map(|call| call.agent.fingerprint());
                     let digest = match inside {
                         Some(inside) => digest_of(&(words, inside)),
@@ -90,7 +90,7 @@ impl Fingerprint {
         some(self).changes(&some(now))
     }
 
-    /// What is another in `now`, in words: what changed, what is gone, what is new.
+    /// The differences of `now`, in words: what changed, what was removed, what was added.
     pub fn changes(&self, now: &Fingerprint) -> Vec<String> {
         let mut changes = Vec::new();
         for (part, before) in &self.0 {

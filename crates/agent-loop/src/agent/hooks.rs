@@ -115,7 +115,7 @@ pub struct HookAction {
 }
 
 impl HookAction {
-    /// All goes its way.
+    /// Continues without a change.
     pub fn proceed() -> Self {
         HookAction::default()
     }
@@ -182,7 +182,7 @@ impl HookAction {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HookVerdict {
-    /// All goes its way.
+    /// Continues without a change.
     #[default]
     Proceed,
     /// The run ends, for this reason.
@@ -192,7 +192,7 @@ pub enum HookVerdict {
 }
 
 impl HookVerdict {
-    /// Whether all goes its way.
+    /// Whether the action changes nothing.
     pub const fn is_proceed(&self) -> bool {
         matches!(self, HookVerdict::Proceed)
     }

@@ -28,7 +28,7 @@ pub struct RunLimits {
     pub tool_calls: Option<u64>,
     /// Tokens read and written, as the provider counts them. Looked at after each step.
     pub tokens: Option<u64>,
-    /// Time, pauses left out. Model and tools are stopped when it is up.
+    /// The maximum duration, without pauses. When it is exceeded, the model and the tools are stopped.
     pub time: Option<Duration>,
     /// [Bytes](stepfold_state_core::chat::ReplyBuilder::bytes) of one reply; [32
     /// MiB](stepfold_state_core::chat::MAX_REPLY_BYTES) by default. Nothing beyond is read. This limit fails

@@ -14,7 +14,7 @@ use stepfold_state_core::state::Issue;
 /// The tool that takes the output in [`OutputMode::Tool`].
 pub const OUTPUT_TOOL: &str = "submit_output";
 
-/// The output that a run has to end with.
+/// The output with which a run must end.
 ///
 /// # Examples
 /// ```
@@ -85,7 +85,7 @@ impl Output {
         self
     }
 
-    /// Sets the number of repairs, in which the model is told the fault and called again; 2 by default.
+    /// Sets the number of repairs, requests in which the model gets the fault of its output; 2 by default.
     #[must_use]
     pub const fn repairs(mut self, times: u32) -> Self {
         self.repairs = times;
@@ -98,11 +98,11 @@ impl Output {
 pub(crate) struct OutputSpec {
     pub(crate) output: Output,
     value_type: Arc<ValueType>,
-    /// In a tool, what is no object is wrapped into one.
+    /// In a tool, what is not an object is wrapped into one.
     is_wrapped: bool,
 }
 
-/// The field that holds an output which is no object, in the arguments of a tool.
+/// The field that holds an output which is not an object, in the arguments of a tool.
 const WRAPPED: &str = "output";
 
 impl OutputSpec {

@@ -42,7 +42,7 @@ pub trait Planner: fmt::Debug + Send + Sync {
     /// The branches after those that have ended.
     ///
     /// # Errors
-    /// When the plan cannot go on, such as [`FeedError::Route`]. The run fails, and can be resumed.
+    /// When the plan cannot continue, such as [`FeedError::Route`]. The run fails, and can be resumed.
     fn next(&self, position: Position<'_>, ended: &[Ended<'_>], state: &State) -> Result<Next, FeedError>;
 
     /// The writes of the plan itself where these branches begin.
@@ -159,8 +159,8 @@ pub struct Emitter(Arc<Emit>);
 type Emit = dyn Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync;
 
 impl Emitter {
-    /// An emitter that passes each output, with its kind, to a function of the host. It cannot fail: the
-    /// receiver may be gone when a run is torn down.
+    /// An emitter that passes each output, with its kind, to a function of the host. It cannot fail: the receiver may
+    /// already be dropped when a run is stopped.
     pub fn new(emit: impl Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
         Emitter(Arc::new(emit))
     }
@@ -227,7 +227,7 @@ pub struct EndedAgent<'a> {
     pub answer: Result<Option<Value>, String>,
     /// The writes to shared keys.
     pub writes: &'a Delta,
-    /// All messages of the run, whatever its hooks made of its conversation.
+    /// All messages of the run, also those that hooks have removed from its conversation.
     pub said: &'a [Arc<Message>],
 }
 

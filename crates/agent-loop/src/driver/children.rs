@@ -1,5 +1,5 @@
 //! Driving the runs inside of items: agents that are tools or nodes. Each is driven by the driver of agents; what it
-//! tells goes to the driver of the run around it, and it goes on when that has taken note.
+//! tells goes to the driver of the run around it, and it continues when that has taken note.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) enum ChildEnd {
     TimedOut(u32),
 }
 
-/// What a run inside tells the driver, which answers when it has taken note of it: whether the run goes on.
+/// What a run inside tells the driver, which answers when it has taken note of it: whether the run continues.
 pub(super) struct Told {
     pub(super) place: usize,
     pub(super) event: RunEvent,

@@ -108,7 +108,7 @@ pub(super) struct SeenOutcome {
     pub(super) outcome: CallOutcome,
     /// Why the run is to end, if it is.
     pub(super) stop: Option<String>,
-    /// The hook that failed, by its place, and its fault. Those behind it have not seen the outcome either.
+    /// The hook that failed, by its place, and its fault. Those after it have not seen the outcome either.
     pub(super) failed: Option<(usize, RunFault)>,
 }
 

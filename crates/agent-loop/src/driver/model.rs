@@ -69,7 +69,7 @@ impl Host<'_> {
         Ok(true)
     }
 
-    /// A dynamic toolset is asked anew before each step; a static one never changes. A cancellation leaves the
+    /// A dynamic toolset is asked again before each step; a static one never changes. A cancellation leaves the
     /// run without tools.
     pub(super) async fn offer_tools(&mut self, run: &mut Run) -> Result<(), RunFault> {
         let agent = run.agent().clone();
@@ -180,7 +180,7 @@ impl Host<'_> {
         }
     }
 
-    /// Has a model write a summary. If it does not, the run goes on without.
+    /// Has a model write a summary. If it does not, the run continues without.
     pub(super) async fn summarize(&mut self, run: &mut Run, plan: &SummaryPlan) -> Result<(), RunFault> {
         let config = run.agent().config();
         let model = config.summary_model.as_ref().unwrap_or(&config.model);

@@ -1,4 +1,4 @@
-//! What can be said about one run, and how it is started.
+//! Options of one run, and its start.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 use crate::run::{Input, Run};
 use crate::run_error::{RunError, RunFault};
 
-/// A run that is about to begin or to go on. Awaiting it runs it.
+/// A run that is about to begin or to continue. Awaiting it runs it.
 ///
 /// Dropping the future stops the run where it is: what was committed stays. To stop it and have an outcome,
 /// cancel it by its [token](RunBuilder::cancel_with).
@@ -68,7 +68,7 @@ impl Agent {
 }
 
 impl Run {
-    /// Prepares to go on with the run; awaiting it does so. A run can be resumed from wherever it is: from a
+    /// Prepares to continue with the run; awaiting it does so. A run can be resumed from wherever it is: from a
     /// breakpoint, with decisions, after an error, or from storage.
     ///
     /// # Examples
@@ -238,8 +238,8 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// Takes what the user says meanwhile: it joins the run before the next request to the model. What is left
-    /// when the run ends stays in the channel.
+    /// Takes messages of the user during the run: each is added before the next request to the model. Messages that
+    /// are left when the run ends stay in the channel.
     pub fn inbox(self, mut messages: mpsc::Receiver<Message>) -> Self {
         self.inbox_with(move || messages.try_recv().ok())
     }

@@ -1,6 +1,6 @@
 //! Running the items of a step, side by side: the calls of a reply, or the branches of a superstep. Each is announced,
 //! marked if it must not run twice, and committed when it has its outcome. What is inside of one is driven beside the
-//! functions of the others, and what it commits is committed here before it goes on.
+//! functions of the others, and what it commits is committed here before it continues.
 
 use stepfold_state_core::chat::ToolCall;
 use stepfold_tools::{CallOutcome, FatalError, ToolError};
@@ -213,7 +213,7 @@ impl Host<'_> {
             ChildEnd::TimedOut(_) if work.trouble.is_there() => work.functions.hold(place),
             ChildEnd::TimedOut(tries) if work.children.again(run, place, tries, stop) => {}
             ChildEnd::Stopped => work.functions.hold(place),
-            // The run around it is about to be cancelled, and keeps what was said and written.
+            // The run around it is about to be cancelled, and keeps its messages and writes.
             ChildEnd::Ended if is_node && is_stopped => work.functions.hold(place),
             ChildEnd::Waits => {
                 work.functions.hold(place);
@@ -228,7 +228,7 @@ impl Host<'_> {
             }
             end if is_node => {
                 work.functions.hold(place);
-                // The run of an agent that has ended without having finished is over: to go on would give the same.
+                // The run of an agent that has ended without having finished is over: to continue would give the same.
                 let is_over = matches!(end, ChildEnd::Ended);
                 if let Some(outcome) = outcome_of_branch(run, place, end) {
                     let ended = self.node_ended(run, work, place, outcome, is_over).await;

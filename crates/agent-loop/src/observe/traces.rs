@@ -264,7 +264,7 @@ impl Spans {
     }
 }
 
-/// Says that what a span stands for failed, in the words of its own and in those that every viewer looks at.
+/// Marks a span as failed, with its own attributes and with those that every viewer shows.
 fn failed_with(span: &Span, error: &str) {
     span.record("error.type", error);
     span.record("otel.status_code", "ERROR");

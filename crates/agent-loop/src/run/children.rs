@@ -1,5 +1,5 @@
 //! Runs inside of items: an agent that is a tool, or a node. Each of their events is an event of the run around them
-//! ([`EventKind::Inner`]), so that they go on after a crash where they were; what they write to shared keys reaches the
+//! ([`EventKind::Inner`]), so that they continue after a crash where they were; what they write to shared keys reaches the
 //! state around them at the end of the step, as what every item writes does.
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ pub(crate) fn not_run(call: &ToolCall, why: &str) -> CallOutcome {
     CallOutcome::without_result(call, CallStatus::Failed(CallFailure::NotRun), text)
 }
 
-/// The result with a note for the model behind it.
+/// The result, followed by a note for the model.
 pub(crate) fn with_note(result: &ToolResult, note: &str) -> ToolResult {
     let content = match result.content() {
         ToolContent::Error(text) => ToolContent::Error(format!("{text}\n{note}")),

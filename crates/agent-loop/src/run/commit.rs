@@ -254,7 +254,7 @@ impl Run {
         output: Option<&OutputFate>,
         last: Option<Exit>,
     ) -> Phase {
-        // An output that was there and did not end the run, because a hook went on, no longer counts.
+        // An output that was there and did not end the run, because a hook continued, no longer counts.
         self.tally.output = None;
         match output {
             Some(OutputFate::Valid(value)) => self.tally.output = Some(value.clone()),
@@ -297,7 +297,7 @@ impl Run {
         } else if self.agent.has_no_tools() && self.agent.output_spec().is_none() {
             Phase::Leaving(Exit::NoTools)
         } else {
-            // An empty reply is no exit: the model is asked again, within the limits.
+            // An empty reply is not an exit: the model is asked again, within the limits.
             self.limited().unwrap_or(Phase::Asking { is_hooked: false, last: None })
         }
     }

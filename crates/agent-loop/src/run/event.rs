@@ -56,7 +56,7 @@ pub struct Event {
     /// How many model replies there were, this one included.
     #[serde(default, skip_serializing_if = "is_default")]
     pub step: u64,
-    /// The time that the run has taken until now, pauses left out, in whole microseconds.
+    /// The duration of the run so far, without pauses, in whole microseconds.
     #[serde(rename = "us", default, skip_serializing_if = "Duration::is_zero", with = "micros")]
     pub elapsed: Duration,
     /// The conversation that replaces the current one: after a repair, or by a hook.
@@ -352,7 +352,7 @@ impl Event {
         }
     }
 
-    /// Whether the summary of the conversation is dropped, because an edit has changed what it stands for.
+    /// Whether the summary of the conversation is dropped, because an edit has changed a message that it summarizes.
     pub const fn drops_summary(&self) -> bool {
         matches!(self.kind, EventKind::Edited { drops_summary: true, .. })
     }

@@ -121,7 +121,7 @@ pub struct HookReport {
     pub messages: Vec<Arc<Message>>,
     /// The further course of the run.
     pub verdict: HookVerdict,
-    /// Before tools: calls that do not run, and what the model reads.
+    /// Before tools: calls that do not run, each with its result for the model.
     pub answers: Vec<(usize, String)>,
     /// Before tools: writes that are folded with those of a call.
     pub writes: Vec<(usize, Delta)>,

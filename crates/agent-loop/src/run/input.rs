@@ -15,9 +15,9 @@ use crate::error::StartError;
 use crate::stored_form::{check_format, first_format, is_first_format};
 use stepfold_trim::Summary;
 
-/// What a run begins with: what the user says, and what the state holds.
+/// The input of a run: messages of the user, and values of the state.
 ///
-/// A text, a [`Message`], several of them or a [`Transcript`] are an input by themselves. To go on with a
+/// A text, a [`Message`], several of them or a [`Transcript`] are an input by themselves. To continue with a
 /// conversation, begin with its [`State`].
 ///
 /// # Examples
@@ -95,12 +95,12 @@ impl Input {
         Input::default()
     }
 
-    /// Goes on with this state and its conversation.
+    /// Continues with this state and its conversation.
     pub fn on(state: State) -> Self {
         Input { state: Some(state), ..Input::default() }
     }
 
-    /// Goes on where a run has ended: with its state, its conversation and its summary. What is known of the
+    /// Continues where a run has ended: with its state, its conversation and its summary. What is known of the
     /// conversation is not found out again, so that to begin costs the same however long it has become.
     ///
     /// # Examples
@@ -236,7 +236,7 @@ impl Input {
 /// As [`Input::to_json`] says: an error for an input with a state of its own.
 impl Serialize for Input {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let own_state = "an input with a state of its own is not stored: send messages and values";
+        let own_state = "an input with its own state is not stored: send messages and values";
         self.stored().ok_or_else(|| serde::ser::Error::custom(own_state))?.serialize(serializer)
     }
 }

@@ -29,11 +29,11 @@ use crate::planned::{OpenBranch, Planned};
 use crate::state_input::{StateInput, canonical_inputs};
 use stepfold_trim::{Summary, SummaryPlan, View};
 
-/// A run of an agent, wherever it is: a machine that says what it needs and is fed with answers.
+/// A run of an agent at any point: a state machine that returns what it needs and takes the answers.
 ///
 /// It waits for nothing, reads no clock, and touches nothing outside itself, so any host can drive it: the
 /// driver of this crate ([`Agent::run`](crate::Agent::run)), a durable engine, a simulator, a test without
-/// a runtime. It serialises at every point, and [`Run::load`] has it go on.
+/// a runtime. It serialises at every point, and [`Run::load`] has it continue.
 ///
 /// # Examples
 /// A host of one's own:
@@ -69,7 +69,7 @@ use stepfold_trim::{Summary, SummaryPlan, View};
 #[derive(Clone)]
 pub struct Run {
     pub(super) agent: Agent,
-    /// The name that the record has, also where another session goes on with it.
+    /// The name that the record has, also where another session continues with it.
     pub(super) id: Arc<str>,
     /// The prefix of the current process's idempotency keys. Never read from a record.
     pub(super) key_prefix: Arc<str>,
@@ -168,7 +168,7 @@ pub(crate) struct Tally {
     pub(crate) turn_start: usize,
     pub(crate) finish_reason: Option<FinishReason>,
     pub(crate) output: Option<serde_json::Value>,
-    /// How many events there were when a breakpoint stopped the run, so that it goes on from there.
+    /// How many events there were when a breakpoint stopped the run, so that it continues from there.
     pub(crate) stopped_at: Option<u64>,
     /// Whether the beginning of the conversation is gone that the run began on: it was pruned since.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -201,7 +201,7 @@ impl Approved {
     }
 }
 
-/// What a run needs to go on.
+/// What a run needs to continue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Need {
@@ -313,7 +313,7 @@ impl Run {
     }
 
     /// The same run with other idempotency keys: those of its calls, of its nodes, and of the agents inside begin with
-    /// this. For a host that goes on with the record of another run, as a fork of a session does, or that goes back in its
+    /// this. For a host that continues with the record of another run, as a fork of a session does, or that goes back in its
     /// own: what it does has effects of its own.
     ///
     /// Its requests have other ids as well, so that a decision given to the one run does not count for the other.
@@ -466,7 +466,7 @@ impl Run {
     /// step](stepfold_tools::Toolset::is_static).
     pub fn offer_tools(&mut self, tools: Tools) {
         self.offer = Some(Offer::new(tools, self.agent.output_spec()));
-        // Changes of tools that are listed anew need no decision.
+        // Changes of tools that are listed again need no decision.
         let _ = self.revive();
     }
 
@@ -704,7 +704,7 @@ impl Run {
         breakpoints.iter().find(is_here)
     }
 
-    /// Notes that a breakpoint stopped the run here, so that it goes on from here when it is resumed.
+    /// Notes that a breakpoint stopped the run here, so that it continues from here when it is resumed.
     pub fn stop_here(&mut self) {
         self.tally.stopped_at = Some(self.tally.events);
     }
@@ -734,8 +734,8 @@ impl Run {
         self.item(place)?.child()
     }
 
-    /// Whether the beginning of the conversation on which the run began was pruned since. What the model was shown of
-    /// it is gone.
+    /// Whether the beginning of the conversation was pruned after the run started. The view that the model had of it
+    /// is lost.
     pub fn is_pruned(&self) -> bool {
         self.tally.is_pruned
     }
@@ -755,12 +755,12 @@ impl Run {
         &self.state
     }
 
-    /// The conversation: the log, whatever the model is shown of it.
+    /// The complete conversation, without trimming.
     pub fn transcript(&self) -> &Transcript {
         self.state.messages()
     }
 
-    /// What the model is shown of the log.
+    /// The view of the log that is sent to the model.
     pub fn view(&self) -> &View {
         self.prompt.view()
     }
@@ -790,12 +790,12 @@ impl Run {
         self.tally.usage_by_model.iter().map(|(model, usage)| (&**model, *usage))
     }
 
-    /// The number of calls by tool; those that the loop answered by itself are not counted.
+    /// The number of calls by tool, without those that the loop answered itself.
     pub fn calls_by_tool(&self) -> impl Iterator<Item = (&str, u64)> {
         self.tally.calls.iter().map(|(tool, calls)| (&**tool, *calls))
     }
 
-    /// The time the run has taken, pauses left out.
+    /// The duration of the run so far, without pauses.
     pub fn elapsed(&self) -> Duration {
         self.tally.elapsed
     }
@@ -805,7 +805,7 @@ impl Run {
         self.tally.finish_reason.as_ref()
     }
 
-    /// The summary that stands for the beginning of the conversation.
+    /// The summary of the beginning of the conversation.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
     }

@@ -141,7 +141,7 @@ impl Run {
         Asker { run: Arc::clone(&self.id), step: self.tally.steps, scope: scope.map(Arc::from) }
     }
 
-    /// What tells the requests of this run from those of others who go on with the same record: its prefix of
+    /// What tells the requests of this run from those of others who continue with the same record: its prefix of
     /// idempotency keys. None where that is the run's id, and for a run inside of another, which tells its own apart.
     pub(crate) fn request_scope(&self) -> Option<&str> {
         (self.depth == 0 && self.key_prefix != self.id).then_some(&*self.key_prefix)

@@ -71,8 +71,8 @@ fn fits(value: &Value, left: &mut usize) -> bool {
 }
 
 impl Event {
-    /// Gives the keys of shared scopes the values that they had when the run began, or went on in another process, as far
-    /// as the event has them. For a host that folds a record anew.
+    /// Gives the keys of shared scopes the values that they had when the run began, or continued in another process, as far
+    /// as the event has them. For a host that folds a record again.
     ///
     /// # Examples
     /// ```
@@ -137,7 +137,7 @@ impl Run {
         }
     }
 
-    /// A run on the values on which a record of it says that it began, or went on.
+    /// A run on the values on which a record of it says that it began, or continued.
     pub(crate) fn restore_shared(&mut self, next: &Event) {
         next.restore_shared(&mut self.state);
     }

@@ -90,7 +90,7 @@ struct VersionIn {
     version: u64,
 }
 
-/// Why a stored run cannot go on.
+/// Why a stored run cannot continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -189,7 +189,7 @@ impl Serialize for Run {
 }
 
 impl Run {
-    /// The run as JSON, to be [loaded](Run::load) by whatever process goes on with it.
+    /// The run as JSON, to be [loaded](Run::load) in any process.
     ///
     /// # Examples
     /// ```
@@ -208,10 +208,10 @@ impl Run {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Goes on with a stored run of this agent. It can be loaded any number of times: each goes on by itself.
+    /// Loads a stored run of this agent. It can be loaded any number of times; the copies are independent.
     ///
     /// # Errors
-    /// [`LoadError`] when the JSON is no run or of a newer format, when the state does not fit the schema, and
+    /// [`LoadError`] when the JSON is not a run or of a newer format, when the state does not fit the schema, and
     /// when the agent has changed; it says what changed.
     pub fn load(agent: &Agent, json: &str) -> Result<Self, LoadError> {
         let (run, changes) = Run::load_changed(agent, json)?;
@@ -221,7 +221,7 @@ impl Run {
         }
     }
 
-    /// Goes on with a stored run although the agent may have changed, and tells what changed.
+    /// Continues with a stored run although the agent may have changed, and tells what changed.
     ///
     /// # Errors
     /// As [`Run::load`], but for the changes.
@@ -259,7 +259,7 @@ impl Run {
         save_in(folder.as_ref(), &self.key_prefix, self.tally.events, self.to_json().as_bytes())
     }
 
-    /// Goes on with a run from a file, as [`load`](Run::load) does.
+    /// Continues with a run from a file, as [`load`](Run::load) does.
     ///
     /// # Errors
     /// As [`Run::load`], and when the file cannot be read.

@@ -57,7 +57,7 @@ impl<'a> Task<'a> {
         self.under(self.run.key_prefix())
     }
 
-    /// The id of the run inside of it: the same for all who go on with the record.
+    /// The id of the run inside of it: the same for all who continue with the record.
     pub(super) fn inner_id(&self) -> String {
         self.under(self.run.id())
     }

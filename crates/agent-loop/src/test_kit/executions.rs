@@ -78,7 +78,7 @@ impl Executions {
         executions.values().map(|execution| execution.times).sum()
     }
 
-    /// What was counted; counting begins anew.
+    /// What was counted; counting starts over.
     pub(super) fn take(&self) -> BTreeMap<String, Execution> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

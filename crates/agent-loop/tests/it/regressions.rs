@@ -70,7 +70,7 @@ async fn calls_start_one_after_the_other() {
     assert_eq!(agent.run("go").await.unwrap().exit(), &Exit::Text);
 }
 
-/// Blank text is text, as the original has it; but it is no output.
+/// Blank text is text, as the original has it; but it is not output.
 #[tokio::test]
 async fn blank_text_ends_the_run() {
     let tools = || [constant("a", json!(1)).build().unwrap()];
@@ -84,7 +84,7 @@ async fn blank_text_ends_the_run() {
     assert_eq!((outcome.exit(), outcome.output::<u8>().unwrap()), (&Exit::Output, 7));
 }
 
-/// An exit tool that was rejected is no exit, and keeps no other exit tool from being one.
+/// An exit tool that was rejected is not an exit, and keeps no other exit tool from being one.
 #[tokio::test]
 async fn a_rejected_exit_tool_does_not_keep_the_other() {
     let agent = Agent::builder(script("assistant: > c1 ask() > c2 end()\nassistant: never"))

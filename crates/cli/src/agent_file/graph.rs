@@ -176,7 +176,7 @@ struct Links<'a> {
 }
 
 impl Links<'_> {
-    /// What holds for the runs of a node, and where it leads by itself.
+    /// Limits and routing of a node.
     fn node(&mut self, name: &str, work: Node, form: &NodeForm, faults: &mut Faults) -> Node {
         if name == "START" || name == "END" {
             self.fault(

@@ -121,7 +121,7 @@ pub(crate) struct NodeForm {
     pub(crate) at_limit: Option<String>,
     /// The next node after a failure; by default the run fails, and can be resumed.
     pub(crate) on_error: Option<String>,
-    /// Go on along the edges also when the node has failed.
+    /// Continue along the edges also when the node has failed.
     pub(crate) go_on_after_error: bool,
     /// The number of retries after a failure.
     pub(crate) retries: usize,

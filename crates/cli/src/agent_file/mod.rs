@@ -69,7 +69,7 @@ pub(crate) enum Built {
     Graph(BuiltGraph),
 }
 
-/// A graph, and which of its nodes are agents that go on with its conversation.
+/// A graph, and which of its nodes are agents that continue with its conversation.
 pub(crate) struct BuiltGraph {
     pub(crate) graph: Graph,
     pub(crate) speakers: BTreeSet<String>,

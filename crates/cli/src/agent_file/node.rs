@@ -31,7 +31,7 @@ pub(super) struct Workshop<'a> {
     pub(super) around: &'a Around,
 }
 
-/// What a node does, and whether it is an agent that goes on with the graph's conversation.
+/// What a node does, and whether it is an agent that continues with the graph's conversation.
 pub(super) struct Work {
     pub(super) node: Node,
     pub(super) speaks: bool,
@@ -40,7 +40,7 @@ pub(super) struct Work {
 /// The keys that an answer is written to, each with the field of it, if not all.
 type Answers = Vec<(String, Option<String>)>;
 
-/// What holds for the runs of a node.
+/// Limits of a node.
 pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
     if let Some(executions) = form.max_executions {
         node = node.max_executions(executions);

@@ -54,7 +54,7 @@ pub(super) async fn fork(
         show::line(json!({"from": from, "session": id}).to_string());
     } else {
         show::line(id);
-        show::aside(&format!("go on: stepfold chat {} --session {}", desk.words(), quoted(id)));
+        show::aside(&format!("continue: stepfold chat {} --session {}", desk.words(), quoted(id)));
     }
     Ok(Ending::Done)
 }

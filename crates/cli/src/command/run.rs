@@ -70,7 +70,7 @@ async fn ask(
             true => "-c".to_owned(),
             false => format!("--session {}", quoted(session.key().id.as_str())),
         };
-        show::aside(&format!("go on: stepfold chat {} {which}", desk.words()));
+        show::aside(&format!("continue: stepfold chat {} {which}", desk.words()));
     }
     Ok(ending)
 }

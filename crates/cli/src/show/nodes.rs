@@ -24,10 +24,10 @@ const OF_TASKS: [&str; 3] = ["current_task_id", "overall_progress", "tasks"];
 
 /// Follows the nodes of a graph.
 pub(super) struct Nodes {
-    /// The nodes that go on with the graph's conversation.
+    /// The nodes that continue with the graph's conversation.
     speakers: BTreeSet<String>,
     stage: Stage,
-    /// Text that is no whole line yet, by the branch that says it.
+    /// Text that is not a whole line yet, by the branch that says it.
     texts: BTreeMap<Vec<usize>, String>,
     /// The branches of this step whose agents have been heard: their answers are what they said.
     heard: BTreeSet<Vec<usize>>,
@@ -80,7 +80,7 @@ impl Nodes {
             .map(|progress| progress.percentage)
     }
 
-    /// What is to be shown of an event that is no commit.
+    /// What is to be shown of an event that is not a commit.
     pub(super) fn see(&mut self, event: &RunEvent) -> Vec<Shown> {
         match event {
             RunEvent::NodeStarted { branch, .. } => drop(self.at_work.insert(*branch)),
@@ -180,7 +180,7 @@ impl Nodes {
         shown
     }
 
-    /// Whether this branch goes on with the graph's conversation, and no other one is at work.
+    /// Whether this branch continues with the graph's conversation, and no other one is at work.
     fn speaks_alone(&self, path: &[usize]) -> bool {
         let mut branches = self.stage.branches();
         match (path, branches.next(), branches.next()) {

@@ -1,4 +1,4 @@
-//! What was going on in a run that goes on in another process: the first question after a restart.
+//! What was going on in a run that continues in another process: the first question after a restart.
 
 use std::fmt;
 

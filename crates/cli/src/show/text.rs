@@ -1,5 +1,5 @@
 //! The one place where text is written. Models, tools and files may say things that a terminal obeys (`ESC[8m` hides
-//! what follows): a [`Text`] is escaped when it is made, and what is no text is escaped here.
+//! what follows): a [`Text`] is escaped when it is made, and what is not text is escaped here.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ const INDENT: usize = 4;
 /// Whether calls are shown in full.
 static IS_VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// How standard output failed, if it did. Nothing more is written to it then; the work itself goes on.
+/// How standard output failed, if it did. Nothing more is written to it then; the work itself continues.
 static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Makes it the choice of the process whether calls are shown in full.
@@ -97,7 +97,7 @@ pub(crate) fn note(text: impl Into<Text>) {
 
 /// A text on standard error as it is: not wrapped, which would drop spaces.
 pub(crate) fn note_exactly(text: &Text) {
-    // A reader that is gone is no failure.
+    // A reader that is gone is not a failure.
     let _ = write(text, &mut anstream::stderr().lock(), "\n");
 }
 

@@ -90,7 +90,7 @@ impl Watch {
         self
     }
 
-    /// Of a graph, of whose nodes these go on with its conversation, and whose branches these are.
+    /// Of a graph, of whose nodes these continue with its conversation, and whose branches these are.
     pub(crate) fn with_nodes(mut self, speakers: BTreeSet<String>, at_work: Vec<Planned>) -> Self {
         self.nodes = Some(Nodes::new(speakers, at_work, self.state.as_ref()));
         self

@@ -1,4 +1,4 @@
-//! A server as a tool. Only hosts that the file names are asked, also behind a redirect.
+//! A server as a tool. Requests go only to hosts that the file names, also after a redirect.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -183,7 +183,7 @@ fn read_approved(file: &Path, faults: &mut Faults) -> Option<Approved> {
     let read = serde_json::from_str(&text);
     read.inspect_err(|error| {
         let words =
-            format!("{} does not hold approved tools: {error}; delete it to begin anew", file.display());
+            format!("invalid file of approved tools {}: {error}; delete it to start over", file.display());
         faults.add(&["approved"], words);
     })
     .ok()

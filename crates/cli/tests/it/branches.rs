@@ -166,7 +166,7 @@ fn a_label_stands_wherever_a_version_does() {
         "fork a.toml -s s1 --at asked --to f1",
         expect![[r#"
         f1
-        | go on: stepfold chat a.toml --session f1
+        | continue: stepfold chat a.toml --session f1
     "#]],
     );
     room.check(

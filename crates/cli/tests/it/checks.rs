@@ -115,7 +115,7 @@ fn an_empty_file_is_a_fault() {
 }
 
 #[test]
-fn a_bad_handler_is_found_behind_a_bad_type() {
+fn a_bad_handler_is_found_after_a_bad_type() {
     check(
         "[state.a]\ntype = \"integr\"\nhandler = \"add\"\ndefault = 1\n[state.b]\ntype = \"string\"\nhandler = \"sum\"\ndefault = 2\n\
          [state.c]\ntype = \"integer\"\nhandler = \"plus\"\ndefault = \"x\"\n",
@@ -133,7 +133,7 @@ fn a_bad_handler_is_found_behind_a_bad_type() {
 
 /// What does not fit is left out, and nothing that follows from that is told; what comes after it keeps its place.
 #[test]
-fn a_value_that_does_not_fit_is_told_once() {
+fn a_value_that_does_not_fit_is_reported_once() {
     check(
         "exit_on = [3, \"nope\"]\nparams.seed = 99999999999999999999\nlimits.steps = -1\n\n\
          [tools.a]\ndescription = \"A.\"\ncommand = { argv = 3 }\n\n\
@@ -153,7 +153,7 @@ fn a_value_that_does_not_fit_is_told_once() {
 }
 
 #[test]
-fn what_is_no_toml_has_lines_too() {
+fn invalid_toml_has_lines_too() {
     check(
         "name = \n[tools\nx = 1\ny = [1,, 2]\n",
         expect![[r#"

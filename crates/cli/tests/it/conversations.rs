@@ -57,7 +57,7 @@ fn a_run_shows_what_happens_and_is_kept() {
         | > c1 count(area=3)
         |   c1: {"area":3}
         |   ~ counted: 0 -> 3
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
     room.check(
@@ -66,7 +66,7 @@ fn a_run_shows_what_happens_and_is_kept() {
         Still three.
         | session s1
         |   ~ user:name: unset -> "Ada"
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
     room.check(
@@ -186,7 +186,7 @@ fn an_approval_pauses_and_another_process_decides() {
     );
     room.check("resume a.toml --modify 'p1={\"euro\": \"many\"}'", expect![[r#"
         | session s1
-        | goes on with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
+        | continues with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
         | error: invalid decision in session a/local/s1: invalid arguments for approval `p1#DIGEST`: expected integer, found string at $.euro; the request stays pending
         exit 2
     "#]]);
@@ -195,7 +195,7 @@ fn an_approval_pauses_and_another_process_decides() {
         expect![[r#"
             It is paid.
             | session s1
-            | goes on with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
+            | continues with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
             | > p1 pay(euro=4)
             |   p1: paid
         "#]],
@@ -208,7 +208,7 @@ fn an_approval_pauses_and_another_process_decides() {
         expect![[r#"
             That was all.
             | session s1
-            | goes on with "the other one", which waits in step 1 for a decision about p2#DIGEST
+            | continues with "the other one", which waits in step 1 for a decision about p2#DIGEST
         "#]],
     );
     room.check(
@@ -286,7 +286,7 @@ fn an_approver_can_decide_modify_or_wait() {
 
 /// A message that is sent while a decision waits is not taken, which is said; or it is taken once all is decided.
 #[test]
-fn a_message_that_is_not_taken_is_no_secret() {
+fn a_message_that_is_not_taken_is_reported() {
     let room = Room::new(PAYER, PAYING);
     room.check_with(
         "chat a.toml -s s1",
@@ -341,7 +341,7 @@ fn a_message_that_is_not_taken_is_no_secret() {
 
 /// No server listens there: that it is asked again is said while it is, and why once.
 #[test]
-fn a_model_that_cannot_be_reached_is_no_secret() {
+fn a_model_that_cannot_be_reached_is_reported() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let room = Room::new("", "");
     room.write("b.toml", &format!("model = \"http://{gone}/v1#x\""));
@@ -370,7 +370,7 @@ fn limits_and_scripts_at_their_end_are_told_apart() {
     room.check("run a.toml -s s1 again", expect![[r#"
         | session s1
         | error: the run failed after 0 steps: model request failed: invalid request: script ./a.script has ended after 1 replies
-        | what was done is stored; go on with
+        | what was done is stored; continue with
         |   stepfold resume a.toml --session s1
         exit 1
     "#]]);
@@ -405,7 +405,7 @@ fn a_cassette_needs_no_model() {
         expect![[r#"
         Three.
         | session s2
-        | go on: stepfold chat a.toml --cassette t.cassette --mode replay --session s2
+        | continue: stepfold chat a.toml --cassette t.cassette --mode replay --session s2
     "#]],
     );
     let said = room.say("run a.toml -s s3 --cassette t.cassette --mode replay 'how few?'", "");

@@ -1,4 +1,4 @@
-//! The command is killed in the middle, and goes on.
+//! The command is killed in the middle, and continues.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Command;
@@ -51,7 +51,7 @@ fn what_may_run_again_does() {
         expect![[r#"
             Done.
             | session s1
-            | goes on with "go", interrupted in step 1 while c1 slow() ran
+            | continues with "go", interrupted in step 1 while c1 slow() ran
             | > c1 slow()
             |   c1: ran
         "#]],
@@ -73,7 +73,7 @@ fn what_must_not_run_twice_does_not() {
     room.check("resume a.toml", expect![[r#"
         Done.
         | session s1
-        | goes on with "go", interrupted in step 1 while c1 slow() ran
+        | continues with "go", interrupted in step 1 while c1 slow() ran
         | outcome unknown: c1 slow() had started when the process was interrupted, and was not run again; look whether it happened
     "#]]);
     assert_eq!(std::fs::read_to_string(room.path("runs")).unwrap(), "x\n");
@@ -112,7 +112,7 @@ fn the_next_message_tells_what_is_unknown_of_the_run_before_it() {
 }
 
 #[test]
-fn what_is_unknown_of_the_run_before_is_told_also_when_the_message_fails_or_waits() {
+fn what_is_unknown_of_the_run_before_is_reported_also_when_the_message_fails_or_waits() {
     // The script has no reply for the message.
     let said = killed("at_most_once").say("run a.toml -s s1 thanks", "");
     assert!(
@@ -131,7 +131,7 @@ fn what_is_unknown_of_the_run_before_is_told_also_when_the_message_fails_or_wait
 }
 
 #[test]
-fn what_is_unknown_of_the_run_before_is_told_also_after_a_decision() {
+fn what_is_unknown_of_the_run_before_is_reported_also_after_a_decision() {
     let script = "assistant: > c1 slow()\nassistant: Done.\nassistant: > c2 now()\nassistant: Thanks.";
     let said = killed_in("at_most_once", script).say("run a.toml -s s1 --interactive thanks", "y\n");
     assert!(said.starts_with("Thanks.\n") && !said.contains("exit"), "{said}");
@@ -247,7 +247,7 @@ fn an_interrupt_answers_open_calls_and_the_session_can_be_used() {
         expect![[r#"
         Done.
         | session s1
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
 }
@@ -278,16 +278,16 @@ fn a_process_that_is_told_to_end_leaves_its_session_to_others() {
 }
 
 #[test]
-fn a_process_that_is_told_to_end_names_the_session_that_goes_on() {
+fn a_process_that_is_told_to_end_names_the_session_that_continues() {
     let (_room, child, gate) = at_work("idempotent");
     send("-TERM", &child);
     let output = child.wait_with_output().unwrap();
     drop(gate);
     let notes = String::from_utf8(output.stderr).unwrap();
-    assert!(notes.ends_with("go on with\n  stepfold resume a.toml --session s1\n"), "{notes}");
+    assert!(notes.ends_with("continue with\n  stepfold resume a.toml --session s1\n"), "{notes}");
 }
 
-/// A process that is stopped is alive: nobody takes its call for one whose outcome is unknown.
+/// A stopped process is alive: no other process reports the outcome of its call as unknown.
 #[test]
 fn a_process_that_is_stopped_for_a_while_keeps_its_session() {
     let (room, child, gate) = at_work("at_most_once");
@@ -304,9 +304,9 @@ fn a_process_that_is_stopped_for_a_while_keeps_its_session() {
     assert!(log.contains("tool c1 slow:") && !log.contains("unknown"), "{log}");
 }
 
-/// Whoever shows the answer may be held up; the run is not, nor is its heartbeat.
+/// A blocked output blocks neither the run nor its heartbeat.
 #[test]
-fn a_pipe_that_nobody_reads_holds_no_run_up() {
+fn a_pipe_without_a_reader_does_not_block_a_run() {
     let room = Room::new("", &format!("assistant: {}\n", "many words ".repeat(100_000)));
     let mut child = room.command("run a.toml -s s1 go").spawn().unwrap();
     let stored = || room.say("sessions a.toml --json", "");
@@ -319,7 +319,7 @@ fn a_pipe_that_nobody_reads_holds_no_run_up() {
 }
 
 #[test]
-fn a_session_that_another_process_works_in_is_deleted_or_rewound_only_by_whoever_takes_it_over() {
+fn a_session_that_another_process_works_in_is_deleted_or_rewound_only_by_taking_it_over() {
     let (room, child, gate) = at_work("at_most_once");
     for line in ["delete a.toml -s s1 --when-claimed refuse", "rewind a.toml --when-claimed refuse 1"] {
         let said = room.say(line, "");

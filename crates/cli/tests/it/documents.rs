@@ -1,6 +1,6 @@
 //! What `docs/cli.md` shows is true: its agent files are sound, and its commands say what it says they do.
 //!
-//! With `UPDATE_EXPECT=1` the page is written anew from what the commands say.
+//! With `UPDATE_EXPECT=1` the page is written again from what the commands say.
 
 use std::fmt::Write as _;
 

@@ -152,7 +152,7 @@ fn a_run_fans_out_chooses_and_goes_round() {
             report | starts
             Area 7.
             report | done
-            go on: stepfold chat g.toml --session s1
+            continue: stepfold chat g.toml --session s1
         "#]],
     );
     expect![[r#"{"node":"judge","state":{"round":1,"notes":["Twelve.","Let me count.\nTwenty-eight."]}}{"node":"judge","state":{"round":2,"notes":["Twelve.","Let me count.\nTwenty-eight.","None."]}}"#]].assert_eq(&std::fs::read_to_string(room.path("judged")).unwrap());
@@ -320,7 +320,7 @@ fn all_that_works_with_a_session_works_with_that_of_a_graph() {
         "fork g.toml --at 12 --to s2",
         expect![[r#"
             s2
-            | go on: stepfold chat g.toml --session s2
+            | continue: stepfold chat g.toml --session s2
         "#]],
     );
     room.check(
@@ -335,13 +335,13 @@ fn all_that_works_with_a_session_works_with_that_of_a_graph() {
             session s1 is deleted, with 31 events
         "#]],
     );
-    // The fork is in the middle of the first round, and goes on from there.
+    // The fork is in the middle of the first round, and continues from there.
     check_in_order(
         &room,
         "resume g.toml -s s2",
         expect![[r#"
             session s2
-            goes on with "which area has most stalls?", interrupted in step 3
+            continues with "which area has most stalls?", interrupted in step 3
             judge | starts
             judge | done
               ~ verdict: unset -> "enough"
@@ -354,7 +354,7 @@ fn all_that_works_with_a_session_works_with_that_of_a_graph() {
 }
 
 #[test]
-fn a_chat_goes_on_with_one_conversation() {
+fn a_chat_continues_with_one_conversation() {
     let room = Room::new("", "");
     room.write(
         "g.toml",
@@ -471,7 +471,7 @@ fn nodes_wait_for_decisions_in_another_process() {
         "resume g.toml --approve pay#0/run --reject 'clerk/f1=not now'",
         expect![[r#"
             | session s1
-            | goes on with "pay the bills", which waits in step 2 for a decision about pay#0/run#DIGEST, pay#1/run#DIGEST, clerk/f1#DIGEST
+            | continues with "pay the bills", which waits in step 2 for a decision about pay#0/run#DIGEST, pay#1/run#DIGEST, clerk/f1#DIGEST
             | pay#0 | starts with {"euro":5}
             | pay#0 | done
             | clerk | starts
@@ -495,7 +495,7 @@ fn nodes_wait_for_decisions_in_another_process() {
         expect![[r#"
             Paid: [{"euro":5},{"euro":6}]
             | session s1
-            | goes on with "pay the bills", which waits in step 2 for a decision about pay#1/run#DIGEST
+            | continues with "pay the bills", which waits in step 2 for a decision about pay#1/run#DIGEST
             | decide about pay#1/run#DIGEST: pay {"item":{"euro":7}}
             | pay#1 | starts with {"euro":7}
             | pay#1 | done
@@ -599,7 +599,7 @@ fn after_a_kill_only_what_has_no_outcome_runs_again() {
         "resume g.toml",
         expect![[r#"
             session s1
-            goes on with "go", interrupted in step 2 while slow ran
+            continues with "go", interrupted in step 2 while slow ran
             slow  | starts
             slow  | done
               ~ did: unset -> ["quick","agent","slow"]
@@ -619,7 +619,7 @@ fn after_a_kill_what_must_not_run_twice_does_not() {
         "resume g.toml",
         expect![[r#"
             session s1
-            goes on with "go", interrupted in step 2
+            continues with "go", interrupted in step 2
               ~ did: unset -> ["quick","agent"]
             slow  | failed: it had started when the process was interrupted, and is not run again
             end | starts
@@ -659,7 +659,7 @@ fn after_a_kill_what_must_not_run_twice_does_not() {
 
 /// The agent of a node is killed at its second call: the first one is not made again.
 #[test]
-fn after_a_kill_the_agent_of_a_node_goes_on_where_it_was() {
+fn after_a_kill_the_agent_of_a_node_continues_where_it_was() {
     let room = Room::new("", "");
     room.write(
         "g.toml",
@@ -690,7 +690,7 @@ fn after_a_kill_the_agent_of_a_node_goes_on_where_it_was() {
         "resume g.toml",
         expect![[r#"
             session s1
-            goes on with "go", interrupted in step 2 while work ran
+            continues with "go", interrupted in step 2 while work ran
             work | starts
             work | > c2 second()
             work |   c2:
@@ -727,7 +727,7 @@ fn a_node_that_fails_fails_the_run_unless_the_file_says_what_then() {
         rescue#0 | starts with {"error":"the program failed (exit status: 3): it is not the ...
         rescue#0 | done
         try failed: the program failed (exit status: 3): it is not there
-        go on: stepfold chat g.toml --session s1
+        continue: stepfold chat g.toml --session s1
     "#]],
     );
     let fails = graph("").replace(
@@ -743,7 +743,7 @@ fn a_node_that_fails_fails_the_run_unless_the_file_says_what_then() {
         try | starts
         try | failed: the program failed (exit status: 3): it is not there
         error: the run failed after 1 step: node 'try' failed: the program failed (exit status: 3): it is not there
-        what was done is stored; go on with
+        what was done is stored; continue with
           stepfold resume f.toml --session s1
     "#]],
     );
@@ -753,7 +753,7 @@ fn a_node_that_fails_fails_the_run_unless_the_file_says_what_then() {
         "resume f.toml",
         expect![[r#"
             session s1
-            goes on with "go", interrupted in step 2 while try ran
+            continues with "go", interrupted in step 2 while try ran
             try | starts
             try | done
             after | starts
@@ -795,7 +795,7 @@ fn a_message_is_answered_also_if_a_node_of_the_run_before_it_has_failed() {
         | pay | done
         | done | starts
         | done | done
-        | go on: stepfold chat g.toml --session s1
+        | continue: stepfold chat g.toml --session s1
     "#]],
     );
     let said = room.say("sessions g.toml", "");
@@ -828,7 +828,7 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         left | starts
         left | done
         Left with 3.
-        go on: stepfold chat g.toml --session s1
+        continue: stepfold chat g.toml --session s1
     "#]],
     );
     check(
@@ -838,7 +838,7 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         pick | starts
         pick | done
         Here.
-        go on: stepfold chat g.toml --session s1
+        continue: stepfold chat g.toml --session s1
     "#]],
     );
     check(
@@ -848,7 +848,7 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         pick | starts
         pick | failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output set `answers`
         error: the run failed after 1 step: node 'pick' failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output set `answers`
-        what was done is stored; go on with
+        what was done is stored; continue with
           stepfold resume g.toml --session s1
     "#]],
     );
@@ -859,7 +859,7 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
             pick | starts
             pick | failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output set ...
             error: the run failed after 1 step: node 'pick' failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output set `answers`
-            what was done is stored; go on with
+            what was done is stored; continue with
               stepfold resume g.toml --session s1
         "#]],
     );
@@ -870,7 +870,7 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         pick | starts
         pick | failed: invalid value for key "found": expected integer, found string at $
         error: the run failed after 1 step: node 'pick' failed: invalid value for key "found": expected integer, found string at $
-        what was done is stored; go on with
+        what was done is stored; continue with
           stepfold resume g.toml --session s1
     "#]],
     );
@@ -881,7 +881,7 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
             pick | starts
             pick | failed: invalid target `right`: not in `goes_to`; available: left, END
             error: the run failed after 1 step: node 'pick' failed: invalid target `right`: not in `goes_to`; available: left, END
-            what was done is stored; go on with
+            what was done is stored; continue with
               stepfold resume g.toml --session s1
         "#]],
     );
@@ -934,7 +934,7 @@ fn a_graph_can_be_a_node_of_another() {
             thanks | starts
             thanks | done
             Thank you.
-            go on: stepfold chat outer.toml --session s1
+            continue: stepfold chat outer.toml --session s1
         "#]],
     );
     let said = room.say("inspect outer.toml", "");
@@ -997,7 +997,7 @@ fn agents_follow_the_state() {
         work |   c1: paid
         Paid.
         work | done
-        go on: stepfold chat g.toml --session s1
+        continue: stepfold chat g.toml --session s1
     "#]],
     );
     let said = room.say("run g.toml -s s2 --set auto=false pay", "");
@@ -1039,7 +1039,7 @@ fn an_interrupt_leaves_the_session_usable() {
         end | starts
         end | done
         There.
-        go on: stepfold chat g.toml --session s1
+        continue: stepfold chat g.toml --session s1
     "#]],
     );
 }
@@ -1119,7 +1119,7 @@ fn the_example_runs() {
             report | starts
             Nothing is lost: each event is one commit, and writers do not overwrite each other.
             report | done
-            go on: stepfold chat library.toml --model script:library.script --session s1
+            continue: stepfold chat library.toml --model script:library.script --session s1
         "#]],
     );
 }

@@ -169,7 +169,7 @@ fn a_head_that_was_noted_shows_any_later_change() {
     let contained = "unchanged up to version 5: the history contains its head, 5 events before the newest\n";
     assert!(said.starts_with(contained) && !said.contains("exit"), "{said}");
 
-    // A history of the same words that was made anew is another one.
+    // A history of the same words that was created again is another one.
     room.say("delete a.toml -s s1", "");
     room.say("run a.toml -s s1 look", "");
     let said = verify(&noted);
@@ -220,7 +220,7 @@ fn a_fork_goes_its_own_way_and_a_rewind_takes_back() {
         "fork a.toml --at 5 --to f1",
         expect![[r#"
         f1
-        | go on: stepfold chat a.toml --session f1
+        | continue: stepfold chat a.toml --session f1
     "#]],
     );
     room.check(
@@ -231,7 +231,7 @@ fn a_fork_goes_its_own_way_and_a_rewind_takes_back() {
         | > c3 see(number=3)
         |   c3: {"number":3}
         |   ~ seen: + [3] (3 items)
-        | go on: stepfold chat a.toml --session f1
+        | continue: stepfold chat a.toml --session f1
     "#]],
     );
     room.check(
@@ -266,7 +266,7 @@ fn a_fork_goes_its_own_way_and_a_rewind_takes_back() {
         | > c3 see(number=3)
         |   c3: {"number":3}
         |   ~ seen: + [3] (3 items)
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
     let said = room.say("inspect a.toml -s s1 --all", "");
@@ -297,9 +297,9 @@ fn a_replay_finds_where_a_changed_agent_goes_another_way() {
     assert!(said.contains("differs at $.kind.began.instructions") && said.ends_with("exit 1\n"), "{said}");
 }
 
-/// A fork in the middle of a run is edited, and goes on with what it was given.
+/// A fork in the middle of a run is edited, and continues with what it was given.
 #[test]
-fn a_paused_run_is_edited_and_goes_on() {
+fn a_paused_run_is_edited_and_continues() {
     let room = room();
     room.say("fork a.toml --session s1 --at 4 --to f1", "");
     room.check(

@@ -136,13 +136,13 @@ fn a_message_is_stored_and_answered_by_its_own_command_once_the_other_one_has_en
         | session s1
         | > c1 slow()
         |   c1: ran
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
         exit 0
     "#]]
     .assert_eq(&first);
     expect![[r#"
         Done again.
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
         exit 0
     "#]]
     .assert_eq(&second.told());
@@ -184,17 +184,17 @@ fn a_message_that_is_stored_stays_so_while_the_other_run_waits_for_a_decision() 
     .assert_eq(&crate::room::without_digests(&second.told()));
     let said = room.say("sessions a.toml", "");
     assert!(said.contains(", waits for a decision about p1#DIGEST, 1 message in the inbox"), "{said}");
-    // Whoever decides goes on with it.
+    // The process that decides continues the run.
     room.check(
         "resume a.toml --approve p1",
         expect![[r#"
         Paid.
         Yes.
         | session s1
-        | goes on with "go", which waits in step 2 for a decision about p1#DIGEST
+        | continues with "go", which waits in step 2 for a decision about p1#DIGEST
         | > p1 pay(euro=5)
         |   p1: paid
-        | goes on with a message that was stored: "is it done?"
+        | continues with a message that was stored: "is it done?"
     "#]],
     );
     assert!(!room.say("sessions a.toml", "").contains("stored"));
@@ -214,14 +214,14 @@ fn a_message_that_is_stored_is_answered_once_its_sender_has_decided() {
         | > p1 pay(euro=5)
         |   p1: paid
         | earlier reply: Paid.
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
         exit 0
     "#]]
     .assert_eq(&crate::room::without_digests(&second.told()));
     assert!(!room.say("sessions a.toml", "").contains("stored"));
 }
 
-/// Somebody else decides while its sender is asked, and takes the message too.
+/// Another process decides while the sender is prompted, and takes the message too.
 #[test]
 fn a_message_that_another_process_takes_is_answered_by_its_own_command_as_well() {
     let work =
@@ -255,7 +255,7 @@ fn a_message_is_answered_also_if_the_run_before_it_ends_without_an_answer() {
         | > p1 pay(euro=5)
         |   p1: paid
         | the run ended: the limit of steps was reached
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
         exit 0
     "#]]
     .assert_eq(&crate::room::without_digests(&second.told()));
@@ -263,7 +263,7 @@ fn a_message_is_answered_also_if_the_run_before_it_ends_without_an_answer() {
 }
 
 #[test]
-fn a_message_that_stays_behind_an_interrupted_run_is_told() {
+fn a_message_that_stays_after_an_interrupted_run_is_reported() {
     let work = at_work(
         "assistant: > c1 slow()\nassistant: > p1 pay(euro=5)\nassistant: > c2 slow()\nassistant: Yes.",
     );
@@ -277,7 +277,7 @@ fn a_message_that_stays_behind_an_interrupted_run_is_told() {
     drop(gate);
     assert!(
         said.ends_with(
-            "| the message is stored; go on with it with\n|   stepfold resume a.toml --session s1\nexit 130\n"
+            "| the message is stored; continue with\n|   stepfold resume a.toml --session s1\nexit 130\n"
         ),
         "{said}"
     );
@@ -343,9 +343,9 @@ fn an_interrupt_withdraws_a_message_that_waits() {
     assert!(said.contains("assistant: Done.") && !said.contains("again"), "{said}");
 }
 
-/// The first command is killed while the second one waits: what the first did is told when the second goes on with it.
+/// The first command is killed while the second one waits: what the first did is told when the second continues with it.
 #[test]
-fn what_a_killed_process_did_is_told_by_the_one_that_waited_for_it() {
+fn what_a_killed_process_did_is_reported_by_the_one_that_waited_for_it() {
     let mut work = at_work("assistant: > c1 slow()\nassistant: Done.\nassistant: Done again.");
     let second = work.second("run a.toml -s s1 again", "");
     work.until_stored();
@@ -356,11 +356,11 @@ fn what_a_killed_process_did_is_told_by_the_one_that_waited_for_it() {
     drop(work.gate);
     expect![[r#"
         Done again.
-        | goes on with "go", interrupted in step 1 while c1 slow() ran
+        | continues with "go", interrupted in step 1 while c1 slow() ran
         | > c1 slow()
         |   c1: ran
         | earlier reply: Done.
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
         exit 0
     "#]]
     .assert_eq(&second.told());
@@ -387,7 +387,7 @@ fn a_message_whose_sender_is_gone_is_answered_before_the_next_one() {
         | session s1
         | answers a message that was stored before: "again"
         | earlier reply: Done again.
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
 }
@@ -406,7 +406,7 @@ fn a_message_of_another_that_cannot_begin_is_named_with_what_to_do() {
     room.check("resume a.toml", expect![[r#"
         | session s1
         | error: message `first` comes first in the session, and cannot begin: run could not continue: missing key "topic" for the template at line 1, column 9; write {topic?} if it is optional; known keys: messages
-        | mend the cause and go on with it, or withdraw it:
+        | fix the cause and resume it, or withdraw it:
         |   stepfold resume a.toml --session s1
         |   stepfold inbox a.toml --session s1 --remove first
         exit 1
@@ -414,7 +414,7 @@ fn a_message_of_another_that_cannot_begin_is_named_with_what_to_do() {
     room.check("run a.toml -s s1 'a third time' --key third", expect![[r#"
         | session s1
         | error: message `first` comes first in the session, and cannot begin: run could not continue: missing key "topic" for the template at line 1, column 9; write {topic?} if it is optional; known keys: messages
-        | the new message is stored, and taken after it; mend the cause and go on with it, or withdraw it:
+        | the new message is stored, and taken after it; fix the cause and resume it, or withdraw it:
         |   stepfold resume a.toml --session s1
         |   stepfold inbox a.toml --session s1 --remove first
         exit 1
@@ -428,7 +428,7 @@ fn a_message_of_another_that_cannot_begin_is_named_with_what_to_do() {
 }
 
 #[test]
-fn programs_are_told_as_well() {
+fn json_output_reports_it_as_well() {
     let work = at_work(TWO);
     let mut command = work.room.command("run a.toml -s s1 again --json");
     let mut child = command.stdin(Stdio::null()).spawn().unwrap();

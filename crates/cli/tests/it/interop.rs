@@ -11,18 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use expect_test::expect_file;
 use serde_json::{Value, json};
 
+use crate::installed::installed;
 use crate::room::Room;
-
-/// Where the command says that a peer is.
-#[expect(clippy::disallowed_methods, reason = "cargo xtask interop says it in the environment")]
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn installed(variable: &str) -> Option<PathBuf> {
-    let found = std::env::var_os(variable).map(PathBuf::from);
-    if found.is_none() {
-        eprintln!("skipped: {variable} is not set; run `cargo xtask interop`");
-    }
-    found
-}
 
 /// `stepfold serve`, until it is dropped.
 struct Served {
@@ -230,7 +220,7 @@ fn the_python_client_of_adk() {
     assert_eq!(seen, expected, "{seen}");
 }
 
-/// An address that nobody should ask for an image, and how often it was asked.
+/// An address of images that must never be requested, and the number of its requests.
 fn spy() -> (String, Arc<AtomicUsize>) {
     let spy = TcpListener::bind("127.0.0.1:0").unwrap();
     let leak = format!("http://{}/?leak", spy.local_addr().unwrap());
@@ -244,31 +234,41 @@ fn spy() -> (String, Arc<AtomicUsize>) {
     (leak, asked)
 }
 
-/// The page of the wheel in Chromium. Text of the model names an address of images: nobody asks it for one.
-#[test]
+/// A script that drives Chromium, with its path as the first argument; none where one of them is not installed.
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn in_chromium(script: &str) -> Option<Command> {
+    let playwright = installed("STEPFOLD_INTEROP_PLAYWRIGHT")?;
+    let Some(chromium) = program("chromium") else {
+        eprintln!("skipped: chromium is not installed");
+        return None;
+    };
+    let mut page = Command::new("node");
+    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", playwright).arg(script_of(script)).arg(chromium);
+    Some(page)
+}
+
+/// An agent that asks for two approvals, and whose last reply has markup with the addresses of images.
+fn leaking(leak: &str) -> Room {
+    counter(&format!(
+        "assistant: > c1 pay(euro=5)\nassistant: It is paid.\nassistant: > c2 pay(euro=6)\nassistant: As you wish.\n\
+         assistant: Look here. ![]({leak}=1) <img src=\"{leak}=2\">\n"
+    ))
+}
+
+/// The page of the wheel in Chromium. Text of the model names an address of images: none is requested.
+#[test]
 fn the_page_of_adk() {
-    let (Some(python), Some(playwright)) =
-        (installed("STEPFOLD_INTEROP_ADK"), installed("STEPFOLD_INTEROP_PLAYWRIGHT"))
+    let (Some(python), Some(mut page)) = (installed("STEPFOLD_INTEROP_ADK"), in_chromium("adk_web.cjs"))
     else {
         return;
     };
-    let Some(chromium) = program("chromium") else {
-        eprintln!("skipped: chromium is not installed");
-        return;
-    };
     let (leak, asked) = spy();
-    let room = counter(&format!(
-        "assistant: > c1 pay(euro=5)\nassistant: It is paid.\nassistant: > c2 pay(euro=6)\nassistant: As you wish.\n\
-         assistant: Look here. ![]({leak}=1) <img src=\"{leak}=2\">\n"
-    ));
+    let room = leaking(&leak);
     let wheel = "import google.adk.cli as cli; print(cli.__path__[0] + '/browser')";
     let folder = Command::new(&python).args(["-c", wheel]).output().unwrap();
     let folder = String::from_utf8(folder.stdout).unwrap();
     let server = Served::start(&room, &format!("--adk-web '{}'", folder.trim()));
-    let mut page = Command::new("node");
-    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", &playwright).arg(script_of("adk_web.cjs"));
-    let seen = told(page.arg(&chromium).args([&server.url, &server.token]));
+    let seen = told(page.args([&server.url, &server.token]));
     let images = seen["images"].as_u64().unwrap();
     assert!(images > 0, "the page shows images, so that the policy has something to stop: {seen}");
     let expected = json!({
@@ -284,26 +284,16 @@ fn the_page_of_adk() {
 
 /// assistant-ui over AG-UI, in a page of its own.
 #[test]
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn the_page_of_assistant_ui() {
-    let (Some(modules), Some(playwright)) =
-        (installed("STEPFOLD_INTEROP_REACT_AG_UI"), installed("STEPFOLD_INTEROP_PLAYWRIGHT"))
+    let (Some(modules), Some(mut page)) =
+        (installed("STEPFOLD_INTEROP_REACT_AG_UI"), in_chromium("react_ag_ui.cjs"))
     else {
         return;
     };
-    let Some(chromium) = program("chromium") else {
-        eprintln!("skipped: chromium is not installed");
-        return;
-    };
     let (leak, asked) = spy();
-    let room = counter(&format!(
-        "assistant: > c1 pay(euro=5)\nassistant: It is paid.\nassistant: > c2 pay(euro=6)\nassistant: As you wish.\n\
-         assistant: Look here. ![]({leak}=1) <img src=\"{leak}=2\">\n"
-    ));
+    let room = leaking(&leak);
     let server = Served::start(&room, "");
-    let mut page = Command::new("node");
-    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", &playwright).arg(script_of("react_ag_ui.cjs"));
-    let seen = told(page.arg(&chromium).args([&server.url, &server.token]).arg(&modules));
+    let seen = told(page.args([&server.url, &server.token]).arg(&modules));
     let expected = json!({
         "foreign": [],
         "errors": [],
@@ -321,17 +311,10 @@ fn the_page_of_assistant_ui() {
 }
 
 /// What a script saw of the studio in Chromium; none if it cannot be run here.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn studio(script: &str) -> Option<Value> {
-    let playwright = installed("STEPFOLD_INTEROP_PLAYWRIGHT")?;
-    let Some(chromium) = program("chromium") else {
-        eprintln!("skipped: chromium is not installed");
-        return None;
-    };
+    let mut page = in_chromium(script)?;
     let room = Room::new("", "");
-    let mut page = Command::new("node");
-    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", &playwright).arg(script_of(script));
-    let mut seen = told(page.current_dir(room.folder()).arg(&chromium).arg(env!("CARGO_BIN_EXE_stepfold")));
+    let mut seen = told(page.current_dir(room.folder()).arg(env!("CARGO_BIN_EXE_stepfold")));
     // No request to another host, nothing that the policy has refused, no error.
     for what in ["foreign", "refused", "errors"] {
         assert_eq!(seen[what].take(), json!([]), "{what}");

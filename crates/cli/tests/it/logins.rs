@@ -143,7 +143,7 @@ fn a_user_signs_in_from_a_terminal() {
         expect![[r#"
         Done.
         | session s1
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
     let kept: Vec<_> = std::fs::read_dir(room.path("data/stepfold/credentials")).unwrap().collect();

@@ -18,7 +18,12 @@ mod documents;
 mod graph_checks;
 mod graphs;
 mod history;
+#[path = "../../../stepfold/tests/it/http_peer.rs"]
+#[allow(dead_code, reason = "the tests of the facade use the rest")]
+mod http_peer;
 mod inbox;
+#[path = "../../../providers/tests/it/installed.rs"]
+mod installed;
 mod interop;
 mod logins;
 mod mcp;

@@ -136,7 +136,7 @@ fn a_server_of_the_file_is_started_for_the_run_and_ended_with_the_command() {
         | session s
         | > c1 shop_order(what="tea")
         |   c1: one tea
-        | go on: stepfold chat a.toml --session s
+        | continue: stepfold chat a.toml --session s
     "#]]
     .assert_eq(&said);
     assert_eq!(fs::read_to_string(room.path("ended")).unwrap(), "politely");
@@ -227,7 +227,7 @@ approved = "bad.json"
             f.toml:21:1: unknown field `aprove`; did you mean `approved`?
             f.toml:23:6: invalid URL `localhost:1`: must begin with http:// or https://
             f.toml:28:1: `headers` requires a `url`
-            f.toml:29:1: ./bad.json does not hold approved tools: invalid type: sequence, expected a map at line 1 column 0; delete it to begin anew
+            f.toml:29:1: invalid file of approved tools ./bad.json: invalid type: sequence, expected a map at line 1 column 0; delete it to start over
             exit 2
         "#]]);
 }

@@ -1,17 +1,15 @@
 //! A run that calls a server of tools over HTTP, and is killed in the call.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use serde_json::{Value, json};
 
+use crate::http_peer::{Response, serve};
 use crate::room::Room;
 
-/// A shop whose calls wait until the test lets them go on.
+/// A shop whose calls wait until the test lets them continue.
 #[derive(Clone)]
 struct Shop {
     calls: Arc<Mutex<Vec<Value>>>,
@@ -20,62 +18,29 @@ struct Shop {
 }
 
 impl Shop {
-    /// Its address; what tells that a call is under way, and what lets it go on.
+    /// Its URL; a message for each call that has started, and the sender that lets one continue.
     fn start() -> (Self, String, Receiver<()>, Sender<()>) {
         let ((called, under_way), (go_on, gate)) = (channel(), channel());
         let shop = Shop { calls: Arc::default(), called, gate: Arc::new(Mutex::new(gate)) };
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         let serving = shop.clone();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let serving = serving.clone();
-                thread::spawn(move || serving.serve(stream.unwrap()));
-            }
+        let url = serve(move |method, message| match method {
+            "POST" => Response::rpc(message, serving.result(message)),
+            _ => Response::Accepted,
         });
         (shop, url, under_way, go_on)
     }
 
-    fn serve(&self, mut stream: TcpStream) -> Option<()> {
-        let mut reader = BufReader::new(stream.try_clone().ok()?);
-        loop {
-            let (mut line, mut length, mut method) = (String::new(), 0, None);
-            while reader.read_line(&mut line).ok()? > 2 {
-                method = method.or_else(|| line.split(' ').next().map(str::to_owned));
-                if let Some(text) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                    length = text.trim().parse().ok()?;
-                }
-                line.clear();
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).ok()?;
-            let answer = match method?.as_str() {
-                "POST" => self.answer(&serde_json::from_slice(&body).ok()?),
-                _ => None,
-            };
-            let response = answer.map_or_else(
-                || "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n".to_owned(),
-                |answer| {
-                    let (head, answer) =
-                        ("HTTP/1.1 200 OK\r\ncontent-type: application/json", answer.to_string());
-                    format!("{head}\r\ncontent-length: {}\r\n\r\n{answer}", answer.len())
-                },
-            );
-            stream.write_all(response.as_bytes()).ok()?;
-        }
-    }
-
-    fn answer(&self, message: &Value) -> Option<Value> {
-        let result = match message["method"].as_str() {
-            Some("initialize") => json!({
+    fn result(&self, message: &Value) -> Option<Value> {
+        Some(match message["method"].as_str()? {
+            "initialize" => json!({
                 "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "shop", "version": "1"},
             }),
-            Some("tools/list") => json!({"tools": [{
+            "tools/list" => json!({"tools": [{
                 "name": "order",
                 "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}},
                 "annotations": {"idempotentHint": true},
             }]}),
-            Some("tools/call") => {
+            "tools/call" => {
                 self.calls
                     .lock()
                     .unwrap()
@@ -84,13 +49,8 @@ impl Shop {
                 let _ = self.gate.lock().unwrap().recv();
                 json!({"content": [{"type": "text", "text": "one tea"}]})
             }
-            _ if message["id"].is_null() => return None,
-            _ => {
-                let error = json!({"code": -32601, "message": "unknown method"});
-                return Some(json!({"jsonrpc": "2.0", "id": message["id"], "error": error}));
-            }
-        };
-        Some(json!({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+            _ => return None,
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The type of a key changes: the file says what becomes of stored values, and reading works in any case.
+//! The type of a key changes: the file says how stored values are migrated, and reading works in any case.
 
 use expect_test::expect;
 
@@ -77,13 +77,13 @@ fn reading_works_whatever_is_stored() {
         expect![[r#"
         Two.
         | session s1
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
 }
 
 #[test]
-fn the_file_says_what_becomes_of_stored_values() {
+fn the_file_says_how_stored_values_are_migrated() {
     #[track_caller]
     fn check(count: &str, expected: &str) {
         let room = changed(count);

@@ -71,7 +71,7 @@ fn a_decision_with_a_key_can_be_sent_again() {
 }
 
 #[test]
-fn messages_behind_a_failing_run_are_told_listed_and_withdrawn() {
+fn messages_after_a_failing_run_are_reported_listed_and_withdrawn() {
     // The model has no reply.
     let room = Room::new("", "");
     let said = room.say("run a.toml -s s1 one", "");
@@ -175,7 +175,7 @@ fn what_a_run_says_that_is_decided_about_first_is_no_answer() {
     }
 }
 
-/// A full disk is no reader that has seen enough.
+/// A full disk is not a reader that has seen enough.
 #[test]
 #[cfg(target_os = "linux")]
 fn an_answer_that_cannot_be_written_is_an_error() {

@@ -1,4 +1,4 @@
-//! `stepfold serve` is killed in the middle of a stream of each protocol: the next process goes on, nothing is done twice, and
+//! `stepfold serve` is killed in the middle of a stream of each protocol: the next process continues, nothing is done twice, and
 //! a client that connects again sees the end.
 
 use std::fs::{File, OpenOptions};
@@ -86,7 +86,7 @@ fn held(site: &Site, name: &str) -> File {
     OpenOptions::new().write(true).open(site.room.path(name)).unwrap()
 }
 
-/// How the next process comes to go on.
+/// How the next process continues the run.
 enum GoesOn {
     /// By itself, when the claim of the killed one has expired.
     ByRecovery,
@@ -94,7 +94,7 @@ enum GoesOn {
     OnRequest,
 }
 
-/// Kills the server while the stream of `sent` goes on and has told `seen`. The run is held again in the next process, when
+/// Kills the server while the stream of `sent` continues and has told `seen`. The run is held again in the next process, when
 /// clients connect again with `again`, whose streams have told their texts before it is let go. All of them see the end.
 fn check(sent: &Request, seen: &str, goes_on: GoesOn, again: &[(&Request, &str)]) {
     let site = Site::new(Room::new(TOOLS, SCRIPT));

@@ -118,7 +118,7 @@ impl Site {
             } else if let Some(data) = line.strip_prefix("data: ")
                 && event == "committed"
             {
-                // Data that was cut in the middle is no event: its empty line is missing.
+                // Data that was cut in the middle is not an event: its empty line is missing.
                 let Ok(data) = serde_json::from_str::<Value>(data) else { return false };
                 versions.push(data["version"].as_u64().unwrap());
                 if data.to_string().contains("goodbye") {

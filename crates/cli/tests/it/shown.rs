@@ -28,10 +28,10 @@ fn nothing_hides_what_is_approved() {
               ✓ run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc") → \u001b[2Jgone · TIME
             ● Done\u009b8m.
               1 step · 1 call · TIME
-            go on: stepfold chat a.toml -c
+            continue: stepfold chat a.toml -c
         "#]],
     );
-    // Nor what was done, for whoever looks at it later.
+    // Nor later, in the log.
     Terminal::open(&room, "inspect a.toml").check(0, expect![[r#"
         session s1 of a/local, version 6
         head 6:DIGEST
@@ -96,7 +96,7 @@ fn a_line_that_is_not_text_does_not_end_a_chat() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// What the provider ran itself is no call of ours: it is told while it happens, and when the session is looked at.
+/// What the provider ran itself is not a call of ours: it is told while it happens, and when the session is looked at.
 #[test]
 fn tools_that_the_provider_runs_are_shown() {
     let agent = "[[params.server_tools]]\ndialect = \"anthropic\"\n\
@@ -107,7 +107,7 @@ fn tools_that_the_provider_runs_are_shown() {
         area 3
         | session s1
         |   run by the provider: web_search {"query":"stalls"}
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]]
     .assert_eq(&room.say("run a.toml -s s1 'which area?'", ""));
     let shown = room.say("inspect a.toml", "");

@@ -201,7 +201,7 @@ fn a_chat_is_asked_interrupted_left_resumed_inspected_and_forked() {
     resumed_inspected_and_forked(&room);
 }
 
-/// What somebody else does about it, later.
+/// What another process does later.
 fn resumed_inspected_and_forked(room: &Room) {
     let resume = Terminal::open(room, "resume a.toml");
     resume.until(ASK).enter("y");
@@ -209,7 +209,7 @@ fn resumed_inspected_and_forked(room: &Room) {
         0,
         expect![[r#"
             session s1
-            goes on with "pay another one", which waits in step 1 for a decision about p2#DIGEST
+            continues with "pay another one", which waits in step 1 for a decision about p2#DIGEST
             ? decide about p2#DIGEST: pay {"euro":7}
             run it? [y]es, [n]o, [m]odify, [l]ater: y
               ✓ pay(euro=7) → {"euro": 7} · TIME
@@ -255,7 +255,7 @@ fn resumed_inspected_and_forked(room: &Room) {
         0,
         expect![[r#"
         s2
-        go on: stepfold chat a.toml --session s2
+        continue: stepfold chat a.toml --session s2
     "#]],
     );
 
@@ -329,7 +329,7 @@ fn a_graph_shows_how_far_it_is_and_asks() {
             ● It is out.
             say | done
               1 step · TIME
-            go on: stepfold chat g.toml -c
+            continue: stepfold chat g.toml -c
         "#]],
     );
 }

@@ -72,7 +72,7 @@ fn a_program_that_goes_too_far_is_ended() {
         | session s1
         | > c1 t()
         |   c1!: tool 't' timed out after 300ms; the effect may have happened
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
     let child = std::fs::read_to_string(room.path("child")).unwrap();
@@ -119,7 +119,7 @@ command = { argv = ["cat"], output = "json" }
         | session s1
         | > c1 t()
         |   c1: 7
-        | go on: stepfold chat a.toml --session s1
+        | continue: stepfold chat a.toml --session s1
     "#]],
     );
 }

@@ -135,7 +135,7 @@ fn a_file_that_is_no_store_is_named() {
 
 /// A database of another program is not one to make tables in.
 #[test]
-fn a_database_of_somebody_else_is_left_as_it_is() {
+fn a_foreign_database_is_not_changed() {
     let room = Room::new("", SCRIPT);
     let path = room.path("other.db");
     rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE notes (text TEXT);").unwrap();
@@ -167,7 +167,7 @@ fn a_damaged_store_is_named_and_reading_says_nothing_of_commits() {
 }
 
 #[test]
-fn files_are_checked_behind_one_that_cannot_be_read() {
+fn files_are_checked_after_one_that_cannot_be_read() {
     let room = Room::new("", SCRIPT);
     room.write("empty.toml", "# Nothing yet.\n");
     room.check(
@@ -181,7 +181,7 @@ fn files_are_checked_behind_one_that_cannot_be_read() {
     );
 }
 
-/// Whoever reads the output may have enough: that changes nothing of what is done.
+/// A reader that closes the output early does not change what is done.
 #[test]
 fn a_reader_that_has_enough_is_no_failure() {
     let room = Room::new(

@@ -69,7 +69,7 @@ fn collect(tokens: TokenStream, texts: &mut Vec<String>) {
 /// The text of a literal, if it is one that says something.
 fn text(literal: &str) -> Option<String> {
     let text = literal.trim_start_matches('r').trim_matches('#').strip_prefix('"')?.strip_suffix('"')?;
-    // A text of several lines goes on where the next one begins.
+    // A text of several lines continues where the next one begins.
     let lines: Vec<&str> = text.lines().map(|line| line.trim().trim_end_matches('\\')).collect();
     let text = lines.join("");
     let is_said = text.trim().contains(' ') && text.chars().any(char::is_alphabetic);

@@ -17,7 +17,7 @@ pub(super) const COUNTING: &str = "counting executions";
 ///
 /// # Errors
 /// [`ProgressError::MissingKey`] without the keys `execution_counts` and `current_node`;
-/// [`ProgressError::NoCount`] when the present value is no count. Nothing is changed then.
+/// [`ProgressError::NoCount`] when the present value is not a count. Nothing is changed then.
 ///
 /// # Examples
 /// ```
@@ -60,7 +60,7 @@ pub fn can_execute(state: &State, node: &str) -> Result<bool, ProgressError> {
 ///
 /// # Errors
 /// [`ProgressError::MissingKey`] without the key `execution_counts`: a limit without a count would
-/// never be reached. [`ProgressError::NoCount`] when the value is no count.
+/// never be reached. [`ProgressError::NoCount`] when the value is not a count.
 pub fn executions(state: &State, node: &str) -> Result<u64, ProgressError> {
     require(state.schema(), keys::EXECUTION_COUNTS.name(), COUNTING)?;
     Ok(count_in(state, keys::EXECUTION_COUNTS.name(), node)?.unwrap_or(0))

@@ -15,7 +15,7 @@ const TRACKING: &str = "tracking a node";
 
 /// One run of a node, and the task that it works on, if any.
 ///
-/// `start`, `complete` and `fail` change a state, all of it or nothing, and compute `overall_progress` anew.
+/// `start`, `complete` and `fail` change a state, all of it or nothing, and compute `overall_progress` again.
 /// `started`, `completed` and `failed` give the writes instead, without the percentage: that is
 /// [`writes::overall_progress`], once all deltas are folded.
 ///

@@ -15,8 +15,8 @@ use super::error::ProgressError;
 use super::node_run::NodeRun;
 use super::research::NodeOutput;
 
-/// Runs the work of a node, and keeps its progress in a state: the task is running before the work begins, and
-/// completed or failed when it is over, with its outputs or its error appended.
+/// Runs the work of a node, and tracks its progress in a state: the task is running before the work begins, and
+/// completed or failed after it, with its outputs or its error appended.
 ///
 /// Work that returns an error, panics, or is dropped, for instance by a timeout, has failed; the error says which. What
 /// the work began elsewhere is not undone. If the outputs do not fit the state, the task has failed as well, and the error

@@ -53,7 +53,7 @@ pub struct TaskProgress {
 }
 
 impl Progress {
-    /// The progress of a state, computed from its tasks, whatever its `overall_progress` says.
+    /// The progress of a state, computed from its tasks, independent of its `overall_progress`.
     ///
     /// # Errors
     /// [`ProgressError::MissingKey`] without the key `tasks`; [`ProgressError::State`] when what a schema of

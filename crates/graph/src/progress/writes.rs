@@ -1,6 +1,6 @@
 //! The writes of the helpers, as deltas: for callers that fold them, as a graph does.
 //!
-//! Each looks at a state and changes nothing; apply the delta to that state, or to one that went on from it.
+//! Each looks at a state and changes nothing; apply the delta to that state, or to one that continued from it.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -21,7 +21,7 @@ pub(super) const TASK_PROGRESS: &str = "the progress of tasks";
 ///
 /// # Errors
 /// [`ProgressError::MissingKey`] without the keys `execution_counts` and `current_node`;
-/// [`ProgressError::NoCount`] when a present value is no count.
+/// [`ProgressError::NoCount`] when a present value is not a count.
 ///
 /// # Examples
 /// ```
@@ -96,7 +96,7 @@ pub fn update_task<K: Into<String>, V: Into<Value>>(
         .collect())
 }
 
-/// The percentage of this state's tasks, if it is not what the state says already.
+/// A write of the percentage of this state's tasks, if it differs from the stored one.
 ///
 /// It depends on all tasks, so it is computed from the state that comes of a fold, not beside it.
 ///

@@ -237,7 +237,7 @@ fn objects_of_any_form_are_kept_as_the_template_says() {
     let outputs = state.get(keys::OUTPUTS).unwrap().unwrap();
     assert_eq!((outputs[0].node.as_str(), &outputs[0].extras["text"]), ("", &json!("without a node")));
     assert_eq!(outputs[1], NodeOutput::new("planner", "two"));
-    // No tasks any more; the next ones begin anew.
+    // No tasks any more; the next ones start over.
     state.set("tasks", json!(null)).unwrap();
     assert_eq!(Progress::of(&state).unwrap().tasks, []);
     state.set("tasks", json!({"id": 3})).unwrap();
@@ -452,7 +452,7 @@ fn one_task_of_a_state_changed() {
     );
     assert!(writes::update_task(&state, 3, [("status", "failed")]).unwrap().is_empty());
 
-    // A word of the application's own is no status that is known here, and stays what it is.
+    // A word of the application's own is not a status that is known here, and stays what it is.
     state.apply(&writes::update_task(&state, 2, [("status", "done")]).unwrap()).unwrap();
     let task = state.get(keys::TASKS).unwrap().unwrap().remove(1);
     assert_eq!((task.status, &task.extras["status"]), (None, &json!("done")));
@@ -668,7 +668,7 @@ fn counts_that_are_none() {
         }
         assert_eq!(state, before);
     }
-    // A null beside a count is no entry, and a list was never a map.
+    // A null beside a count is not an entry, and a list was never a map.
     let state = State::with_values(&schema, json!({"execution_counts": {"planner": null}})).unwrap();
     assert_eq!(executions(&state, "planner").unwrap(), 0);
     let list = State::with_values(&schema, json!({"execution_counts": [1]})).unwrap();

@@ -18,7 +18,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Visiting = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
-/// How a user is shown the page of an authorization server, and how the way back from it is learnt.
+/// How the page of an authorization server is opened for a user, and how the redirect is received.
 #[derive(Clone)]
 pub struct SignIn {
     way: Way,

@@ -30,7 +30,7 @@ pub(crate) struct State {
     pub(crate) fails: Option<(u16, String)>,
     /// Another address of the page.
     pub(crate) page: Option<String>,
-    /// Whether the resource is somebody else's.
+    /// Whether the document names the resource of another server.
     pub(crate) is_of_another: bool,
     /// What was asked for, a line each.
     pub(crate) log: Vec<String>,

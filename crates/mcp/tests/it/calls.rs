@@ -45,7 +45,7 @@ async fn media_and_resources_are_parts() {
         [
             "see:",
             "image image/png aGk=",
-            "[left out: image/png that is no base64]",
+            "[omitted: image/png with invalid base64]",
             "file audio/wav aGk=",
             "[resource note:///1]\nhello",
             "[resource two at note:///2, text/plain]",

@@ -7,17 +7,8 @@ use stepfold_mcp::Server;
 use stepfold_state_core::chat::{Content, ToolContent};
 use stepfold_tools::{CallEvent, CallOutcome, Effect};
 
+use crate::installed::installed;
 use crate::kit::{call, invocation, line, offered};
-
-/// Where the command says that a peer is.
-#[expect(clippy::disallowed_methods, reason = "cargo xtask interop says it in the environment")]
-pub(crate) fn installed(variable: &str) -> Option<String> {
-    let found = std::env::var(variable).ok();
-    if found.is_none() {
-        eprintln!("skipped: {variable} is not set; run `cargo xtask interop`");
-    }
-    found
-}
 
 /// A reference server from npm.
 fn npm(name: &str, arguments: &[&Path]) -> Option<Server> {
@@ -137,7 +128,7 @@ server.run("stdio")
 #[tokio::test]
 async fn python_sdk() {
     let Some(python) = installed("STEPFOLD_INTEROP_MCP_PYTHON") else { return };
-    let server = Server::command("py", [python.as_str(), "-c", PYTHON]).build().unwrap();
+    let server = Server::command("py", [python.as_os_str(), "-c".as_ref(), PYTHON.as_ref()]).build().unwrap();
     let sum = call(&server, "py_add", json!({"a": 2, "b": 3})).await;
     assert_eq!(value(&sum)["result"], 5, "{sum:?}");
     let tools = offered(&server).await;

@@ -1,18 +1,14 @@
 //! The client in the conformance suites of the protocol. `cargo xtask interop` installs them and says where they are.
 //!
-//! The client that they test is this binary, started again by the suite. What is expected to fail is listed with its reason,
-//! and fails the test as soon as it passes; `docs/mcp-conformance.md` is compared with what a run gives.
+//! The client that they test is this binary, started again by the suite.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Map, Value, json};
 use stepfold_mcp::{Answer, OAuth, Question, Server, SignIn, Wants};
 
 use crate::authority::browse;
-use crate::interop::installed;
+use crate::conformance::{Scenarios, Suite};
 use crate::kit::{call, offered};
 
 /// What the suite calls the scenario, for the client.
@@ -24,9 +20,6 @@ const AFTER_INITIALIZE: &[&str] = &["initialize", "sse-retry"];
 
 const NO_USER: &str = "an extension: there is no grant without a user";
 const NO_EXTENSION: &str = "an extension that is not implemented";
-
-/// The scenarios of a suite, each with why it is expected to fail, if it is.
-type Scenarios = &'static [(&'static str, Option<&'static str>)];
 
 /// Those of 0.1.16.
 const FIRST: Scenarios = &[
@@ -208,45 +201,11 @@ fn answer(question: &Question) -> Answer {
     ))
 }
 
-/// Whether each scenario passes.
-fn run(suite: &Path, node: &Path, scenarios: Scenarios) -> BTreeMap<&'static str, (bool, String)> {
+fn check(variable: &str, version: &'static str, scenarios: Scenarios) {
+    let Some(suite) = Suite::installed(variable, version, scenarios) else { return };
     let this = std::env::current_exe().unwrap();
     let command = format!("{} --exact interop_conformance::client --nocapture", this.display());
-    let folder = tempfile::tempdir().unwrap();
-    let outcome = |scenario: &str| {
-        let mut suite_command = Command::new(node);
-        suite_command.arg(suite).args(["client", "--command", &command, "--scenario", scenario]);
-        let output = suite_command.current_dir(folder.path()).output().unwrap();
-        let said =
-            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        (output.status.success(), said)
-    };
-    scenarios.iter().map(|(scenario, _)| (*scenario, outcome(scenario))).collect()
-}
-
-/// A table of what a suite gave.
-fn table(version: &str, scenarios: Scenarios, given: &BTreeMap<&str, (bool, String)>) -> String {
-    let mut table = format!("| client, {version} | | |\n|---|---|---|\n");
-    for (scenario, reason) in scenarios {
-        let passes = if given[scenario].0 { "passes" } else { "fails" };
-        writeln!(table, "| `{scenario}` | {passes} | {} |", reason.unwrap_or_default()).unwrap();
-    }
-    table
-}
-
-fn check(variable: &str, version: &str, scenarios: Scenarios) {
-    let (Some(suite), Some(node)) = (installed(variable), installed("STEPFOLD_INTEROP_MCP_CLIENTS")) else {
-        return;
-    };
-    let given = run(Path::new(&suite), Path::new(&node), scenarios);
-    let unexpected = scenarios.iter().filter(|(scenario, reason)| given[scenario].0 != reason.is_none());
-    let unexpected: Vec<_> =
-        unexpected.map(|(scenario, _)| format!("{scenario}:\n{}", given[scenario].1)).collect();
-    assert!(unexpected.is_empty(), "not as expected of {version}:\n{}", unexpected.join("\n\n"));
-    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/mcp-conformance.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let table = table(version, scenarios, &given);
-    assert!(page.contains(&table), "docs/mcp-conformance.md must contain:\n{table}");
+    suite.check("client", &["--command", &command]);
 }
 
 #[test]

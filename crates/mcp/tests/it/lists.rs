@@ -1,4 +1,4 @@
-//! What a server lists, and what becomes of it when that changes.
+//! The lists of a server, and their changes.
 
 use serde_json::json;
 use stepfold_mcp::{Approved, McpError, Server, ServerLimits};

@@ -16,6 +16,10 @@
 #[cfg(feature = "oauth")]
 mod authority;
 mod calls;
+#[cfg(feature = "oauth")]
+mod conformance;
+#[path = "../../../providers/tests/it/installed.rs"]
+mod installed;
 mod interop;
 #[cfg(feature = "oauth")]
 mod interop_conformance;

@@ -86,7 +86,7 @@ async fn a_user_signs_in_once() {
 }
 
 #[tokio::test]
-async fn nobody_to_ask_is_an_error_that_says_what_to_do() {
+async fn a_missing_user_is_an_error_that_says_what_to_do() {
     let authority = Authority::start().await;
     let lonely = server(&authority, OAuth::new().advice("run `shop sign-in`"));
     assert_eq!(
@@ -177,7 +177,7 @@ async fn a_sign_in_that_does_not_happen_is_an_error() {
     assert!(error.ends_with("no sign-in within 1ms; try again"), "{error}");
 }
 
-/// A page that a browser would run, and a document about somebody else's server.
+/// A page that a browser would run, and a document about another server.
 #[tokio::test]
 async fn a_server_cannot_send_the_user_anywhere() {
     let authority = Authority::start().await;
@@ -209,7 +209,7 @@ async fn a_token_that_expired_or_was_revoked_is_refreshed() {
     assert_eq!(line(&shop, "echo", json!({"text": "ho"})).await, "Succeeded: ho");
     assert_eq!(authority.log(), "token by refresh_token for client-1\ncall of echo\n");
 
-    // With the refresh token gone, too, the user signs in again, and the call goes on.
+    // With the refresh token gone, too, the user signs in again, and the call continues.
     authority.state().access.clear();
     authority.state().refresh.clear();
     assert_eq!(line(&shop, "echo", json!({"text": "he"})).await, "Succeeded: he");
@@ -223,7 +223,7 @@ async fn a_token_that_expired_or_was_revoked_is_refreshed() {
     .assert_eq(&authority.log());
 }
 
-/// Nothing was done, so the call is no unknown one; and an authorization server that repeats a secret is not repeated.
+/// Nothing was done, so the call is not an unknown one; and an authorization server that repeats a secret is not repeated.
 #[tokio::test]
 async fn a_refresh_that_fails_is_a_failed_call_that_shows_no_secret() {
     let authority = Authority::start().await;
@@ -245,7 +245,7 @@ async fn a_refresh_that_fails_is_a_failed_call_that_shows_no_secret() {
 }
 
 #[tokio::test]
-async fn a_call_that_needs_more_scopes_goes_on_after_the_sign_in() {
+async fn a_call_that_needs_more_scopes_continues_after_the_sign_in() {
     let authority = Authority::start().await;
     authority.state().scope_of_calls = Some("write");
     let shop = server(&authority, OAuth::new().sign_in(agrees()));
@@ -285,7 +285,7 @@ async fn a_user_is_not_asked_for_ever() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_can_authorize_here_waits_and_goes_on_in_another_process() {
+async fn a_call_that_cannot_be_authorized_here_waits_and_continues_in_another_process() {
     let authority = Authority::start().await;
     let known = Known::default();
     let oauth = OAuth::new().credentials(known.clone()).advice("run `shop sign-in`");

@@ -19,7 +19,7 @@ use crate::remote::{Form, serve};
 /// The folder of the test, which says that this binary is a server.
 const FOLDER: &str = "STEPFOLD_MCP_HTTP";
 
-/// Where a server listens, which another one goes on with, and what was called over all of their lives.
+/// Where a server listens, which another one continues with, and what was called over all of their lives.
 struct Place(TempDir);
 
 impl Place {
@@ -96,7 +96,7 @@ async fn serves() {
 }
 
 #[tokio::test]
-async fn a_server_over_http_that_is_killed_in_a_call_is_told_as_unknown_and_reached_again() {
+async fn a_server_over_http_that_is_killed_in_a_call_is_reported_as_unknown_and_reached_again() {
     let place = Place(tempfile::tempdir().unwrap());
     let mut process = place.start().await;
     let server = place.server().build().unwrap();

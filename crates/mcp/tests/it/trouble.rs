@@ -27,7 +27,7 @@ async fn a_program_that_is_not_there_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_at_start_is_given_up() {
+async fn a_server_that_does_not_answer_at_start_times_out() {
     let limits = ServerLimits::default().with_start_timeout(Duration::from_millis(300));
     let error = peer("silent").limits(limits).build().unwrap().start().await.unwrap_err();
     assert!(matches!(error, McpError::Timeout { method: "initialize", .. }), "{error:?}");
@@ -57,7 +57,7 @@ async fn a_call_during_which_the_server_dies_is_unknown_and_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_in_a_call_is_told_as_unknown_in_each_call_and_started_again() {
+async fn a_server_that_is_killed_in_a_call_is_reported_as_unknown_in_each_call_and_started_again() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let server = peer("plain").env(FILE, file.path()).build().unwrap();
     for _ in 0..3 {
@@ -121,7 +121,7 @@ async fn a_schema_whose_check_would_not_end_is_not_checked() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_is_no_answer() {
+async fn invalid_json_is_not_an_answer() {
     let server = peer("plain").call_timeout(Duration::from_millis(300)).build().unwrap();
     let line = line(&server, "junk", json!({})).await;
     assert_eq!(line, "Failed(TimedOut): tool 'junk' timed out after 300ms; the effect may have happened");
@@ -147,7 +147,7 @@ async fn a_server_ends_with_all_that_it_has_started() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_for_good_is_a_failed_call_that_was_not_made() {
+async fn a_server_that_cannot_be_restarted_is_a_failed_call_that_was_not_made() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("server");
     std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &program).unwrap();

@@ -260,7 +260,7 @@ impl Decoder {
     }
 }
 
-/// The container in which the server runs code, which the rest of the turn goes on with.
+/// The container in which the server runs code, which the rest of the turn continues with.
 fn container(said: &Value, out: &mut Vec<Chunk>) {
     if said[message::CONTAINER].is_object() {
         let container = said[message::CONTAINER].clone();

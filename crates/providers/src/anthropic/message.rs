@@ -70,7 +70,7 @@ pub(super) fn close(open: &Open, is_marked: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// The id of the container in which the server runs code, as long as the turn goes on: the API wants it with the results
+/// The id of the container in which the server runs code, as long as the turn continues: the API wants it with the results
 /// of calls that the code waits for.
 pub(super) fn container(messages: &Transcript) -> Option<Value> {
     let before = |message: &&Message| message.role() == Role::Tool;

@@ -21,7 +21,7 @@ use super::opening::is_content;
 /// `HttpModelBuilder::timeout`.
 ///
 /// A model over HTTP waits up to five seconds after the finish of a reply for its usage. Limits that are shorter than that
-/// belong into its builder (`HttpModelBuilder::timeout`), which does not count that time; a layer does.
+/// belong in its builder (`HttpModelBuilder::timeout`), which does not count that time; a layer does.
 ///
 /// # Examples
 /// ```

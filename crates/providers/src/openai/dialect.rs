@@ -54,12 +54,12 @@ impl HttpModel<ChatCompletions> {
         OpenAi::preset(&Preset::OPENAI, model).key(key).build()
     }
 
-    /// Begins a model of a server that is known.
+    /// Starts building a model of a known server.
     pub fn preset(preset: &Preset, model: impl Into<String>) -> OpenAiBuilder {
         HttpModelBuilder::new(ChatCompletions { preset: *preset, api_version: None }, model)
     }
 
-    /// Begins a model of a server at this base URL, which usually ends with `/v1`.
+    /// Starts building a model of a server at this base URL, which usually ends with `/v1`.
     pub fn at(base_url: impl Into<String>, model: impl Into<String>) -> OpenAiBuilder {
         OpenAi::preset(&Preset::COMPATIBLE, model).base_url(base_url)
     }

@@ -46,7 +46,7 @@ pub struct Preset {
     pub max_tokens_field: &'static str,
     /// The name of the field for a seed.
     pub seed_field: &'static str,
-    /// Whether usage in a stream has to be requested.
+    /// Whether usage in a stream must be requested.
     pub asks_for_usage: bool,
     /// Whether it knows `strict` schemas of tools.
     pub strict_tools: bool,
@@ -60,7 +60,7 @@ pub struct Preset {
     pub system_role: &'static str,
     /// Which ids of calls it accepts.
     pub call_ids: CallIdForm,
-    /// Whether messages may name the participant who says them.
+    /// Whether messages may name their participant.
     pub names: bool,
     /// Whether parts may be marked for its cache, by extras named `cache_control`.
     pub cache_control: bool,
@@ -70,7 +70,7 @@ pub struct Preset {
     pub api_version_variables: &'static [&'static str],
     /// Whether it ends streams with `[DONE]` alone, without a finish reason.
     pub ends_without_reason: bool,
-    /// The API that a model of it speaks by default, when it is found by name.
+    /// The API of a model that is found by name, by default.
     pub api: Api,
 }
 

@@ -72,7 +72,7 @@ struct Shared {
 /// The source of replies.
 enum Script {
     List(VecDeque<Line>),
-    /// A conversation that no request has come for: the first one says where it goes on.
+    /// A conversation that no request has come for: the first one says where it continues.
     Conversation(VecDeque<Line>),
     Function(Box<dyn FnMut(&ChatRequest) -> ScriptedReply + Send>),
 }
@@ -128,10 +128,10 @@ impl Scripted {
         Scripted::of(Script::Function(Box::new(move |request| function(request).into())))
     }
 
-    /// A model that plays the assistant of a conversation: the assistant's messages are its replies, and each
-    /// request has to end with the messages before the reply.
+    /// A model that replies with the assistant messages of a conversation; each request must end with the messages
+    /// before the reply.
     ///
-    /// A conversation that an earlier process has begun goes on where it is: if the first request has some of the replies
+    /// A conversation that an earlier process has begun continues where it is: if the first request has some of the replies
     /// already, as its last ones and with what the text has before them, they count as given. One that was played to its
     /// end begins again.
     ///

@@ -149,11 +149,11 @@ fn requests(dialect: &str) -> Vec<(&'static str, ChatRequest, ChatRequest)> {
         ),
         ("the name of a participant", of(vec![Message::user("hi").with_name("ada")]), plain()),
         (
-            "a system message later",
+            "a system message after others",
             of(vec![Message::user("hi"), Message::system("Be brief."), Message::user("so?")]),
             of(vec![Message::user("hi"), Message::user("so?")]),
         ),
-        ("a mark for the cache", look(vec![marked]), look(vec![Part::text("look")])),
+        ("a cache marker", look(vec![marked]), look(vec![Part::text("look")])),
         ("a strict tool", tools(tool().with_strict(true)), tools(tool())),
         (
             "a tool that the provider runs",
@@ -175,18 +175,18 @@ fn requests(dialect: &str) -> Vec<(&'static str, ChatRequest, ChatRequest)> {
     ]
 }
 
-const TABLE: &str = "# What can be said
+const TABLE: &str = "# Feature support
 
-Written by a test of `stepfold-providers`, which writes each request with and without what the row names. \"no\" is an
-error of kind `Unsupported`; \"ignored\" is a request that is the same without it: a strict schema is enforced by what
-reads the reply as well, and a mark for the cache changes a price. \"chat completions\" are those of OpenAI; `strict` of a
-JSON Schema makes no difference to Anthropic, which always enforces one.
+A test of `stepfold-providers` generates this page: it builds each request with and without the feature of the row. \"no\" is an
+error of kind `Unsupported`; \"ignored\" means that the request is the same without the feature: the reader of the reply enforces
+a strict schema as well, and a cache marker only changes the price. \"chat completions\" are those of OpenAI; `strict` of a
+JSON Schema makes no difference to Anthropic, which always enforces the schema.
 
 ";
 
 /// The table in the documentation: what the model refuses to write, and what it leaves out.
 #[test]
-fn what_can_be_said() {
+fn feature_support() {
     let writers: [(&str, &str, Write); 6] = [
         ("Responses", "openai", Box::new(responses_body())),
         ("chat completions", "openai-chat", Box::new(openai_body(Preset::OPENAI))),
@@ -441,7 +441,7 @@ fn a_server_tool_is_offered_by_its_own_provider_and_refused_by_others() {
     }
 }
 
-/// Nobody asked for it, and asking again brings the same.
+/// A part that was not requested; a repeated request returns the same.
 #[tokio::test]
 async fn a_compressed_body_is_refused_for_good() {
     let headers = "content-type: text/event-stream\ncontent-encoding: gzip";

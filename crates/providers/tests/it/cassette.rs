@@ -88,7 +88,7 @@ fn an_exchange_is_added_to_what_is_in_the_file() {
     let folder = Folder::new("added");
     let tape = Cassette::record(folder.tape(), Scripted::new(["one", "two"])).unwrap();
     ask(&tape, request("user: a")).unwrap();
-    // Whoever holds the file sees what is added to it, and would not see one that was put in its place.
+    // A reader with the open file sees appended replies, and would not see a replaced file.
     let mut held = std::fs::File::open(folder.tape()).unwrap();
     let (mut before, mut after) = (String::new(), String::new());
     held.read_to_string(&mut before).unwrap();

@@ -19,6 +19,8 @@ use stepfold_state_core::chat::{
     ToolResult, ToolSpec, Transcript,
 };
 
+use crate::installed::installed;
+
 /// A program that is stopped at the end.
 struct Peer(Child);
 
@@ -33,16 +35,6 @@ impl Drop for Peer {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Where the command says that a peer is.
-#[expect(clippy::disallowed_methods, reason = "cargo xtask interop says it in the environment")]
-fn installed(variable: &str) -> Option<String> {
-    let found = std::env::var(variable).ok();
-    if found.is_none() {
-        eprintln!("skipped: {variable} is not set; run `cargo xtask interop`");
-    }
-    found
 }
 
 fn free_port() -> u16 {
@@ -157,7 +149,7 @@ async fn llama_cpp_with_a_real_model() {
     let params =
         |tokens| ModelParams::default().with_max_output_tokens(tokens).with_seed(7).with_temperature(0.0);
 
-    // First nobody is there, then it loads, then it answers; each has its kind.
+    // First the server is unreachable, then it loads, then it answers; each has its kind.
     let mut kinds = Vec::new();
     let hello = loop {
         match model.respond(request("Say hello.").with_params(params(8))).into_reply().await {

@@ -1,4 +1,4 @@
-//! The layers, on a clock that stands still unless somebody waits.
+//! The layers, on a paused clock that advances only for waits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ fn limited(retry_after: Option<u64>) -> ScriptedReply {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_waits_as_long_as_it_is_told() {
+async fn retry_waits_as_long_as_requested() {
     let script = Scripted::new([limited(Some(7)), "ok".into()]);
     expect![[r#"
         ok after 7s
@@ -137,7 +137,7 @@ async fn nothing_that_was_handed_on_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_notices_is_no_beginning() {
+async fn a_part_without_content_does_not_begin_a_reply() {
     let usage = Usage::new(1, 0);
     let silent = ScriptedReply::from("").with_id("r1").with_usage(usage).truncated();
     let script = Scripted::new([silent, ScriptedReply::from("ok").with_id("r2")]);
@@ -447,7 +447,7 @@ async fn a_stream_that_is_always_ready_is_timed_out() {
     .await;
 }
 
-/// What keeps a connection alive is no answer.
+/// What keeps a connection alive is not an answer.
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_keep_alives_is_timed_out() {
     let limits = Timeout::NONE.first_token(seconds(5));

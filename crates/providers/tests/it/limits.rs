@@ -41,7 +41,7 @@ async fn a_reply_that_is_whole_is_not_lost_to_what_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_only_keeps_the_connection_alive_is_given_up_on() {
+async fn a_server_that_only_keeps_the_connection_alive_times_out() {
     for wire in &WIRES {
         let mut pieces = vec![wire.begin];
         pieces.extend([": ping\n\n"; 1_000]);

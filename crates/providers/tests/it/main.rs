@@ -23,6 +23,8 @@ mod corpus;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod hostile;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+mod installed;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod interop;
 mod layer;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
@@ -45,6 +47,6 @@ mod wires;
 
 /// Lets time pass on a paused clock.
 async fn pass(time: std::time::Duration) {
-    // tidy: allow sleep, because tokio's clock is paused: it jumps, and nobody waits.
+    // tidy: allow sleep, because tokio's clock is paused and jumps: no test waits.
     tokio::time::sleep(time).await;
 }

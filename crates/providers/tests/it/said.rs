@@ -315,7 +315,7 @@ async fn read(body: &str) -> Reply {
     probe::reply(&Anthropic::new("m", KEY).build().unwrap(), response).into_reply().await.unwrap()
 }
 
-/// What called a tool, and the container in which that runs, go back while the turn goes on, and not after it.
+/// What called a tool, and the container in which that runs, go back while the turn continues, and not after it.
 #[tokio::test]
 async fn a_call_by_code_goes_back_with_its_caller_and_its_container() {
     let reply = read(include_str!("../corpus/anthropic/caller-and-container.sse")).await;
@@ -445,7 +445,7 @@ async fn fields_that_nothing_reads_are_kept_where_it_is_asked_for() {
     .assert_eq(&lines);
 }
 
-/// Nothing is stored at the provider by default; who wants to go on from a stored response says so.
+/// Nothing is stored at the provider by default; who wants to continue from a stored response says so.
 #[test]
 fn a_stored_response_is_gone_on_from_where_that_is_asked_for() {
     let write = probe::responses_body();

@@ -287,7 +287,7 @@ fn continued(conversation: &str) -> String {
 }
 
 #[test]
-fn a_conversation_goes_on_where_that_of_the_first_request_is() {
+fn a_conversation_continues_where_that_of_the_first_request_is() {
     let begun = TWO_TURNS.split_inclusive('\n').collect::<Vec<_>>();
     let earlier = "user: hi\nassistant: Hello.\n";
     let shown = [1, 3, 5].map(|lines| {

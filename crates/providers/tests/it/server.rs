@@ -67,7 +67,7 @@ impl Play {
         Play { end: End::Cut, ..self }
     }
 
-    /// The same, with a body that ends with the connection: nobody can tell whether that is all.
+    /// The same, with a body that ends with the connection: its completeness is unknown.
     pub(crate) fn until_close(self) -> Self {
         Play { frame: Frame::Close, ..self }
     }

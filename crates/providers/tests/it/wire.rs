@@ -119,12 +119,12 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// What becomes of the conversation before it is asked about again.
+/// A change of the conversation before the next request.
 #[derive(Clone, Debug)]
 enum Step {
     /// It grows.
     Push(Vec<Message>),
-    /// An earlier version of it goes on.
+    /// An earlier version of it continues.
     GoBack(Index),
     /// Its middle is left out, as trimming does.
     Trim(Index, Index),

@@ -1,4 +1,4 @@
-//! The exam of hosts over Restate: nothing is lost, nothing is done twice, and everything comes to its end.
+//! The exam of hosts over Restate: nothing is lost, nothing is done twice, and everything completes.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn a_request_that_is_repeated_is_one_run() {
         async move { tokio::join!(session.run_as("k1", "pay"), session.run_as("k1", "pay")) }
     });
     worker.listen_for("paying");
-    // A third one while it runs, that nobody waits for.
+    // A third one while it runs, without a waiting client.
     session.send("k1", "pay").await.unwrap();
     worker.go_on();
     let (first, second) = both.await.unwrap();
@@ -117,7 +117,7 @@ async fn another_goes_on(signal: &str, is_idempotent: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_worker_is_killed_in_a_call_another_goes_on() {
+async fn when_a_worker_is_killed_in_a_call_another_continues() {
     another_goes_on("-KILL", false).await;
 }
 
@@ -127,7 +127,7 @@ async fn when_a_worker_is_killed_in_an_idempotent_call_it_runs_again_under_its_k
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_worker_is_frozen_another_goes_on_and_writes_after_the_thaw_are_refused() {
+async fn when_a_worker_is_frozen_another_continues_and_writes_after_the_thaw_are_refused() {
     another_goes_on("-STOP", false).await;
 }
 
@@ -152,7 +152,7 @@ async fn a_run_that_waits_ends_its_invocation_and_a_decision_sends_on_what_waits
     };
     assert!(message.contains("the message is stored and comes after that"), "{message}");
 
-    // Nobody lives when the decision comes.
+    // No worker is alive when the decision arrives.
     drop(first);
     host.balancer.to(&[]);
     let decided = tokio::spawn({
@@ -198,7 +198,7 @@ async fn a_run_is_cancelled_from_any_worker() {
 
     let running = run("s2");
     first.listen_for("paying");
-    // By a process that is no worker.
+    // By a process that is not a worker.
     let (elsewhere, _) = host.place().stored("ada", "s2").await;
     assert!(elsewhere.cancel_everywhere().await.unwrap());
     assert_eq!(running.await.unwrap().unwrap().status, RunStatus::Finished(Exit::Cancelled));

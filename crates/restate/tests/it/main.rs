@@ -13,6 +13,8 @@
 
 mod balancer;
 mod exam;
+#[path = "../../../providers/tests/it/installed.rs"]
+mod installed;
 mod interop;
 mod server;
 mod world;

@@ -10,6 +10,8 @@ use stepfold_restate::Client;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
+use crate::installed::installed;
+
 /// The server, until it is dropped.
 pub(crate) struct Server {
     child: Child,
@@ -17,16 +19,6 @@ pub(crate) struct Server {
     http: reqwest::Client,
     ingress: u16,
     admin: u16,
-}
-
-/// Where `cargo xtask interop` says that the server is.
-#[expect(clippy::disallowed_methods, reason = "cargo xtask interop says it in the environment")]
-fn installed() -> Option<String> {
-    let found = std::env::var("STEPFOLD_INTEROP_RESTATE").ok();
-    if found.is_none() {
-        eprintln!("skipped: STEPFOLD_INTEROP_RESTATE is not set; run `cargo xtask interop`");
-    }
-    found
 }
 
 /// A port that was free a moment ago.
@@ -37,7 +29,7 @@ async fn free_port() -> u16 {
 impl Server {
     /// Starts one, if it is installed.
     pub(crate) async fn start() -> Option<Self> {
-        let program = installed()?;
+        let program = installed("STEPFOLD_INTEROP_RESTATE")?;
         let folder = tempfile::tempdir().unwrap();
         let (node, ingress, admin) = (free_port().await, free_port().await, free_port().await);
         let child = spawn(&program, folder.path(), [node, ingress, admin]);
@@ -112,7 +104,7 @@ fn no_tls() -> rustls::ClientConfig {
     builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
 }
 
-fn spawn(program: &str, folder: &Path, [node, ingress, admin]: [u16; 3]) -> Child {
+fn spawn(program: &Path, folder: &Path, [node, ingress, admin]: [u16; 3]) -> Child {
     let mut command = Command::new(program);
     command.args(["--no-logo", "--node-name", "test", "--base-dir"]).arg(folder);
     let options = [

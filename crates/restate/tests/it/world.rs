@@ -26,7 +26,7 @@ pub(crate) const CLAIM: Duration = Duration::from_millis(900);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     folder: PathBuf,
-    /// The call that waits until the worker is told to go on, if any.
+    /// The call that waits until the worker is told to continue, if any.
     slow: Option<String>,
     is_idempotent: bool,
     asks: bool,
@@ -133,7 +133,7 @@ impl Place {
     }
 }
 
-/// A worker in a process of its own: it says what it does, line by line, and goes on when it is told to.
+/// A worker in a process of its own: it says what it does, line by line, and continues when it is told to.
 pub(crate) struct Process {
     child: Child,
     says: BufReader<ChildStdout>,

@@ -327,7 +327,10 @@ async fn a_changed_agent_leaves_the_run_alone<H: Host>(room: Room<'_, H>) -> Che
     drop(first);
     let changed = room.worker(Kind::Changed)?;
     tokio::time::sleep(CLAIM * 3).await;
-    ensure!(exit(&room.read(&key).await?).is_none() && room.effects().is_empty(), "a changed agent went on");
+    ensure!(
+        exit(&room.read(&key).await?).is_none() && room.effects().is_empty(),
+        "a changed agent continued"
+    );
     drop(changed);
     let _same = room.worker(Kind::Usual)?;
     room.ended(&key).await?;

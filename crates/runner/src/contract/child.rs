@@ -26,7 +26,7 @@ pub(super) const CLAIM: Duration = Duration::from_millis(900);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Usual,
-    /// Calls wait until they are told to go on.
+    /// Calls wait until they are told to continue.
     Slow,
     /// Its agent is another one.
     Changed,

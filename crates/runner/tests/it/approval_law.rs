@@ -18,7 +18,7 @@ use stepfold_tools::{Approval, Effect, RawArgs, Tool, ToolContext, ToolError};
 
 use crate::world::{Fault, World, path_of};
 
-/// What somebody does, in one of two workers over one store. Places are counted round.
+/// An action in one of two workers over one store. Indices wrap around.
 #[derive(Clone, Debug)]
 enum Next {
     Turn {
@@ -69,7 +69,7 @@ enum Next {
     Anew {
         at: usize,
     },
-    /// The processes die, at once or with what becomes of the append after so many.
+    /// The processes die, at once or with a fault of the append after so many.
     Crash,
     Fault {
         after: usize,
@@ -498,7 +498,7 @@ impl Law<'_> {
         let session = workers.0[self.dice.throw(2)].session("ada", &*id).await.unwrap();
         let seen = self.look(&session).await;
         if let Some((_, place)) = seen.into_iter().find(|(id, _)| *id == made.id) {
-            // It waits there: in a fork, or since nobody has heard of the first.
+            // It waits there: in a fork, or since the acknowledgement of the first was lost.
             let copy = Made { session: id, place, receipt: None, was_refused: false, ..made };
             self.book.lock().unwrap().made.push(copy);
             let last = self.book.lock().unwrap().made.len() - 1;
@@ -514,7 +514,7 @@ impl Law<'_> {
         {
             assert_eq!(again, first, "another receipt");
             assert!(made.key.is_some(), "taken twice without a key");
-            // A run that was cut off after the first may go on now: what runs is counted in the end.
+            // A run that was interrupted after the first may continue now: calls are counted at the end.
         }
     }
 

@@ -105,7 +105,7 @@ fn after_another_session_wrote_in_the_same_process() {
     });
 }
 
-/// A value that is never stored is gone after a restart: nobody has approved a call without it.
+/// A value that is never stored is gone after a restart: the call without it is not approved.
 #[test]
 fn after_a_restart_without_what_is_not_stored() {
     each_store(|world| {

@@ -258,7 +258,7 @@ fn cancel() {
     });
 }
 
-/// Whoever cancels and then says something wants an answer to it.
+/// A message after a cancellation is answered.
 #[test]
 fn what_is_said_after_a_cancellation_is_answered() {
     each_store(|world| {
@@ -321,7 +321,7 @@ fn what_could_not_be_stored_is_said_by_the_next_run() {
 
 /// A message joins a run that panics: the next run has it.
 #[test]
-fn what_was_said_to_a_run_that_panicked_is_said_by_the_next_one() {
+fn messages_to_a_run_that_panicked_are_answered_by_the_next_one() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
@@ -342,7 +342,7 @@ fn what_was_said_to_a_run_that_panicked_is_said_by_the_next_one() {
     });
 }
 
-/// A message joins a run that was resumed, when that is about to end: it is answered all the same.
+/// A message that steers a resumed run which is about to end is still answered.
 #[test]
 fn what_is_said_at_the_end_of_a_resumed_run_is_answered() {
     each_store(|world| {

@@ -17,7 +17,7 @@ assistant: done
 assistant: fine
 ";
 
-/// A run that is cut off when its first call was answered.
+/// A run that is interrupted after its first call has a result.
 fn cut_off(world: &World) {
     world.wire.faults([(2, Fault::DiesAfter)]);
     let died = world.wire.process(async { world.session(world.agent(SCRIPT)).await.run("look").await });
@@ -30,7 +30,7 @@ fn with_hook(agent: AgentBuilder) -> AgentBuilder {
 }
 
 #[test]
-fn a_changed_agent_does_not_go_on_unless_it_is_told_to() {
+fn a_changed_agent_does_not_continue_unless_it_is_told_to() {
     each_store(|world| {
         cut_off(world);
         process(async {
@@ -59,7 +59,7 @@ async fn is_usable(session: &SessionHandle) {
 
 /// An agent with a hook more cannot read the record of the run. It can give it up, and the session is free.
 #[test]
-fn what_cannot_be_resumed_can_be_given_up() {
+fn what_cannot_be_resumed_can_be_abandoned() {
     each_store(|world| {
         cut_off(world);
         process(async {

@@ -186,7 +186,7 @@ fn a_worker_that_loses_its_claim_stops_and_says_so() {
             until_it_pays(world).await;
             let runner = worker(world, payer(world, &gate), "two").when_claimed(WhenClaimed::TakeOver);
             let two = session(runner).await;
-            // The call was running: whoever takes over does not know what came of it, and says so.
+            // The call was running: the worker that takes over reports its outcome as unknown.
             let outcome = two.resume().await.unwrap();
             assert_eq!(outcome.text(), "it is paid");
             assert!(outcome.transcript().to_string().contains("unknown"), "{}", outcome.transcript());
@@ -223,7 +223,7 @@ fn an_expired_claim_is_taken_over_at_once() {
 }
 
 #[test]
-fn a_worker_that_is_started_again_goes_on_at_once() {
+fn a_worker_that_is_started_again_continues_at_once() {
     each_store(|world| {
         let gate = Arc::new(Semaphore::new(0));
         process(async {
@@ -241,7 +241,7 @@ fn a_worker_that_is_started_again_goes_on_at_once() {
 #[test]
 fn a_claim_is_kept_for_as_long_as_the_run_is_at_work() {
     each_store(|world| {
-        // With a store in threads of its own, the time of the test would go on while that works.
+        // With a store in threads of its own, the time of the test would continue while that works.
         if !world.is_in_memory() {
             return;
         }
@@ -291,7 +291,7 @@ fn a_run_that_waits_for_a_decision_holds_no_claim() {
 #[test]
 fn a_message_joins_a_run_of_another_process() {
     each_store(|world| {
-        // With a store in threads of its own, the time of the test would go on while that works.
+        // With a store in threads of its own, the time of the test would continue while that works.
         if !world.is_in_memory() {
             return;
         }
@@ -402,7 +402,7 @@ fn to_cancel_or_to_withdraw_ends_the_wait_for_another_worker() {
             let error = resumed.await.unwrap_err();
             assert!(matches!(error, RunnerError::Claimed { is_accepted: false, .. }), "{error:?}");
 
-            // What comes after them is nobody else's.
+            // The entries after them belong to no other worker.
             let last = two.send("four").await.unwrap();
             gate.add_permits(9);
             assert_eq!(first.await.unwrap().text(), "re: one");
@@ -481,14 +481,14 @@ async fn two_workers(world: &World, agent: impl Fn() -> AgentBuilder) -> (Sessio
     (one, session(worker(world, agent(), "two").when_claimed(WAIT)).await)
 }
 
-/// Has the test go on once the store has refused a run its beginning.
+/// Has the test continue once the store has refused a run its beginning.
 async fn until_one_is_refused(world: &World) {
     while !world.trace.take().iter().any(|line| line.starts_with("refused: began")) {
         tokio::task::yield_now().await;
     }
 }
 
-/// Nobody has withdrawn anything where another worker was faster.
+/// A message that another worker has taken is not withdrawn.
 #[test]
 fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
     for (kind, is_at_work) in
@@ -526,7 +526,7 @@ fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
     }
 }
 
-/// It is one message: whoever is slower has the invocation and the outcome of whoever was faster.
+/// It is one message: the slower sender gets the invocation and the outcome of the faster one.
 #[test]
 fn a_message_that_two_workers_send_once_at_the_same_time_is_taken_once() {
     for is_at_work in [false, true] {
@@ -578,7 +578,7 @@ fn who_begins_after_a_faster_worker_sees_one_run() {
     });
 }
 
-/// The store remembers the keys of the last 1,000 messages. What comes again after that is refused, and stands in nobody's way.
+/// The store remembers the keys of the last 1,000 messages. A later repeat is refused, and blocks no other message.
 #[test]
 fn a_message_that_is_sent_again_after_its_key_was_forgotten_stops_nothing() {
     let (world, clock) = (World::in_memory(), Seconds::default());

@@ -68,7 +68,7 @@ fn to_shut_down_waits_for_what_is_at_work_and_begins_nothing_more() {
                 assert!(!is_accepted);
             }
             assert!(!is_claimed(&one).await);
-            // What was accepted is taken by whoever comes next.
+            // The next worker takes the accepted messages.
             let two = session(&worker(world, echo(&gate), "two").build()).await;
             assert_eq!(two.resume().await.unwrap().text(), "re: two");
             assert_eq!(said(&two).await, ["one", "two"]);
@@ -76,9 +76,9 @@ fn to_shut_down_waits_for_what_is_at_work_and_begins_nothing_more() {
     });
 }
 
-/// A worker goes on with what another process has left in the inbox, and must not leave it in the middle.
+/// A worker continues with what another process has left in the inbox, and must not leave it in the middle.
 #[test]
-fn to_shut_down_waits_for_a_run_that_nobody_here_asked_for() {
+fn a_shutdown_waits_for_a_run_that_another_process_accepted() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
@@ -110,7 +110,7 @@ fn to_shut_down_waits_for_a_run_that_nobody_here_asked_for() {
 }
 
 #[test]
-fn what_takes_too_long_is_stopped_and_others_go_on_at_once() {
+fn what_takes_too_long_is_stopped_and_others_continue_at_once() {
     each_store(|world| {
         let gate = Arc::new(Semaphore::new(0));
         process(async {
@@ -130,7 +130,7 @@ fn what_takes_too_long_is_stopped_and_others_go_on_at_once() {
 }
 
 #[test]
-fn whoever_waits_for_another_worker_does_not_hold_a_shutdown_up() {
+fn a_wait_for_another_worker_does_not_block_a_shutdown() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
@@ -184,7 +184,7 @@ fn a_worker_of_a_process_that_is_alive_is_not_dead() {
 }
 
 #[test]
-fn a_session_at_work_is_deleted_only_by_whoever_takes_it_over() {
+fn a_session_at_work_is_deleted_only_by_taking_it_over() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
@@ -199,7 +199,7 @@ fn a_session_at_work_is_deleted_only_by_whoever_takes_it_over() {
             let Err(RunnerError::Store { source, .. }) = first.await else { panic!("it has an outcome") };
             assert!(matches!(*source, SessionError::NotFound { .. }), "{source:?}");
 
-            // Whoever may wait waits for its end.
+            // Callers that may wait, wait for its end.
             let first = session(&one).await.send("one").await.unwrap();
             let waits = two(WhenClaimed::Wait { at_most: LONG });
             let (deleted, ()) = tokio::join!(async { session(&waits).await.delete(false).await }, async {
@@ -212,7 +212,7 @@ fn a_session_at_work_is_deleted_only_by_whoever_takes_it_over() {
 }
 
 #[test]
-fn a_session_at_work_is_rewound_only_by_whoever_takes_it_over() {
+fn a_session_at_work_is_rewound_only_by_taking_it_over() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
@@ -228,7 +228,7 @@ fn a_session_at_work_is_rewound_only_by_whoever_takes_it_over() {
     });
 }
 
-/// The last event of a run gives the claim up; one that never comes to the store does not.
+/// The last event of a run releases the claim; one that never reaches the store does not.
 #[test]
 fn a_runner_that_is_stopped_in_its_last_append_gives_the_claim_up() {
     each_store(|world| {

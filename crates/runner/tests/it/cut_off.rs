@@ -1,4 +1,4 @@
-//! A process dies at every commit, and another one goes on.
+//! A process dies at every commit, and another one continues.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ assistant: done
 assistant: you are welcome
 ";
 
-/// Goes on, wherever the session is.
+/// Continues, wherever the session is.
 async fn finish(session: &SessionHandle) {
     match session.last_run().await.unwrap() {
         None => session.run("pay the bills").await.unwrap(),
@@ -149,7 +149,7 @@ fn die_after_marker(world: &World, agent: AgentBuilder) {
 }
 
 #[test]
-fn a_message_finishes_what_was_cut_off_first() {
+fn a_message_finishes_what_was_interrupted_first() {
     each_store(|world| {
         die_while_paying(world, || world.agent(SCRIPT));
         process(async {
@@ -179,8 +179,8 @@ fn unknown(outcome: &Outcome) -> Vec<&str> {
     outcome.unknown_calls().into_iter().map(|call| &*call.id).collect()
 }
 
-/// Nobody asked for the interrupted run again: what it does not know is said by the outcome of the message that came
-/// next, whatever becomes of that.
+/// The interrupted run is not resumed explicitly: the outcome of the next message lists its unknown calls, even if that
+/// message's run fails.
 #[test]
 fn the_next_message_tells_the_unknown_calls_of_the_run_that_it_recovers() {
     each_store(|world| {
@@ -210,7 +210,7 @@ fn the_next_message_tells_the_unknown_calls_of_the_run_that_it_recovers() {
 }
 
 #[test]
-fn unknown_calls_of_a_recovered_run_are_told_also_when_it_waits_or_the_message_fails() {
+fn unknown_calls_of_a_recovered_run_are_reported_also_when_it_waits_or_the_message_fails() {
     each_store(|world| {
         // The message's own run fails: the script has no reply for it.
         let agent = || world.agent("assistant: > c1 pay()\nassistant: done");
@@ -269,11 +269,11 @@ fn what_may_have_happened_can_be_asked_about() {
     });
 }
 
-/// Longer than the time of a test, which goes on while a store works in threads of its own.
+/// Longer than the time of a test, which continues while a store works in threads of its own.
 const WAIT: stepfold_runner::WhenClaimed =
     stepfold_runner::WhenClaimed::Wait { at_most: std::time::Duration::from_secs(1_000_000) };
 
-/// Two workers take the same run up. One of them goes on with it, and nothing runs twice.
+/// Two workers take the same run up. One of them continues with it, and nothing runs twice.
 #[test]
 fn two_workers_resume_one_run() {
     each_store(|world| {

@@ -1,4 +1,4 @@
-//! Somebody decides about calls: now or next week, in this process or in another one.
+//! Decisions about calls: at once or later, in this process or in another one.
 
 use expect_test::expect;
 use serde_json::json;
@@ -122,7 +122,7 @@ fn a_message_waits_until_all_is_decided() {
 }
 
 #[test]
-fn what_waits_can_be_given_up() {
+fn what_waits_can_be_abandoned() {
     each_store(|world| {
         asked(world);
         process(async {
@@ -151,8 +151,8 @@ fn what_waits_can_be_given_up() {
     });
 }
 
-/// A decision is about a call that is stored. One that the model makes later under a name that somebody
-/// guessed, or remembered from another run, is not decided about by that.
+/// A decision is about a call that is stored. It does not decide a later call of the model under a name
+/// that was guessed, or known from another run.
 #[test]
 fn a_decision_is_about_a_stored_call() {
     each_store(|world| {

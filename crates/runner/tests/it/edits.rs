@@ -69,7 +69,7 @@ fn edit() -> Edit {
 }
 
 #[test]
-fn a_paused_run_is_edited_and_goes_on_in_another_process() {
+fn a_paused_run_is_edited_and_continues_in_another_process() {
     each_store(|world| {
         asked(world);
         process(async {
@@ -115,7 +115,7 @@ fn a_paused_run_is_edited_and_goes_on_in_another_process() {
     });
 }
 
-/// In the process that has the run in memory it comes to the same, and what only that knows stays.
+/// In the process that has the run in memory the result is the same, and values that only that process has are kept.
 #[test]
 fn a_run_in_memory_is_edited_as_one_that_is_restored() {
     each_store(|world| {
@@ -150,7 +150,7 @@ async fn approve_twice(session: &SessionHandle) -> (String, String) {
     (outcome.transcript().to_string(), note)
 }
 
-/// At every version of a session: where a run is open there the edit is of that run, and the fork goes on with it.
+/// At every version of a session: where a run is open there the edit is of that run, and the fork continues with it.
 #[test]
 fn a_fork_is_edited_at_any_version() {
     each_store(|world| {
@@ -311,7 +311,7 @@ fn an_edit_of_an_expected_version_conflicts_with_another() {
     });
 }
 
-/// Under a key an edit is made once: sent twice, late, by two processes at once; anew after a rewind that hid it.
+/// Under a key an edit is made once: sent twice, late, by two processes at once; again after a rewind that hid it.
 #[test]
 fn an_edit_under_a_key_is_made_once() {
     each_store(|world| {
@@ -338,7 +338,7 @@ fn an_edit_under_a_key_is_made_once() {
             approve(&session).await;
             assert_eq!(other.edit(keyed()).await.unwrap(), receipt);
             assert_eq!(kinds(&session, before).await.iter().filter(|kind| *kind == "edited").count(), 1);
-            // It is hidden, and no run is open: what fits there is made anew.
+            // It is hidden, and no run is open: what fits there is created again.
             session.rewind(before).await.unwrap();
             let error = session.edit(keyed()).await.unwrap_err();
             assert!(matches!(error, RunnerError::Edit { .. }), "{error:?}");
@@ -411,7 +411,7 @@ impl Observer for Told {
 }
 
 #[test]
-fn observers_watchers_and_followers_are_told() {
+fn observers_watchers_and_followers_are_reported() {
     each_store(|world| {
         process(async {
             let told = Told::default();

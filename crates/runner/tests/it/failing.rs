@@ -32,7 +32,7 @@ async fn said(session: &SessionHandle) -> String {
 }
 
 #[test]
-fn after_the_same_failure_twice_the_error_says_how_to_go_on() {
+fn after_the_same_failure_twice_the_error_says_how_to_continue() {
     each_store(|world| {
         process(async {
             let is_mended = Arc::new(AtomicBool::new(false));
@@ -106,7 +106,7 @@ fn a_run_that_failed_too_often_is_abandoned_by_the_next_process() {
         process(async { runner().session("ada", "s1").await.unwrap().run("one").await.unwrap_err() });
         process(async {
             let session = runner().session("ada", "s1").await.unwrap();
-            // The second failure is enough: the run of the first message is given up, and that of the second begins.
+            // The second failure is enough: the run of the first message is abandoned, and that of the second begins.
             let error = session.run("two").await.unwrap_err();
             assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
             let session = session.read(EventRange::All).await.unwrap();
@@ -118,7 +118,7 @@ fn a_run_that_failed_too_often_is_abandoned_by_the_next_process() {
     });
 }
 
-/// A run that gets on and fails anew has not failed again.
+/// A run that gets on and fails again has not failed again.
 #[test]
 fn progress_ends_a_row_of_failures() {
     each_store(|world| {
@@ -178,7 +178,7 @@ fn a_run_that_failed_on_the_way_replays_whole() {
     });
 }
 
-/// Whoever waits for a message that somebody takes back hears of it.
+/// A caller that waits for a withdrawn message is notified.
 #[test]
 fn a_withdrawn_message_is_no_run() {
     each_store(|world| {
@@ -202,7 +202,7 @@ fn a_withdrawn_message_is_no_run() {
 }
 
 #[test]
-fn a_run_that_failed_too_often_is_abandoned_by_itself() {
+fn a_run_that_failed_too_often_is_abandoned_automatically() {
     each_store(|world| {
         process(async {
             let is_mended = Arc::new(AtomicBool::new(false));
@@ -210,7 +210,7 @@ fn a_run_that_failed_too_often_is_abandoned_by_itself() {
             let runner = world.runner(agent).abandon_after(2).build();
             let session = runner.session("ada", "s1").await.unwrap();
             session.run("one").await.unwrap_err();
-            // The run of the first message is given up; that of the second fails by itself.
+            // The run of the first message is abandoned; that of the second fails independently.
             let error = session.run("two").await.unwrap_err();
             assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
             mended.store(true, Ordering::SeqCst);
@@ -243,9 +243,9 @@ fn temp_values_of_a_paused_run_stay_whatever_other_sessions_do() {
     });
 }
 
-/// What is kept in memory is bounded. Whoever resumes a run whose values are gone is told which.
+/// The memory for values is bounded. A resumed run reports which of its values are lost.
 #[test]
-fn temp_values_that_are_gone_when_a_run_is_resumed_are_told() {
+fn temp_values_that_are_gone_when_a_run_is_resumed_are_reported() {
     each_store(|world| {
         let runner = || world.runner(notes_and_reads(world)).max_paused(2).build();
         process(async {
@@ -254,7 +254,7 @@ fn temp_values_that_are_gone_when_a_run_is_resumed_are_told() {
                 let session = runner.session("ada", format!("s{number}")).await.unwrap();
                 session.run("note, then read").await.unwrap();
             }
-            // The process forgets what nobody has asked for lately.
+            // The process drops the values that were used least recently.
             for number in 0..300 {
                 runner.session("ada", format!("other{number}")).await.unwrap();
             }
@@ -299,9 +299,9 @@ fn paused(world: &World) -> AgentBuilder {
     world.agent("assistant: > c1 note()\nassistant: > c2 read()\nassistant: done")
 }
 
-/// Nobody reads a long session to learn what waits in it.
+/// The pending requests of a long session are found without reading all of it.
 #[test]
-fn what_is_pending_is_told_without_reading_the_whole_session_or_its_values() {
+fn what_is_pending_is_reported_without_reading_the_whole_session_or_its_values() {
     each_store(|world| {
         let script = format!("{}assistant: > c1 ask()\nassistant: done", "assistant: hello\n".repeat(200));
         let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
@@ -381,7 +381,7 @@ async fn left_by_a_dead_process(world: &World, session: &SessionHandle, input: &
 }
 
 #[test]
-fn a_message_that_cannot_begin_is_told_to_its_sender_and_blocks_nobody() {
+fn a_message_that_cannot_begin_is_reported_to_its_sender_and_blocks_no_other() {
     for input in that_cannot_begin() {
         each_store(|world| {
             process(async {
@@ -397,7 +397,7 @@ fn a_message_that_cannot_begin_is_told_to_its_sender_and_blocks_nobody() {
 }
 
 #[test]
-fn a_message_of_another_sender_that_cannot_begin_is_named_to_whoever_comes_next() {
+fn a_message_of_another_sender_that_cannot_begin_is_named_to_the_next_sender() {
     for input in that_cannot_begin() {
         each_store(|world| {
             process(async {
@@ -454,7 +454,7 @@ fn a_run_that_has_ended_has_not_failed_whatever_its_observer_does() {
 
 /// How a run failed that was given up says nothing about the one after it.
 #[test]
-fn the_failure_of_a_run_that_was_given_up_is_not_told_of_another() {
+fn the_failure_of_a_run_that_was_abandoned_is_not_reported_for_another() {
     each_store(|world| {
         process(async {
             let failures = Arc::new(AtomicUsize::new(0));

@@ -37,7 +37,7 @@ fn shop(world: &World, go: &Arc<Notify>) -> AgentBuilder {
         .tool_limits(limits)
 }
 
-/// The same with a hook after tools that redacts, and fails so often before; then it lets the shipment go on.
+/// The same with a hook after tools that redacts, and fails so often before; then it lets the shipment continue.
 fn with_hook(agent: AgentBuilder, failures: usize, go: &Arc<Notify>) -> AgentBuilder {
     let (left, go) = (Arc::new(AtomicUsize::new(failures)), Arc::clone(go));
     agent.after_tool(move |context: HookContext| {
@@ -112,7 +112,7 @@ fn a_run_whose_hook_always_fails_can_be_abandoned() {
     });
 }
 
-/// Fails once, at what it picks, and lets the shipment go on.
+/// Fails once, at what it picks, and lets the shipment continue.
 struct FailsOnce(fn(&RunEvent) -> bool, bool, Arc<Notify>);
 
 impl Observer for FailsOnce {

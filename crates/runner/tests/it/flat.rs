@@ -210,7 +210,7 @@ enum Next {
     Input,
     /// What waits is approved.
     Approve,
-    /// Somebody who looks at it.
+    /// A reader of the session.
     Look,
     /// Another program writes a shared value.
     Others(&'static str),

@@ -28,7 +28,7 @@ fn agent(world: &World) -> AgentBuilder {
     world.agent(SCRIPT).tools(vec![look, send, pay]).instructions("Look at {topic}.")
 }
 
-/// Two turns: one with a decision, and one that was cut off when a payment had started.
+/// Two turns: one with a decision, and one that was interrupted after a payment had started.
 async fn written(world: &World) -> Vec<Event> {
     let runner = world.runner(agent(world).build().unwrap()).build();
     let session = runner.create("ada", "s1", json!({"topic": "stalls"})).await.unwrap();
@@ -84,7 +84,7 @@ fn what_is_written_today_is_what_the_file_has() {
 }
 
 #[test]
-fn a_session_of_version_1_goes_on() {
+fn a_session_of_version_1_continues() {
     each_store(|world| {
         process(async {
             let session = golden(world).await;

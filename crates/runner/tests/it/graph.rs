@@ -118,7 +118,7 @@ fn each_outcome_is_an_event() {
                 user:n = 4
             "#]]
             .assert_eq(&shown(&session).await);
-            // The next turn goes on with the conversation, and counts executions anew.
+            // The next turn continues with the conversation, and counts executions again.
             let outcome = session.run("and these").await.unwrap();
             assert_eq!(outcome.exit(), &Exit::End);
             assert_eq!(outcome.transcript().len(), 4);
@@ -165,7 +165,7 @@ fn check(world: &World, fault: Fault, expected: &Expect) {
             .collect();
         let log = text.lines().find_map(|line| line.strip_prefix("log = ")).unwrap();
         writeln!(lines, "{place}: {} ran{again}; {log}", ran.len()).unwrap();
-        // Unless something is unknown that must not run twice, it comes to the same.
+        // Unless the outcome of an at-most-once call is unknown, the result is the same.
         if log == whole_log {
             let own = |text: &str| {
                 text.lines().filter(|line| !line.contains(":n =")).collect::<Vec<_>>().join("\n")

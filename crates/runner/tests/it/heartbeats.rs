@@ -10,14 +10,13 @@ use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, MemoryStore, PruneSession,
     Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    Session, SessionError, SessionPage, SessionStore, SqliteStore, Timestamp, Values, WorkerId, WriteScope,
+    Session, SessionError, SessionPage, SessionStore, Timestamp, Values, WorkerId, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerError};
 use stepfold_tools::{Effect, Tool, ToolError};
 use tokio::sync::Semaphore;
 
-use crate::crash::server::server;
-use crate::world::hand_on;
+use crate::world::{hand_on, over_each_store};
 
 /// A store that counts heartbeats.
 #[derive(Clone)]
@@ -120,22 +119,7 @@ async fn heartbeats(store: AnyStore) {
     assert!(runner.shutdown(Duration::from_secs(60)).await);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_are_renewed_by_one_request_in_memory() {
-    heartbeats(AnyStore::new(MemoryStore::new())).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_are_renewed_by_one_request_over_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    heartbeats(AnyStore::new(SqliteStore::open(folder.path().join("sessions.db")).unwrap())).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_are_renewed_by_one_request_over_postgresql() {
-    let Some(server) = server() else { return };
-    heartbeats(crate::crash::store::open(&server.database("heartbeats").await).await).await;
-}
+over_each_store!(claims_are_renewed_by_one_request: heartbeats);
 
 /// A runner that is used from two runtimes keeps the claims of one when the other ends.
 #[test]

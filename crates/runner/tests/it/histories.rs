@@ -27,7 +27,7 @@ fn calls(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn a_fork_in_the_middle_of_a_run_goes_on_with_keys_of_its_own() {
+fn a_fork_in_the_middle_of_a_run_continues_with_keys_of_its_own() {
     each_store(|world| {
         process(async {
             let session = world.session(world.agent(SCRIPT)).await;
@@ -115,9 +115,9 @@ fn a_rewind_into_the_middle_of_a_run() {
     });
 }
 
-/// A session that was deleted and made anew has nothing of the old one, whoever had that in mind.
+/// A session that was deleted and created again has nothing of the old one, also in a process that had it in memory.
 #[test]
-fn a_session_that_was_made_anew() {
+fn a_session_that_was_made_again() {
     each_store(|world| {
         process(async {
             let session = world.session(world.agent(SCRIPT)).await;
@@ -280,7 +280,7 @@ fn a_summary_outlives_the_process() {
             );
             session.read(EventRange::None).await.unwrap().version
         });
-        // Cut off in a turn that has a summary from before, and none of its own.
+        // Interrupted in a turn with an earlier summary, and without a new one.
         world.wire.faults([(1, Fault::DiesAfter)]);
         world.wire.process(async { world.session(condensing(world)).await.run("three").await });
         world.wire.faults([]);

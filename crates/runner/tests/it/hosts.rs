@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-/// A worker in a process of its own: it says what it does, line by line, and goes on when it is told to.
+/// A worker in a process of its own: it says what it does, line by line, and continues when it is told to.
 struct Worker {
     child: Child,
     says: BufReader<ChildStdout>,
@@ -90,7 +90,7 @@ impl Drop for Worker {
     }
 }
 
-/// Pays five times. The first payment of a slow one waits until it is told to go on.
+/// Pays five times. The first payment of a slow one waits until it is told to continue.
 fn agent(world: &Path, is_slow: bool) -> Agent {
     let world = world.to_owned();
     let pay = move |context: ToolContext| {
@@ -185,7 +185,7 @@ fn unknown(session: &Session) -> usize {
     results.filter(|result| result.text().contains("its outcome is unknown")).count()
 }
 
-/// A worker is killed in a call, or frozen. Another one goes on when the claim has expired. If the first is thawed, its
+/// A worker is killed in a call, or frozen. Another one continues when the claim has expired. If the first is thawed, its
 /// writes are refused.
 async fn another_goes_on(place: Place, signal: &str) {
     let mut second = Worker::start("work", &place);
@@ -198,7 +198,7 @@ async fn another_goes_on(place: Place, signal: &str) {
     println!("{signal}: another one was done after {:?}, with claims of {CLAIM:?}", since.elapsed());
     let (session, before) = stored(&place).await;
     assert_eq!((unknown(&before), place.effects().len()), (1, 4));
-    // Whoever asks is told.
+    // A query reports it.
     let report = session.run_as("k1", "pay").await.unwrap();
     assert!(matches!(report.status, RunStatus::Finished(_)), "{report:?}");
     assert_eq!(report.text, "done");
@@ -216,12 +216,12 @@ async fn another_goes_on(place: Place, signal: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_worker_is_killed_in_a_call_another_goes_on() {
+async fn when_a_worker_is_killed_in_a_call_another_continues() {
     each_place("host_killed", |place| another_goes_on(place, "-KILL")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_worker_is_frozen_another_goes_on_and_writes_after_the_thaw_are_refused() {
+async fn when_a_worker_is_frozen_another_continues_and_writes_after_the_thaw_are_refused() {
     each_place("host_frozen", |place| another_goes_on(place, "-STOP")).await;
 }
 

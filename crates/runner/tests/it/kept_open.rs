@@ -1,4 +1,4 @@
-//! A session that is kept open goes on like one that is opened anew for each turn: what a runner remembers of it
+//! A session that is kept open continues like one that is opened again for each turn: what a runner remembers of it
 //! saves work and changes nothing.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -25,11 +25,11 @@ use crate::world::{Echo, Still, World, each_store, one_of, process, schema, show
 enum Next {
     /// A turn of so many calls, with or without another topic of the instructions.
     Turn { calls: usize, topic: Option<bool> },
-    /// Another program says something, whole or with a call that nobody answers.
+    /// Another program appends a message, complete or with a call without a result.
     Others { is_whole: bool },
     /// Back by so many events.
     Rewind(u64),
-    /// The session is deleted and made anew, with turns of so many calls.
+    /// The session is deleted and created again, with turns of so many calls.
     Anew(Vec<usize>),
 }
 
@@ -70,7 +70,7 @@ impl ChatModel for Noting {
     }
 }
 
-/// Every look at it is another microsecond, so that a session that was made anew is known by its time.
+/// Every look at it is another microsecond, so that a session that was created again is known by its time.
 #[derive(Clone, Default)]
 struct Ticking(Arc<AtomicI64>);
 
@@ -145,7 +145,7 @@ fn gone_through(world: &World, trim: &Trim, all: &[Next], is_kept: bool) -> (Vec
                 Next::Others { is_whole } => others(&session, &setting.runner(), *is_whole).await,
                 Next::Rewind(events) => {
                     let version = session.read(EventRange::None).await.unwrap().version;
-                    // By somebody else: the one that is kept open has to find out.
+                    // By another process: the open session must detect it.
                     setting.open().await.rewind(version.saturating_sub(*events)).await.unwrap();
                 }
                 Next::Anew(turns) => {
@@ -179,7 +179,7 @@ fn check(trim: &Trim, all: &[Next]) {
 
 /// Of as many events and messages as the one before, but with other calls.
 #[test]
-fn a_session_that_was_made_anew_is_another_one() {
+fn a_session_that_was_made_again_is_another_one() {
     check(&Trim::none(), &[Next::Turn { calls: 1, topic: None }, Next::Anew(vec![0, 0, 0])]);
 }
 
@@ -187,7 +187,7 @@ proptest! {
     #![proptest_config(one_of(16))]
 
     #[test]
-    fn a_session_that_is_kept_open_goes_on_like_one_that_is_opened_anew(
+    fn a_session_that_is_kept_open_continues_like_one_that_is_opened_again(
         all in prop::collection::vec(next(), 1..8),
         trims in any::<bool>(),
     ) {
@@ -198,7 +198,7 @@ proptest! {
 
 /// What others have said, or rewound, and retention has pruned since is not there to be read any more.
 #[test]
-fn a_session_that_was_pruned_past_what_is_known_of_it_is_read_anew() {
+fn a_session_that_was_pruned_past_what_is_known_of_it_is_read_again() {
     each_store(|world| {
         process(async {
             let agent = || Agent::builder(Echo).name("clerk").schema(schema());

@@ -69,7 +69,7 @@ async fn finish(session: &SessionHandle) {
     }
 }
 
-/// Forks the session at each of its versions, goes on with each fork, and gives them.
+/// Forks the session at each of its versions, continues with each fork, and gives them.
 async fn fork_everywhere(session: &SessionHandle, name: &str) -> Vec<SessionHandle> {
     let mut forks = Vec::new();
     for at in 0..=version(session).await {
@@ -128,7 +128,7 @@ fn forks_of_forks_have_keys_of_their_own() {
             let keys = Keys::default();
             let session = session(world, graph(&keys)).await;
             session.run("go").await.unwrap();
-            // In the middle of an agent's run, so that the fork and its fork both go on with it.
+            // In the middle of an agent's run, so that the fork and its fork both continue with it.
             for at in [4, 8, 15] {
                 let fork = session.fork(format!("fork-{at}"), Some(at)).await.unwrap();
                 let again = fork.fork(format!("fork-{at}-again"), None).await.unwrap();

@@ -16,7 +16,7 @@ assistant: you are welcome
 ";
 
 #[test]
-fn another_process_goes_on() {
+fn another_process_continues() {
     each_store(|world| {
         process(async {
             let runner = world.runner(world.agent(LOOK_AND_PAY).build().unwrap()).build();
@@ -61,7 +61,7 @@ fn every_commit_is_stored_before_anything_else_happens() {
             assert_eq!(session.read(EventRange::None).await.unwrap().claim, None);
         });
         // The session is claimed, and given up, by no commits of their own. With a store in threads of its own, the time of
-        // the test goes on while that works, and with it the heartbeat.
+        // the test continues while that works, and with it the heartbeat.
         let mut commits = world.wire.take_commits();
         commits.retain(|commit| world.is_in_memory() || *commit != "renew");
         assert!(commits.is_empty(), "{commits:?}");
@@ -148,7 +148,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: replied i1.5.i3 at 6
             the model answered"#]],
     );
-    // The outcome is lost: nobody knows any more what came of the call.
+    // The outcome is lost: the result of the call is unknown.
     check_faults(
         &[(4, Fault::Broken)],
         expect![[r#"
@@ -219,7 +219,7 @@ fn what_was_made_and_not_heard_of_is_made_once() {
 }
 
 #[test]
-fn a_store_that_stays_busy_is_given_up() {
+fn a_store_that_stays_busy_is_abandoned() {
     let for_ever: Vec<_> = (4..100).map(|append| (append, Fault::Busy)).collect();
     each_store(|world| {
         world.wire.faults(for_ever.clone());
@@ -228,7 +228,7 @@ fn a_store_that_stays_busy_is_given_up() {
             let error = session.run("pay the bill").await.unwrap_err();
             assert!(matches!(error, RunnerError::Store { .. }), "{error:?}");
             assert_eq!(world.wire.appends(), 4 + 7);
-            // The same handle goes on when the store does. The call had its marker.
+            // The same handle continues when the store does. The call had its marker.
             world.wire.faults([]);
             let outcome = session.resume().await.unwrap();
             assert_eq!(outcome.text(), "done");

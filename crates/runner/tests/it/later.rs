@@ -19,7 +19,7 @@ use crate::world::{Fault, Trace, World, each_store, process, threads};
 const PAUSED: Exit = Exit::Paused(Pause::Approval);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A clock that goes on when it is told to.
+/// A clock that continues when it is told to.
 #[derive(Clone)]
 struct Hand(Arc<AtomicI64>);
 
@@ -84,7 +84,7 @@ async fn token(session: &SessionHandle) -> String {
     request.token.unwrap()
 }
 
-/// What was said in a session, when nothing runs in it any more.
+/// The messages of a session in which nothing runs any more.
 async fn said(session: &SessionHandle) -> String {
     if let Some(going) = session.running() {
         // It may have failed: its decision came too late.
@@ -116,7 +116,7 @@ fn an_outcome_is_delivered_from_another_process_once() {
         assert_eq!(trace.take(), ["ordered"]);
         process(async {
             let runner = runner(world, "b", agent(&trace, 0), &clock);
-            // Nobody has to come back to it by itself.
+            // No worker has to poll it.
             assert_eq!(unattended(&runner).await, []);
             let receipt = runner.complete(&token, Ok(json!({"at": 9}))).await.unwrap();
             let session = runner.session("ada", "s1").await.unwrap();
@@ -150,7 +150,7 @@ fn a_failure_is_for_the_model_and_an_outcome_has_to_fit() {
             let token = session.pending().await.unwrap().remove(0).token.unwrap();
             let error = runner.complete(&token, Ok(json!("nine"))).await.unwrap_err();
             assert!(error.to_string().contains("integer"), "{error}");
-            // It is no question to a person.
+            // It is not a question to a person.
             let id = session.pending().await.unwrap().remove(0).id;
             let approve = stepfold_runner::agent_loop::Decision::Approve;
             let error = session.resume().decide(id, approve).await.unwrap_err();
@@ -175,7 +175,7 @@ fn a_deadline_that_passes_is_an_outcome() {
             let session = runner.session("ada", "s1").await.unwrap();
             assert_eq!(session.pending().await.unwrap().len(), 1);
             clock.goes_on(MINUTE);
-            // Nobody has noticed yet, and it is too late all the same.
+            // No worker has noticed yet, and the deadline has passed anyway.
             let late = runner.complete(&token, Ok(json!(9))).await.unwrap_err();
             let RunnerError::Decision { error, .. } = &late else { panic!("{late}") };
             assert!(matches!(**error, DecisionError::Expired { .. }), "{late}");
@@ -197,7 +197,7 @@ fn a_deadline_that_passes_is_an_outcome() {
 
 /// A message does not get past what a session waits for, until the deadline is over.
 #[test]
-fn a_message_after_the_deadline_goes_on_with_the_run() {
+fn a_message_after_the_deadline_continues_with_the_run() {
     each_store(|world| {
         let (trace, clock) = (Trace::default(), Hand::new());
         process(async {
@@ -350,7 +350,7 @@ fn an_outcome_that_comes_before_the_run_waits_is_not_lost() {
 }
 
 /// A process dies at each commit, before and after it, while it begins to wait, while an outcome is delivered, and while a
-/// deadline passes. Others go on; what was ordered comes once.
+/// deadline passes. Others continue; what was ordered comes once.
 #[test]
 fn a_crash_at_any_commit_loses_no_outcome() {
     each_store(|world| {

@@ -6,15 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use stepfold_agent_loop::Agent;
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, FindEvent, ForkSession, GetSession, InboxEntry, ListSessions, MemoryStore,
-    PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey,
-    Session, SessionError, SessionPage, SessionStore, SqliteStore, Values, WriteScope,
+    EnqueueInput, Enqueued, FindEvent, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession,
+    Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session,
+    SessionError, SessionPage, SessionStore, Values, WriteScope,
 };
 use stepfold_runner::{Report, Runner, SessionHandle};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
 
-use crate::crash::server::server;
-use crate::world::hand_on;
+use crate::world::{hand_on, over_each_store};
 
 /// A store that counts the events that are read.
 #[derive(Clone)]
@@ -101,19 +100,4 @@ async fn old_keys(store: AnyStore) {
     assert_eq!(repeated(&store, 150).await.0, reports[150]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_key_is_found_by_an_index_in_memory() {
-    old_keys(AnyStore::new(MemoryStore::new())).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_key_is_found_by_an_index_over_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    old_keys(AnyStore::new(SqliteStore::open(folder.path().join("sessions.db")).unwrap())).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_key_is_found_by_an_index_over_postgresql() {
-    let Some(server) = server() else { return };
-    old_keys(crate::crash::store::open(&server.database("old_keys").await).await).await;
-}
+over_each_store!(an_old_key_is_found_by_an_index: old_keys);

@@ -21,7 +21,7 @@ assistant: > c2 pay()
 assistant: done
 ";
 
-/// A clock that goes on when it is told to.
+/// A clock that continues when it is told to.
 #[derive(Clone, Default)]
 struct Hand(Arc<AtomicI64>);
 
@@ -157,11 +157,11 @@ fn a_run_that_fails_again_and_again_is_tried_more_and_more_rarely() {
         session.run("hello").await.unwrap_err();
         let options = RecoverOptions::new().pauses(Duration::from_secs(1), Duration::from_secs(4));
         let recovery = tokio::spawn(runner.recover(options.poll(Duration::from_millis(100))));
-        // Time goes on by tenths of a second, as the recovery looks.
+        // Time continues by tenths of a second, as the recovery looks.
         let mut attempts = Vec::new();
         for tenth in 0..160_u32 {
             let before = asked.load(Ordering::SeqCst);
-            // tidy: allow sleep, because the clock is paused, and this is how its time goes on.
+            // tidy: allow sleep, because the clock is paused, and this is how its time continues.
             tokio::time::sleep(Duration::from_millis(100)).await;
             for _ in 0..50 {
                 tokio::task::yield_now().await;
@@ -232,7 +232,7 @@ fn an_accepted_message_that_no_worker_took_is_taken() {
     });
 }
 
-/// What is suspended goes on elsewhere at once, and a follower sees each commit once, in order.
+/// What is suspended continues elsewhere at once, and a follower sees each commit once, in order.
 #[test]
 fn a_follower_sees_the_commits_of_all_workers() {
     each_store(|world| {

@@ -1,4 +1,4 @@
-//! A run under an idempotency key: any worker may repeat it, any number of times. It begins once, goes on, or reports the
+//! A run under an idempotency key: any worker may repeat it, any number of times. It begins once, continues, or reports the
 //! result; after crashes, suspensions, steered turns, rewinds and in forks.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,7 @@ fn asked(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn it_begins_goes_on_and_says_what_came_of_it() {
+fn it_begins_continues_and_reports_the_result() {
     each_store(|world| {
         let waiting = process(async {
             let report = session(world, "first").await.run_as("k1", "pay").await.unwrap();
@@ -198,7 +198,7 @@ fn a_fork_and_a_rewind_keep_what_has_ended() {
             asked(world);
             let fork = session.fork("s2", None).await.unwrap();
             assert_eq!(fork.run_as("k1", "pay").await.unwrap(), done);
-            // In the middle of the run: it goes on there, and asks anew.
+            // In the middle of the run: it continues there, and asks again.
             let inside = session.fork("s3", Some(waiting.version)).await.unwrap();
             assert!(matches!(inside.run_as("k1", "pay").await.unwrap().status, RunStatus::Waiting(_)));
             assert_eq!(asked(world), [""; 0]);
@@ -235,7 +235,7 @@ fn a_run_that_begins_between_two_reads_is_not_withdrawn() {
     });
 }
 
-/// A worker looks at the session, then at the inbox. A run that begins in between goes on, and none goes on unrecorded.
+/// A worker looks at the session, then at the inbox. A run that begins in between continues, and none continues unrecorded.
 #[test]
 fn a_message_that_is_taken_while_the_inbox_is_read_is_not_run_twice() {
     each_store(|world| {
@@ -255,7 +255,7 @@ fn a_message_that_is_taken_while_the_inbox_is_read_is_not_run_twice() {
     });
 }
 
-/// Also while a later run waits: a run that was taken back to its middle does not go on.
+/// Also while a later run waits: a run that was taken back to its middle does not continue.
 #[test]
 fn a_run_that_was_taken_back_to_its_middle_is_withdrawn() {
     each_store(|world| {
@@ -271,7 +271,7 @@ fn a_run_that_was_taken_back_to_its_middle_is_withdrawn() {
 }
 
 #[test]
-fn an_agent_that_changed_waits_and_what_ended_is_told() {
+fn an_agent_that_changed_waits_and_what_ended_is_reported() {
     each_store(|world| {
         let waiting = process(async { session(world, "first").await.run_as("k1", "pay").await.unwrap() });
         let changed = |world: &World| asking(world).instructions("Be quick.").build().unwrap();
@@ -338,7 +338,7 @@ enum Next {
         at: usize,
         by: u64,
     },
-    /// The processes die, at once or with what becomes of the append after so many.
+    /// The processes die, at once or with a fault of the append after so many.
     Crash,
     Fault {
         after: usize,
@@ -627,16 +627,16 @@ fn case_count() -> u32 {
 /// The law: under a key a run begins once in the life of a session, and all callers are told the same of
 /// its end.
 #[test]
-fn under_a_key_a_run_begins_once_and_all_are_told_the_same() {
+fn under_a_key_a_run_begins_once_and_all_get_the_same_result() {
     cases(case_count(), World::in_memory);
 }
 
 #[test]
-fn under_a_key_a_run_begins_once_and_all_are_told_the_same_over_sqlite() {
+fn under_a_key_a_run_begins_once_and_all_get_the_same_result_over_sqlite() {
     cases((case_count() / 8).clamp(1, 400), World::over_sqlite);
 }
 
-/// A case of the law: the worker that goes on takes the message between two reads of the next caller.
+/// A case of the law: the worker that continues takes the message between two reads of the next caller.
 #[test]
 fn a_message_that_is_taken_between_two_reads_in_a_fork_is_not_withdrawn() {
     let all = [

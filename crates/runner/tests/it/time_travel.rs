@@ -56,7 +56,7 @@ impl Keys {
         self.0.lock().unwrap().len()
     }
 
-    /// A call that was cut off runs again under its own key.
+    /// An interrupted call runs again under its own key.
     fn forget_repeats(&self, since: usize) {
         let mut keys = self.0.lock().unwrap();
         let mut seen = HashSet::new();
@@ -154,7 +154,7 @@ async fn shown(session: &SessionHandle) -> String {
     text
 }
 
-/// A store that nobody can write to.
+/// A store that refuses all writes.
 struct Refusing(AnyStore);
 
 fn refused<T>() -> Result<T, SessionError> {
@@ -228,7 +228,7 @@ fn a_replay_writes_nothing() {
 enum Next {
     /// A turn, whose tools are called in one reply.
     Say(Vec<&'static str>),
-    /// A turn in a process that dies at this append, before it is made or after; another process goes on.
+    /// A turn in a process that dies at this append, before it is made or after; another process continues.
     Dies { words: Vec<&'static str>, append: usize, fault: Fault },
     /// Others write to what is shared.
     Others(&'static str),
@@ -287,7 +287,7 @@ fn stories() -> impl Strategy<Value = Story> {
         .prop_map(|(is_graph, is_created, nexts, again)| Story { is_graph, is_created, nexts, again })
 }
 
-/// A session at a version: what was said, with the versions in which it was, and the values of its own.
+/// A session at a version: its messages, with their versions, and its values.
 #[derive(Clone, Debug)]
 struct Stage {
     version: u64,
@@ -364,7 +364,7 @@ async fn came_to_the_same(fork: &SessionHandle, at: u64, stages: &[Stage]) {
     let oldest = stages.last().unwrap().oldest;
     let end = stages.iter().position(|stage| stage.version >= at).unwrap();
     let began_after = end.checked_sub(1).map_or(0, |before| stages[before].version);
-    // A run whose beginning is gone cannot go on.
+    // A run whose beginning is gone cannot continue.
     if began_after < oldest && at < stages[end].version {
         return;
     }
@@ -372,7 +372,7 @@ async fn came_to_the_same(fork: &SessionHandle, at: u64, stages: &[Stage]) {
     assert_eq!(fork, original, "the fork at {at} went another way");
 }
 
-/// All that came of it, which is the same on each store.
+/// The complete result, which is the same on each store.
 async fn obeys_the_laws(world: &World, story: &Story) -> String {
     let keys = Keys::default();
     let (session, stages) = go_through(world, story, &keys).await;
@@ -415,7 +415,7 @@ async fn obeys_the_laws(world: &World, story: &Story) -> String {
     text
 }
 
-/// Whatever waits or was cut off is the same when it was stored and loaded.
+/// A run that waits or was interrupted is the same after it was stored and loaded.
 async fn is_stored_as_it_is(session: &SessionHandle) {
     let Some(run) = session.last_run().await.unwrap() else { return };
     let loaded = Run::load(run.agent(), &run.to_json()).unwrap();
@@ -620,9 +620,9 @@ fn a_pruned_session_of_an_agent_that_summarizes_replays() {
     });
 }
 
-/// The run goes on in a process that finds less of the conversation than there was when it began.
+/// The run continues in a process that finds less of the conversation than there was when it began.
 #[test]
-fn a_run_that_waits_goes_on_after_the_turns_before_it_were_pruned() {
+fn a_run_that_waits_continues_after_the_turns_before_it_were_pruned() {
     each_store(|world| {
         let keys = Keys::default();
         for trim in [Trim::none(), Trim::keep_last(3)] {
@@ -651,7 +651,7 @@ fn a_run_that_waits_goes_on_after_the_turns_before_it_were_pruned() {
 /// Retention cuts where it falls, also in a step of an earlier turn while a run waits: what the model is shown then is
 /// well-formed, and begins with a user message.
 #[test]
-fn a_run_that_waits_goes_on_after_a_turn_before_it_was_pruned_in_part() {
+fn a_run_that_waits_continues_after_a_turn_before_it_was_pruned_in_part() {
     each_store(|world| {
         let keys = Keys::default();
         let agent = || agent(&keys).build().unwrap();
@@ -686,7 +686,7 @@ fn a_run_that_waits_goes_on_after_a_turn_before_it_was_pruned_in_part() {
     });
 }
 
-/// Retention has cut into a run that waits: it is over for all. A process that has the session open from before goes on from
+/// Retention has cut into a run that waits: it is over for all. A process that has the session open from before continues from
 /// the same conversation as one that opens it now.
 #[test]
 fn processes_agree_on_the_conversation_of_a_session_that_was_pruned() {
@@ -744,7 +744,7 @@ fn a_session_that_is_pruned_up_to_a_version_that_a_rewind_hid_replays() {
 
 /// A router chooses by what others have written while the graph waited.
 #[test]
-fn a_graph_that_goes_on_in_another_process_replays() {
+fn a_graph_that_continues_in_another_process_replays() {
     each_store(|world| {
         let keys = Keys::default();
         let graph = || {

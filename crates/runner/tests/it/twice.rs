@@ -186,7 +186,7 @@ fn a_key_holds_over_runs() {
             session.rewind(0).await.unwrap();
             session.run("pay").await.unwrap();
             let third = id_at(&session, "c1").await;
-            // What was rewound is no decision of this history: the key is free.
+            // What was rewound is not a decision of this history: the key is free.
             settled(approve(&session, &third, "ada").idempotency_key("click-1")).await.unwrap();
             let fourth = id_at(&session, "c2").await;
             settled(approve(&session, &fourth, "ada").idempotency_key("click-2")).await.unwrap();
@@ -273,7 +273,7 @@ fn in_a_fork() {
             assert_already(&settled(approve(&after, &id, "bob")).await.unwrap_err(), "ada");
             assert!(paid(world).is_empty());
 
-            // A decision that was meant for the original is none about the fork.
+            // A decision for the original does not apply to the fork.
             let error = settled(click(&before)).await.unwrap_err();
             let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
             assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
@@ -314,7 +314,7 @@ fn after_the_session_was_made_again() {
     });
 }
 
-/// A fork that was made again under the id of a deleted one asks anew, though it comes to the same call.
+/// A fork that was made again under the id of a deleted one asks again, though it has the same call.
 #[test]
 fn in_a_fork_that_was_made_again() {
     each_store(|world| {

@@ -1,4 +1,4 @@
-//! A commit wakes those who watch its session, and nobody else.
+//! A commit wakes the watchers of its session, and no others.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Wake for Wakes {
     }
 }
 
-/// Somebody who waits for the next item of a stream.
+/// A watcher that waits for the next item of a stream.
 struct Waiting<S> {
     stream: S,
     wakes: Arc<Wakes>,

@@ -52,7 +52,7 @@ fn several_watch_each_from_where_it_likes() {
                 10 ended"#]]
             .assert_eq(&all.join("\n"));
             assert_eq!(some, all[4..]);
-            // It is over: whoever comes late sees the same, and whoever has seen all of it nothing.
+            // It is over: a late subscriber sees the same, and one that has seen all events gets none.
             assert_eq!(seen(&run, 0).await, all);
             assert!(seen(&run, all.len() as u64).await.is_empty());
             assert_eq!(run.await.unwrap().text(), "done");
@@ -60,7 +60,7 @@ fn several_watch_each_from_where_it_likes() {
     });
 }
 
-/// Nobody waits for one who does not look: what is not kept any more is counted.
+/// The run never waits for a slow subscriber: events that are not kept are counted.
 #[test]
 fn whoever_is_slow_is_told_what_was_missed() {
     each_store(|world| {
@@ -125,7 +125,7 @@ impl<F: Fn() + Send + Sync> ChatModel for Panics<F> {
 }
 
 #[test]
-fn a_panic_leaves_a_session_that_goes_on() {
+fn a_panic_leaves_a_session_that_continues() {
     each_store(|world| {
         process(async {
             let (hook, after) = (once(), once());
@@ -223,7 +223,7 @@ fn every_invocation_has_an_observer_of_its_own_which_may_stop_it() {
             let session = runner(Some("answered")).session("ada", "s1").await.unwrap();
             let error = session.run("look").await.unwrap_err();
             assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
-            // What it was told of is stored, so that the run goes on behind it.
+            // What it was told of is stored, so that the run continues behind it.
             let session = runner(None).session("ada", "s1").await.unwrap();
             assert_eq!(session.resume().await.unwrap().text(), "done");
         });

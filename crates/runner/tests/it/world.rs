@@ -327,14 +327,14 @@ impl ChatModel for Echo {
     }
 }
 
-/// What becomes of an append.
+/// A fault of an append.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     /// It is not made, and never will be.
     Broken,
     /// It is not made, this time.
     Busy,
-    /// It is made, and nobody hears of it.
+    /// It is made, and its acknowledgement is lost.
     Lost,
     /// The process dies before it is made.
     DiesBefore,
@@ -354,11 +354,11 @@ pub(crate) struct Wire {
     meanwhile_read: Mutex<Option<(usize, BoxFuture<'static, ()>)>>,
     /// What another worker does before an inbox is read.
     meanwhile_inbox: Mutex<Option<BoxFuture<'static, ()>>>,
-    /// What was committed that is no append.
+    /// What was committed that is not an append.
     commits: Mutex<Vec<&'static str>>,
     is_loud: AtomicBool,
     died: Notify,
-    /// How often a session was read, and how many events came of it.
+    /// How often a session was read, and how many events were returned.
     reads: AtomicUsize,
     events: AtomicUsize,
     /// The keys whose values were read; of lists of which new items were read, with their number.
@@ -436,7 +436,7 @@ impl Wire {
         process(self.until_it_dies(future))
     }
 
-    /// What a process does until it dies, if it does; another one goes on.
+    /// What a process does until it dies, if it does; another one continues.
     pub(crate) async fn until_it_dies<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -467,6 +467,37 @@ macro_rules! hand_on {
 }
 
 pub(crate) use hand_on;
+
+/// A module with one test for each of the three stores, which pass an empty store to a function. The test with PostgreSQL is
+/// skipped where there is no server.
+macro_rules! over_each_store {
+    ($name:ident: $check:ident) => {
+        mod $name {
+            use stepfold_runner::session_scopes::{AnyStore, MemoryStore, SqliteStore};
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn in_memory() {
+                super::$check(AnyStore::new(MemoryStore::new())).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn over_sqlite() {
+                let folder = tempfile::tempdir().unwrap();
+                super::$check(AnyStore::new(SqliteStore::open(folder.path().join("sessions.db")).unwrap()))
+                    .await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn over_postgresql() {
+                let Some(server) = crate::crash::server::server() else { return };
+                let store = crate::crash::store::open(&server.database(stringify!($check)).await).await;
+                super::$check(store).await;
+            }
+        }
+    };
+}
+
+pub(crate) use over_each_store;
 
 /// A store at the end of a wire.
 #[derive(Clone)]

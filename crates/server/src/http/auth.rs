@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use sha2::{Digest as _, Sha256};
@@ -209,7 +210,7 @@ impl Token {
 
     /// The line of a file of [`Tokens`] for this token: only its hash is in it.
     pub fn line(&self, user: &str, role: Role) -> String {
-        format!("sha256:{} {user} {role}", hex(&hash(&self.0)))
+        format!("sha256:{} {user} {role}", HEXLOWER.encode(&hash(&self.0)))
     }
 }
 
@@ -293,7 +294,7 @@ impl Known {
         let (Some(hash), Some(user), Some(role)) = (words.next(), words.next(), words.next()) else {
             return Err(TokensError::Form);
         };
-        let hash = hash.strip_prefix("sha256:").and_then(unhex).ok_or(TokensError::Form)?;
+        let hash = hash.strip_prefix("sha256:").and_then(digest).ok_or(TokensError::Form)?;
         let principal = Principal::new(user, role.parse()?)
             .map_err(|error| TokensError::User { reason: error.to_string() })?;
         Ok(Known {
@@ -355,24 +356,9 @@ fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        for half in [byte >> 4, byte & 15] {
-            text.extend(char::from_digit(u32::from(half), 16));
-        }
-        text
-    })
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0_u8; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (place, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[place * 2..place * 2 + 2], 16).ok()?;
-    }
-    Some(bytes)
+/// A SHA-256 from its hexadecimal digits.
+fn digest(text: &str) -> Option<[u8; 32]> {
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -387,7 +373,13 @@ mod tests {
             error(&format!("\nsha256:{hash} ada boss")),
             "invalid token on line 2: unknown role `boss`; available: read, act, administer"
         );
-        for line in ["secret ada read", "sha256:00 ada read", "sha256:zz", "ada"] {
+        for line in [
+            "secret ada read",
+            "sha256:00 ada read",
+            "sha256:zz",
+            &format!("sha256:{} ada read", "+0".repeat(32)),
+            "ada",
+        ] {
             assert!(error(line).contains("line 1: expected `sha256:HEX USER ROLE`"), "{line}");
         }
         assert!(error(&format!("sha256:{hash} a\u{7}b read")).contains("line 1"), "an id of a user");

@@ -42,9 +42,9 @@ pub(super) enum Status {
     Running,
     /// Its run waits for decisions.
     Waiting,
-    /// Its run was interrupted, and goes on when it is resumed or recovered.
+    /// Its run was interrupted, and continues when it is resumed or recovered.
     Interrupted,
-    /// Its run failed, and goes on when it is resumed.
+    /// Its run failed, and continues when it is resumed.
     Failed,
     /// Its last run has ended, or there was none.
     Idle,

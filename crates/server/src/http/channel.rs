@@ -164,7 +164,7 @@ impl Channel {
         Start { number: kept.after_commit.max(kept.first), version: kept.version }
     }
 
-    /// Where a reader goes on that has read the event with this number, or none, if that is still kept.
+    /// Where a reader continues that has read the event with this number, or none, if that is still kept.
     pub(super) fn after(&self, number: Option<u64>) -> Option<Start> {
         let kept = self.kept();
         let Some(number) = number else {

@@ -99,7 +99,7 @@ impl Rules {
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
-    // What cannot be read is no name of ours.
+    // What cannot be read is not a name of ours.
     headers.get(name).map(|value| value.to_str().unwrap_or_default())
 }
 

@@ -207,7 +207,7 @@ pub(super) fn segment(name: &str) -> String {
 /// What a part of a path cannot have as it is.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A JSON value, with the status 202: it is stored, and goes on without the client.
+/// A JSON value, with the status 202: it is stored, and continues without the client.
 pub(super) struct Taken<T>(pub(super) T);
 
 /// Nothing, with the status 204, and headers.

@@ -239,7 +239,8 @@ impl Problem {
     }
 
     pub(super) fn no_graph(app: &str) -> Self {
-        let detail = format!("app `{app}` is no graph, or its shape was not given to the server");
+        let detail =
+            format!("app `{app}` has no graph: it is not a graph, or was registered without its shape");
         Problem::new(StatusCode::NOT_FOUND, "no_graph", "No graph", detail)
     }
 

@@ -96,7 +96,7 @@ pub(super) struct ToolRow {
     /// The agent that answers, if one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) agent: Option<String>,
-    /// The SHA-256 of what a model is told of it.
+    /// The SHA-256 of its definition, as it is sent to a model.
     pub(super) digest: String,
 }
 

@@ -27,7 +27,7 @@ pub(super) async fn test_of(target: &InSession) -> Result<String, Problem> {
     let session = &target.session;
     let stored = session.read(EventRange::All).await?;
     if stored.oldest != 0 {
-        return Err(Problem::no_test("retention has deleted its beginning"));
+        return Err(Problem::no_test("retention has deleted its first events"));
     }
     let mut acts = Vec::new();
     for committed in stored.visible_events() {
@@ -76,10 +76,10 @@ async fn act(session: &SessionHandle, committed: &CommittedEvent) -> Result<Opti
     if committed.event.actions.rewound_to().is_some() {
         return Ok(None);
     }
-    let Some(event) = event_of(committed) else { return Err(refused("is of no run")) };
+    let Some(event) = event_of(committed) else { return Err(refused("belongs to no run")) };
     match &event.kind {
         EventKind::Began { .. } => {
-            began(&event).map(Some).ok_or_else(|| refused("begins with more than one text"))
+            began(&event).map(Some).ok_or_else(|| refused("starts a run with more than one text"))
         }
         EventKind::Decided { decisions, .. } => {
             let before = session.run_at(version - 1).await?;
@@ -93,7 +93,7 @@ async fn act(session: &SessionHandle, committed: &CommittedEvent) -> Result<Opti
             let decided: Option<BTreeMap<_, _>> = by_call.collect();
             decided
                 .map(|decided| Some(Act::Decide(decided)))
-                .ok_or_else(|| refused("has a decision of another kind"))
+                .ok_or_else(|| refused("has a decision that is not `approve`, `reject` or `modify`"))
         }
         EventKind::Replied { .. }
         | EventKind::Answered(_)
@@ -144,7 +144,7 @@ fn text(
                     format!("({}, {})", raw(call), raw(&decision))
                 });
                 let decisions = decisions.collect::<Vec<_>>().join(", ");
-                writeln!(body, "    {outcome}decided(&session, &[{decisions}]).await?;")
+                writeln!(body, "    {outcome}resume_with(&session, &[{decisions}]).await?;")
             }
         };
     }
@@ -160,25 +160,23 @@ fn text(
         "\
 // Session `{id}` of the app `{app}`, exported at version {version}.
 //
-// The model answers from the script; the tools are those of the agent and run, so that a tool whose results change has to
-// be replaced for this test. Beside it stands
+// The model returns scripted replies. The tools of the agent run: replace those whose results change. Add this function,
+// which builds the agent under test with the given model:
 //
 //     fn agent(model: Script) -> Agent
-//
-// with the agent under test, which has this model in place of its own.
 
 use stepfold::agent_loop::test_kit::Script;
 {input}use stepfold::runner::Runner;
 use stepfold::session_scopes::MemoryStore;
 
-/// What the model replies.
+/// The replies of the model.
 const SCRIPT: &str = {script};
 
-/// The conversation that comes of it.
+/// The expected conversation.
 const CONVERSATION: &str = {conversation};
 {decided}
 #[tokio::test]
-async fn the_session_goes_as_it_went() -> Result<(), Box<dyn std::error::Error>> {{
+async fn replays_the_recorded_session() -> Result<(), Box<dyn std::error::Error>> {{
     let runner = Runner::builder(agent(Script::parse(SCRIPT)?), MemoryStore::new()).build();
     let session = runner.create({user}, {id_text}, serde_json::from_str({first})?).await?;
 {body}    assert_eq!(format!(\"{{:?}}\", outcome.exit()), {exit});
@@ -204,10 +202,10 @@ async fn the_session_goes_as_it_went() -> Result<(), Box<dyn std::error::Error>>
     )
 }
 
-/// Decides about calls by their ids: those of requests are other ones in each session.
+/// Decides about calls by their ids, since the ids of requests differ in each session.
 const DECIDED: &str = "
-/// Decides about the calls with these ids.
-async fn decided(
+/// Resumes the run with decisions about the calls with these ids.
+async fn resume_with(
     session: &stepfold::runner::SessionHandle,
     decisions: &[(&str, &str)],
 ) -> Result<std::sync::Arc<stepfold::agent_loop::Outcome>, Box<dyn std::error::Error>> {

@@ -30,7 +30,7 @@ impl Server {
 
     /// Serves connections until the future is ready. Then `/readyz` says so, live streams end with the event `bye`, no
     /// connection is accepted, and runs have the [time to complete](Limits::drain). What is left stops at its last commit,
-    /// and another process can go on with it at once.
+    /// and another process can continue with it at once.
     ///
     /// Returns whether all work completed.
     ///

@@ -67,7 +67,7 @@ impl From<Runner> for App {
 }
 
 impl App {
-    /// Sets what it is for, as clients show it.
+    /// Sets the description of the app for clients.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
@@ -182,7 +182,7 @@ pub enum ServerError {
     /// It does not authenticate anyone.
     #[error("missing authentication: set it with `auth`, for example to `Tokens`")]
     NoAuthentication,
-    /// A folder is no bundle of adk-web.
+    /// A folder is not a bundle of adk-web.
     #[error("invalid bundle of adk-web: {0}")]
     AdkWeb(#[source] protocol::BundleError),
 }
@@ -294,7 +294,7 @@ fn public(shared: &Shared, request: &Request) -> Response<Body> {
     with_headers(response)
 }
 
-/// A file of the page of adk-web. It is no secret: its requests are authenticated.
+/// A file of the page of adk-web. It is not a secret: its requests are authenticated.
 fn adk_web(shared: &Shared, request: &Request) -> Response<Body> {
     let path = request.uri().path().strip_prefix(protocol::ADK_WEB).unwrap_or_default();
     let file = || shared.adk_web.as_ref().and_then(|bundle| bundle.file(path));

@@ -52,7 +52,7 @@ impl AgentServer {
         answered.or_else(|error| Ok(failed(&error.to_string())))
     }
 
-    /// Goes on with a client's answers. A client that sends them again, because it died before it heard of the end, hears
+    /// Continues with a client's answers. A client that sends them again, because it died before it heard of the end, hears
     /// of it.
     async fn answered(
         &self,
@@ -101,7 +101,7 @@ impl AgentServer {
                     keep(&invocation, context);
                     return self.begin_task(session, invocation).await.map(Into::into);
                 }
-                Followed::Alone => return Ok(failed("the connection was closed; the run goes on")),
+                Followed::Alone => return Ok(failed("the connection was closed; the run continues")),
             };
             let pending = outcome.pending();
             if pending.is_empty() {

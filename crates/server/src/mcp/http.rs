@@ -130,7 +130,8 @@ pub struct HttpService {
 }
 
 impl HttpService {
-    /// Ends all sessions and streams, and takes no more requests: what a server does before it waits for its connections.
+    /// Closes all sessions and streams, and refuses new requests: for a shutdown, before waiting for connections to
+    /// close.
     pub fn stop(&self) {
         self.service.config.cancellation_token.cancel();
     }

@@ -1,6 +1,6 @@
 //! An agent as a server of the Model Context Protocol.
 //!
-//! The server has one tool, with the name of the agent. Its arguments are a message and, to go on with an earlier
+//! The server has one tool, with the name of the agent. Its arguments are a message and, to continue with an earlier
 //! conversation, a session. What the run does is progress of the call; a cancelled call is a cancelled run. Approvals are
 //! asked of the client: as required input in the revision 2026-07-28, where the answer may come to another process of the
 //! server, and as elicitation before it. A client that can do neither is told what waits. A call that takes long is a task,
@@ -160,7 +160,7 @@ impl AgentServer {
                 "message": {"type": "string", "description": "What to say to the agent."},
                 "session": {
                     "type": "string",
-                    "description": "The session to go on with, as an earlier result names it. Without one, a new one begins.",
+                    "description": "The session to continue with, as an earlier result names it. Without one, a new one begins.",
                 },
             },
             "required": ["message"],

@@ -1,7 +1,7 @@
 //! Calls that take long, as tasks (the extension `io.modelcontextprotocol/tasks`).
 //!
 //! A task is a run of a session, and its id says which. Nothing is kept here but why a run failed: another process of the
-//! server, over the same store, tells of the task as well, and goes on with a run whose process died.
+//! server, over the same store, tells of the task as well, and continues with a run whose process died.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -139,7 +139,7 @@ impl AgentServer {
                     let error = wire::ErrorData::internal_error(reason, None);
                     return Ok(wire::TaskPayload::Failed { error: object(&error) });
                 }
-                // Its process died. If another worker has it, that one goes on.
+                // Its process died. If another worker has it, that one continues.
                 if self.runner.other_worker(stored).is_none() {
                     let going_on = self.resume(session, Vec::new()).map_err(|error| internal(&error))?;
                     self.failures.watch(id.to_owned(), going_on);
@@ -149,7 +149,7 @@ impl AgentServer {
         })
     }
 
-    /// Goes on with a task after answers to what it asks. Others than those are left out.
+    /// Continues with a task after answers to what it asks. Others than those are left out.
     pub(super) async fn update(
         &self,
         id: &str,

@@ -1,4 +1,4 @@
-//! Attacks of a real hostile page in the browser of somebody who is logged in: nothing is readable, and nothing changes.
+//! Attacks of a real hostile page in the browser of a logged-in user: nothing is readable, and nothing changes.
 
 use bytes::Bytes;
 use http::Response;

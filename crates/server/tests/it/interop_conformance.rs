@@ -1,15 +1,8 @@
 //! The server in the conformance suites of the protocol. `cargo xtask interop` installs them and says where they are.
-//!
-//! What is expected to fail is listed with its reason, and fails the test as soon as it passes; `docs/mcp-conformance.md` is
-//! compared with what a run gives.
-
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 
 use stepfold_server::mcp::{AgentServer, HttpOptions};
-use tokio::process::Command;
 
+use crate::conformance::{Scenarios, Suite};
 use crate::mcp::runner;
 use crate::mcp_http::listen;
 
@@ -20,9 +13,6 @@ const SUBSCRIPTION: &str = "the server does not tell of changed resources";
 const PROMPT: &str = "the server has no prompts";
 const LOGGING: &str = "the server sends no logs; they are deprecated";
 const COMPLETION: &str = "the server completes nothing";
-
-/// The scenarios of a suite, each with why it is expected to fail, if it is.
-type Scenarios = &'static [(&'static str, Option<&'static str>)];
 
 /// Those of 0.1.16.
 const FIRST: Scenarios = &[
@@ -129,60 +119,20 @@ const NEXT: Scenarios = &[
     ("input-required-result-validate-input", None),
 ];
 
-#[expect(clippy::disallowed_methods, reason = "the stage says where its peers are")]
-fn installed(variable: &str) -> Option<PathBuf> {
-    std::env::var_os(variable).map(PathBuf::from)
-}
-
-/// Whether each scenario passes, and what the suite said.
-async fn run(suite: &Path, node: &Path, scenarios: Scenarios) -> BTreeMap<&'static str, (bool, String)> {
+async fn check(variable: &str, version: &'static str, scenarios: Scenarios) {
+    let Some(suite) = Suite::installed(variable, version, scenarios) else { return };
     let script = "assistant: hello\n".repeat(100);
     let server = AgentServer::new(runner(&script), "ada").into_http(HttpOptions::new());
     let url = format!("http://{}/mcp", listen(server).await);
-    let folder = tempfile::tempdir().unwrap();
-    let mut given = BTreeMap::new();
-    for (scenario, _) in scenarios {
-        let mut command = Command::new(node);
-        command.arg(suite).args(["server", "--url", &url, "--scenario", scenario]);
-        let output = command.current_dir(folder.path()).output().await.unwrap();
-        let said =
-            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        given.insert(*scenario, (output.status.success(), said));
-    }
-    given
+    tokio::task::spawn_blocking(move || suite.check("server", &["--url", &url])).await.unwrap();
 }
 
-/// A table of what a suite gave.
-fn table(version: &str, scenarios: Scenarios, given: &BTreeMap<&str, (bool, String)>) -> String {
-    let mut table = format!("| server, {version} | | |\n|---|---|---|\n");
-    for (scenario, reason) in scenarios {
-        let passes = if given[scenario].0 { "passes" } else { "fails" };
-        writeln!(table, "| `{scenario}` | {passes} | {} |", reason.unwrap_or_default()).unwrap();
-    }
-    table
-}
-
-async fn check(variable: &str, version: &str, scenarios: Scenarios) {
-    let (Some(suite), Some(node)) = (installed(variable), installed("STEPFOLD_INTEROP_MCP_CLIENTS")) else {
-        return;
-    };
-    let given = run(&suite, &node, scenarios).await;
-    let unexpected = scenarios.iter().filter(|(scenario, reason)| given[scenario].0 != reason.is_none());
-    let unexpected: Vec<_> =
-        unexpected.map(|(scenario, _)| format!("{scenario}:\n{}", given[scenario].1)).collect();
-    assert!(unexpected.is_empty(), "not as expected of {version}:\n{}", unexpected.join("\n\n"));
-    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/mcp-conformance.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let table = table(version, scenarios, &given);
-    assert!(page.contains(&table), "docs/mcp-conformance.md must contain:\n{table}");
-}
-
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn interop_conformance_of_the_server() {
     check("STEPFOLD_INTEROP_MCP_CONFORMANCE", "0.1.16", FIRST).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn interop_conformance_of_the_server_by_the_next_suite() {
     check("STEPFOLD_INTEROP_MCP_CONFORMANCE_NEXT", "0.2.0-alpha.12", NEXT).await;
 }

@@ -1,7 +1,6 @@
 //! The server with clients that others wrote. `cargo xtask interop` installs them and says where they are.
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use http::Method;
@@ -9,25 +8,16 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::http::site::Site;
-
-/// Where a peer is, if it is there.
-#[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "says why it was skipped")]
-fn peer(variable: &str) -> Option<OsString> {
-    let found = std::env::var_os(variable);
-    if found.is_none() {
-        println!("skipped: {variable} is not set; `cargo xtask interop` sets it");
-    }
-    found
-}
+use crate::installed::installed;
 
 /// Runs a script of `protocols/` with a client, if it is there, against a server whose model says this.
 async fn with_client(script: &str, client: &str, model: &str) {
-    with_client_in(OsString::from("node"), script, client, model).await;
+    with_client_in(PathBuf::from("node"), script, client, model).await;
 }
 
 /// The same, in this node.
-async fn with_client_in(node: OsString, script: &str, client: &str, model: &str) {
-    let Some(peers) = peer("STEPFOLD_INTEROP_CLIENTS") else { return };
+async fn with_client_in(node: PathBuf, script: &str, client: &str, model: &str) {
+    let Some(peers) = installed("STEPFOLD_INTEROP_CLIENTS") else { return };
     let site = Site::new(model).await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/protocols").join(script);
     let output = Command::new(node)
@@ -76,13 +66,13 @@ async fn interop_ai() {
 
 #[tokio::test]
 async fn interop_ai_of_the_next_generation() {
-    let Some(node) = peer("STEPFOLD_INTEROP_MCP_CLIENTS") else { return };
+    let Some(node) = installed("STEPFOLD_INTEROP_MCP_CLIENTS") else { return };
     with_client_in(node, "ai.cjs", "ai7", PAY).await;
 }
 
 #[tokio::test]
 async fn interop_ag_ui_validate() {
-    let Some(program) = peer("STEPFOLD_INTEROP_AG_UI_VALIDATE") else { return };
+    let Some(program) = installed("STEPFOLD_INTEROP_AG_UI_VALIDATE") else { return };
     for model in ["assistant: area 3", PAY] {
         let site = Site::new(model).await;
         let header = format!("Authorization: {}", site.bearer("ada"));
@@ -106,8 +96,8 @@ async fn interop_ag_ui_validate() {
 /// The document keeps the rules of OpenAPI, and has what generators of clients ask for.
 #[tokio::test]
 async fn interop_openapi_lint() {
-    let Some(redocly) = peer("STEPFOLD_INTEROP_REDOCLY") else { return };
-    let Some(node) = peer("STEPFOLD_INTEROP_MCP_CLIENTS") else { return };
+    let Some(redocly) = installed("STEPFOLD_INTEROP_REDOCLY") else { return };
+    let Some(node) = installed("STEPFOLD_INTEROP_MCP_CLIENTS") else { return };
     let site = Site::new(CHAT).await;
     let document = site.raw(Method::GET, "/api/v1/openapi.json", &[], "").await.text;
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,11 @@
 )]
 
 mod browser;
+#[path = "../../../mcp/tests/it/conformance.rs"]
+mod conformance;
 mod http;
+#[path = "../../../providers/tests/it/installed.rs"]
+mod installed;
 mod interop_browser;
 mod interop_conformance;
 mod interop_protocols;

@@ -17,7 +17,7 @@ use tokio::io::{
 struct Client {
     lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
     output: WriteHalf<DuplexStream>,
-    /// What the server sent that is no answer.
+    /// What the server sent that is not an answer.
     notes: Vec<Value>,
     next: u64,
     /// What goes with each request of the newer revision.
@@ -143,7 +143,7 @@ const TALK: &str = "assistant: hello\nassistant: again\n";
 const BILL: &str = "assistant: > c1 pay()\nassistant: It is paid.\n";
 
 #[tokio::test]
-async fn the_agent_is_a_tool_and_a_session_goes_on() {
+async fn the_agent_is_a_tool_and_a_session_continues() {
     let mut client = Client::legacy(runner(TALK), json!({})).await;
     let tools = client.request("tools/list", json!({})).await;
     let tool = &tools["result"]["tools"][0];
@@ -324,7 +324,7 @@ async fn a_long_call_is_a_task_that_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_task_asks_and_goes_on_with_the_answer() {
+async fn a_task_asks_and_continues_with_the_answer() {
     let mut client = Client::modern(runner(BILL), with_tasks()).await;
     let begun = client.call(json!({"message": "pay the bill"})).await;
     let task = begun["taskId"].clone();
@@ -358,7 +358,7 @@ fn a_task_outlives_the_process_of_its_server() {
     });
     process(async {
         let mut client = Client::modern(runner_over(store, script, false), with_tasks()).await;
-        // The first look finds a run whose process died, and goes on with it.
+        // The first look finds a run whose process died, and continues with it.
         until(&mut client, &task, "working").await;
         let done = until(&mut client, &task, "completed").await;
         assert_eq!(done["result"]["structuredContent"]["text"], "done", "{done}");

@@ -115,7 +115,7 @@ async fn a_call_over_http_in_both_revisions() {
     let said =
         post(address, &headers, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
     assert_eq!(said.status, 202, "{}", said.body);
-    // The conversation is in the store: another revision of the protocol goes on with it.
+    // The conversation is in the store: another revision of the protocol continues with it.
     let arguments = json!({"message": "more", "session": first["result"]["structuredContent"]["session"]});
     let message = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call(arguments)});
     let second = post(address, &headers, &message).await.message();

@@ -49,8 +49,8 @@ impl<F> fmt::Debug for Exam<F> {
 }
 
 impl<F> Exam<F> {
-    /// An exam of the stores that `factory` gives, one for each case. The name goes into the names of all
-    /// apps; it is at most 100 bytes long.
+    /// A test suite for the stores that `factory` creates, one for each case. The name becomes a part of the names of
+    /// all apps; it has at most 100 bytes.
     pub fn new(name: impl Into<String>, factory: F) -> Self {
         Exam { name: name.into(), factory, has_claims: true, has_branches: true }
     }

@@ -399,7 +399,7 @@ fn text_exceeds(text: &str, limit: usize) -> bool {
     false
 }
 
-/// Goes on to after the end of a string.
+/// Continues to after the end of a string.
 fn skip_string(bytes: &mut impl Iterator<Item = u8>) {
     while let Some(byte) = bytes.next() {
         match byte {

@@ -76,7 +76,7 @@ impl Board {
     }
 }
 
-/// Notices that are to be sent. If their task ends before, the next one is scheduled anew.
+/// Notices that are to be sent. If their task ends before, the next one is scheduled again.
 struct Scheduled(Arc<Mutex<Told>>);
 
 impl Drop for Scheduled {

@@ -101,7 +101,7 @@ pub(super) async fn begin_reading(connection: &Object) -> Result<(), SessionErro
     connection.batch_execute(begin).await.map_err(failed("begin"))
 }
 
-/// Commits. In an aborted transaction this rolls back and is no error: look at the statements before.
+/// Commits. In an aborted transaction this rolls back and is not an error: look at the statements before.
 pub(super) async fn commit(connection: &Object) -> Result<(), SessionError> {
     connection.batch_execute("COMMIT").await.map_err(failed("commit"))
 }

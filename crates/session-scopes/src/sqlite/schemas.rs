@@ -29,7 +29,7 @@ impl Schemas {
             .map_err(failed)?;
         let number = match found {
             Some(number) => number,
-            // Nobody else writes meanwhile, so it is there once.
+            // No other writer is active, so it is stored once.
             None => Schemas::insert(connection, text).map_err(failed)?,
         };
         self.numbers.insert(Arc::clone(text), number);

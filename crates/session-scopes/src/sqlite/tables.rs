@@ -40,7 +40,7 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     } else {
         Meta::read(&transaction)?;
     }
-    // Whoever had said so has ended, or says it again.
+    // The process that had set it has ended, or sets it again.
     transaction.execute("UPDATE stepfold_meta SET logged = 0 WHERE logged <> 0", []).map_err(&failed)?;
     transaction.commit().map_err(&failed)
 }

@@ -81,7 +81,7 @@ where
     fn answer(self: Box<Self>, failure: Option<SessionError>) {
         let Work { result, sender, .. } = *self;
         let result = result.unwrap_or_else(|| Err(closed()));
-        // Whoever asked may have gone.
+        // The caller may have been dropped.
         let _ = sender.send(failure.map_or(result, Err));
     }
 }
@@ -317,7 +317,7 @@ pub(super) struct Threads(pub(super) Vec<JoinHandle<()>>);
 impl Drop for Threads {
     fn drop(&mut self) {
         for handle in self.0.drain(..) {
-            // Whoever is dropped by a job would wait for itself.
+            // A store that is dropped by a job would wait for itself.
             if handle.thread().id() != thread::current().id() {
                 let _ = handle.join();
             }
@@ -523,7 +523,7 @@ impl Desk {
         let Desk { connection, schemas, .. } = self;
         drop(schemas);
         connection.flush_prepared_statement_cache();
-        // Whoever has it open closes it last.
+        // The last owner closes it.
         let _ = connection.busy_timeout(Duration::ZERO);
         let _ = connection.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(()));
         if let Err((_, error)) = connection.close() {

@@ -34,7 +34,7 @@ pub(super) struct CellRow {
     /// The event that gave the key this value, or took it away.
     pub(super) version: i64,
     pub(super) schema: i64,
-    /// The JSON of a value that is no list.
+    /// The JSON of a value that is not a list.
     pub(super) value: Option<String>,
     pub(super) list: Option<ListHead>,
 }

@@ -409,7 +409,7 @@ fn keys_written(connection: &Connection, row: &SessionRow) -> BTreeSet<String> {
         }
         Ok(())
     };
-    // What cannot be read is reported by whoever checks the events.
+    // The check of the events reports unreadable ones.
     let _ = read();
     keys
 }

@@ -535,7 +535,7 @@ mod tests {
         assert_eq!(first.after(&key(), Some(&hold), at(30)).unwrap(), first);
         let renewed = first.after(&key(), Some(&hold), at(31)).unwrap();
         assert_eq!(renewed.claim().unwrap().expires, at(91));
-        // Nobody took it over, so it is not lost.
+        // No worker took it over, so it is not lost.
         let late = first.after(&key(), Some(&hold), at(100)).unwrap();
         assert_eq!(late.claim().unwrap().expires, at(160));
         // A clock that goes back makes no claim shorter.

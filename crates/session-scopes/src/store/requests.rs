@@ -709,7 +709,7 @@ pub struct ForkSession {
     pub version: Option<u64>,
     /// When.
     pub at: Timestamp,
-    /// The first event of its own, if any.
+    /// The first event of the fork, if any.
     pub event: Option<ForkedEvent>,
 }
 
@@ -939,7 +939,7 @@ pub struct PruneSession {
 }
 
 impl PruneSession {
-    /// Deletes what is old of this session.
+    /// Deletes old events of this session.
     pub fn new(key: SessionKey, before: Before) -> Self {
         PruneSession { key, before }
     }

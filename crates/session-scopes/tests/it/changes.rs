@@ -11,7 +11,7 @@ use stepfold_state_core::state::State;
 use crate::random::{Random, prune};
 use crate::scenario::{append, create, key, schema, writing};
 
-/// Somebody who keeps the state of a session, and looks now and then.
+/// A reader that keeps the state of a session, and updates it from time to time.
 struct Reader {
     key: SessionKey,
     seen: Seen,
@@ -99,7 +99,7 @@ impl<S: SessionStore> World<S> {
         self.sessions.push(key);
     }
 
-    /// Somebody else of the user goes, and all that the user had goes as well.
+    /// Another session of the user is deleted together with all values of the user.
     async fn erase_user(&mut self) {
         let other = key(format!("other {}", self.random.now));
         create(&self.store, &other).await;

@@ -54,7 +54,7 @@ async fn count(number: &str, address: &str) {
     }
 }
 
-/// Goes on with a session, and says each version once it was acknowledged.
+/// Continues with a session, and says each version once it was acknowledged.
 async fn append_for_ever(number: &str, address: &str) {
     let store = open(address).await;
     let key = key(number);

@@ -62,7 +62,7 @@ pub(crate) async fn claim_all(number: &str, address: &str) {
     }
 }
 
-/// What a child does: takes a session with its first event, and goes on until it has lost it. Says each version, and
+/// What a child does: takes a session with its first event, and continues until it has lost it. Says each version, and
 /// the token under which it came to be.
 pub(crate) async fn append_until_lost(number: &str, address: &str) {
     let store = open(address).await;
@@ -140,14 +140,14 @@ async fn a_killed_holder_is_followed_when_its_claim_expires(address: &str) {
     holder.kill().unwrap();
     holder.wait().unwrap();
     version = lines.last().map_or(version, |(told, _)| told);
-    // Nobody gives its claim up for it.
+    // No worker releases the claim for it.
     match claim(&store, 0, 2, at(2)).await {
         Err(SessionError::Claimed { owner, .. }) => assert_eq!(owner, worker(1)),
         other => panic!("{other:?}"),
     }
     let taken = claim_once_free(&store, 0, 2, at(2).after(HOUR)).await;
     assert!(taken.token > token, "{taken:?} follows {token}");
-    // What was acknowledged is there, and what the killed one may have left on its way comes to nothing.
+    // Acknowledged events are stored, and unfinished requests of the killed process have no effect.
     let session = get(&store, &key(0)).await;
     assert!(session.version >= version, "{version} was acknowledged, {} is there", session.version);
     let stale = AppendClaim::Hold { token, duration: HOUR };

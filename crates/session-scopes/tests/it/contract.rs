@@ -21,7 +21,7 @@ async fn sqlite() {
     check(Exam::new("sqlite", async || Ok(store.clone())).run().await);
 }
 
-/// A task that finds nobody at work writes without the writer's thread.
+/// A task that finds the writer idle writes without the writer's thread.
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite_that_does_not_flush() {

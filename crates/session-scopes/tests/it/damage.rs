@@ -1,4 +1,4 @@
-//! Damage to closed SQLite files: whoever reads by key gets what was written or an error, and a check of the file
+//! Damage to closed SQLite files: reading by key returns the written value or an error, and a check of the file
 //! names what a list no longer shows.
 
 use std::collections::BTreeMap;
@@ -177,7 +177,7 @@ fn names(report: &Verified, key: &SessionKey) -> bool {
     })
 }
 
-/// What became of a flip.
+/// The result of a flipped bit.
 #[derive(Default, Debug)]
 struct Tally {
     flips: u64,
@@ -417,7 +417,7 @@ const WORK_DAMAGES: [(&str, bool); 7] = [
     ("UPDATE stepfold_inbox SET body = replace(body, 'do 2', 'do 3') WHERE number = 4", false),
 ];
 
-/// Whoever reads the damaged inbox of a session hears of it; whoever claims it, if its row is damaged.
+/// Reading the damaged inbox of a session is an error; so is claiming it if its row is damaged.
 async fn check_work_told(store: &impl SessionStore, key: &SessionKey, sql: &str, is_claim: bool) {
     let read = store.inbox(ReadInbox::new(key.clone())).await;
     assert_eq!(read.unwrap_err().kind(), ErrorKind::Broken, "{sql}");
@@ -428,7 +428,7 @@ async fn check_work_told(store: &impl SessionStore, key: &SessionKey, sql: &str,
     assert_eq!(claimed.is_err(), is_claim, "{sql}: {claimed:?}");
 }
 
-/// Nobody gets another token, or hears that nothing waits, because of damage.
+/// Damage never causes a wrong token or an empty inbox.
 #[tokio::test]
 async fn damaged_claims_and_inboxes_of_a_file_are_errors() {
     let folder = tempfile::tempdir().unwrap();
@@ -447,7 +447,7 @@ async fn damaged_claims_and_inboxes_of_a_database_are_named_and_told() {
     let Some(server) = server() else { return };
     let store = PostgresStore::open(server.database("damaged_work").await).await.unwrap();
     let damages = WORK_DAMAGES.into_iter().map(|(sql, is_claim)| (sql, Some(is_claim)));
-    // An idempotency key that was taken is known by nobody else than who checks the store or uses it again.
+    // A used idempotency key is read only by a check of the store or by a repeat.
     let taken = "UPDATE stepfold_taken SET position = 7 WHERE number = 4";
     let damages: Vec<(&str, Option<bool>)> = damages.chain([(taken, None)]).collect();
     for (place, (sql, is_claim)) in damages.into_iter().enumerate() {
@@ -482,7 +482,7 @@ async fn one_session_and_one_app_are_verified_alone() {
     assert_eq!(store.verify(app("other")).await.unwrap(), Verified::default());
     let error = store.verify(VerifySessions::session(key("nobody's"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    // And whoever reads it is told, in an error that a person has to look at.
+    // And reading it is an error that requires a person.
     let error = store.get(GetSession::new(damaged)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Broken);
     assert!(error.to_string().contains(" damaged: "), "{error}");
@@ -604,7 +604,7 @@ const BRANCH_DAMAGES: [(&str, bool); 8] = [
     ("UPDATE stepfold_sessions SET created = created + 1 WHERE number = 2", false),
 ];
 
-/// Whoever reads what was damaged is told, and a check of the store names the session that it is of.
+/// Reading damaged data is an error, and a check of the store names its session.
 async fn check_branches_told(store: &impl SessionStore, key: &SessionKey, sql: &str, of_labels: bool) {
     let labels = store.labels(ReadLabels::new(key.clone())).await;
     let forks = store.forks(ListForks::new(key.clone())).await;
@@ -620,7 +620,7 @@ async fn check_branches_told(store: &impl SessionStore, key: &SessionKey, sql: &
 }
 
 #[tokio::test]
-async fn damaged_labels_and_forks_of_a_file_are_told_and_named() {
+async fn damaged_labels_and_forks_of_a_file_are_reported_and_named() {
     let folder = tempfile::tempdir().unwrap();
     for (place, (sql, of_labels)) in BRANCH_DAMAGES.into_iter().enumerate() {
         let path = folder.path().join(format!("{place}.db"));
@@ -631,7 +631,7 @@ async fn damaged_labels_and_forks_of_a_file_are_told_and_named() {
 }
 
 #[tokio::test]
-async fn damaged_labels_and_forks_of_a_database_are_told_and_named() {
+async fn damaged_labels_and_forks_of_a_database_are_reported_and_named() {
     let Some(server) = server() else { return };
     for (place, (sql, of_labels)) in BRANCH_DAMAGES.into_iter().enumerate() {
         let name = format!("branches_{place}");
@@ -693,7 +693,7 @@ async fn labels_and_forks_stay_whole_over_postgres() {
     branches_are_whole(options.open().await.unwrap()).await;
 }
 
-/// What somebody who may write to the database has changed is named, and whoever reads it is told.
+/// A change made directly in the database is reported by a check, and reading it is an error.
 #[tokio::test]
 async fn changes_to_a_database_are_named_and_told() {
     let Some(server) = server() else { return };
@@ -828,7 +828,7 @@ async fn workers_that_do_not_read_make_one_chain() {
     assert_eq!(stores[1].verify(VerifySessions::all()).await.unwrap().faults, []);
 }
 
-/// Whoever reads the new items of a shared list hears of the damage to them, and to the one before them.
+/// Reading the new items of a shared list detects damage to them, and to the one before them.
 async fn damaged_new_items_are_errors<S: SessionStore>(store: S, damage: impl AsyncFn(&str)) {
     let (mine, other) = (key("mine"), key("other"));
     create(&store, &other).await;

@@ -65,7 +65,7 @@ async fn a_closed_store_is_read_without_a_trace() {
     assert_eq!(files(folder.path()), before);
 }
 
-/// What another process writes is seen by whoever has opened the file for reading, before or after.
+/// A reader sees the writes of another process, whether it opened the file before or after.
 #[tokio::test]
 async fn a_reader_sees_what_a_writer_commits() {
     let folder = tempfile::tempdir().unwrap();
@@ -89,8 +89,7 @@ async fn a_reader_sees_what_a_writer_commits() {
     }
 }
 
-/// A copy that another tool made is of the kind that is read with a log, and has none: SQLite can read it only as a file
-/// that nobody changes.
+/// A copy by another tool is in WAL mode, but without the log: SQLite can read it only as an immutable file.
 #[tokio::test]
 async fn a_reader_of_a_file_without_its_log_sees_who_opens_it_later() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,7 +208,7 @@ fn killed(address: &str, commits: usize) -> u64 {
 }
 
 #[tokio::test]
-async fn a_killed_process_leaves_a_log_and_whoever_opens_the_file_without_it_is_told() {
+async fn a_killed_process_leaves_a_log_and_opening_the_file_without_it_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let address = address_in(folder.path());
     let path = Path::new(&address);
@@ -297,7 +296,7 @@ async fn what_is_left_without_the_log_can_be_opened_if_that_is_said() {
 
 /// There is no room, in the middle of a group of appends: each is told, may repeat it, and does so once there is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_full_disk_gives_each_append_a_transient_error_and_the_store_goes_on() {
+async fn a_full_disk_gives_each_append_a_transient_error_and_the_store_continues() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sessions.db");
     let store = SqliteOptions::new(&path).max_bytes(1 << 20).open().unwrap();
@@ -330,7 +329,7 @@ async fn a_full_disk_gives_each_append_a_transient_error_and_the_store_goes_on()
     }
     // Nothing is half there.
     assert_eq!(get(&store, &key("ballast")).await.version, version);
-    // The same store goes on as soon as there is room.
+    // The same store continues as soon as there is room.
     store.delete(DeleteSession::new(key("ballast"))).await.unwrap();
     for number in 0..4 {
         let request = AppendEvent::new(key(number), 0, large("same"), &schema());

@@ -86,7 +86,7 @@ fn input(name: &str, text: &str) -> EnqueueInput {
     EnqueueInput::new(key, InboxKind::Message, idempotency_key, json!({ "text": text }), at(3))
 }
 
-/// Writes the file of tables anew, if `STEPFOLD_RECORD` is set: for as long as version 1 is not released.
+/// Writes the file of tables again, if `STEPFOLD_RECORD` is set: for as long as version 1 is not released.
 #[tokio::test]
 async fn record() {
     #[expect(clippy::disallowed_methods, reason = "this is how a developer says what he wants")]

@@ -22,7 +22,7 @@ use crate::server::{check_missing, server};
 
 /// A second connection holds the row of the session, or of the app, and does nothing.
 #[tokio::test]
-async fn a_writer_behind_a_frozen_transaction_gets_a_transient_error() {
+async fn a_writer_after_a_frozen_transaction_gets_a_transient_error() {
     let Some(server) = server() else { return };
     let url = server.database("frozen").await;
     let store = PostgresOptions::new(&url).lock_timeout(Duration::from_millis(200)).open().await.unwrap();
@@ -39,7 +39,7 @@ async fn a_writer_behind_a_frozen_transaction_gets_a_transient_error() {
             let error = append(&store, &key("s"), 1, event("e3")).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
         }
-        // Reading waits for nobody.
+        // Reading does not wait.
         assert_eq!(get(&store, &key("s")).await.version, 1);
         holder.batch_execute("ROLLBACK").await.unwrap();
     }
@@ -48,8 +48,8 @@ async fn a_writer_behind_a_frozen_transaction_gets_a_transient_error() {
     driver.await.unwrap().unwrap();
 }
 
-/// A worker that stops in the middle of an append, here in a merge handler, loses its transaction, and the others go on.
-/// It has a thread and a runtime of its own, as another process would: nothing in there goes on.
+/// A worker that stops in the middle of an append, here in a merge handler, loses its transaction, and the others continue.
+/// It has a thread and a runtime of its own, as another process would: nothing in there continues.
 #[tokio::test]
 async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded_time() {
     let Some(server) = server() else { return };
@@ -126,7 +126,7 @@ async fn backend(url: &str, frozen: Option<&Frozen>) -> i32 {
     pid
 }
 
-/// What is frozen keeps none of its own timeouts: the worker has one, and goes on over another connection.
+/// What is frozen keeps none of its own timeouts: the worker has one, and continues over another connection.
 #[tokio::test]
 async fn a_server_that_is_frozen_is_waited_for_a_bounded_time() {
     let Some(server) = server() else { return };
@@ -139,7 +139,7 @@ async fn a_server_that_is_frozen_is_waited_for_a_bounded_time() {
     let error = append(&store, &key("s"), 0, event("e1")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
     assert!(error.to_string().contains("has not answered"), "{error}");
-    // The connection that is given up makes room for another one, over which the same event is sent again.
+    // The abandoned connection makes room for another one, over which the same event is sent again.
     assert_eq!(append(&store, &key("s"), 0, event("e1")).await.unwrap().version, 1);
     let frozen_too = Frozen::new(backend(&url, Some(&frozen)).await);
     let error = store.verify(VerifySessions::all()).await.unwrap_err();
@@ -150,7 +150,7 @@ async fn a_server_that_is_frozen_is_waited_for_a_bounded_time() {
     assert_eq!(get(&store, &key("s")).await.events.len(), 2);
 }
 
-/// Somebody takes the connection, and says nothing.
+/// A server that accepts the connection, and never answers.
 #[tokio::test]
 async fn a_server_that_says_nothing_is_waited_for_a_bounded_time() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

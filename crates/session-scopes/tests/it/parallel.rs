@@ -72,7 +72,7 @@ async fn eight_sessions_write_at_once_without_flushes_and_nobody_is_told_to_wait
     eight_sessions_write_at_once(Durability::Process).await;
 }
 
-/// Two stores over one file, as two processes have it: whoever writes where it comes up leaves what the other is at to its
+/// Two stores over one file, like two processes: a write on the caller's thread leaves the other store's work to its
 /// writer.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_stores_without_flushes_lose_nothing() {

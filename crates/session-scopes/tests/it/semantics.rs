@@ -122,7 +122,7 @@ async fn temp_is_seen_within_the_invocation_and_gone_after_it() {
     let mut state: State = get(&store, &key("s")).await.state(&schema).unwrap();
     let step = crate::scenario::writing("e1", &[("temp:step", json!("two")), ("user:name", json!("Ada"))]);
     state.apply(&step.actions.delta).unwrap();
-    // Later steps of the invocation, templates among them, go on with this state.
+    // Later steps of the invocation, templates among them, continue with this state.
     let template = Template::parse("{user:name} is at step {temp:step}{app:n?}");
     assert_eq!(template.render(&state).unwrap(), "Ada is at step two");
     crate::scenario::append(&store, &key("s"), 0, step).await.unwrap();

@@ -25,7 +25,7 @@ pub(crate) fn server() -> Option<&'static Server> {
     server.as_ref()
 }
 
-/// What a test without PostgreSQL comes to.
+/// The result of a test without PostgreSQL.
 pub(crate) fn check_missing(is_required: bool) {
     const MISSING: &str = "PostgreSQL is not installed (Debian: `apt-get install postgresql`)";
     assert!(!is_required, "{MISSING}, and CI needs it");
@@ -108,7 +108,7 @@ impl Server {
     }
 }
 
-/// What runs the rest of its arguments, as somebody else if we are root: `initdb` refuses root.
+/// What runs the rest of its arguments, as another user if we are root: `initdb` refuses root.
 fn unprivileged(folder: &Path) -> Command {
     let output = Command::new("id").arg("-u").output().unwrap();
     if String::from_utf8_lossy(&output.stdout).trim() != "0" {

@@ -115,7 +115,7 @@ fn no_database_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::Broken, "{error:?}");
 }
 
-/// Whoever waits for a busy file does so for as long as was said, and may try again.
+/// Waiting for a busy file ends after the configured timeout, and may be retried.
 #[tokio::test]
 async fn a_busy_file_is_waited_for_and_not_for_ever() {
     let folder = tempfile::tempdir().unwrap();

@@ -124,7 +124,7 @@ pub struct Media {
     pub media_type: Option<String>,
     /// Its file name, if it has one.
     pub name: Option<String>,
-    /// How closely the model is to look at it; by default, as the provider decides.
+    /// The detail of the image; by default, the provider decides.
     pub detail: Option<ImageDetail>,
     /// Whether the reply is to cite it: see [`Message::citations`](super::Message::citations).
     pub has_citations: bool,
@@ -179,7 +179,7 @@ impl From<MediaSource> for Media {
     }
 }
 
-/// The detail in which a model looks at an image: more of it costs more tokens.
+/// The detail of an image for the model: more detail costs more tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

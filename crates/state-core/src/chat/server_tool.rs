@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use super::{Content, Message, Part};
 
-/// A use of a [server tool](super::ServerTool): the provider ran it, and the reply says so in a part that goes back as it
-/// came.
+/// A use of a [server tool](super::ServerTool): the provider ran it, and the reply has a part that is sent back
+/// unchanged.
 ///
 /// # Examples
 /// ```

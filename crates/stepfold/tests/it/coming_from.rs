@@ -5,15 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where the command says that a peer is.
-#[expect(clippy::disallowed_methods, reason = "cargo xtask interop says it in the environment")]
-fn installed(variable: &str) -> Option<String> {
-    let found = std::env::var(variable).ok();
-    if found.is_none() {
-        eprintln!("skipped: {variable} is not set; run `cargo xtask interop`");
-    }
-    found
-}
+use crate::installed::installed;
 
 /// The first block of Python in a page.
 fn python_of(page: &str) -> &str {

@@ -10,6 +10,9 @@
 
 mod coming_from;
 mod costs;
+mod http_peer;
+#[path = "../../../providers/tests/it/installed.rs"]
+mod installed;
 mod mcp;
 mod mcp_changes;
 mod otel;

@@ -1,16 +1,15 @@
 //! Tools of MCP servers in a run: what is recorded, what replays, what is asked about.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::{Event, EventKind};
 use stepfold::mcp::Server;
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
+
+use crate::http_peer::{Response, serve};
 
 /// A server of one tool over HTTP, whose description changes when the test says so.
 #[derive(Clone, Default)]
@@ -30,14 +29,10 @@ impl Remote {
     fn listen(self, description: &str) -> (Self, String) {
         let remote = self;
         remote.describe(description);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
         let serving = remote.clone();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (stream, serving) = (stream.unwrap(), serving.clone());
-                thread::spawn(move || serving.serve(stream));
-            }
+        let url = serve(move |method, message| match method {
+            "POST" => serving.answer(message),
+            _ => Response::Accepted,
         });
         (remote, url)
     }
@@ -46,39 +41,18 @@ impl Remote {
         description.clone_into(&mut self.description.lock().unwrap());
     }
 
-    fn serve(&self, stream: TcpStream) -> Option<()> {
-        let mut reader = BufReader::new(stream.try_clone().ok()?);
-        let mut stream = stream;
-        loop {
-            let (mut line, mut length, mut method) = (String::new(), 0, None);
-            while reader.read_line(&mut line).ok()? > 2 {
-                method = method.or_else(|| line.split(' ').next().map(str::to_owned));
-                if let Some(text) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                    length = text.trim().parse().ok()?;
-                }
-                line.clear();
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).ok()?;
-            let answer = match method?.as_str() {
-                "POST" => self.answer(&serde_json::from_slice(&body).ok()?)?,
-                _ => None,
-            };
-            match answer {
-                None => stream.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n").ok()?,
-                Some(answer) => {
-                    let (head, answer) =
-                        ("HTTP/1.1 200 OK\r\ncontent-type: application/json", answer.to_string());
-                    write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{answer}", answer.len()).ok()?;
-                }
-            }
+    /// The answer to a message; the connection is closed where the server dies of it.
+    fn answer(&self, message: &Value) -> Response {
+        let call = (message["method"].as_str(), message["params"]["arguments"]["what"].as_str());
+        if call == (Some("tools/call"), Some("death")) {
+            self.calls.fetch_add(1, Ordering::SeqCst);
+            return Response::Close;
         }
+        Response::rpc(message, self.result(message))
     }
 
-    /// The answer to a message, if it wants one; none at all where the server dies of it.
-    #[expect(clippy::option_option, reason = "no answer, and no server any more, are two things")]
-    fn answer(&self, message: &Value) -> Option<Option<Value>> {
-        let result = match message["method"].as_str() {
+    fn result(&self, message: &Value) -> Option<Value> {
+        Some(match message["method"].as_str() {
             Some("server/discover") if self.asks => json!({
                 "resultType": "complete",
                 "supportedVersions": ["2026-07-28"],
@@ -118,20 +92,11 @@ impl Remote {
             }
             Some("tools/call") => {
                 self.calls.fetch_add(1, Ordering::SeqCst);
-                match message["params"]["arguments"]["what"].as_str() {
-                    Some("death") => return None,
-                    what => {
-                        json!({"content": [{"type": "text", "text": format!("ordered: {}", what.unwrap_or("nothing"))}]})
-                    }
-                }
+                let what = message["params"]["arguments"]["what"].as_str().unwrap_or("nothing");
+                json!({"content": [{"type": "text", "text": format!("ordered: {what}")}]})
             }
-            _ if message["id"].is_null() => return Some(None),
-            _ => {
-                let error = json!({"code": -32601, "message": "unknown method"});
-                return Some(Some(json!({"jsonrpc": "2.0", "id": message["id"], "error": error})));
-            }
-        };
-        Some(Some(json!({"jsonrpc": "2.0", "id": message["id"], "result": result})))
+            _ => return None,
+        })
     }
 }
 
@@ -212,13 +177,13 @@ async fn a_call_that_a_server_did_not_answer_is_among_the_unknown_ones() {
     assert_eq!(remote.calls.load(Ordering::SeqCst), 1);
 }
 
-/// The question of a server is one of the session: stored with what the server has to be told again, and answered to another
-/// process, over another connection.
+/// The question of a server is a question of the session: stored with the state that the server wants back, and answered in
+/// another process, over another connection.
 #[tokio::test]
 async fn a_question_of_a_server_outlives_the_process() {
     let (remote, url) = Remote { asks: true, ..Remote::default() }.listen("Orders.");
     let store = stepfold::session_scopes::AnyStore::new(stepfold::session_scopes::MemoryStore::new());
-    // Each process has a model of its own, which goes on where the conversation is.
+    // Each process has a model of its own, which continues where the conversation is.
     let session = async |script: &str| {
         let server = Server::http("shop", &*url).build().unwrap();
         let runner = Runner::builder(agent(&server, script), store.clone()).worker("shop").unwrap().build();

@@ -1,7 +1,7 @@
 //! A server over HTTP that changes its tools while a run uses them, in both revisions of the protocol.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,6 +11,8 @@ use stepfold::agent_loop::{Event, EventKind};
 use stepfold::mcp::Server;
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
+
+use crate::http_peer::{Response, serve};
 
 /// A server of one tool, whose description another tool changes; it tells those who listen.
 #[derive(Clone, Default)]
@@ -24,77 +26,45 @@ struct Shop {
     listeners: Arc<Mutex<Vec<(TcpStream, Value)>>>,
 }
 
-const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
-
 impl Shop {
     fn start(is_modern: bool) -> (Self, Server) {
         let shop = Shop { is_modern, ..Shop::default() };
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
         let serving = shop.clone();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (stream, serving) = (stream.unwrap(), serving.clone());
-                thread::spawn(move || serving.serve(stream));
-            }
-        });
+        let url = serve(move |method, message| serving.answer(method, message));
         (shop, Server::http("shop", url).build().unwrap())
     }
 
-    fn serve(&self, mut stream: TcpStream) -> Option<()> {
-        let mut reader = BufReader::new(stream.try_clone().ok()?);
-        loop {
-            let (mut line, mut length, mut method) = (String::new(), 0, None);
-            while reader.read_line(&mut line).ok()? > 2 {
-                method = method.or_else(|| line.split(' ').next().map(str::to_owned));
-                if let Some(text) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                    length = text.trim().parse().ok()?;
-                }
-                line.clear();
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).ok()?;
-            let message: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let is_subscription = message["method"] == "subscriptions/listen";
-            if method.as_deref() == Some("GET") || is_subscription {
-                stream.write_all(STREAM.as_bytes()).ok()?;
-                let id = message["id"].clone();
-                if is_subscription {
-                    let acknowledged = json!({"toolsListChanged": true});
-                    notify(
-                        &mut stream,
-                        "notifications/subscriptions/acknowledged",
-                        &id,
-                        &json!({"notifications": acknowledged}),
-                    )?;
-                }
-                self.listeners.lock().unwrap().push((stream, id));
-                return Some(());
-            }
-            let answer = match method?.as_str() {
-                "POST" => self.answer(&message),
-                _ => None,
-            };
-            let response = answer.map_or_else(
-                || "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n".to_owned(),
-                |answer| {
-                    let answer = answer.to_string();
-                    let session = if self.is_modern { "" } else { "mcp-session-id: s1\r\n" };
-                    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json";
-                    format!("{head}\r\n{session}content-length: {}\r\n\r\n{answer}", answer.len())
-                },
-            );
-            stream.write_all(response.as_bytes()).ok()?;
+    fn answer(&self, method: &str, message: &Value) -> Response {
+        let is_subscription = message["method"] == "subscriptions/listen";
+        if method == "GET" || is_subscription {
+            return self.subscription(message["id"].clone(), is_subscription);
         }
+        if method != "POST" {
+            return Response::Accepted;
+        }
+        let response = Response::rpc(message, self.result(message));
+        if self.is_modern { response } else { response.with_header("mcp-session-id: s1\r\n") }
     }
 
-    fn answer(&self, message: &Value) -> Option<Value> {
+    /// A stream of events that is open from now on.
+    fn subscription(&self, id: Value, is_acknowledged: bool) -> Response {
+        let listeners = Arc::clone(&self.listeners);
+        Response::Events(Box::new(move |mut stream| {
+            if is_acknowledged {
+                let acknowledged = json!({"notifications": {"toolsListChanged": true}});
+                notify(&mut stream, "notifications/subscriptions/acknowledged", &id, &acknowledged);
+            }
+            listeners.lock().unwrap().push((stream, id));
+        }))
+    }
+
+    fn result(&self, message: &Value) -> Option<Value> {
         let complete = |mut result: Value| {
             result["resultType"] = json!("complete");
             result
         };
         let text = |text: String| complete(json!({"content": [{"type": "text", "text": text}]}));
-        let result = match message["method"].as_str() {
+        Some(match message["method"].as_str() {
             Some("server/discover") if self.is_modern => complete(json!({
                 "supportedVersions": ["2026-07-28"],
                 "capabilities": {"tools": {"listChanged": true}},
@@ -119,7 +89,7 @@ impl Shop {
                 ]}))
             }
             Some("tools/call") if message["params"]["name"] == "renovate" => {
-                // Somebody listens, at some time.
+                // A client subscribes at some time.
                 while self.listeners.lock().unwrap().is_empty() {
                     thread::yield_now();
                 }
@@ -130,13 +100,8 @@ impl Shop {
                 text("closed".to_owned())
             }
             Some("tools/call") => text(format!("order {}", self.orders.fetch_add(1, Ordering::SeqCst) + 1)),
-            _ if message["id"].is_null() => return None,
-            _ => {
-                let error = json!({"code": -32601, "message": "unknown method"});
-                return Some(json!({"jsonrpc": "2.0", "id": message["id"], "error": error}));
-            }
-        };
-        Some(json!({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+            _ => return None,
+        })
     }
 }
 

@@ -165,7 +165,7 @@ fn a_run_its_model_calls_and_its_tool_calls_reach_the_collector() {
     assert!(by_id["c1"].status.as_ref().is_none_or(|status| status.code() == StatusCode::Unset));
     assert_eq!(by_id["c2"].status.as_ref().unwrap().code(), StatusCode::Error);
     assert_eq!(attributes(&by_id["c2"].attributes)["error.type"], "Failed(Error)");
-    // What is said and returned is content; nobody asked for it.
+    // Messages and results are content, which was not requested.
     assert!(!spans.iter().any(|span| attributes(&span.attributes).contains_key("gen_ai.tool.call.result")));
 }
 
@@ -216,7 +216,7 @@ fn a_collector_that_refuses_is_an_error_and_holds_nobody_up() {
     let refused = run(Exporter::to(collector.url()), vec![reply("assistant: 12")]);
     assert!(matches!(refused, Err(OtelError::Export { .. })), "{refused:?}");
 
-    // Nobody listens there any more.
+    // The collector has been stopped.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let exporter = Exporter::to(format!("http://{gone}")).timeout(Duration::from_millis(200));
     let gone = run(exporter, vec![reply("assistant: 12")]);

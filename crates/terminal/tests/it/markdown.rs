@@ -65,7 +65,7 @@ fn heads_lists_quotes_code_and_tables() {
 }
 
 #[test]
-fn a_table_that_is_too_wide_is_told_row_by_row() {
+fn a_table_that_is_too_wide_is_shown_row_by_row() {
     check(
         30,
         "| country | why it has so many of them |\n|---|---|\n| US | it is large |\n| FR | it has islands |\n",

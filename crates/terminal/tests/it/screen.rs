@@ -337,7 +337,7 @@ fn a_run_that_fails_says_why() {
 }
 
 #[test]
-fn a_call_with_an_unknown_outcome_is_told_before_the_answer() {
+fn a_call_with_an_unknown_outcome_is_reported_before_the_answer() {
     let agent = || {
         let script = "assistant: > c1 pay(euro=5)\nassistant: Please look whether it was paid.";
         let model = Scripted::conversation(script).unwrap();

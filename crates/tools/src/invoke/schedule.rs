@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_not_handed_out() {
+    fn what_was_abandoned_is_not_handed_out() {
         let writer = CallAccess { reads: vec![], writes: vec![("k", true)] };
         let mut schedule = Schedule::new(&[writer.clone(), writer.clone(), writer]);
         assert_eq!(schedule.take_ready(9), [0]);

@@ -9,7 +9,7 @@ use super::outcome::{CallFailure, CallOutcome, CallStatus};
 use super::redact::Redaction;
 use super::threads::panic_message;
 
-/// Folds the writes of all outcomes into `state`, in call order, whatever order they finished in.
+/// Folds the writes of all outcomes into `state`, in call order, independent of the order in which they finished.
 ///
 /// The writes of one call are atomic. If they cannot be merged (a sum overflows, a custom handler fails),
 /// none of them is, the call's outcome becomes an error for the model, and the other calls are unaffected.

@@ -19,7 +19,7 @@ use crate::error::{BuildError, ToolsetError};
 use crate::resources::Resources;
 use crate::tool::{IntoTool, Tool};
 
-/// A named group of tools: static, or dynamic and listed anew at each step. Immutable and cheap to clone.
+/// A named group of tools: static, or dynamic and listed again at each step. Immutable and cheap to clone.
 ///
 /// # Examples
 /// ```

@@ -325,7 +325,7 @@ fn check_outcomes(reply: &Message, done: &CallOutcomes, limit: usize) -> Result<
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever tools do, every call has exactly one outcome, and the conversation goes on.
+    /// Whatever tools do, every call has exactly one outcome, and the conversation continues.
     #[test]
     fn every_call_has_exactly_one_outcome(
         deeds in vec((deed(), prop_oneof![Just(String::new()), "c[0-3]", any::<String>()]), 0..12),

@@ -24,6 +24,6 @@ mod ui;
 
 /// Lets time pass on a paused clock.
 async fn pass(time: Duration) {
-    // tidy: allow sleep, because tokio's clock is paused: it jumps, and nobody waits.
+    // tidy: allow sleep, because tokio's clock is paused and jumps: no test waits.
     tokio::time::sleep(time).await;
 }

@@ -279,7 +279,7 @@ async fn filters() {
 }
 
 #[tokio::test]
-async fn a_dynamic_set_is_asked_anew_at_each_step_and_a_static_one_never() {
+async fn a_dynamic_set_is_asked_again_at_each_step_and_a_static_one_never() {
     let source = Arc::new(Growing::default());
     let set =
         Toolset::merged("all", [set("web", ["search"]), Toolset::dynamic("growing", Arc::clone(&source))]);
@@ -327,7 +327,7 @@ async fn the_first_failing_set_is_named() {
 }
 
 #[tokio::test]
-async fn all_faults_of_all_tools_are_told_at_once() {
+async fn all_faults_of_all_tools_are_reported_at_once() {
     struct Clock;
     async fn tell(_: Resource<Clock>) -> Result<&'static str, ToolError> {
         Ok("noon")
@@ -340,14 +340,14 @@ async fn all_faults_of_all_tools_are_told_at_once() {
     let clock = Tool::new("clock", "Tells the time.", tell).build().unwrap();
     let tools = Toolset::new("mine", [typo, clock, reads.clone(), reads]);
     check(tools.only(["save", "clock", "plain", "gone"]), expect![[r#"
-        check: invalid tools: gone: unknown tool of toolset "mine"; available: save, clock, plain, plain; plain: duplicate name in toolset "mine": rename one of the two; save: state key "reslut": not declared: add it to the agent's schema, or to that of the graph around it; clock: resource it::toolset::all_faults_of_all_tools_are_told_at_once::{{closure}}::Clock: missing from the resources of the run
+        check: invalid tools: gone: unknown tool of toolset "mine"; available: save, clock, plain, plain; plain: duplicate name in toolset "mine": rename one of the two; save: state key "reslut": not declared: add it to the agent's schema, or to that of the graph around it; clock: resource it::toolset::all_faults_of_all_tools_are_reported_at_once::{{closure}}::Clock: missing from the resources of the run
         step:  invalid tools: gone: unknown tool of toolset "mine"; available: save, clock, plain, plain; plain: duplicate name in toolset "mine": rename one of the two
     "#]]).await;
     // Dynamic tools are checked when they are there.
     let lone = Tools::of([Tool::new("clock", "Tells the time.", tell).build().unwrap()]).unwrap();
     let error = lone.check(state().schema(), &Resources::new()).unwrap_err();
     expect![[r#"
-        invalid tools: clock: resource it::toolset::all_faults_of_all_tools_are_told_at_once::{{closure}}::Clock: missing from the resources of the run
+        invalid tools: clock: resource it::toolset::all_faults_of_all_tools_are_reported_at_once::{{closure}}::Clock: missing from the resources of the run
     "#]].assert_eq(&format!("{error}\n"));
     lone.check(state().schema(), &Resources::new().with(Clock)).unwrap();
 }
@@ -654,7 +654,7 @@ mod searchable {
     #[tokio::test]
     async fn a_schema_without_the_key_offers_what_is_always_there() {
         assert_eq!(resolved(&office(), &state().clone()).await, "search_tools now");
-        // Nobody checked: the search ends the run instead of finding tools that never come.
+        // Without the check, the search ends the run instead of returning unusable tools.
         let mut state = state();
         let tools = office().resolve(&state.clone()).await.unwrap();
         let calls = vec![ToolCall::new("c1", "search_tools", query("flight"))];

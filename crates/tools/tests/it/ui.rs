@@ -1,7 +1,7 @@
 //! What an author reads when a tool's function has the wrong form.
 //!
 //! The expected messages in `tests/ui/*.stderr` are those of one version of rustc, since every version
-//! words its errors anew. Under another version only the passing cases are compiled. Who moves to a new
+//! words its errors again. Under another version only the passing cases are compiled. Who moves to a new
 //! toolchain changes the constant, runs `TRYBUILD=overwrite cargo test -p stepfold-tools --test it ui`, and
 //! *reads* what changed: a message that does not help its reader is a bug.
 

@@ -1,4 +1,4 @@
-//! The function API: a parameter that is no extractor.
+//! The function API: a parameter that is not an extractor.
 use stepfold_tools::{Tool, ToolContext, ToolError};
 
 async fn search(query: String, _context: ToolContext) -> Result<String, ToolError> {

@@ -1,4 +1,4 @@
-//! An extractor that is none.
+//! An argument that is not an extractor.
 #![allow(unused)]
 
 use stepfold_tools::{FromState, tool};

@@ -20,7 +20,7 @@ async fn wrapped() -> Result<Report, ToolError> {
     Ok(Report)
 }
 
-/// Fails with what is no error.
+/// Fails with what is not an error.
 #[tool]
 fn failing() -> Result<u32, Failure> {
     Err(Failure)

@@ -21,7 +21,7 @@ pub(super) struct Account {
     open: BTreeMap<String, Vec<Open>>,
     /// The run that each is part of, and its superstep.
     outer: BTreeMap<String, (String, u64)>,
-    /// What runs do to the world; those of whom that is known.
+    /// The side effects of runs, as far as they are known.
     effects: BTreeMap<String, Effect>,
     /// The keys of all branches.
     branches: BTreeSet<String>,

@@ -195,7 +195,7 @@ fn compare_executions(ended: &Ended, whole: &Ended) -> Result<(), String> {
 }
 
 /// The run but for the number of its events, and of those of its nodes' agents: calls that were marked one by one
-/// may be marked together when the run goes on, in one event.
+/// may be marked together when the run continues, in one event.
 fn comparable(run: &Run) -> String {
     let mut run = serde_json::to_value(run).unwrap_or_default();
     forget_events(&mut run);

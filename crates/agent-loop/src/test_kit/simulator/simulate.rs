@@ -46,14 +46,14 @@ use crate::run_error::RunFault;
 ///   model was the same, also those of runs inside, and every call and every branch was executed as often,
 ///   but for those that were under way at the end: these were executed once more at most, under the same key.
 /// - Where the failure of a call ends the uninterrupted run (it is [raised](crate::AgentBuilder::raise_on_failure), or
-///   fatal), a run that was ended behind it goes on; its conversation begins with that of the uninterrupted one. An
+///   fatal), a run that was ended behind it continues; its conversation begins with that of the uninterrupted one. An
 ///   agent that is a node or a tool must not have such calls: what is around it may go one way or the other then.
 /// - A call or a function node that [must not run twice](stepfold_tools::Effect::AtMostOnce) was executed once at most, and once more
 ///   each time that it asked. If it was under way, its outcome is unknown; up to
 ///   there conversation, writes and requests are those of the uninterrupted run, and so are the requests of what ran
 ///   beside it. What the model or the graph makes of it is its own affair.
 ///
-/// A graph is simulated as `graph.agent()`. Tools that a run inside asks for anew
+/// A graph is simulated as `graph.agent()`. Tools that a run inside asks for again
 /// at each step are taken to be run at most once.
 ///
 /// # Examples
@@ -295,7 +295,7 @@ impl<'a> Simulator<'a> {
         same("the executions", &whole.executions, &ended.executions)
     }
 
-    /// Goes on with a run, after the events that it has, until it ends, or is ended.
+    /// Continues with a run, after the events that it has, until it ends, or is ended.
     async fn leg(&self, run: Run, stop: Stop, before: &[Event]) -> Result<Leg, String> {
         let mut watch = Watch::new(stop.clone(), Account::of(self.agent, before));
         let decide = |requests: Vec<ApprovalRequest>| {

@@ -1,4 +1,4 @@
-//! The observer of a simulated run: it stores what is committed, notes what goes on, and fails when it is to.
+//! The observer of a simulated run: it stores what is committed, notes what continues, and fails when it is to.
 
 use std::collections::{BTreeMap, BTreeSet};
 

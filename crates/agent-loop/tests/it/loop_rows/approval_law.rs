@@ -17,7 +17,7 @@ use stepfold_agent_loop::{
 
 use super::kit::path_of;
 
-/// The steps of an approver. Each time another process goes on with the recorded events.
+/// The steps of an approver. Each time another process continues with the recorded events.
 #[derive(Clone, Debug)]
 enum Act {
     Resume(End),
@@ -39,13 +39,13 @@ enum Act {
         how: How,
         end: End,
     },
-    /// Goes back by so many events, and makes anew what came after: with idempotency keys of its own.
+    /// Goes back by so many events, and creates again what came after: with idempotency keys of its own.
     Back {
         by: usize,
     },
 }
 
-/// What becomes of the process: it ends at a commit, which is stored or not.
+/// The fate of the process: it ends at a commit, which is stored or not.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Whole,
@@ -248,7 +248,7 @@ impl Law {
         ids
     }
 
-    /// Decides, or only goes on. Whether the decisions were taken, be they stored or not.
+    /// Decides, or only continues. Whether the decisions were taken, be they stored or not.
     async fn go_on(&mut self, decisions: Decisions, end: End) -> Result<(), RunFault> {
         let before = self.events.len();
         let run = self.run();

@@ -336,7 +336,7 @@ async fn approval_modify_is_validated() {
     }
 }
 
-/// The tools of a step are asked for anew in the process that takes the decision.
+/// The tools of a step are asked for again in the process that takes the decision.
 #[tokio::test]
 async fn approval_modify_of_a_dynamic_tool() {
     let notes = Notes::default();
@@ -668,9 +668,9 @@ async fn approval_of_equal_calls_in_a_damaged_run() {
     assert_eq!(Run::load(&agent, &stored).unwrap().pending().len(), 1);
 }
 
-/// Only calls that may run, and that had no request, are asked about anew.
+/// Only calls that may run, and that had no request, are asked about again.
 #[tokio::test]
-async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
+async fn approval_that_is_asked_about_again_only_where_it_was_not() {
     let notes = Notes::default();
     let script = "assistant: > c1 pay(amount=300)   > c2 look()   > c3 look()\nassistant: done";
     let agent = paying(&notes, script, Approval::Always).build().unwrap();
@@ -701,7 +701,7 @@ async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
     assert_eq!(run.pending().iter().map(|request| request.times).collect::<Vec<_>>(), [2]);
 }
 
-/// A process that goes on with a record under other idempotency keys asks anew: what was decided for the one does not count for
+/// A process that continues with a record under other idempotency keys asks again: what was decided for the one does not count for
 /// the other. What is in the record was decided.
 #[tokio::test]
 async fn approval_under_another_key_prefix() {

@@ -134,7 +134,7 @@ async fn approval_of_long_and_hidden_values() {
     assert_eq!(notes.text().lines().count(), 1);
 }
 
-/// A call of the same reply writes the value, which is known when it has run: the other is asked about anew.
+/// A call of the same reply writes the value, which is known when it has run: the other is asked about again.
 #[tokio::test]
 async fn approval_after_a_sibling_wrote() {
     let notes = Notes::default();
@@ -319,7 +319,7 @@ async fn approval_of_what_may_have_happened_shows_what_the_state_adds() {
     assert_eq!((ended.exit(), notes.count(r#"pay {"account":"A-2","amount":3}"#)), (&Exit::Text, 1));
 }
 
-/// A run that was stored before values were shown keeps its request, and is asked about anew.
+/// A run that was stored before values were shown keeps its request, and is asked about again.
 #[tokio::test]
 async fn approval_of_a_stored_run_of_before() {
     let notes = Notes::default();

@@ -51,7 +51,7 @@ async fn breakpoint_before_the_model() {
     }
 }
 
-/// Nothing of the reply has run then; to go on does not ask the model again.
+/// Nothing of the reply has run then; to continue does not ask the model again.
 #[tokio::test]
 async fn breakpoint_before_a_tool() {
     for (tool, visit, steps, ran) in
@@ -117,7 +117,7 @@ async fn breakpoint_at_every_visit() {
     assert_eq!(notes.text().lines().count(), 4);
 }
 
-/// Each goes on by itself.
+/// Each continues by itself.
 #[tokio::test]
 async fn snapshot_is_resumed_several_times() {
     let notes = Notes::default();

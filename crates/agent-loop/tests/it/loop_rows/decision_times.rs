@@ -86,7 +86,7 @@ fn agent(reply: &[Called]) -> Agent {
     Agent::builder(script(&lines)).schema(schema()).tools(tools.collect::<Vec<_>>()).build().unwrap()
 }
 
-/// Goes on to the end, deciding about some of what waits each time the run waits.
+/// Continues to the end, deciding about some of what waits each time the run waits.
 async fn to_the_end(mut run: Run, at_once: usize, events: &mut Vec<Event>) -> Outcome {
     loop {
         let pending = run.pending().into_iter().take(at_once);

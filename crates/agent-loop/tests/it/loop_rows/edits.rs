@@ -164,7 +164,7 @@ fn outcome(id: &str, tool: &str, value: impl Into<Value>) -> stepfold_agent_loop
     stepfold_agent_loop::tools::CallOutcome::new(stepfold_agent_loop::tools::CallStatus::Succeeded, result)
 }
 
-/// Somebody finds out what became of a call whose outcome was unknown, and says so.
+/// An edit supplies the result of a call whose outcome was unknown.
 #[tokio::test]
 async fn an_unknown_outcome_is_known_after_an_edit() {
     let notes = Notes::default();
@@ -187,7 +187,7 @@ async fn an_unknown_outcome_is_known_after_an_edit() {
     let mut run = reloaded(&paused);
     edit(&mut run, Edit::new().result("c1", "paid")).unwrap();
     assert!(run.unknown_calls().is_empty());
-    // It stopped here already, and goes on from here.
+    // It stopped here already, and continues from here.
     let ended = go_on(run, |run| run.break_at(Breakpoint::model().visit(2))).await.unwrap();
     assert_eq!(ended.exit(), &Exit::Text);
 }
@@ -265,9 +265,9 @@ fn agent_with_hooks(notes: &Notes) -> AgentBuilder {
     Agent::builder(self::script(script)).schema(schema()).tools([look])
 }
 
-/// A summary that stands for a result is dropped when the result changes, and made anew; another one stays.
+/// A summary that stands for a result is dropped when the result changes, and created again; another one stays.
 #[tokio::test]
-async fn a_summary_of_what_was_changed_is_made_anew() {
+async fn a_summary_of_what_was_changed_is_made_again() {
     let history = "user: a\nassistant: > h1 look()\ntool h1: 3\nassistant: three\nuser: b\nassistant: > h2 look()\ntool h2: 4\nassistant: four\n";
     let agent = |script: &str| {
         let notes = Notes::default();
@@ -291,7 +291,7 @@ fn event_drops(event: &Event) -> bool {
     serde_json::to_value(&event.kind).unwrap()["edited"]["drops_summary"] == json!(true)
 }
 
-/// What the model repeats with another result before is no repetition.
+/// What the model repeats with another result before is not a repetition.
 #[tokio::test]
 async fn a_changed_result_ends_a_repetition() {
     let script = "assistant: > c1 look()\nassistant: > c2 look()\nassistant: > c3 look()\nassistant: done";

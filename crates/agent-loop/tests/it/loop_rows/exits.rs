@@ -132,7 +132,7 @@ async fn exit_tools_beside_other_calls() {
     }
 }
 
-/// A failed sibling that is no exit condition does not matter; a failed exit tool does, whatever the other did.
+/// A failed sibling that is not an exit condition does not matter; a failed exit tool does, whatever the other did.
 #[tokio::test]
 async fn exit_tools_that_failed() {
     let script = r#"

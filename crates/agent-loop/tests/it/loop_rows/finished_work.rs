@@ -1,5 +1,5 @@
-//! Work that was done is kept: whatever hooks and observers say after a call, its outcome is recorded, what runs beside it
-//! comes to its end, and only then the run fails.
+//! Completed work is kept: whatever hooks and observers return after a call, its outcome is recorded, concurrent calls
+//! complete, and only then the run fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use super::kit::*;
 
-/// Fails when it is told of what `is_it` picks, so often; the shipment goes on then.
+/// Fails when it is told of what `is_it` picks, so often; the shipment continues then.
 struct Fails<F> {
     is_it: F,
     times: usize,
@@ -161,7 +161,7 @@ async fn a_hook_that_fails_once_loses_neither_the_payment_nor_its_sibling() {
 }
 
 #[tokio::test]
-async fn hooks_that_fail_for_several_calls_and_again_when_the_run_goes_on() {
+async fn hooks_that_fail_for_several_calls_and_again_when_the_run_continues() {
     let (notes, go) = (Notes::default(), Arc::new(Notify::new()));
     // For both calls, and then once more for each.
     let hook = Hook::failing(4, &go);
@@ -246,7 +246,7 @@ async fn a_redacting_hook_does_not_fail_open() {
 }
 
 #[tokio::test]
-async fn an_observer_that_fails_once_when_it_is_told_loses_nothing() {
+async fn an_observer_that_fails_once_loses_nothing() {
     for name in ["finished", "progress", "started"] {
         let (notes, go) = (Notes::default(), Arc::new(Notify::new()));
         let agent = shop(&notes, &go).build().unwrap();

@@ -1,4 +1,4 @@
-//! Golden files: what version 1 wrote loads for ever, and goes on as it would have.
+//! Golden files: what version 1 wrote loads for ever, and continues as it would have.
 //!
 //! A change of format adds files; it never changes one of these. The file holds a run that waits for a
 //! decision in the middle of a step, a recording, and events of every kind.

@@ -316,7 +316,7 @@ assistant: done
     .assert_eq(&shown(&ended));
 }
 
-/// A dynamic toolset is asked anew before each step.
+/// A dynamic toolset is asked again before each step.
 #[tokio::test]
 async fn dynamic_toolset() {
     let schema = Schema::builder().key::<bool>("is_open").build().unwrap();
@@ -355,7 +355,7 @@ async fn dynamic_toolset() {
     assert_eq!(offered, [["open"], ["enter"], ["enter"]]);
 }
 
-/// An error of the run, which goes on from there.
+/// An error of the run, which continues from there.
 #[tokio::test]
 async fn dynamic_toolset_that_fails() {
     let set = |works: bool| {

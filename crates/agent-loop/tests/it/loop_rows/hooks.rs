@@ -234,7 +234,7 @@ async fn hook_goes_on() {
 
 /// A limit cannot be overruled.
 #[tokio::test]
-async fn hook_goes_on_against_a_limit() {
+async fn hook_continues_against_a_limit() {
     let agent = hooked(HookPoint::OnExit, |_| Ok(HookAction::go_on())).max_steps(1);
     check(
         agent,
@@ -269,9 +269,9 @@ async fn hook_goes_on_against_a_limit() {
     .await;
 }
 
-/// An output that was not taken for an end is no output of what follows.
+/// An output that was not taken for an end is not output of what follows.
 #[tokio::test]
-async fn hook_goes_on_behind_an_output() {
+async fn hook_continues_after_an_output() {
     use stepfold_agent_loop::Output;
 
     let script = "assistant: 1\nassistant: > c1 fetch(id=1)\nassistant: 2";
@@ -516,7 +516,7 @@ async fn hook_rewrites_the_messages_badly() {
     .await;
 }
 
-/// It ends the run, which goes on from there once the hook works.
+/// It ends the run, which continues from there once the hook works.
 #[tokio::test]
 async fn hook_fails() {
     for point in POINTS {

@@ -265,7 +265,7 @@ async fn interrupted_call_in_waves() {
     .await;
 }
 
-/// The event is not committed, nothing that follows happens, and the run goes on from there.
+/// The event is not committed, nothing that follows happens, and the run continues from there.
 #[tokio::test]
 async fn error_of_an_observer() {
     for event in ["began", "replied", "started", "answered"] {
@@ -317,9 +317,9 @@ async fn error_of_the_model_in_step_2() {
     .assert_eq(&shown(&go_on(run, |run| run).await));
 }
 
-/// A stream that ends without saying that it has is no reply, whatever had come.
+/// A stream that ends without saying that it has is not a reply, whatever had come.
 #[tokio::test]
-async fn error_of_a_reply_that_is_cut_off() {
+async fn error_of_a_reply_that_is_interrupted() {
     use stepfold_agent_loop::state_core::chat::{ChatModel, ChatRequest, Chunk, ReplyStream};
 
     struct Cut;
@@ -529,7 +529,7 @@ async fn cancellation_after_the_end() {
     assert_eq!(again.exit(), &Exit::Text);
 }
 
-/// To drop the future is to die: what was committed stays, and the run goes on.
+/// To drop the future is to die: what was committed stays, and the run continues.
 #[tokio::test]
 async fn cancellation_by_dropping() {
     let begun = Arc::new(Notify::new());

@@ -219,7 +219,7 @@ pub(crate) async fn play<'a>(
     go_on(Run::new(agent, input, "run").unwrap(), say).await
 }
 
-/// Goes on with a run, and checks on the way what holds of every run.
+/// Continues with a run, and checks on the way what holds of every run.
 pub(crate) async fn go_on<'a>(run: Run, say: impl FnOnce(RunBuilder<'a>) -> RunBuilder<'a>) -> Ended {
     let mut recording = Recording::of(&run);
     let before = run.clone();
@@ -228,7 +228,7 @@ pub(crate) async fn go_on<'a>(run: Run, say: impl FnOnce(RunBuilder<'a>) -> RunB
     ended
 }
 
-/// Goes on with a run after decisions about the requests at these paths, such as `c1`.
+/// Continues with a run after decisions about the requests at these paths, such as `c1`.
 pub(crate) async fn decide<const N: usize>(run: Run, decisions: [(&str, Decision); N]) -> Ended {
     let decisions = at_paths(&run, decisions);
     go_on(run, |run| run.decide_all(decisions)).await
@@ -255,7 +255,7 @@ pub(crate) fn paths(outcome: &Outcome) -> Vec<String> {
     outcome.pending().iter().map(|request| path_of(&request.id).to_owned()).collect()
 }
 
-/// The process dies and another one goes on: the run as that one reads it.
+/// The process dies and another one continues: the run as that one reads it.
 pub(crate) fn reloaded(outcome: &Outcome) -> Run {
     Run::load(outcome.run().agent(), &outcome.run().to_json()).unwrap()
 }
@@ -301,7 +301,7 @@ fn obeys_laws(before: &Run, outcome: &Outcome, recording: &Recording) {
     }
 }
 
-/// All that came of a run, as text.
+/// The complete result of a run, as text.
 pub(crate) fn shown(ended: &Ended) -> String {
     let outcome = outcome_of(ended);
     let mut text = format!("{}--\n", outcome.transcript());

@@ -39,7 +39,7 @@ use stepfold_agent_loop::{AgentBuilder, Input};
 
 use self::kit::{play, shown};
 
-/// Runs an agent on an input and compares all that came of it.
+/// Runs an agent on an input and compares the complete result.
 async fn check(agent: AgentBuilder, input: impl Into<Input>, expected: Expect) {
     let agent = agent.build().unwrap();
     let ended = play(&agent, input, |run| run).await;

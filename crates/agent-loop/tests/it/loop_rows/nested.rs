@@ -336,7 +336,7 @@ async fn nested_approval_keeps_shared_writes() {
     assert_eq!(ended.unwrap().state().get("visits").unwrap(), json!(111));
 }
 
-/// What the inner run asks is no error, also where errors are raised.
+/// What the inner run asks is not an error, also where errors are raised.
 #[tokio::test]
 async fn nested_approval_when_failures_are_raised() {
     let pay = tool("pay", |_| Ok(json!(10))).approval(Approval::Always).build().unwrap();
@@ -388,7 +388,7 @@ async fn nested_cancellation_while_it_waits() {
     .assert_eq(&shown(&ended));
 }
 
-/// The model reads why; the outer run goes on.
+/// The model reads why; the outer run continues.
 #[tokio::test]
 async fn nested_errors() {
     check(around(Agent::builder(script("")), &[]), "go", expect![[r#"
@@ -453,7 +453,7 @@ async fn died_after_approval(agent: &Agent, events: usize) -> Run {
     Run::load(agent, &run.to_json()).unwrap()
 }
 
-/// The decision is stored, outside and inside: the agent goes on from where it waited, and makes the payment once.
+/// The decision is stored, outside and inside: the agent continues from where it waited, and makes the payment once.
 #[tokio::test]
 async fn nested_approval_holds_after_a_crash() {
     for events in [1, 2] {
@@ -467,7 +467,7 @@ async fn nested_approval_holds_after_a_crash() {
 }
 
 /// The payment inside was under way: its own outcome is unknown, listed by its path, and it is not made again. The agent
-/// inside goes on, and so does the one around it.
+/// inside continues, and so does the one around it.
 #[tokio::test]
 async fn nested_call_that_was_under_way_is_unknown_by_its_path() {
     let notes = Notes::default();
@@ -529,7 +529,7 @@ async fn nested_calls_count_outside() {
 }
 
 /// An agent among tools that are asked for at each step, beside one whose tools never change: the run waits, is stored,
-/// folded from its events, and goes on anyway.
+/// folded from its events, and continues anyway.
 #[tokio::test]
 async fn nested_agent_of_a_dynamic_toolset() {
     let notes = Notes::default();

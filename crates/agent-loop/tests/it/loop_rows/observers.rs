@@ -70,7 +70,7 @@ async fn observer_vector() {
     .assert_eq(&(lines.join("\n") + "\n"));
 }
 
-/// The run waits while the channel is full, and goes on when there is no listener any more.
+/// The run waits while the channel is full, and continues when there is no listener any more.
 #[tokio::test(start_paused = true)]
 async fn observer_channel() {
     let agent = looking();
@@ -239,7 +239,7 @@ async fn traced(agent: &Agent, traces: Traces) -> String {
     Spans::of(agent.run("where?").id("run-1").observe(traces)).await
 }
 
-/// Named as the OpenTelemetry conventions name them; nothing of what was said.
+/// Named as the OpenTelemetry conventions name them; no content of messages.
 #[tokio::test]
 async fn observer_traces() {
     let params = ModelParams::default().with_temperature(0.5);

@@ -169,7 +169,7 @@ async fn output_by_prompt() {
     assert!(model.requests()[0].response_format.is_none());
 }
 
-/// Text that was cut is no output, even if it could be read.
+/// Text that was cut is not output, even if it could be read.
 #[tokio::test]
 async fn output_that_was_cut() {
     use stepfold_agent_loop::state_core::chat::{FinishReason, Usage};

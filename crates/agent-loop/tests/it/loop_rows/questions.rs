@@ -56,7 +56,7 @@ fn seat(seat: &str) -> Decision {
 }
 
 #[tokio::test]
-async fn each_question_is_stored_and_the_call_goes_on_once_with_the_answers() {
+async fn each_question_is_stored_and_the_call_continues_once_with_the_answers() {
     for effect in [Effect::Pure, Effect::Idempotent, Effect::AtMostOnce] {
         let notes = Notes::default();
         let agent = booking(&notes, effect);
@@ -146,7 +146,7 @@ async fn calls_that_wait_for_one_that_asks_wait_with_it() {
     assert_eq!(notes.text(), "began\nlook\nbegan\nbegan\nbooked aisle \"12A\"\nprint\n");
 }
 
-/// An approval comes first, and is not asked for again when the call goes on.
+/// An approval comes first, and is not asked for again when the call continues.
 #[tokio::test]
 async fn an_approved_call_asks() {
     let notes = Notes::default();
@@ -161,7 +161,7 @@ async fn an_approved_call_asks() {
     assert!(ended.transcript().to_string().contains("changed before the call ran"), "{}", ended.transcript());
 }
 
-/// What goes on with the record under other idempotency keys (a fork) has questions of its own.
+/// What continues with the record under other idempotency keys (a fork) has questions of its own.
 #[tokio::test]
 async fn an_answer_is_for_one_continuation_of_the_record() {
     let notes = Notes::default();

@@ -44,7 +44,7 @@ async fn outcome() {
     .await;
 }
 
-/// What there is until then is in the error, and the run goes on from there.
+/// What there is until then is in the error, and the run continues from there.
 #[tokio::test]
 async fn outcome_of_an_error() {
     let agent = agent("assistant: > c1 search(q=\"stalls\")").build().unwrap();
@@ -263,7 +263,7 @@ assistant: area 3
     "#]]).await;
 }
 
-/// The first in call order is the error of the run; the other outcomes are kept, and the run goes on behind
+/// The first in call order is the error of the run; the other outcomes are kept, and the run continues behind
 /// them.
 #[tokio::test]
 async fn raise_on_failure() {
@@ -430,7 +430,7 @@ async fn order_of_calls() {
     .await;
 }
 
-/// A run that goes on may do so within other limits.
+/// A run that continues may do so within other limits.
 #[tokio::test]
 async fn runtime_overrides_of_a_resumed_run() {
     let agent =

@@ -98,7 +98,7 @@ fn too_large(error: &RunError) -> (usize, usize) {
     (limit, error.partial().unwrap().message.text().len())
 }
 
-/// A reply that was cut is no answer: the run fails, with what had come, and can be resumed.
+/// A reply that was cut is not an answer: the run fails, with what had come, and can be resumed.
 #[tokio::test]
 async fn limit_of_bytes_of_a_reply() {
     let limits = RunLimits::default().with_reply_bytes(1_000);

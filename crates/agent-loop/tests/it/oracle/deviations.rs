@@ -275,7 +275,7 @@ fn only_state_sets(case: &mut Case<'_>) {
     }
 }
 
-/// There, a result that is no object is written nowhere.
+/// There, a result that is not an object is written nowhere.
 fn whole_result(case: &mut Case<'_>) {
     for (_, call) in case.calls() {
         let Some(tool) = case.tool(&call["name"]) else { continue };
@@ -310,7 +310,7 @@ fn wrong_type(case: &mut Case<'_>) {
             return;
         }
         case.take(&call["id"], &keys);
-        // An exit tool that failed is no exit.
+        // An exit tool that failed is not an exit.
         if case.theirs["exit"] == call["name"] {
             case.theirs["exit"] = case.ours["exit"].clone();
         }

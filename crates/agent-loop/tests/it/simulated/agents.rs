@@ -1,5 +1,5 @@
 //! From a plan to an agent. Everything in it is a function of what it is given, so that a run that is ended and
-//! goes on meets the same model, tools, hooks and people.
+//! continues meets the same model, tools, hooks and people.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The law of edits: a run that is edited at any pauses is folded, stored, loaded and replayed as one that is not.
 //!
-//! The process ends at some events; another one goes on with what is stored, and somebody edits the run before.
+//! The process ends at some events; before another one continues the stored run, the run is edited.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -97,7 +97,7 @@ pub(crate) async fn check(
     Ok(made)
 }
 
-/// Goes on until so many more events are stored, or to the end.
+/// Continues until so many more events are stored, or to the end.
 async fn leg(
     run: Run,
     events: &mut Vec<Event>,

@@ -26,7 +26,7 @@ fn at_once(scenario: &Scenario) -> Scenario {
     scenario
 }
 
-/// Runs it once; gives what the observer saw, and what came of it.
+/// Runs it once; returns what the observer saw, and the result.
 fn run(scenario: &Scenario) -> (Vec<RunEvent>, Outcome) {
     let agent = agents::agent(&at_once(scenario), &Executions::new());
     let mut seen = Vec::new();
@@ -239,7 +239,7 @@ fn run_with_hiccups(scenario: &Scenario, hiccups: &Hiccups) -> (Result<Outcome, 
     }
 }
 
-/// What came of a run: why it ended, and all that it holds.
+/// The result of a run: its exit, and its complete state.
 fn ended(ended: &Result<Outcome, RunError>) -> (String, String) {
     match ended {
         Ok(outcome) => (outcome.exit().to_string(), outcome.run().digest()),
@@ -256,7 +256,7 @@ fn hooks_after_tools_that_fail_anywhere_lose_nothing() {
         scenario.hooks.entry(scenarios::Hook::AfterTool).or_insert(kind);
         let none = Hiccups::default();
         let (whole, executed) = run_with_hiccups(&scenario, &none);
-        // The failure of a call that is raised is told once; who goes on behind it goes on.
+        // The failure of a call that is raised is told once; who continues behind it continues.
         prop_assume!(!matches!(&whole, Err(error) if matches!(error.fault(), RunFault::Tool(_))));
         let calls = none.calls();
         let ones = (1..=calls).map(|call| vec![call]);

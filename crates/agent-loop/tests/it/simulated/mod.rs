@@ -29,7 +29,7 @@ fn simulate(scenario: &Scenario) -> Result<Simulated, String> {
 }
 
 #[test]
-fn a_run_that_is_ended_anywhere_comes_to_the_same() {
+fn a_run_that_is_ended_anywhere_has_the_same_result() {
     let seen = RefCell::new(BTreeMap::<String, usize>::new());
     // Each case is dozens of runs.
     let cases = config().cases.min(4_000);
@@ -61,13 +61,13 @@ fn a_run_that_is_ended_anywhere_comes_to_the_same() {
 /// The generated agent as a tool of another one: called twice in one reply, side by side or one after the other, and once
 /// more after that.
 #[test]
-fn an_agent_that_is_a_tool_comes_to_the_same() {
+fn an_agent_that_is_a_tool_has_the_same_result() {
     let interrupted = std::cell::Cell::new(0);
     // Each is ended at every event of three runs inside of another one.
     let cases = (config().cases / 64).max(1);
     let mut runner = TestRunner::new(Config { cases, ..config() });
     let result = runner.run(&scenarios::scenario(), |mut scenario| {
-        // The failure of a call that ends the run inside is told once; a run that was ended behind it goes on.
+        // The failure of a call that ends the run inside is told once; a run that was ended behind it continues.
         scenario.options.raises = false;
         scenario.tools.retain(|tool| !matches!(tool.behavior, scenarios::Behavior::Fatal));
         let executions = Executions::new();
@@ -92,7 +92,7 @@ fn an_agent_that_is_a_tool_comes_to_the_same() {
     assert!(cases < 16 || interrupted.get() > 0);
 }
 
-/// Somebody edits values and results while the run is paused, at any of its events.
+/// Values and results are edited while the run is paused, at any of its events.
 #[test]
 fn a_run_that_is_edited_anywhere_is_folded_stored_and_replayed() {
     let made = std::cell::Cell::new((0, 0, 0));

@@ -16,7 +16,7 @@ use super::check;
 use super::kit::*;
 use crate::loop_kit::{Asked, agent, conversation, outcome_of, script, shown};
 
-/// Without a question of its own it goes on with the graph's conversation.
+/// Without a question of its own it continues with the graph's conversation.
 #[tokio::test]
 async fn in_the_conversation() {
     let graph = graph()
@@ -77,7 +77,7 @@ async fn one_after_the_other() {
     .assert_eq(&model.shown());
 }
 
-/// Side by side: both go on with the same conversation; it is well-formed, and each call has an id of its own.
+/// Side by side: both continue with the same conversation; it is well-formed, and each call has an id of its own.
 #[tokio::test]
 async fn side_by_side() {
     let graph = graph()

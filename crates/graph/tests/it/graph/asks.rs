@@ -15,7 +15,7 @@ async fn publish(node: NodeContext) -> Result<Update, NodeError> {
     Ok(noted(&node).set(LOG, vec![serde_json::to_string(&decision)?]))
 }
 
-/// The process dies while the approver thinks; another one goes on with the decision.
+/// The process dies while the approver thinks; another one continues with the decision.
 async fn decided(walked: &Walked, decisions: &[(&str, Decision)]) -> Walked {
     let decisions: Vec<_> =
         decisions.iter().map(|(id, decision)| ((*id).to_owned(), decision.clone())).collect();
@@ -304,7 +304,7 @@ async fn calls_of_an_agent() {
     .assert_eq(&notes.text());
 }
 
-/// Arguments that the agent's tool does not take are refused at once, and can be given anew.
+/// Arguments that the agent's tool does not take are refused at once, and can be given again.
 #[tokio::test]
 async fn arguments_that_do_not_fit() {
     let mail = crate::loop_kit::tool("mail", |_| Ok(json!("sent")))

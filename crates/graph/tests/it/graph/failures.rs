@@ -36,7 +36,7 @@ fn failing_first(times: usize) -> Node {
     })
 }
 
-/// Unless something is said, the run fails, what the others did is kept, and the run can go on.
+/// Unless something is said, the run fails, what the others did is kept, and the run can continue.
 #[tokio::test]
 async fn the_run_fails() {
     check(
@@ -560,7 +560,7 @@ async fn agents_that_fail() {
     expect!["run 'run' failed after step 1: node 'a' failed: run 'run/1/0' failed after step 0: model request failed: invalid request: the script has 0 replies, and is asked for one more"].assert_eq(&chain(&fault));
 }
 
-/// An agent's timeout is tried again as well: it goes on where it was.
+/// An agent's timeout is tried again as well: it continues where it was.
 #[tokio::test(start_paused = true)]
 async fn an_agents_timeout() {
     use crate::loop_kit::Silent;
@@ -642,7 +642,7 @@ impl ChatModel for Flaky {
     }
 }
 
-/// An agent goes on where its model failed; nothing is asked or called twice.
+/// An agent continues where its model failed; nothing is asked or called twice.
 #[tokio::test(start_paused = true)]
 async fn an_agent_is_tried_again() {
     let notes = Notes::default();
@@ -686,7 +686,7 @@ async fn an_agent_is_tried_again() {
     assert_eq!(notes.count("look"), 1);
 }
 
-/// A node inside a graph inside failed: both go on, and what had its outcome is not run again.
+/// A node inside a graph inside failed: both continue, and what had its outcome is not run again.
 #[tokio::test]
 async fn going_on_inside() {
     let inner = graph()

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use super::kit::*;
 use crate::loop_kit::{Notes, script};
 
-/// Fails once, when it is told of what it picks; what waits for that goes on then.
+/// Fails once, when it is told of what it picks; what waits for that continues then.
 struct FailsOnce<F> {
     is_it: F,
     has_failed: bool,
@@ -41,7 +41,7 @@ fn paying(notes: &Notes) -> AgentBuilder {
     Agent::builder(model).name("payer").instructions("Pay.").tools([pay])
 }
 
-/// The same with a hook after its tool that fails once, and has `go` go on.
+/// The same with a hook after its tool that fails once, and has `go` continue.
 fn paying_with_hook(notes: &Notes, go: &Arc<Notify>) -> Agent {
     let (seen, failed, go) = (notes.clone(), Arc::new(AtomicBool::new(false)), Arc::clone(go));
     let hook = move |_| {
@@ -104,7 +104,7 @@ fn is_inner(event: &RunEvent, is_it: IsIt) -> bool {
 
 /// Whatever it is told of when it fails: neither what a branch did is lost, nor what an agent did, nor what runs beside.
 #[tokio::test]
-async fn an_observer_that_fails_once_when_it_is_told_loses_nothing() {
+async fn an_observer_that_fails_once_loses_nothing() {
     let words: [(&str, IsIt); 7] = [
         (
             "the start of a node",
@@ -133,7 +133,7 @@ async fn an_observer_that_fails_once_when_it_is_told_loses_nothing() {
     }
 }
 
-/// The hook of an agent that is a node fails: the payment stays made, the sibling completes, and the agent goes on
+/// The hook of an agent that is a node fails: the payment stays made, the sibling completes, and the agent continues
 /// with the hook.
 #[tokio::test]
 async fn a_hook_of_an_agent_that_fails_once_loses_nothing() {
@@ -146,7 +146,7 @@ async fn a_hook_of_an_agent_that_fails_once_loses_nothing() {
     assert_eq!(notes.count("hook"), 2);
 }
 
-/// A node that is tried again goes on with the hook, too.
+/// A node that is tried again continues with the hook, too.
 #[tokio::test(start_paused = true)]
 async fn a_hook_of_an_agent_that_is_tried_again() {
     let (notes, go) = (Notes::default(), Arc::new(Notify::new()));

@@ -1,4 +1,4 @@
-//! A golden file: what version 1 wrote of a graph loads for ever, and goes on as it would have.
+//! A golden file: what version 1 wrote of a graph loads for ever, and continues as it would have.
 //!
 //! A change of format adds files; it never changes this one. It holds the run of a graph that waits in the middle of
 //! a fan-out, with the runs of agents inside, and the recording of it.
@@ -23,7 +23,7 @@ fn file() -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Two clerks side by side, each of whom asks before paying; and a node that asks for itself. As the file, it does not
+/// Two clerks side by side, each of which asks before paying; and a node that asks for itself. As the file, it does not
 /// change.
 fn office() -> Graph {
     let schema = || {

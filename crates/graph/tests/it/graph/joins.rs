@@ -103,7 +103,7 @@ async fn a_fan_out_as_a_source() {
     .await;
 }
 
-/// In a loop it waits anew each time.
+/// In a loop it waits again each time.
 #[tokio::test]
 async fn in_a_loop() {
     let graph = graph()
@@ -256,7 +256,7 @@ async fn two_at_one_node() {
     .await;
 }
 
-/// A source that fails and goes on has finished; one that goes elsewhere has not.
+/// A source that fails and continues has finished; one that goes elsewhere has not.
 #[tokio::test]
 async fn a_source_that_fails() {
     let graph = |failure: fn(Node) -> Node| {

@@ -48,7 +48,7 @@ pub(crate) fn items(items: Value) -> Input {
     values(json!({"items": items}))
 }
 
-/// What came of a run and what was seen of it.
+/// The result of a run and its events.
 pub(crate) struct Walked {
     pub(crate) ended: Ended,
     pub(crate) seen: Vec<RunEvent>,
@@ -59,7 +59,7 @@ pub(crate) async fn walk(graph: &Graph, input: impl Into<Input>) -> Walked {
     walk_on(Run::new(graph.agent(), input, "run").unwrap(), |run| run).await
 }
 
-/// Goes on with a run, and checks on the way what holds of every run.
+/// Continues with a run, and checks on the way what holds of every run.
 pub(crate) async fn walk_on(run: Run, say: impl for<'a> FnOnce(RunBuilder<'a>) -> RunBuilder<'a>) -> Walked {
     let mut seen = Vec::new();
     let ended = go_on(run, |run| say(run).observe(&mut seen)).await;
@@ -67,7 +67,7 @@ pub(crate) async fn walk_on(run: Run, say: impl for<'a> FnOnce(RunBuilder<'a>) -
 }
 
 impl Walked {
-    /// The supersteps and what failed in them, then all that came of the run.
+    /// The supersteps and their failures, then the complete result of the run.
     pub(crate) fn text(&self) -> String {
         format!("{}{}", self.steps(), shown(&self.ended))
     }

@@ -34,7 +34,7 @@ use stepfold_graph::GraphBuilder;
 
 use self::kit::walk;
 
-/// Runs a graph on an input and compares all that came of it.
+/// Runs a graph on an input and compares the complete result.
 async fn check(graph: GraphBuilder, input: impl Into<Input>, expected: Expect) {
     let graph = graph.build().unwrap();
     expected.assert_eq(&walk(&graph, input).await.text());

@@ -67,7 +67,7 @@ async fn for_each_item() {
     .await;
 }
 
-/// A failure inside is one of the node, and both levels can go on.
+/// A failure inside is one of the node, and both levels can continue.
 #[tokio::test]
 async fn failures_inside() {
     let inner = graph().node("x", note).node("y", failing("no")).chain([START, "x", "y"]).build().unwrap();

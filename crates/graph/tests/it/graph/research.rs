@@ -46,7 +46,7 @@ async fn search(node: NodeContext) -> Result<Update, NodeError> {
     }
 }
 
-/// Completed with its output, failed with its error, whatever happens inside; the graph goes on.
+/// Completed with its output, failed with its error, whatever happens inside; the graph continues.
 #[tokio::test]
 async fn tracked() {
     let graph = research()

@@ -23,7 +23,7 @@ fn answering() -> Graph {
         .unwrap()
 }
 
-/// A turn goes on with the state and the conversation, and counts anew.
+/// A turn continues with the state and the conversation, and counts again.
 #[tokio::test]
 async fn a_second_turn() {
     let graph = answering();
@@ -120,7 +120,7 @@ async fn loaded_after_a_change() {
     ] {
         let error = Run::load(changed.agent(), &stored).unwrap_err();
         text.push_str(&format!("{}\n", chain(&error)));
-        // It goes on as far as it can.
+        // It continues as far as it can.
         let (run, _) = Run::load_changed(changed.agent(), &stored).unwrap();
         text.push_str(&shown(&run.resume().await));
     }

@@ -28,7 +28,7 @@ async fn a_chain() {
     .await;
 }
 
-/// A node without a way on is an end as well.
+/// A node without a route ends the graph as well.
 #[tokio::test]
 async fn an_end_without_an_edge() {
     check(
@@ -414,7 +414,7 @@ async fn null_is_an_item() {
     .await;
 }
 
-/// What is not a list is an error; a null is no item.
+/// What is not a list is an error; a null is not an item.
 #[tokio::test]
 async fn items_that_are_no_list() {
     let graph = || {

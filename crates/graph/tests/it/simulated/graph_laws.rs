@@ -40,7 +40,7 @@ fn cases(share: u32) -> Config {
 }
 
 #[test]
-fn a_graph_that_is_ended_anywhere_comes_to_the_same() {
+fn a_graph_that_is_ended_anywhere_has_the_same_result() {
     let seen = RefCell::new(BTreeMap::<String, usize>::new());
     let cases = cases(16);
     let enough = cases.cases;
@@ -193,7 +193,7 @@ fn run_gated(turns: &[usize]) -> (Vec<RunEvent>, Outcome) {
         let mut running = graph.run("go").id("run-1").observe(&mut seen).into_future();
         let mut turns = turns.iter().cycle();
         loop {
-            // It goes on until nothing is left but to wait for a gate.
+            // It continues until nothing is left but to wait for a gate.
             tokio::select! {
                 biased;
                 outcome = &mut running => break outcome.unwrap(),

@@ -63,7 +63,7 @@ pub(super) enum Work {
 /// What an agent is asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Talk {
-    /// It goes on with the conversation of the graph.
+    /// It continues with the conversation of the graph.
     InConversation,
     Asked,
     /// And its answer is written to a key.

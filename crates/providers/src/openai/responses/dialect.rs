@@ -45,12 +45,12 @@ impl HttpModel<Responses> {
         OpenAiResponses::preset(&Preset::OPENAI, model).key(key).build()
     }
 
-    /// Begins a model of a server that is known.
+    /// Starts building a model of a known server.
     pub fn preset(preset: &Preset, model: impl Into<String>) -> OpenAiResponsesBuilder {
         HttpModelBuilder::new(Responses { preset: *preset }, model)
     }
 
-    /// Begins a model of a server at this base URL, which usually ends with `/v1`.
+    /// Starts building a model of a server at this base URL, which usually ends with `/v1`.
     pub fn at(base_url: impl Into<String>, model: impl Into<String>) -> OpenAiResponsesBuilder {
         OpenAiResponses::preset(&Preset::COMPATIBLE, model).base_url(base_url)
     }

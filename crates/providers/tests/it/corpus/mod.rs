@@ -1,5 +1,5 @@
-//! Whole bodies as servers send them. Each is a file in `tests/corpus`, and what it comes to is in a file
-//! beside it; `UPDATE_EXPECT=1` writes those anew.
+//! Whole bodies as servers send them. Each is a file in `tests/corpus`, and its result is in a file
+//! next to it; `UPDATE_EXPECT=1` renews the results.
 //!
 //! The name of a file says what the server said of it: `text.sse` is a stream of events, `busy.429.json` is
 //! JSON with that status.
@@ -107,7 +107,7 @@ fn is_expectation(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "expect")
 }
 
-/// Reads bodies without a socket, on a clock that stands still: whoever waits for ever is found out at once.
+/// Reads bodies without a socket, on a paused clock: an endless wait is detected at once.
 struct Reader {
     runtime: Runtime,
     models: Models,
@@ -128,7 +128,7 @@ impl Reader {
         Reader { runtime, models: models("http://127.0.0.1:1") }
     }
 
-    /// What a body comes to that comes in these pieces.
+    /// The result of a body that arrives in these pieces.
     fn read(&self, entry: &Entry, pieces: Vec<Vec<u8>>) -> Result<Reply, ModelError> {
         let Entry { status, content_type, .. } = *entry;
         let response = Response { status, content_type, pieces, pause: Duration::ZERO };
@@ -178,7 +178,7 @@ fn shortened(text: &str) -> String {
 }
 
 #[test]
-fn every_body_comes_to_what_is_beside_it() {
+fn every_body_has_the_result_in_the_file_next_to_it() {
     let reader = Reader::new();
     for entry in entries() {
         let shown = reader.show(&entry, entry.whole());

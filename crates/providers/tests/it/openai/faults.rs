@@ -141,7 +141,7 @@ async fn streams_that_break() {
     check(Play::events(""), expect![[r#"
         reply interrupted (openai-compatible, model some-model, request req_7): the stream ended without a finish reason
     "#]]).await;
-    // A call that was cut is no call.
+    // A call that was cut is not a call.
     let call =
         r#"{"tool_calls":[{"index":0,"id":"c1","function":{"name":"drop","arguments":"{\"table\": \"us"}}]}"#;
     check(Play::events(delta(call)), expect![[r#"
@@ -312,7 +312,7 @@ async fn a_required_call_that_does_not_come() {
 }
 
 #[tokio::test]
-async fn nobody_is_there() {
+async fn an_unreachable_server() {
     let server = Server::start([Play::silence()], 1, check_request).await;
     let port_of_nobody = { std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap() };
     let model = OpenAi::at(format!("http://{port_of_nobody}/v1"), "m").key(KEY).build().unwrap();
@@ -335,7 +335,7 @@ async fn nobody_is_there() {
     }
 }
 
-/// A queue that is full leaves whoever comes waiting at the door, on Linux at least.
+/// A full listen queue lets new connections wait, on Linux at least.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_connection_that_is_not_accepted_times_out() {

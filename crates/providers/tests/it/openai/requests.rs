@@ -282,7 +282,7 @@ async fn everything_else() {
 }
 
 #[tokio::test]
-async fn images_that_tools_return_follow_behind_the_step() {
+async fn images_that_tools_return_follow_after_the_step() {
     let image = Content::Image(Media::base64("aGk=", "image/png")).into();
     let parts = ToolContent::Parts(vec![Part::text("a picture"), image]);
     let messages = Transcript::new()

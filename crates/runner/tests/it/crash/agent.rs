@@ -89,7 +89,7 @@ fn tool(name: &'static str, effect: Effect, world: &World, points: &Points) -> T
         async move {
             points.pass(&format!("{name}, before it"));
             world.note("began", &context);
-            // The others of the reply go on meanwhile.
+            // The others of the reply continue meanwhile.
             tokio::task::yield_now().await;
             world.note("did", &context);
             points.pass(&format!("{name}, after its effect"));

@@ -28,7 +28,7 @@ pub(crate) struct Part {
     pub(crate) turns: usize,
     /// Whether what the user says comes from this one; else it only resumes.
     pub(crate) speaks: bool,
-    /// Whether it says the next thing without resuming what was cut off: the runner does that.
+    /// Whether it sends the next message without resuming the interrupted run: the runner does that.
     pub(crate) goes_ahead: bool,
     /// The number of the point at which it dies.
     pub(crate) dies_at: Option<u64>,
@@ -162,7 +162,7 @@ async fn play(part: Part) {
     let points = Points::until(part.dies_at);
     let agent = agent(part.turns, &World::at(part.world.to_str().unwrap()), &points);
     let store = Watched { store: open(&part.address).await, watch: points };
-    // A process that is started again has the name of the one that died, and goes on at once. One that works beside it
+    // A process that is started again has the name of the one that died, and continues at once. One that works beside it
     // has another.
     let worker = if part.speaks { "speaks" } else { "resumes" };
     let runner =
@@ -182,7 +182,7 @@ async fn play(part: Part) {
     }
 }
 
-/// Resumes what was cut off, or says the next thing.
+/// Resumes the interrupted run, or sends the next message.
 async fn go_on(session: &SessionHandle, part: &Part) -> Result<(), RunnerError> {
     let said = said(session).await;
     if part.goes_ahead && said < part.turns {
@@ -191,7 +191,7 @@ async fn go_on(session: &SessionHandle, part: &Part) -> Result<(), RunnerError> 
         return session.send_once(format!("turn-{said}"), text.as_str()).await?.await.map(drop);
     }
     match session.resume().await {
-        // Somebody else may have ended the last turn meanwhile, or this process has taken by itself what stood in the inbox.
+        // Another process may have ended the last turn, or this one has already taken the message in the inbox.
         Err(RunnerError::NothingToResume { .. }) => match self::said(session).await {
             said if part.speaks && said < part.turns => session.run(format!("turn {said}")).await.map(drop),
             _ => {

@@ -20,7 +20,7 @@ fn memory() -> AnyStore {
     AnyStore::new(MemoryStore::new())
 }
 
-/// Runs a turn until `reached`; then nothing of it goes on.
+/// Runs a turn until `reached`; then nothing of it continues.
 fn dies(agent: &Agent, store: &AnyStore, reached: &Notify) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -95,7 +95,7 @@ fn an_idempotent_call_is_run_again_with_the_same_key() {
     assert_eq!((keys.len(), &keys[0]), (2, &keys[1]));
 }
 
-/// Somebody is asked about a call that may have happened, and may have it run with the same key.
+/// An approver decides about a call that may have run, and may have it run with the same key.
 #[test]
 fn an_uncertain_call_is_put_to_a_human_if_the_agent_says_so() {
     let (hangs, store) = (Hangs::new(), memory());
@@ -116,10 +116,10 @@ fn an_uncertain_call_is_put_to_a_human_if_the_agent_says_so() {
     assert_eq!((keys.len(), &keys[0]), (2, &keys[1]));
 }
 
-/// What an agent that is a tool does is in the record as it happens: it goes on where it was, and its own call is the one
+/// What an agent that is a tool does is in the record as it happens: it continues where it was, and its own call is the one
 /// whose outcome is unknown.
 #[test]
-fn an_agent_that_is_a_tool_goes_on_where_it_was() {
+fn an_agent_that_is_a_tool_continues_where_it_was() {
     let (hangs, store) = (Hangs::new(), memory());
     let inner = Agent::builder(script("assistant: > i1 pay()\nassistant: I do not know whether I paid"));
     let inner = inner.tools([hangs.tool(Effect::AtMostOnce)]).build().unwrap();
@@ -134,7 +134,7 @@ fn an_agent_that_is_a_tool_goes_on_where_it_was() {
     assert_eq!(hangs.keys().len(), 1);
 }
 
-/// `temp:` lasts through a pause in one process. It is never stored, so another one goes on without it.
+/// `temp:` lasts through a pause in one process. It is never stored, so another one continues without it.
 #[tokio::test]
 async fn temporary_values_are_lost_with_the_process() {
     for (same_process, expected) in [(true, json!("red")), (false, Value::Null)] {

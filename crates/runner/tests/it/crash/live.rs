@@ -12,7 +12,7 @@ use stepfold_tools::{Effect, Tool, ToolError};
 
 const ROLE: &str = "STEPFOLD_TEST_LIVE";
 
-/// A process that says what it does, line by line, and goes on when it is told to.
+/// A process that says what it does, line by line, and continues when it is told to.
 struct Process {
     child: Child,
     says: BufReader<ChildStdout>,

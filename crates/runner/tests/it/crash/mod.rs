@@ -1,4 +1,4 @@
-//! Processes that die: what was committed stays, and the next one goes on.
+//! Processes that die: what was committed stays, and the next one continues.
 //!
 //! A child process is this test binary, started again. It runs an agent over a store in a folder and kills
 //! itself with SIGKILL at a [named point](points), or is killed by its parent. Then another one resumes.

@@ -24,7 +24,7 @@ impl Watch for BreaksAt {
     }
 }
 
-/// Nobody marks a call before both are about to.
+/// No worker marks a call before both are about to.
 struct Together(Arc<Barrier>);
 
 impl Watch for Together {

@@ -24,7 +24,7 @@ async fn whole() -> (End, Told) {
     (end, told)
 }
 
-/// Killed at each point that there is; then another process goes on.
+/// Killed at each point that there is; then another process continues.
 #[tokio::test]
 async fn sigkill_at_every_named_point() {
     let (whole, told) = whole().await;

@@ -120,7 +120,7 @@ enum Open {
 
 /// Makes parts.
 pub(super) struct Parts {
-    /// The message that goes on, after a decision.
+    /// The message that continues, after a decision.
     message: Option<String>,
     open: Open,
     texts: u64,

@@ -36,7 +36,7 @@ pub(super) enum Happening {
         at: Timestamp,
         /// All values of the state.
         state: Value,
-        /// The calls of the reply with which a run goes on: those that waited.
+        /// The calls of the reply with which a run continues: those that waited.
         open: Vec<Call>,
     },
     /// The model is asked, for the reply of this step.
@@ -127,7 +127,7 @@ pub(super) enum End {
     Finished(Exit),
     /// Decisions of persons about these are needed: not outcomes that come later.
     Waiting(Vec<ApprovalRequest>),
-    /// It goes on later, by itself or when it is resumed.
+    /// It continues later, by itself or when it is resumed.
     Suspended,
     Failed(Problem),
 }
@@ -188,7 +188,7 @@ pub(super) struct Before {
     pub(super) version: u64,
     at: Timestamp,
     state: Value,
-    /// The calls of the reply with which the run goes on.
+    /// The calls of the reply with which the run continues.
     open: Vec<Call>,
     /// Those of them whose outcome was told before.
     answered: HashSet<String>,
@@ -218,7 +218,7 @@ impl Before {
         })
     }
 
-    /// The session before the last message or decision of the run that goes on: where its newest stream began, in whatever
+    /// The session before the last message or decision of the run that continues: where its newest stream began, in whatever
     /// process. As it is, if the message of this invocation waits until then.
     async fn of(runner: &Runner, session: &SessionHandle, invocation: &str) -> Result<Self, RunnerError> {
         let waits = session.inbox().await?.iter().any(|message| message.id.as_str() == invocation);
@@ -293,7 +293,7 @@ impl Reader {
         Reader::from(runner, session, id, Source::Here { invocation, seen }, before)
     }
 
-    /// Of the run that goes on now, in this process or another one, from the beginning of its invocation. `None` if none does:
+    /// Of the run that continues now, in this process or another one, from the beginning of its invocation. `None` if none does:
     /// what waits for decisions does not.
     pub(super) async fn attach(
         runner: &Runner,

@@ -127,11 +127,11 @@ impl Answer for Made {
 enum Order {
     /// To run with this; once, if there is a key.
     Send(Box<Input>, Option<String>),
-    /// To go on with these decisions, by the ids of their requests; once, if there is a key.
+    /// To continue with these decisions, by the ids of their requests; once, if there is a key.
     Decide(Vec<(String, Decision)>, Option<String>),
 }
 
-/// Accepts what a client asks for. The run goes on without the reader.
+/// Accepts what a client asks for. The run continues without the reader.
 async fn accept<E: From<Problem> + From<RunnerError>>(
     shared: &Shared,
     principal: &Principal,

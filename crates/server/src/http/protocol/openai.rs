@@ -131,7 +131,7 @@ impl ChatCompletion {
         if self.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
             return Err(Problem::invalid(
                 "tools",
-                "an app has tools of its own, and runs them itself; send none",
+                "tools are not supported: the app runs its own tools; send none",
             ));
         }
         if self.n.is_some_and(|n| n != 1) {
@@ -202,7 +202,7 @@ async fn created(session: &SessionHandle) -> Result<u64, Problem> {
     Ok(u64::try_from(at.as_micros() / 1_000_000).unwrap_or_default())
 }
 
-/// Deletes a session when its run has ended and it has no reader any more. What waits or failed is kept: its user can go on
+/// Deletes a session when its run has ended and it has no reader any more. What waits or failed is kept: its user can continue
 /// with it.
 fn delete_after(session: SessionHandle, invocation: stepfold_runner::Invocation) -> oneshot::Sender<()> {
     let (reading, mut read) = oneshot::channel::<()>();

@@ -32,7 +32,7 @@ impl ChatModel for Talker {
 
 const WORDS: usize = 10_000;
 
-/// A reader that does not read while the run goes on has each commit once, and the whole text.
+/// A reader that does not read while the run continues has each commit once, and the whole text.
 #[tokio::test]
 async fn a_slow_reader_has_it_all() {
     let runner = Runner::builder(Agent::builder(Talker).build().unwrap(), MemoryStore::new()).build();

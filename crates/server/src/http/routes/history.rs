@@ -31,7 +31,7 @@ pub(super) struct PageOfEvents {
     after: Option<u64>,
     /// The number of commits; 100 by default, at most 1,000, or 10,000 brief ones.
     limit: Option<usize>,
-    /// A version in the middle of the page, in place of `after`.
+    /// A version in the middle of the page, instead of `after`.
     around: Option<u64>,
     /// Leaves out messages, arguments, results and written values.
     #[serde(default)]
@@ -299,7 +299,7 @@ pub(super) struct Fork {
     at: Option<u64>,
     /// The id of the fork; a random one by default.
     id: Option<String>,
-    /// Values that are changed in the fork, in place of those at the version.
+    /// Values that are changed in the fork, instead of those at the version.
     #[serde(default)]
     set: Map<String, Value>,
     /// Results of calls that are changed in the fork, by call.
@@ -321,7 +321,7 @@ pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Crea
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StateEdit {
-    /// The new values, in place of what there is.
+    /// The new values, which replace the current ones.
     #[serde(default)]
     set: Map<String, Value>,
     /// The keys to remove.

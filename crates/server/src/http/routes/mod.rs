@@ -27,7 +27,7 @@ pub(super) fn operations() -> Vec<Operation> {
     let mut operations = operations! {
         POST "/login", Read, "login", login::login, "Sets a cookie with the bearer token of this request.";
         POST "/logout", Read, "logout", login::logout, "Removes the cookie.";
-        GET "/me", Read, "read_principal", apps::me, "Reads who asks: the user, and the role.";
+        GET "/me", Read, "read_principal", apps::me, "Reads the user and the role of the caller.";
         GET "/metrics", Administer, "metrics", apps::metrics, "The metrics of this process, in the format of OpenMetrics.";
         GET "/live", Read, "live_all", runs::live_all, "Streams changes of all sessions of the principal; or the live streams of some of them, as one.";
         GET "/apps", Read, "list_apps", apps::list, "Lists the apps.";
@@ -64,7 +64,7 @@ pub(super) fn operations() -> Vec<Operation> {
         POST "/apps/{app}/sessions/{session}/complete", Act, "complete", runs::complete, "Delivers the outcome of a call that came later, under its token.";
         POST "/apps/{app}/sessions/{session}/resume", Act, "resume", runs::resume, "Continues a run that was interrupted or failed.";
         POST "/apps/{app}/sessions/{session}/abandon", Act, "abandon", runs::abandon, "Ends a run that waits, was interrupted or failed.";
-        POST "/apps/{app}/sessions/{session}/cancel", Act, "cancel", runs::cancel, "Cancels the run, in whatever process it is.";
+        POST "/apps/{app}/sessions/{session}/cancel", Act, "cancel", runs::cancel, "Cancels the run, in any process.";
     };
     for operation in &mut operations {
         operation.takes_key =

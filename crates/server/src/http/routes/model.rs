@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use data_encoding::HEXLOWER;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,7 +14,6 @@ use stepfold_runner::ModelStep;
 use stepfold_session_scopes::EventRange;
 
 use super::history::{at, event_at};
-use crate::http::auth::hex;
 use crate::http::operation::{Asked, Found, InSession};
 use crate::http::priced::dollars;
 use crate::http::problem::Problem;
@@ -281,11 +281,11 @@ fn offered(spec: &ToolSpec) -> OfferedRow {
     }
 }
 
-/// The SHA-256 of what a model is told of a tool, in a form that does not depend on the order of fields.
+/// The SHA-256 of a tool's definition, as it is sent to a model, in a form that does not depend on the order of fields.
 pub(super) fn digest(spec: &ToolSpec) -> String {
     let mut told = json(spec);
     told.sort_all_objects();
-    hex(&Sha256::digest(told.to_string()))
+    HEXLOWER.encode(&Sha256::digest(told.to_string()))
 }
 
 fn unknown(step: &ModelStep) -> Vec<UnknownRow> {

@@ -107,8 +107,9 @@ impl NewFile {
         if !is_media_type(&media_type) {
             return Err(invalid(format!("expected a media type such as `image/png`, found `{media_type}`")));
         }
-        let bytes =
-            BASE64.decode(&data).map_err(|error| invalid(format!("its data is no Base64: {error}")))?;
+        let bytes = BASE64
+            .decode(&data)
+            .map_err(|error| invalid(format!("its data is not valid Base64: {error}")))?;
         if bytes.is_empty() {
             return Err(invalid("it is empty".to_owned()));
         }
@@ -248,7 +249,7 @@ pub(super) struct NewOutcome {
     /// The result, as the tool would have given it; null is a result.
     #[serde(default, deserialize_with = "given")]
     result: Option<Value>,
-    /// Why the call failed, in place of a result.
+    /// Why the call failed, instead of a result.
     error: Option<String>,
 }
 
@@ -307,7 +308,7 @@ pub(super) async fn resume(
         resume = resume.with_changed_agent();
     }
     let invocation = resume.start()?;
-    // It fails before its first event, if it cannot go on.
+    // It fails before its first event, if it cannot continue.
     if invocation.subscribe(0).next().await.is_none()
         && let Err(error) = invocation.outcome().await
     {

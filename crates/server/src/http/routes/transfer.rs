@@ -244,7 +244,7 @@ fn events_of(row: &ExportRow) -> Result<Vec<Arc<Event>>, Problem> {
         return Err(invalid("retention has deleted its beginning, so that it cannot be imported".to_owned()));
     }
     if let Some(key) = row.first.keys().find(|key| Scope::of(key) != Scope::Session) {
-        return Err(invalid(format!("`first` has `{key}`, which is no value of the session itself")));
+        return Err(invalid(format!("`first` has key `{key}`, which is not a key of the session scope")));
     }
     if row.events.len() as u64 != row.version {
         return Err(invalid(format!("expected {} events, found {}", row.version, row.events.len())));

@@ -5,15 +5,12 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tokio::process::Command;
 
-#[expect(clippy::disallowed_methods, reason = "`xtask interop` says where the peer is")]
-fn variable(name: &str) -> Option<std::ffi::OsString> {
-    std::env::var_os(name)
-}
+use crate::installed::installed;
 
 /// Runs a script of `tests/it/browser` in node, with this configuration as its argument. It finds playwright-core and Chromium
 /// in its environment, and prints JSON. `None` without a browser.
 pub(crate) async fn play(script: &str, configuration: &Value) -> Option<Value> {
-    let playwright = variable("STEPFOLD_INTEROP_PLAYWRIGHT")?;
+    let playwright = installed("STEPFOLD_INTEROP_PLAYWRIGHT")?;
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/browser").join(script);
     let chromium = on_path("chromium").expect("`chromium` is on the path wherever the peer is installed");
     let mut command = Command::new("node");
@@ -25,7 +22,8 @@ pub(crate) async fn play(script: &str, configuration: &Value) -> Option<Value> {
     Some(serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}")))
 }
 
+#[expect(clippy::disallowed_methods, reason = "the browser is where the system has it")]
 fn on_path(program: &str) -> Option<PathBuf> {
-    let path = variable("PATH")?;
+    let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }

@@ -116,7 +116,7 @@ async fn a_task_that_waits_takes_decisions_in_words() {
 }
 
 #[tokio::test]
-async fn a_task_goes_on_without_its_client_and_is_cancelled_by_name() {
+async fn a_task_continues_without_its_client_and_is_cancelled_by_name() {
     let (site, open) = waiting_site(Limits::default()).await;
     let mut live = site.live("ada", "s1", None).await;
     let mut send = say("wait");

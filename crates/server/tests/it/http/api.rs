@@ -106,7 +106,7 @@ async fn a_message_with_a_key_is_taken_once() {
     assert_eq!(send("hi").await.json(), first.json());
     assert_eq!(send("other").await.problem(), (409, "key_reused".to_owned()));
 
-    // The same key with `run` returns what became of it, in this process or another.
+    // The same key with `run` returns the result, in this process or another.
     let other = site.again("").await;
     let headers = [("idempotency-key", "click-1")];
     let body = json!({"text": "hi"}).to_string();
@@ -233,7 +233,7 @@ async fn what_cannot_be_done_is_a_problem() {
     let withdrawn = site.ask("ada", Method::DELETE, "/sessions/s1/messages/m1", &[], "").await;
     assert_eq!(withdrawn.problem(), kind(409, "not_waiting"));
 
-    // The run is given up, and nothing is left to go on with.
+    // The run is abandoned, and nothing is left to resume.
     let ended = site.post("ada", "/sessions/s1/abandon", json!({})).await.json();
     assert_eq!(ended["exit"], "cancelled");
     assert_eq!(post("/sessions/s1/resume", json!({})).await, kind(409, "nothing_to_resume"));

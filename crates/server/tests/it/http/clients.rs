@@ -130,7 +130,7 @@ async fn what_one_client_sends_all_others_see() {
             assert_eq!(site.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
             let answers = [send(&site, first, "m1").await, send(&site, second, "m2").await];
             assert!(answers[0].text.contains("one"), "{first}: {}", answers[0].text);
-            // The model has a reply for each turn: the second one goes on where the first one ended.
+            // The model has a reply for each turn: the second one continues where the first one ended.
             assert!(answers[1].text.contains("two"), "{first}, {second}: {}", answers[1].text);
             let newest = site.get("ada", "/sessions/s1").await.json()["version"].as_u64();
             if !matches!(second, "adk" | "a2a" | "mcp") {
@@ -173,7 +173,7 @@ async fn task(site: &Site) -> String {
     listed["result"]["tasks"][0]["id"].as_str().unwrap().to_owned()
 }
 
-/// A client that comes while the run of another one goes on sees it from its beginning, and its end.
+/// A client that comes while the run of another one continues sees it from its beginning, and its end.
 #[tokio::test]
 async fn a_run_of_any_client_is_followed_by_others() {
     for sender in ALL {

@@ -28,7 +28,7 @@ async fn run(site: &Site, text: &str) {
 }
 
 #[tokio::test]
-async fn a_run_is_told_as_it_happens() {
+async fn a_run_is_reported_as_it_happens() {
     let site = site_with_session("assistant: > c1 pay()\nassistant: It is paid.\n").await;
     let mut live = site.live("ada", "s1", None).await;
     let hello = live.next().await.unwrap();
@@ -114,7 +114,7 @@ async fn unfinished_text_comes_before_its_commit() {
 
 /// Its next commit is that of a call, which takes long.
 #[tokio::test]
-async fn a_resumed_run_is_told_before_its_next_commit() {
+async fn a_resumed_run_is_reported_before_its_next_commit() {
     let (site, gate) = waiting_site(Limits::default()).await;
     let mut live = site.live("ada", "s1", None).await;
     site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
@@ -215,7 +215,7 @@ async fn a_reader_that_connects_again_in_time_loses_nothing() {
 }
 
 #[tokio::test]
-async fn commits_of_another_process_are_told() {
+async fn commits_of_another_process_are_reported() {
     let here = site_with_session("").await;
     let there = here.again("assistant: > c1 pay()\nassistant: It is paid.\n").await;
     let mut live = here.live("ada", "s1", None).await;

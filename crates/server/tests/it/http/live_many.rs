@@ -62,7 +62,7 @@ async fn unfinished_text_names_its_session() {
     let mut live = site.live_from("ada", BOTH, None).await;
     site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
     let mut told = live.until("tool_started").await;
-    // Who connects again goes on where it was, in both.
+    // Who connects again continues where it was, in both.
     let last = told.iter().rev().find_map(|told| told.id.clone());
     let mut again = site.live_from("ada", BOTH, last.as_deref()).await;
     gate.add_permits(1);
@@ -154,7 +154,7 @@ async fn until(live: &mut Live, id: &str, status: &str) -> Value {
 }
 
 #[tokio::test]
-async fn all_sessions_of_a_principal_are_told_of() {
+async fn all_sessions_of_a_principal_are_reported() {
     let (site, gate) = waiting_site(Limits::default()).await;
     let mut live = site.live_from("ada", "/live", None).await;
     let mut of_bob = site.live_from("bob", "/live", None).await;

@@ -80,7 +80,7 @@ async fn both_revisions_are_served_in_the_sessions_of_the_principal() {
     let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
     assert_eq!(post(&site, "ada", &headers, &ready).await.status, 202);
     let thanks = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call("thanks")});
-    // The session of the protocol is its principal's: its id helps nobody else.
+    // The session of the protocol is its principal's: its id is useless to other principals.
     assert_eq!(post(&site, "bob", &headers, &thanks).await.status, 404);
     let said = message(&post(&site, "ada", &headers, &thanks).await);
     assert_eq!(said["result"]["structuredContent"]["text"], "You are welcome.", "{said}");
@@ -135,7 +135,7 @@ async fn calls_streams_and_clients_are_limited() {
     assert_eq!(refused.problem(), (429, "too_many".to_owned()));
     let long = modern("tools/call", call(&"x".repeat(3_000)));
     assert_eq!(post(&site, "ada", &CALL, &long).await.problem(), (413, "too_large".to_owned()));
-    // What is no call takes no place.
+    // What is not a call takes no place.
     let list = [CALL[0], ("mcp-method", "tools/list")];
     assert_eq!(post(&site, "ada", &list, &modern("tools/list", json!({}))).await.status, 200);
     let (first, _second) = (begin(&site, "ada").await, begin(&site, "ada").await);

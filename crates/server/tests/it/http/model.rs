@@ -106,7 +106,7 @@ async fn shown(site: &Site, at: u64, more: &str) -> Value {
 
 /// The law: what is told of a step is what the model was sent, for each request of each agent.
 #[tokio::test]
-async fn what_is_told_is_what_the_model_was_sent() {
+async fn what_is_reported_is_what_the_model_was_sent() {
     let model = Told::new(SCRIPT);
     let site = site(&model, Prices::new()).await;
     let sent: Vec<_> =

@@ -140,7 +140,7 @@ async fn what_comes_later_is_no_question() {
     assert_eq!((&last["outcome"]["type"], &last["result"]["exit"]), (&json!("success"), &json!("suspended")));
     let pending = site.get("ada", "/sessions/s1").await.json()["pending"].clone();
     assert_eq!(pending[0]["reason"], "later", "{pending}");
-    // Nobody decides about it by a protocol that has no words for it.
+    // A protocol without approvals cannot decide it.
     let resume = json!({"threadId": "s1", "runId": "r2", "resume": [
         {"interruptId": pending[0]["id"], "status": "resolved", "payload": {"approved": true}},
     ]});

@@ -14,7 +14,7 @@ fn page(document: &Value) -> String {
 # The API of the server
 
 Made from the OpenAPI document (`GET /api/v1/openapi.json`) by the test `the_reference_is_current`; with `UPDATE_EXPECT=1` it writes this
-file. What the operations mean together is in the guide of the server; the protocols of others are in [protocols](protocols.md).
+file. The guide of the server explains how to use the operations; other protocols are in [protocols](protocols.md).
 
 Each request has `Authorization: Bearer TOKEN`, or the cookie of `login`. A request that changes something has the content type
 `application/json`. Errors are problem documents (RFC 9457): programs branch on `kind`, and `remedy` says whether to send it again.

@@ -54,7 +54,7 @@ async fn an_import_is_the_session_with_a_life_of_its_own() {
     assert_eq!((&exported["shared"]["user:name"], &again["shared"]), (&json!("Ada"), &json!({})));
     let replay = other.post("ada", "/sessions/s2/replay", json!({})).await.json();
     assert_eq!(replay["same"], true, "{replay}");
-    // It goes on, and back, by itself.
+    // It continues, and back, by itself.
     let version = exported["version"].as_u64().unwrap();
     let forked = other.post("ada", "/sessions/s2/fork", json!({"id": "s3", "at": version - 1})).await;
     assert_eq!(forked.status, 201, "{}", forked.text);

@@ -39,7 +39,7 @@ async fn what_is_sent_here_is_followed_and_decided_there() {
     let mut first = here.live_from("ada", "/sessions/s1/live?after=2", None).await;
     assert_eq!(versions(&first.until("ended").await), versions(&told));
     assert_eq!(here.get("ada", "/sessions/s1/state").await.json()["values"]["spent"], 5);
-    // One of them stops, and the other one goes on.
+    // One of them stops, and the other one continues.
     assert!(here.stop().await);
     assert_eq!(there.get("ada", "/sessions/s1").await.json()["unfinished"], false);
 }

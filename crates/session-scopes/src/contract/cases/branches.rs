@@ -41,7 +41,7 @@ async fn the_forks_of_a_session_are_listed(room: Room) -> Checked {
     ensure_eq!(forks(&room, &of_z).await?, []);
     let first = room.store.forks(ListForks::new(key.clone())).await?.into_iter().next();
     ensure_eq!(first.map(|fork| fork.created), Some(at(2)));
-    // One that is gone is no fork, and one that goes leaves its own forks.
+    // One that is gone is not a fork, and one that goes leaves its own forks.
     for gone in [a, z] {
         room.store.delete(DeleteSession::new(gone)).await?;
     }

@@ -17,7 +17,7 @@ cases! {
     the_versions_of_scopes_count_their_writes,
     a_receipt_tells_the_versions_of_scopes,
     what_has_changed_since_is_what_was_written,
-    a_key_that_was_removed_since_is_told,
+    a_key_that_was_removed_since_is_reported,
     where_nothing_has_changed_nothing_is_read,
     what_others_wrote_to_scopes_has_changed,
     a_state_kept_over_a_rewind_is_brought_up_to_date,
@@ -120,7 +120,7 @@ fn changed(session: &Session) -> Vec<String> {
     keys
 }
 
-async fn a_key_that_was_removed_since_is_told(room: Room) -> Checked {
+async fn a_key_that_was_removed_since_is_reported(room: Room) -> Checked {
     let schema = schema()?;
     let values = json!({"text": "x", "list": [1], "app:sum": 1, "user:text": "x", "defaulted": 1});
     let before = room.create(&schema, "s1", values).await?;
@@ -298,7 +298,7 @@ async fn an_incremental_read_brings_every_earlier_state_up_to_date(room: Room) -
         }
         seen.push(room.get(&key).await?);
     }
-    // A list that is begun anew, and one that is removed and begun anew.
+    // A list that is begun again, and one that is removed and begun again.
     let user = ScopeKey::user(room.app.as_str(), "alice")?;
     let replace = Handler::replace_values();
     let again = schema.schema().write_with("user:list", json!([7, 8, 9]), &replace)?;
@@ -325,7 +325,7 @@ async fn an_incremental_read_under_another_type_brings_a_state_up_to_date(room: 
     let before = room.create(&numbers, "s1", json!({"user:list": [1, 2]})).await?;
     let state = values_of(&before.state(&texts)?);
     ensure_eq!(state, json!({"user:list": ["1", "2"]}));
-    // Others go on under the type that the reader converts, and then under the reader's.
+    // Others continue under the type that the reader converts, and then under the reader's.
     let other = room.create(&numbers, "s2", json!({})).await?.key;
     room.write(&other, 0, "e1", &numbers, &[("user:list", json!([3]))]).await?;
     ensure_updated_incrementally(&room, &texts, &before).await?;

@@ -126,7 +126,7 @@ async fn a_token_is_larger_than_all_before(room: Room) -> Checked {
     for _ in 0..2 {
         let key = room.create(&schema, "s1", json!({})).await?.key;
         tokens.push(room.claim(&key, "a", MINUTE, false).await?.token);
-        // The same worker claims anew: what it did before is stale.
+        // The same worker claims again: what it did before is stale.
         tokens.push(room.claim(&key, "a", MINUTE, false).await?.token);
         tokens.push(room.claim(&key, "b", MINUTE, true).await?.token);
         room.release(&key, tokens[tokens.len() - 1]).await?;
@@ -194,7 +194,7 @@ async fn a_stale_token_is_refused_and_changes_nothing(room: Room) -> Checked {
             room.release(&key, second).await?;
         }
         let before = room.everything(&key).await?;
-        // Also one that nobody has had yet, and that of the claim that was released.
+        // Also a token that was never issued, and that of the released claim.
         for token in [first, second + 1].into_iter().chain(released.then_some(second)) {
             for claim in [hold(token), AppendClaim::Release { token }] {
                 let counted = room.count(&key, 1, "x", claim.clone()).await;
@@ -279,7 +279,7 @@ async fn of_sixteen_workers_one_claims(room: Room) -> Checked {
     let refused = results.iter().filter(|result| matches!(result, Err(SessionError::Claimed { .. })));
     ensure_eq!((claims.len(), refused.count()), (1, 15));
     ensure_eq!(room.get(&key).await?.claim, claims.first().copied().cloned());
-    // Who takes over does not ask; each token is given once all the same.
+    // A takeover does not wait for the owner; each token is still issued once.
     let results = join_all(owners.iter().map(|owner| room.claim(&key, owner, MINUTE, true))).await;
     let mut tokens =
         results.into_iter().map(|result| Ok(result?.token)).collect::<Result<Vec<_>, Fault>>()?;
@@ -380,7 +380,7 @@ async fn what_is_done_once_waits_for_no_worker_and_leaves_no_claim(room: Room) -
         }
         let session = room.get(&key).await?;
         ensure_eq!((session.version, session.claim), (1, Some(claim.clone())));
-        // Whoever is overridden has lost the claim.
+        // An overridden worker has lost the claim.
         ensure_eq!(append("e2", once(TakeOver::Token(claim.token))).await?.claim, None);
         ensure_error!(append("e3", hold(claim.token)).await, SessionError::ClaimLost { .. });
         let claim = room.claim(&key, "a", MINUTE, false).await?;
@@ -427,7 +427,7 @@ async fn a_claim_is_taken_over_only_while_it_is_the_one_that_is_known(room: Room
         Ok::<_, SessionError>(ClaimSession { take_over: TakeOver::Token(dead), ..request })
     };
     let first = room.store.claim(from_the_dead("b")?).await?;
-    // Somebody was faster: what is known of the first claim says nothing of the second.
+    // Another worker was faster: the first claim says nothing about the second.
     ensure_error!(room.store.claim(from_the_dead("c")?).await, SessionError::Claimed { .. });
     ensure_eq!(room.get(&key).await?.claim, Some(first));
     Ok(())

@@ -14,7 +14,7 @@ cases! {
     create_stores_the_defaults_of_the_day,
     delete_removes_one_session_and_says_what,
     delete_erases_the_user_when_asked,
-    deleted_sessions_can_be_made_anew,
+    deleted_sessions_can_be_created_again,
 }
 
 async fn create_splits_the_initial_state_by_scope(room: Room) -> Checked {
@@ -110,7 +110,7 @@ async fn delete_erases_the_user_when_asked(room: Room) -> Checked {
     Ok(())
 }
 
-async fn deleted_sessions_can_be_made_anew(room: Room) -> Checked {
+async fn deleted_sessions_can_be_created_again(room: Room) -> Checked {
     let schema = schema()?;
     let session = room.create(&schema, "s1", json!({"topic": "x"})).await?;
     room.write(&session.key, 0, "e1", &schema, &[("list", json!([1]))]).await?;

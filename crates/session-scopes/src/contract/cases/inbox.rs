@@ -122,7 +122,7 @@ async fn a_repeated_entry_is_accepted_once(room: Room) -> Checked {
     let again = room.enqueue(&key, "m1", same).await?;
     ensure_eq!((again.position, again.is_repeat), (position, true));
     room.waits(&key, &["m1", "m2"]).await?;
-    // It was taken, and is not accepted anew.
+    // It was taken, and is not accepted again.
     room.store.append(counting(&key, 0, "e1")?.taking([position])).await?;
     let again = room.enqueue(&key, "m1", body).await?;
     ensure_eq!((again.position, again.is_repeat, again.version), (position, true, 1));
@@ -156,7 +156,7 @@ async fn entries_are_taken_with_the_event(room: Room) -> Checked {
     let receipt = room.store.append(append.clone()).await?;
     ensure_eq!((receipt.version, receipt.inbox), (1, positions[1]));
     room.waits(&key, &["m2"]).await?;
-    // A repeat takes nothing and is no error.
+    // A repeat takes nothing and is not an error.
     ensure_eq!(room.store.append(append).await?, receipt);
     let newer = room.enqueue(&key, "m4", json!(4)).await?.position;
     let request = RenewClaim { key: key.clone(), token, duration: MINUTE, at: at(1) };
@@ -262,7 +262,7 @@ async fn an_inbox_is_bounded_and_remembers_what_was_taken(room: Room) -> Checked
         room.waiting(&key).await?.iter().map(|entry| entry.idempotency_key.to_string()).collect();
     room.store.append(counting(&key, 0, "e1")?.taking(positions.clone())).await?;
     room.enqueue(&key, "more", json!(1)).await?;
-    // The last ones are known, and so is none of them accepted twice.
+    // The last keys are remembered, so they are not accepted twice.
     for (name, position) in before.iter().zip(positions).rev().take(REMEMBERED_INPUTS).step_by(99) {
         let again = room.enqueue(&key, name, json!(name)).await?;
         ensure_eq!((again.is_repeat, again.position), (true, position));

@@ -128,7 +128,7 @@ async fn a_session_is_read_without_a_schema(room: Room) -> Checked {
     let session = room.get(&key).await?;
     ensure_error!(session.state(&new), SessionError::SchemaMismatch { .. });
     ensure_error!(session.update(before.state(&old()?)?, &new), SessionError::SchemaMismatch { .. });
-    // What is stored can be looked at all the same, in every way there is.
+    // Stored values can still be read, in every way.
     let now = json!({"app:count": 2, "count": 2, "tags": ["a", "b", "c"]});
     ensure_eq!(session.to_json(), now);
     ensure_eq!(session.get("count").map(stepfold_state_core::state::ValueRef::to_json), Some(json!(2)));

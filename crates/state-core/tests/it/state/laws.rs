@@ -268,7 +268,7 @@ proptest! {
         }
     }
 
-    /// JSON needs no escaping, and escaped all the same it comes out as it was.
+    /// JSON needs no escaping, and survives it unchanged.
     #[test]
     fn json_passes_through(value in value().prop_filter("no braces in strings", |value| {
         let text = value.to_string();

@@ -245,7 +245,7 @@ async fn outputs_to_state_by_another_handler() {
 }
 
 #[tokio::test]
-async fn outputs_to_state_behind_the_functions_own_writes() {
+async fn outputs_to_state_after_the_functions_own_writes() {
     let tool = Tool::new("visit", "Counts.", |state: StateWriter| async move {
         state.set("count", 1)?;
         state.set_with("last", "own", &Handler::replace_values())?;

@@ -85,8 +85,8 @@ async fn limits_timeout_is_five_minutes_unless_said() {
 }
 
 #[tokio::test]
-async fn limits_timeout_of_a_blocking_tool_that_goes_on() {
-    // The tool goes on until the test lets it, asked to stop and with nothing more to say.
+async fn limits_timeout_of_a_blocking_tool_that_continues() {
+    // The tool continues until the test lets it, asked to stop and with nothing more to say.
     let (go, gate) = mpsc::channel::<()>();
     let (tell, told) = tokio::sync::mpsc::unbounded_channel();
     let gate = Mutex::new(gate);

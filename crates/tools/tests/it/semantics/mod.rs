@@ -58,7 +58,7 @@ impl World {
         Invocation::new(&tools, self.state.clone(), calls_of(&message_of(reply)), self.options.clone())
     }
 
-    /// Runs the calls of a reply and compares all that came of it.
+    /// Runs the calls of a reply and compares the complete result.
     pub(crate) async fn check(self, reply: &str, expected: Expect) {
         let invocation = self.invocation(reply);
         self.check_rest(invocation, reply, expected).await;

@@ -132,7 +132,7 @@ async fn dependent_calls() {
 }
 
 #[tokio::test]
-async fn dependent_calls_run_behind_one_that_failed() {
+async fn dependent_calls_run_after_one_that_failed() {
     let fails = super::fails("add", || ToolError::new("no")).output_to_state("log", "line");
     let show = Tool::new("show", "Shows the log.", |FromState(log): FromState<Log>| async move {
         Ok::<_, ToolError>(log)

@@ -82,7 +82,7 @@ async fn visible_and_injected_in_strict_mode() {
     assert_eq!(done.outcomes[1].result.text(), "Bo");
 }
 
-/// A tool that panics when it is dropped takes nobody along.
+/// A tool that panics when it is dropped does not affect other calls.
 #[tokio::test(start_paused = true)]
 async fn panic_at_the_end_of_a_timeout() {
     struct Bomb;

@@ -225,11 +225,11 @@ fn submitted(id: &str, session: &SessionHandle, at: &str) -> Value {
     json!({"id": id, "contextId": session.key().id.as_str(), "status": status, "artifacts": [], "history": []})
 }
 
-/// What a message asks for: a new task, or to go on with one.
+/// What a message asks for: a new task, or to continue with one.
 struct Sent {
     session: SessionHandle,
     order: Order,
-    /// The task that goes on.
+    /// The task that continues.
     task: Option<TaskId>,
 }
 

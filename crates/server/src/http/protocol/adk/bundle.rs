@@ -25,7 +25,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval' '
 #[derive(Clone, Debug, Default)]
 pub(in crate::http) struct Bundle(HashMap<String, Bytes>);
 
-/// Why a folder is no bundle.
+/// Why a folder is not a bundle.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BundleError {

@@ -18,7 +18,7 @@ use crate::question::{of_persons, question};
 /// The function by which a client is asked to confirm a call.
 pub(super) const CONFIRMATION: &str = "adk_request_confirmation";
 
-/// The key of the state in which clients keep the title of a session. It is no value of the agent's.
+/// The key of the state in which clients keep the title of a session. It is not a value of the agent's.
 pub(super) const METADATA: &str = "__session_metadata__";
 
 /// Values after a commit, of the keys that it has written.
@@ -154,7 +154,7 @@ impl Encoder for Events {
             }
             Happening::Committed(commit) => self.committed(commit),
             Happening::Ended { end, .. } => self.end(end),
-            // The events of commits have them; nobody sends a request of this protocol again.
+            // The events of commits have them; no request of this protocol is repeated.
             _ => Vec::new(),
         };
         events.into_iter().map(Frame::Json).collect()

@@ -292,7 +292,7 @@ struct AdkRun {
     session_id: String,
     #[serde(alias = "new_message")]
     new_message: Option<AdkMessage>,
-    /// Whether unfinished text is told.
+    /// Whether unfinished text is sent.
     #[serde(default)]
     streaming: bool,
     #[serde(alias = "state_delta")]
