@@ -81,7 +81,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         }
         Command::Check { agents } => Ok(check::check(agents, json)),
         Command::Resources { agent, read, arguments } => {
-            resources::resources(agent, read.as_deref(), arguments, json).await
+            Box::pin(resources::resources(agent, read.as_deref(), arguments, json)).await
         }
         Command::Login { agent, server } => login::login(agent, server.as_deref(), json).await,
         Command::Logout { agent, server } => login::logout(agent, server.as_deref(), json).await,
