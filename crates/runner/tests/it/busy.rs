@@ -128,7 +128,7 @@ fn a_key_does_not_change_what_a_busy_session_does() {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
             let session = session(world, Busy::Refuse, gated(&gate)).await;
-            let steer = session.when_busy(Busy::Steer);
+            let (steer, wait) = (session.when_busy(Busy::Steer), session.when_busy(Busy::Wait));
             let first = session.send_once("k1", "one").await.unwrap();
             settle().await;
             assert!(matches!(session.send_once("k2", "two").await, Err(RunnerError::Busy { .. })));
@@ -138,10 +138,9 @@ fn a_key_does_not_change_what_a_busy_session_does() {
             }
             gate.add_permits(2);
             assert_eq!(first.outcome().await.unwrap().text(), "re: one, three");
-            settle().await;
 
             // Late, while another run is at work: it does not join that one.
-            let other = session.send("four").await.unwrap();
+            let other = wait.send("four").await.unwrap();
             settle().await;
             let late = steer.send_once("k3", "three").await.unwrap();
             gate.add_permits(1);
@@ -151,7 +150,7 @@ fn a_key_does_not_change_what_a_busy_session_does() {
             // In an idle session it begins a turn. As another kind of message the key is refused.
             gate.add_permits(1);
             assert_eq!(steer.send_once("k5", "five").await.unwrap().await.unwrap().text(), "re: five");
-            let error = session.send_once("k5", "five").await.unwrap_err();
+            let error = wait.send_once("k5", "five").await.unwrap_err();
             assert!(error.to_string().contains("k5"), "{error}");
         });
     });
