@@ -3,10 +3,13 @@
 //! Clients send the history and the state with each request. Both are ours: only new messages of the user and decisions
 //! are read.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Input};
+use stepfold_runner::SessionHandle;
 use stepfold_session_scopes::{EventRange, Session};
 use stepfold_state_core::chat::{Role, Usage};
 
@@ -97,7 +100,7 @@ impl RunAgentInput {
         self.messages.get(last..).unwrap_or_default()
     }
 
-    fn order(&mut self, stored: &Session) -> Result<Order, Problem> {
+    fn order(&mut self) -> Result<Order, Problem> {
         let resume = self.resume.take().unwrap_or_default();
         let said = self.said();
         let mut parts = vec!["agui", self.run_id.as_str()];
@@ -105,11 +108,9 @@ impl RunAgentInput {
             (true, false) => {
                 parts.extend(said.iter().map(|message| message.id.as_str()));
                 let key = key_of(&parts);
-                let texts = said.iter().map(|message| text_of(&message.content));
-                let texts = texts.collect::<Result<Vec<_>, _>>()?;
-                let known = known(stored, &key, &texts);
-                let new = texts.into_iter().skip(known);
-                Ok(Order::Send(Box::new(new.fold(Input::new(), Input::say)), Some(key)))
+                let mut texts = said.iter().map(|message| text_of(&message.content));
+                let input = texts.try_fold(Input::new(), |input, text| Ok::<_, Problem>(input.say(text?)))?;
+                Ok(Order::Send(Box::new(input), Some(key)))
             }
             (false, true) => {
                 parts.extend(resume.iter().map(|entry| entry.interrupt_id.as_str()));
@@ -141,17 +142,32 @@ fn text_of(content: &Value) -> Result<String, Problem> {
     with_words("messages", text)
 }
 
+/// The order without the messages that the session has already.
+async fn without_known(order: Order, session: &SessionHandle) -> Result<Order, Problem> {
+    let Order::Send(input, Some(key)) = order else { return Ok(order) };
+    let messages = input.only_messages().unwrap_or_default();
+    // One alone is new.
+    if messages.len() < 2 {
+        return Ok(Order::Send(input, Some(key)));
+    }
+    let stored = session.read(EventRange::Last(RECENT)).await?;
+    let texts: Vec<Cow<'_, str>> = messages.iter().map(|message| message.text()).collect();
+    let new = texts.iter().skip(known(&stored, &key, &texts));
+    let input = new.fold(Input::new(), |input, text| input.say(&**text));
+    Ok(Order::Send(Box::new(input), Some(key)))
+}
+
 /// How many of the user's last messages the session has: those that had no answer are sent again before what is new. One that
 /// is new to the session stays, and of an invocation that the session has, what it began with.
-fn known(stored: &Session, invocation: &str, texts: &[String]) -> usize {
+fn known(stored: &Session, invocation: &str, texts: &[Cow<'_, str>]) -> usize {
     let (mut unanswered, mut own) = (Vec::new(), Vec::new());
     for commit in stored.visible_events() {
         let is_own = commit.event.invocation.as_str() == invocation;
         for message in &commit.event.messages {
             match message.role() {
-                Role::User if is_own => own.push(message.text().into_owned()),
-                Role::User => unanswered.push(message.text().into_owned()),
-                // No client is told of it.
+                Role::User if is_own => own.push(message.text()),
+                Role::User => unanswered.push(message.text()),
+                // No client gets it.
                 Role::Assistant if message.text().is_empty() && message.tool_calls().next().is_none() => {}
                 _ => unanswered.clear(),
             }
@@ -166,8 +182,9 @@ fn known(stored: &Session, invocation: &str, texts: &[String]) -> usize {
 
 pub(super) async fn run(asked: Asked<InApp, (), Json<RunAgentInput>>) -> Result<Made, Problem> {
     let (runner, Json(mut input)) = (asked.target.0.runner(), asked.body);
+    let order = input.order()?;
     let session = runner.session(asked.principal.user().as_str(), input.thread_id.as_str()).await?;
-    let order = input.order(&session.read(EventRange::Last(RECENT)).await?)?;
+    let order = without_known(order, &session).await?;
     let reader = accept::<Problem>(&asked.shared, &asked.principal, runner, session, order).await?;
     let events = Events::new(input.thread_id, input.run_id, input.protocol_version);
     stream(&asked.shared, &asked.principal, reader, events).map(Made)
