@@ -108,12 +108,8 @@ pub(crate) fn session_event(
     };
     // The id distinguishes a retried append from a new one, even from that of another worker at the same
     // index.
-    let mut id = stamp.invocation.as_str().to_owned();
-    for part in [Some(&*stamp.place.to_string()), stamp.attempt].into_iter().flatten() {
-        id.push('.');
-        id.push_str(part);
-    }
-    let id = EventId::new(id)?;
+    let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
+    let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
     let (messages, delta) = event.take_content();
     let record = Record::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
     let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)

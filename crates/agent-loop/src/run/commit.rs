@@ -58,7 +58,8 @@ impl Run {
         let outcomes = event.whole_outcomes()?;
         let unknown = self.unknown_by(&event.kind);
         let unknown_inside = self.commit_inner(event, folding)?;
-        let model = self.model_asked(&event.kind);
+        let (usage, calls_inside) = spent_by(&event.kind);
+        let model = if usage == Usage::default() { None } else { self.model_asked(&event.kind) };
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
         if folding == Folding::Live && self.tally.events > 0 {
@@ -74,7 +75,7 @@ impl Run {
         self.note_ids(event);
         self.note_decisions(&event.kind);
         self.note_edit(event, folding);
-        self.count_calls(&event.kind, &outcomes);
+        self.count_calls(&event.kind, calls_inside, &outcomes);
         self.unknown.extend(unknown.into_iter().chain(unknown_inside));
         match (&event.kind, folding) {
             (_, Folding::CatchUp) => self.is_lost = true,
@@ -84,7 +85,7 @@ impl Run {
         self.is_taken_up = folding == Folding::CatchUp;
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let phase = self.phase_after(event, phase, reply.as_deref(), outcomes);
-        self.count_usage(&event.kind, model);
+        self.count_usage(usage, model);
         self.phase = match phase {
             Phase::Working(mut work) => match &event.step_end {
                 Some(end) => {
@@ -487,11 +488,11 @@ impl Run {
 
     /// Counts the calls that an event answers, before it changes them. Not those that it answers once more, after a hook
     /// that had failed.
-    fn count_calls(&mut self, kind: &EventKind, outcomes: &[ItemOutcome]) {
+    fn count_calls(&mut self, kind: &EventKind, inside: u64, outcomes: &[ItemOutcome]) {
         match kind {
             EventKind::Answered(_) => {}
             EventKind::Inner { .. } => {
-                self.tally.calls_inside += spent_by(kind).1;
+                self.tally.calls_inside += inside;
                 return;
             }
             _ => return,
@@ -506,11 +507,8 @@ impl Run {
         }
     }
 
-    /// The model that the tokens of an event are of, if it has used some.
+    /// The model that used the tokens of an event.
     fn model_asked(&self, kind: &EventKind) -> Option<Arc<str>> {
-        if spent_by(kind).0 == Usage::default() {
-            return None;
-        }
         let name = match kind {
             EventKind::Replied { model: Some(model), .. } => model,
             EventKind::Replied { .. } | EventKind::Summarized { .. } => self.agent().model().id(),
@@ -523,8 +521,7 @@ impl Run {
         Some(known.map_or_else(|| Arc::from(name), |(known, _)| Arc::clone(known)))
     }
 
-    fn count_usage(&mut self, kind: &EventKind, model: Option<Arc<str>>) {
-        let (usage, _) = spent_by(kind);
+    fn count_usage(&mut self, usage: Usage, model: Option<Arc<str>>) {
         // As it comes, so that it counts as well when the run inside fails or is stopped.
         self.tally.usage += usage;
         if let Some(model) = model {

@@ -636,13 +636,7 @@ impl Run {
 
     /// What the idempotency keys of this step's calls begin with.
     pub fn key_scope(&self) -> String {
-        // Made at each step: without the machinery of formats.
-        let step = self.tally.steps.to_string();
-        let mut scope = String::with_capacity(self.key_prefix.len() + 1 + step.len());
-        scope.push_str(&self.key_prefix);
-        scope.push('/');
-        scope.push_str(&step);
-        scope
+        format!("{}/{}", self.key_prefix, self.tally.steps)
     }
 
     /// What the idempotency keys of the run begin with: its id, unless [said](Run::with_key_prefix).

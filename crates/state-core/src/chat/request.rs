@@ -49,14 +49,7 @@ pub struct ChatRequest {
 impl ChatRequest {
     /// A request to continue this conversation.
     pub fn new(messages: Transcript) -> Self {
-        ChatRequest {
-            messages,
-            tools: Arc::default(),
-            tool_choice: ToolChoice::default(),
-            response_format: None,
-            params: ModelParams::default(),
-            model: None,
-        }
+        ChatRequest { messages, ..ChatRequest::default() }
     }
 
     /// Sets the tools.
