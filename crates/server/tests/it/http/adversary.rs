@@ -140,7 +140,7 @@ async fn two_calls_of_one_reply_are_decided_by_clients_of_two_protocols() {
     }
 }
 
-/// Some models name their calls anew in each reply: a later call may have the id of an earlier one.
+/// Some models number their calls from the start in each reply: a later call may have the id of an earlier one.
 #[tokio::test]
 async fn a_call_with_the_id_of_an_earlier_one_is_decided_anew() {
     for protocol in DECIDING {
@@ -166,7 +166,7 @@ async fn a_call_with_the_id_of_an_earlier_one_is_decided_anew() {
 #[tokio::test]
 async fn a_session_of_another_user_does_not_exist_for_any_protocol() {
     let site = Site::new(PAY).await;
-    say(&site, "ada", "agui", "the secret is 42").await;
+    say(&site, "ada", "agui", "the secret is marzipan").await;
     let (ids, task, before) = (pending(&site).await, task(&site).await, session(&site).await);
     let listed =
         post(&site, "bob", "/a2a/clerk", &[A2A], &rpc("ListTasks", json!({"contextId": "s1"}))).await;
@@ -180,7 +180,7 @@ async fn a_session_of_another_user_does_not_exist_for_any_protocol() {
         let (path, headers, body) = decision(protocol, &ids[0], true, &task);
         let reply = post(&site, "bob", path, &headers, &body).await;
         assert!(!was_taken(protocol, &reply), "{protocol}: {}", reply.text);
-        assert!(!reply.text.contains("42"), "{protocol}: {}", reply.text);
+        assert!(!reply.text.contains("marzipan"), "{protocol}: {}", reply.text);
     }
     for method in ["GetTask", "CancelTask", "SubscribeToTask"] {
         let reply = post(&site, "bob", "/a2a/clerk", &[A2A], &rpc(method, json!({"id": task}))).await.json();
@@ -189,7 +189,7 @@ async fn a_session_of_another_user_does_not_exist_for_any_protocol() {
     // What Bob calls s1 is a session of his own, or none.
     for protocol in ALL {
         let reply = say(&site, "bob", protocol, "what is the secret?").await;
-        let is_said = reply.text.contains("42");
+        let is_said = reply.text.contains("marzipan");
         assert!(!is_said && !reply.status.is_server_error(), "{protocol}: {}", reply.text);
     }
     assert_eq!(session(&site).await, before);
