@@ -228,9 +228,9 @@ fn estimate(request: &ChatRequest, reply: &Message) -> Usage {
     Usage::new(tokens(shown), tokens(ApproximateTokens.count(reply)))
 }
 
-/// The replies of which one is due, and how many of them are given. Those behind the words of the user, if the script
-/// has just these words once, or behind `*` if it has that: then it can answer the agents of a graph, each in its own
-/// conversation. Else all.
+/// The replies of which one is due, and how many of them are given. Those after the user's last message, if the script
+/// has it exactly once, or after `*` if it has that: then it can answer the agents of a graph, each in its own
+/// conversation. Otherwise all.
 fn due(script: &Transcript, request: &ChatRequest) -> (Vec<Message>, usize) {
     let said = &request.messages;
     let turn = |words: &str| {
@@ -248,28 +248,26 @@ fn due(script: &Transcript, request: &ChatRequest) -> (Vec<Message>, usize) {
     replies(script.iter(), said.iter())
 }
 
-/// Stands for what a user says that the script does not have.
+/// Stands for each message of a user that the script does not have.
 const ANY: &str = "*";
 
-/// The replies of a script to a conversation, and how many of them are given. A reply behind a result that failed is for such
-/// a result, and left out where that is not the case.
+/// The replies of a script to a conversation, and how many of them are given. A reply after a failed result is omitted where
+/// the conversation has no failed result.
 fn replies<'a>(
     script: impl Iterator<Item = &'a Arc<Message>>,
     said: impl Iterator<Item = &'a Arc<Message>>,
 ) -> (Vec<Message>, usize) {
-    let places = places(said);
-    let replies =
-        self::places(script).into_iter().fold(Vec::new(), |mut replies, (reply, is_for_failure)| {
-            let has_failed = places.get(replies.len()).is_some_and(|(_, has_failed)| *has_failed);
-            if !is_for_failure || has_failed {
-                replies.extend(reply.cloned());
-            }
-            replies
-        });
-    (replies, places.len() - 1)
+    let (given, mut replies) = (places(said), Vec::new());
+    for (reply, is_for_failure) in places(script) {
+        let has_failed = given.get(replies.len()).is_some_and(|(_, has_failed)| *has_failed);
+        if !is_for_failure || has_failed {
+            replies.extend(reply.cloned());
+        }
+    }
+    (replies, given.len() - 1)
 }
 
-/// The replies of a conversation, and whether each stands behind a result that failed; and the next one, that is not there.
+/// The replies of a conversation, each with whether it follows a failed result; and a place for the next one.
 fn places<'a>(said: impl Iterator<Item = &'a Arc<Message>>) -> Vec<(Option<&'a Message>, bool)> {
     let (mut places, mut has_failed) = (Vec::new(), false);
     for message in said {

@@ -75,7 +75,7 @@ impl Other {
     }
 }
 
-/// The last run, if it has not ended. What cannot be read is told by the command that continues with it.
+/// The last run, if it has not ended. The command that continues it reports what cannot be read.
 pub(crate) async fn interrupted(session: &SessionHandle) -> Option<Run> {
     session.unfinished().await.ok().flatten()
 }

@@ -82,7 +82,7 @@ fn inherited() -> impl Iterator<Item = (&'static str, OsString)> {
 /// A process with all that it has started.
 #[derive(Clone, Copy, Debug)]
 struct Group {
-    /// Known from the start: the id of a child that was waited for is no longer told, and others of its group may live on.
+    /// Read at the start: a child that was waited for has no id any more, while other processes of its group may run.
     #[cfg(unix)]
     id: Option<rustix::process::Pid>,
 }
@@ -188,7 +188,7 @@ pub(crate) struct Bounded<R> {
 }
 
 impl<R> Bounded<R> {
-    /// Ends the server: it may go on by itself, and nothing reads what it writes.
+    /// Ends the server, whose output is no longer read.
     fn stop(&self, reason: String) -> io::Error {
         self.group.kill();
         self.meter.stop(reason)

@@ -580,7 +580,7 @@ impl Server {
         }
     }
 
-    /// Has the user sign in for a call. Where no user can be asked, the run asks, and continues in whatever process.
+    /// Has the user sign in for a call. Where no user can be asked, the run asks, and continues in any process.
     async fn authorize_call(
         &self,
         challenge: &str,
@@ -833,7 +833,7 @@ impl ServerBuilder {
 
     /// Answers what the server asks the user while a call runs (elicitation); the call waits for the answer, within its
     /// timeout. By default a question of the revision 2026-07-28 is one [of the run](ToolContext::ask), which stores it with
-    /// what is sent to the server again, and continues when it is answered, in whatever process. One of an older revision
+    /// what is sent to the server again, and continues when it is answered, in any process. One of an older revision
     /// cannot outlive its process, and is declined by default.
     pub fn on_question<F, Fut>(mut self, answer: F) -> Self
     where

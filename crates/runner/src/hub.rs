@@ -74,7 +74,7 @@ impl Hub {
         kept.events.push_back(told);
         let next = kept.first + kept.events.len() as u64;
         drop(kept);
-        // Whoever subscribes later looks at what is kept first.
+        // A later subscriber reads the kept events first.
         let _ = self.next.send(next);
     }
 

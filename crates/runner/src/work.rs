@@ -733,8 +733,8 @@ impl<'a> Work<'a> {
         run.resume().await.map(Arc::new).map_err(|error| self.run_failed(error))
     }
 
-    /// Runs, with every commit stored before anything else happens, as long as the claim is held. On the heap, so that
-    /// it has its room once, and not in each of the ways that lead here.
+    /// Runs, with every commit stored before anything else happens, as long as the claim is held. On the heap: its future
+    /// would otherwise be part of each caller's.
     fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> BoxFuture<'_, Ended> {
         Box::pin(self.drive_here(from, entries, is_given_up))
     }

@@ -14,7 +14,7 @@ export function parsed(text) {
   }
 }
 
-/** Whether a run has not ended, and nobody has to decide. */
+/** Whether the run is unfinished and requires no decision. */
 const isStopped = () => know.detail?.unfinished && !know.detail.running && !know.detail.pending?.length;
 
 /** What waits for a person: exactly what is approved, with the values that the state adds. */

@@ -55,7 +55,8 @@ export function fail(error) {
 export const say = (text) => {
   const note = (know.note = { bad: false, text });
   setTimeout(() => {
-    if (know.note === note) know.note = null;
+    if (know.note !== note) return;
+    know.note = null;
     changed();
   }, 6000);
   changed();

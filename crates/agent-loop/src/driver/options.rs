@@ -68,7 +68,7 @@ impl Agent {
 }
 
 impl Run {
-    /// Prepares to continue with the run; awaiting it does so. A run can be resumed from wherever it is: from a
+    /// Prepares to continue with the run; awaiting it does so. A run can be resumed from any position: from a
     /// breakpoint, with decisions, after an error, or from storage.
     ///
     /// # Examples

@@ -33,7 +33,7 @@ pub(crate) enum Does {
     Dies,
     /// Writes this as it is.
     Writes(Vec<u8>),
-    /// Writes this as it is, and stays when nobody reads it.
+    /// Writes this as it is, and stays when no client reads it.
     Stays(Vec<u8>),
     /// Never stops to write notifications.
     Floods,

@@ -223,7 +223,7 @@ fn every_invocation_has_an_observer_of_its_own_which_may_stop_it() {
             let session = runner(Some("answered")).session("ada", "s1").await.unwrap();
             let error = session.run("look").await.unwrap_err();
             assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
-            // What it was told of is stored, so that the run continues behind it.
+            // The event was stored before the watcher failed, so that the run continues after it.
             let session = runner(None).session("ada", "s1").await.unwrap();
             assert_eq!(session.resume().await.unwrap().text(), "done");
         });

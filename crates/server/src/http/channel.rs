@@ -224,7 +224,7 @@ struct Pump {
     changes: BoxStream<'static, SessionChange>,
     rows: Rows,
     run: Option<BoxStream<'static, Seen>>,
-    /// The run in this process, until readers are told how it ended or paused.
+    /// The run in this process, until its end or pause is reported to readers.
     untold: Option<Invocation>,
     /// An event of the run that comes after a commit which was not followed yet.
     held: Option<(u64, RunEvent)>,
@@ -374,7 +374,7 @@ impl Pump {
         }
     }
 
-    /// Tells what is left of an invocation that stopped without a commit: decisions that were refused leave their requests.
+    /// Reports an invocation that stopped without a commit: the requests that refused decisions left, or its failure.
     async fn tell_stopped(&mut self, stopped: &Invocation) {
         if !self.tell_requests().await
             && let Err(error) = stopped.outcome().await
@@ -385,8 +385,8 @@ impl Pump {
         }
     }
 
-    /// Tells which requests wait for decisions, if any do after the newest commit that was told. Returns whether readers
-    /// know, or will be told with a later commit.
+    /// Reports the pending requests, if any, after the newest reported commit. Returns whether readers know them, or get them
+    /// after a later commit.
     async fn tell_requests(&mut self) -> bool {
         let (pending, newest) = match pending(self.session.clone()).await {
             Ok(read) => read,

@@ -64,7 +64,7 @@ const MAX_PARTS: usize = 10_000;
 
 /// Checks that a schema of a stranger takes bounded work to check a value against: it is not recursive, all its references are
 /// local, and with these written out it is not too large. A few definitions that use each other twice, or one that uses
-/// itself, can take longer than the world exists.
+/// itself, can take practically forever.
 ///
 /// Each object in it counts as a schema, also one in a value such as a default.
 ///
@@ -131,7 +131,7 @@ impl<'a> Bounds<'a> {
         Ok(())
     }
 
-    /// References of a part with a name of its own lead elsewhere, and dynamic ones wherever.
+    /// A part with an `$id` has another base for its references, and the target of a dynamic one is unknown.
     fn check_base(&self, part: &Value) -> Result<(), String> {
         let is_text = |name: &&str| part.get(*name).is_some_and(Value::is_string);
         let moved = ["$id", "id"].into_iter().filter(|_| self.depth > 1).find(is_text);

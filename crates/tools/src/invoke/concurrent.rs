@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 
-/// Futures that run side by side, as a stream of what they come to. Most replies have one call, and one future needs no
+/// Futures that run side by side, as a stream of their outputs. Most replies have one call, and one future needs no
 /// queue of those that were woken.
 pub(super) enum Concurrent<T> {
     Alone(Option<BoxFuture<'static, T>>),
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn gives_what_one_and_many_come_to() {
+    async fn one_and_many_give_their_outputs() {
         let mut concurrent = Concurrent::new();
         assert_eq!((concurrent.len(), concurrent.next().await), (0, None));
         concurrent.push(async { 1 }.boxed());

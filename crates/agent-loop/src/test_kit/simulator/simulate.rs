@@ -46,7 +46,7 @@ use crate::run_error::RunFault;
 ///   model was the same, also those of runs inside, and every call and every branch was executed as often,
 ///   but for those that were under way at the end: these were executed once more at most, under the same key.
 /// - Where the failure of a call ends the uninterrupted run (it is [raised](crate::AgentBuilder::raise_on_failure), or
-///   fatal), a run that was ended behind it continues; its conversation begins with that of the uninterrupted one. An
+///   fatal), a run that was ended after it continues; its conversation begins with that of the uninterrupted one. An
 ///   agent that is a node or a tool must not have such calls: what is around it may go one way or the other then.
 /// - A call or a function node that [must not run twice](stepfold_tools::Effect::AtMostOnce) was executed once at most, and once more
 ///   each time that it asked. If it was under way, its outcome is unknown; up to

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use super::kit::*;
 
-/// Fails when it is told of what `is_it` picks, so often; the shipment continues then.
+/// Fails at the events that `is_it` picks, so many times; then the shipment continues.
 struct Fails<F> {
     is_it: F,
     times: usize,

@@ -256,7 +256,7 @@ fn hooks_after_tools_that_fail_anywhere_lose_nothing() {
         scenario.hooks.entry(scenarios::Hook::AfterTool).or_insert(kind);
         let none = Hiccups::default();
         let (whole, executed) = run_with_hiccups(&scenario, &none);
-        // The failure of a call that is raised is told once; who continues behind it continues.
+        // The failure of a raised call is reported once; a run that is resumed after it continues.
         prop_assume!(!matches!(&whole, Err(error) if matches!(error.fault(), RunFault::Tool(_))));
         let calls = none.calls();
         let ones = (1..=calls).map(|call| vec![call]);

@@ -67,7 +67,7 @@ fn an_agent_that_is_a_tool_has_the_same_result() {
     let cases = (config().cases / 64).max(1);
     let mut runner = TestRunner::new(Config { cases, ..config() });
     let result = runner.run(&scenarios::scenario(), |mut scenario| {
-        // The failure of a call that ends the run inside is told once; a run that was ended behind it continues.
+        // The failure of a call that ends the run inside is reported once; a run that was ended after it continues.
         scenario.options.raises = false;
         scenario.tools.retain(|tool| !matches!(tool.behavior, scenarios::Behavior::Fatal));
         let executions = Executions::new();

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use super::kit::*;
 use crate::loop_kit::{Notes, script};
 
-/// Fails once, when it is told of what it picks; what waits for that continues then.
+/// Fails once, at the event that it picks; then the calls that wait for it continue.
 struct FailsOnce<F> {
     is_it: F,
     has_failed: bool,

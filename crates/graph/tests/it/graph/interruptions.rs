@@ -252,7 +252,7 @@ async fn a_crash_and_a_question() {
     .assert_eq(&text);
 }
 
-/// An agent continues behind its last commit.
+/// An agent continues after its last commit.
 #[tokio::test]
 async fn a_crash_inside_an_agent() {
     let looking = agent("assistant: > c1 search(q=\"x\")\nassistant: area 3").build().unwrap();

@@ -45,7 +45,7 @@ async fn a_run_is_reported_as_it_happens() {
     assert_eq!(hello.data["version"], told.last().unwrap().data["version"]);
 }
 
-/// A decision that is refused begins nothing: readers are told that its request still waits.
+/// A refused decision starts nothing: readers get its pending request again.
 #[tokio::test]
 async fn after_a_refused_decision_the_session_waits() {
     let site = site_with_session("assistant: > c1 pay()\nassistant: It is paid.\n").await;

@@ -395,7 +395,8 @@ async fn decisions(
             return Err(Problem::invalid("newMessage", why));
         }
         let request = pending.iter().find(|request| request.id == answer.id);
-        // What is not pending is refused by the runner, in its own words. It may be pending by then: nobody has approved it.
+        // The runner refuses a decision about a request that is not pending. The request may be pending by then: a confirmation that
+        // came before it is not an approval.
         let decision = match request {
             Some(request) => events::decision(request, &answer.response),
             None => Decision::reject("confirmed before it was asked"),
