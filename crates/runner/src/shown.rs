@@ -1,7 +1,7 @@
 //! What a model was shown at a step of a stored run: the run as it was before the reply, restored from its record.
 
 use stepfold_agent_loop::{Event, EventKind, Run};
-use stepfold_session_scopes::{GetSession, Session, SessionStore};
+use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore};
 
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
@@ -61,13 +61,10 @@ impl SessionHandle {
         version: Option<u64>,
         path: Option<&[usize]>,
     ) -> Result<Option<ModelStep>, RunnerError> {
-        let session = self.at(version).await?;
-        let Some((path, reply)) = self.reply_of(&session, path)? else { return Ok(None) };
-        let session = match &reply {
-            // What it replied to is what there was just before.
-            Some((version, _)) => self.at(Some(version - 1)).await?,
-            None => session,
-        };
+        let (version, found) = self.find_step(version, path).await?;
+        let Some(Step { path, reply }) = found else { return Ok(None) };
+        // What it replied to is what there was just before.
+        let session = self.at(Some(reply.as_ref().map_or(version, |(version, _)| version - 1))).await?;
         let inner = self.inner();
         let mut history = History::default();
         history.extend(&session)?;
@@ -98,13 +95,31 @@ impl SessionHandle {
         self.inner().store.get(get).await.map_err(|error| self.failed(error))
     }
 
-    /// The path of a step at the end of a session, and its reply, if there is one.
-    #[expect(clippy::type_complexity, reason = "a path and a reply")]
-    fn reply_of(
+    /// The step of a model at the end of the session as it was at a version, and that version. It is looked for among the
+    /// newest events first: most steps have few.
+    async fn find_step(
         &self,
-        session: &Session,
+        version: Option<u64>,
         path: Option<&[usize]>,
-    ) -> Result<Option<(Vec<usize>, Option<(u64, Event)>)>, RunnerError> {
+    ) -> Result<(u64, Option<Step>), RunnerError> {
+        let mut events = FIRST;
+        let mut version = version;
+        loop {
+            let mut get = GetSession::new(self.key().clone()).visible().without_state();
+            (get.events, get.version) = (EventRange::Last(events), version);
+            let session = self.inner().store.get(get).await.map_err(|error| self.failed(error))?;
+            let found = self.step_in(&session, path)?;
+            if found.is_some() || session.events.len() < events {
+                return Ok((session.version, found));
+            }
+            // What is appended meanwhile is not of this step.
+            version = Some(session.version);
+            events = events.saturating_mul(8);
+        }
+    }
+
+    /// The step of a model at the end of these events; `None` if it began before them, or there is none.
+    fn step_in(&self, session: &Session, path: Option<&[usize]>) -> Result<Option<Step>, RunnerError> {
         let mut path = path.map(<[usize]>::to_vec);
         let events: Vec<_> = session.visible_events().collect();
         for committed in events.into_iter().rev() {
@@ -113,17 +128,28 @@ impl SessionHandle {
             let path = path.get_or_insert_with(|| at.clone());
             let is_reply = matches!(innermost.kind, EventKind::Replied { .. });
             if at == *path && is_reply {
-                return Ok(Some((at, Some((committed.version, innermost.clone())))));
+                return Ok(Some(Step { path: at, reply: Some((committed.version, innermost.clone())) }));
             }
             // The run, or the step around it, begins here, and the model has not replied in it.
             let begins_step = is_reply || matches!(innermost.kind, EventKind::Planned { .. });
             let begins_run = at == *path && matches!(innermost.kind, EventKind::Began { .. });
             if begins_run || begins(&committed.event) || (begins_step && is_around(&at, path)) {
-                return Ok(Some((path.clone(), None)));
+                return Ok(Some(Step { path: path.clone(), reply: None }));
             }
         }
         Ok(None)
     }
+}
+
+/// The number of newest events among which a step is looked for first.
+const FIRST: usize = 64;
+
+/// A step of a model in the record.
+struct Step {
+    /// The places of the items inside of which it is.
+    path: Vec<usize>,
+    /// The version with its reply, and the reply; `None` if the model has not replied.
+    reply: Option<(u64, Event)>,
 }
 
 /// The places inside of which an event happened, and the event there.

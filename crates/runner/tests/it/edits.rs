@@ -464,3 +464,67 @@ fn a_running_session_and_a_changed_agent_are_not_edited() {
         });
     });
 }
+
+/// A fork with an edit is stored with the edit, or not at all: its process dies or its store fails before the commit or after it.
+/// Then the fork is made again, or was made; and an edit of the fork under a key is made once.
+async fn a_fork_with_an_edit(world: &World) {
+    let origin = world.session(agent(world)).await;
+    let newest = version(&origin).await;
+    let faults = [Fault::Broken, Fault::Busy, Fault::Lost, Fault::DiesBefore, Fault::DiesAfter];
+    // In a step that continues by itself, and in one that waits.
+    for (at, fault) in [3, newest].into_iter().flat_map(|at| faults.map(|fault| (at, fault))) {
+        let (id, is_made) = (format!("f{at}-{fault:?}"), matches!(fault, Fault::Lost | Fault::DiesAfter));
+        let dies = matches!(fault, Fault::DiesBefore | Fault::DiesAfter);
+        let runner = |name: &str| world.runner(agent(world).build().unwrap()).worker(name).unwrap().build();
+        let session = runner("first").session("ada", "s1").await.unwrap();
+        world.wire.faults([(0, fault)]);
+        let made = world.wire.until_it_dies(session.fork_with(id.as_str(), Some(at), edit())).await;
+        assert_eq!(made.is_none(), dies, "{id}");
+        assert!(made.is_none_or(|made| made.is_err()), "{id}");
+
+        // Another process.
+        world.wire.faults([]);
+        let second = runner("second");
+        let found = second.find_session("ada", &*id).await.unwrap();
+        assert_eq!(found.is_some(), is_made, "{id}");
+        let again = second.session("ada", "s1").await.unwrap().fork_with(id.as_str(), Some(at), edit()).await;
+        match &again {
+            Ok(_) => assert!(!is_made, "{id}"),
+            Err(error) => assert!(is_made && error.remedy() == Remedy::Never, "{id}: {error}"),
+        }
+        let fork = second.find_session("ada", &*id).await.unwrap().unwrap();
+        assert_eq!((version(&fork).await, &*kinds(&fork, at).await), (at + 1, &["edited".to_owned()][..]));
+        assert_eq!(fork.state().await.unwrap().get("topic").unwrap(), json!("rows"));
+
+        // Edited once under its key, by whoever sends it.
+        world.wire.faults([(0, fault)]);
+        let keyed = || Edit::new().merge("n", 1).with_idempotency_key("click");
+        let first = runner("third").find_session("ada", &*id).await.unwrap().unwrap();
+        let _ = world.wire.until_it_dies(first.edit(keyed()).into_future()).await;
+        world.wire.faults([]);
+        let fork = runner("fourth").find_session("ada", &*id).await.unwrap().unwrap();
+        assert_eq!(fork.edit(keyed()).await.unwrap().version, at + 2, "{id}");
+        assert_eq!(kinds(&fork, at).await, ["edited", "edited"], "{id}");
+        assert_eq!(fork.state().await.unwrap().get("n").unwrap(), json!(8), "{id}");
+        assert_eq!(version(&origin).await, newest, "the session that was forked is as it was");
+    }
+    world.trace.take();
+}
+
+#[test]
+fn a_fork_is_made_with_its_edit_or_not_at_all() {
+    each_store(|world| {
+        asked(world);
+        process(a_fork_with_an_edit(world));
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fork_is_made_with_its_edit_or_not_at_all_over_postgresql() {
+    let Some(server) = crate::crash::server::server() else { return };
+    let store = crate::crash::store::open(&server.database("forks_with_edits").await).await;
+    let world = World::over_opened(store);
+    let input = Input::new().say("send letters").with_values(json!({"topic": "stalls"}));
+    world.session(agent(&world)).await.run(input).await.unwrap();
+    a_fork_with_an_edit(&world).await;
+}

@@ -43,6 +43,7 @@ mod questions;
 mod recover;
 mod run_as;
 mod scopes;
+mod shown;
 mod sizes;
 mod time_travel;
 mod twice;

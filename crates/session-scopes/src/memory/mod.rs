@@ -192,12 +192,15 @@ impl SessionStore for MemoryStore {
 
 impl Inner {
     fn create(&mut self, request: CreateSession) -> Result<Session, SessionError> {
-        let CreateSession { app, user, id, life, at, schema, values, events } = request;
+        let CreateSession { app, user, id, life, at, schema, values, events, labels } = request;
         let delta = initial(&schema, &values)?.into_iter().collect();
         let events = first_events(events)?;
         let number = self.newest + 1;
         let key = SessionKey { id: self.free_id(&app, &user, id, at)?, app, user };
-        let entry = Entry::new(number, at, &delta, &schema, life)?.with_events(&key, events, &schema)?;
+        let mut entry = Entry::new(number, at, &delta, &schema, life)?.with_events(&key, events, &schema)?;
+        for (label, version) in labels {
+            entry.set_label(LabelVersion::new(key.clone(), label, version))?;
+        }
         let (shared, tenant) = self.tenant_or_new(&key.app, &key.user);
         let both = (shared, &mut tenant.user);
         if let Err(error) = write_shared(both, &delta, &schema, WritesOf::NewSession) {

@@ -328,10 +328,13 @@ pub(super) async fn create(
 ) -> Result<SessionKey, SessionError> {
     let schema = cache.schemas.number(&connection, request.schema.text()).await?;
     in_transaction!(connection, |inside| {
-        let opened = request.schema.clone();
+        let (opened, labels) = (request.schema.clone(), request.labels.clone());
         let key = Box::pin(create_inside(inside, cache, schema, request, initial)).await?;
         for event in events {
             Box::pin(commit_first(inside, cache, (schema, &opened), &key, event)).await?;
+        }
+        for (label, version) in labels {
+            branches::set_label(inside, &LabelVersion::new(key.clone(), label, version)).await?;
         }
         Ok(key)
     })

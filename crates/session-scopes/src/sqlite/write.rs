@@ -33,7 +33,7 @@ use crate::session::{Rewound, Session, Values};
 use crate::shared::ScopeRow;
 use crate::store::{
     AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession, GetSession, Kept,
-    PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
+    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
 use crate::work::Work;
@@ -139,7 +139,7 @@ pub(super) fn create(
     initial: &Delta,
     events: &[Arc<Event>],
 ) -> Result<Session, SessionError> {
-    let CreateSession { app, user, id, life, at, schema, .. } = request;
+    let CreateSession { app, user, id, life, at, schema, labels, .. } = request;
     let split = by_scope(initial);
     let key = chosen_id(desk, &app, &user, id, at)?;
     if SessionRow::find(&desk.connection, &key)?.is_some() {
@@ -165,6 +165,9 @@ pub(super) fn create(
     write_both(desk, &key, &planner, &split)?;
     for event in events {
         commit_first(desk, &key, &schema, event)?;
+    }
+    for (label, version) in labels {
+        branches::set_label(desk, &LabelVersion::new(key.clone(), label, version))?;
     }
     read::get(desk, &GetSession::new(key).events(EventRange::None))
 }

@@ -15,7 +15,7 @@ use crate::changes::{ScopeVersions, Seen};
 use crate::error::SessionError;
 use crate::event::{Event, EventKind};
 use crate::ids::{
-    AppId, Author, EventId, IdempotencyKey, InvocationId, LifeId, SessionId, SessionKey, UserId,
+    AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, SessionId, SessionKey, UserId,
 };
 use crate::schema::SessionSchema;
 use crate::scope::{Scope, check_keys, drop_temp, has_temp};
@@ -43,6 +43,9 @@ pub struct CreateSession {
     /// The events to begin with, such as those of another store: committed in order, with the session, or not at all. Their
     /// writes to scopes that it shares stay in the events, and are not made again. Events of rewinds rewind.
     pub events: Vec<Arc<Event>>,
+    /// The labels to begin with, each with its version: set with the session, or not at all. A label that is there twice
+    /// names the last one.
+    pub labels: Vec<(Label, u64)>,
 }
 
 impl CreateSession {
@@ -66,6 +69,7 @@ impl CreateSession {
             schema: schema.clone(),
             values: Map::new(),
             events: Vec::new(),
+            labels: Vec::new(),
         })
     }
 
@@ -81,6 +85,7 @@ impl CreateSession {
             schema: schema.clone(),
             values: Map::new(),
             events: Vec::new(),
+            labels: Vec::new(),
         }
     }
 
@@ -111,6 +116,33 @@ impl CreateSession {
     #[must_use]
     pub fn with_events(mut self, events: impl IntoIterator<Item = Arc<Event>>) -> Self {
         self.events.extend(events);
+        self
+    }
+
+    /// With these labels on its versions: see [`labels`](CreateSession::labels).
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use stepfold_session_scopes::{
+    ///     CreateSession, Label, MemoryStore, ReadLabels, SessionError, SessionSchema, SessionStore, Timestamp,
+    /// };
+    ///
+    /// let (store, schema) = (MemoryStore::new(), SessionSchema::new(Default::default()));
+    /// let request = || CreateSession::new("my_app", "alice", &schema, Timestamp::from_micros(0));
+    /// let label = Label::new("start")?;
+    /// let key = store.create(request()?.with_labels([(label.clone(), 0)])).await?.key;
+    /// assert_eq!(store.labels(ReadLabels::new(key)).await?, [(label.clone(), 0)]);
+    ///
+    /// // A session without events has no version 1: it is not made.
+    /// let refused = store.create(request()?.with_labels([(label, 1)])).await;
+    /// assert!(matches!(refused, Err(SessionError::NoSuchVersion { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn with_labels(mut self, labels: impl IntoIterator<Item = (Label, u64)>) -> Self {
+        self.labels.extend(labels);
         self
     }
 }

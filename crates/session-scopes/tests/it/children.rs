@@ -3,9 +3,10 @@
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
+use stepfold_session_scopes::{CreateSession, ForkSession, Label, SessionId, SessionStore as _};
 
 use crate::claims;
-use crate::scenario::{append, create, get, key, open, writing};
+use crate::scenario::{append, at, create, get, key, open, schema, writing};
 
 const PART: &str = "STEPFOLD_TEST_PART";
 
@@ -29,6 +30,7 @@ async fn child() {
     match part {
         "count" => count(number, address).await,
         "append" => append_for_ever(number, address).await,
+        "branch" => branch_for_ever(address).await,
         "claim" => claims::claim_all(number, address).await,
         "hold" => claims::append_until_lost(number, address).await,
         other => panic!("nobody plays {other}"),
@@ -63,5 +65,29 @@ async fn append_for_ever(number: &str, address: &str) {
         let writes = [("n", json!(1)), ("list", json!([version])), ("app:n", json!(1))];
         version = append(&store, &key, version, writing(version, &writes)).await.unwrap().version;
         println!("committed {version}");
+    }
+}
+
+/// The events that a session is made with, and the version at which it is forked.
+pub(crate) const EVENTS: u64 = 20;
+pub(crate) const FORKED_AT: u64 = 2;
+
+/// Makes sessions with events and a label, and of each a fork with an event, and says each once it was acknowledged.
+async fn branch_for_ever(address: &str) {
+    let store = open(address).await;
+    let event = |version: u64| writing(version, &[("n", json!(1)), ("list", json!([version]))]);
+    for number in 0.. {
+        let key = key(format!("{}-{number}", std::process::id()));
+        let request = CreateSession::with_key(key.clone(), &schema(), at(0))
+            .with_events((0..EVENTS).map(|version| event(version).into()))
+            .with_labels([(Label::new("end").unwrap(), EVENTS)]);
+        store.create(request).await.unwrap();
+        println!("committed {}", 2 * number + 1);
+        let request = ForkSession::new(key.clone(), at(1))
+            .at_version(FORKED_AT)
+            .with_id(SessionId::new(format!("{}-fork", key.id)).unwrap())
+            .with_event(writing("own", &[("n", json!(100)), ("list", json!(["own"]))]), &schema(), None);
+        store.fork(request).await.unwrap();
+        println!("committed {}", 2 * number + 2);
     }
 }

@@ -4,9 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::process::Child;
 
 use serde_json::json;
-use stepfold_session_scopes::{AnyStore, ScopeKey, SessionStore};
+use stepfold_session_scopes::{
+    AnyStore, ListForks, ListSessions, ReadLabels, ScopeKey, Session, SessionStore, VerifySessions,
+};
 
-use crate::children::start;
+use crate::children::{EVENTS, FORKED_AT, start};
 use crate::scenario::{address_in, create, get, key, open};
 use crate::server::server;
 
@@ -72,4 +74,61 @@ async fn sigkill_loses_nothing_over_sqlite() {
 async fn sigkill_loses_nothing_over_postgres() {
     let Some(server) = server() else { return };
     killed_again_and_again(&server.database("crashes").await, 8, 0x5e56).await;
+}
+
+/// Killed while it makes sessions with events and labels, and forks with an event: each is there whole, or not at all.
+async fn made_whole_or_not_at_all(address: &str, rounds: usize, seed: u64) {
+    let mut luck = fastrand::Rng::with_seed(seed);
+    let store = open(address).await;
+    for _ in 0..rounds {
+        let victim = start("branch", address, 0);
+        let process = victim.id();
+        let told = kill_after(victim, luck.u64(1..12), &mut luck);
+        let list = ListSessions::new("app", "alice").unwrap().limit(10_000);
+        let sessions = store.list(list).await.unwrap().sessions;
+        let of_process = format!("{process}-");
+        let made = sessions.iter().filter(|session| session.key.id.as_str().starts_with(&of_process));
+        assert!(made.count() as u64 >= told, "seed {seed}");
+        for session in &sessions {
+            check_made(&store, session, seed).await;
+        }
+    }
+    let report = store.verify(VerifySessions::all()).await.unwrap();
+    assert!(report.faults.is_empty(), "seed {seed}: {:?}", report.faults);
+}
+
+async fn check_made(store: &AnyStore, listed: &Session, seed: u64) {
+    let key = listed.key.clone();
+    let session = get(store, &key).await;
+    let versions: Vec<u64> = session.events.iter().map(|committed| committed.version).collect();
+    assert_eq!(versions, (1..=session.version).collect::<Vec<_>>(), "{key}, seed {seed}");
+    let forks = store.forks(ListForks::new(key.clone())).await.unwrap();
+    let labels = store.labels(ReadLabels::new(key.clone())).await.unwrap();
+    let labels: Vec<_> = labels.iter().map(|(label, version)| (label.as_str(), *version)).collect();
+    let Some(parent) = &session.parent else {
+        assert_eq!((session.version, labels), (EVENTS, vec![("end", EVENTS)]), "{key}, seed {seed}");
+        assert_eq!(session.get("n").unwrap(), json!(EVENTS), "{key}, seed {seed}");
+        assert_eq!(session.get("list").unwrap(), json!((0..EVENTS).collect::<Vec<_>>()));
+        for fork in forks {
+            get(store, &crate::scenario::key(fork.id)).await;
+        }
+        return;
+    };
+    assert_eq!((session.version, forks.len(), labels.len()), (FORKED_AT + 1, 0, 0), "{key}, seed {seed}");
+    assert_eq!(session.get("n").unwrap(), json!(FORKED_AT + 100), "{key}, seed {seed}");
+    assert_eq!(session.get("list").unwrap(), json!([0, 1, "own"]), "{key}, seed {seed}");
+    let of_parent = store.forks(ListForks::new(crate::scenario::key(&parent.id))).await.unwrap();
+    assert_eq!(of_parent.iter().filter(|fork| fork.id == key.id).count(), 1, "{key}, seed {seed}");
+}
+
+#[tokio::test]
+async fn sigkill_leaves_no_half_of_a_fork_or_an_import_over_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    made_whole_or_not_at_all(&address_in(folder.path()), 30, 0x5e57).await;
+}
+
+#[tokio::test]
+async fn sigkill_leaves_no_half_of_a_fork_or_an_import_over_postgres() {
+    let Some(server) = server() else { return };
+    made_whole_or_not_at_all(&server.database("branches").await, 30, 0x5e58).await;
 }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_session_scopes::{
-    CreateSession, Event, EventId, EventRange, GetSession, Label, LabelVersion, MemoryStore, ReadLabels,
-    Scope, Session, SessionStore, Timestamp,
+    CreateSession, Event, EventId, EventRange, GetSession, Label, MemoryStore, ReadLabels, Scope, Session,
+    SessionStore, Timestamp,
 };
 
 use super::history::at;
@@ -217,15 +217,13 @@ pub(super) async fn import(
     let key = runner.key(asked.principal.user().as_str(), id.as_str())?;
     let request = CreateSession::with_key(key.clone(), runner.schema(), runner.now())
         .values(Value::Object(row.first.clone()))?
-        .with_events(events);
+        .with_events(events)
+        .with_labels(labels);
     check(&row, &request).await?;
     let store = runner.store();
     let created = store.create(request).await?;
     if created.version != row.version {
         return Err(Problem::unsupported("imports"));
-    }
-    for (label, version) in labels {
-        store.set_label(LabelVersion::new(key.clone(), label, version)).await?;
     }
     let session = runner.find_session(key.user.as_str(), key.id.as_str()).await?;
     let session = session.ok_or_else(|| Problem::unknown_session(&id))?;
@@ -266,7 +264,11 @@ fn events_of(row: &ExportRow) -> Result<Vec<Arc<Event>>, Problem> {
 }
 
 fn labels_of(row: &ExportRow) -> Result<Vec<(Label, u64)>, Problem> {
+    let mut names = BTreeSet::new();
     let label = |exported: &ExportedLabel| {
+        if !names.insert(exported.label.clone()) {
+            return Err(Problem::invalid("export", format!("label `{}` is there twice", exported.label)));
+        }
         if exported.version > row.version {
             let why = format!("label `{}` names version {}", exported.label, exported.version);
             return Err(Problem::invalid("export", why));

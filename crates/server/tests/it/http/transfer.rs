@@ -83,6 +83,10 @@ async fn what_does_not_add_up_is_refused_and_nothing_is_stored() {
         with(|export| export["events"][1]["body"] = json!("nothing")),
         with(|export| drop(export["events"].as_array_mut().unwrap().remove(2))),
         with(|export| export["labels"][0]["version"] = json!(99)),
+        with(|export| {
+            let label = export["labels"][0].clone();
+            export["labels"].as_array_mut().unwrap().push(label);
+        }),
         with(|export| export["unknown"] = json!(1)),
         json!({}),
     ];

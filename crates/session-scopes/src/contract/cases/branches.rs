@@ -1,12 +1,16 @@
 //! The forks of a session, and labels on its versions.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::versions::{fork, played, prune};
 use crate::contract::room::{Case, Checked, Fault, Room, at, cases, ensure, ensure_eq, ensure_error, schema};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey};
-use crate::store::{Before, DeleteSession, LabelVersion, ListForks, MAX_LABELS, ReadLabels, SessionStore};
+use crate::store::{
+    Before, CreateSession, DeleteSession, LabelVersion, ListForks, MAX_LABELS, ReadLabels, SessionStore,
+};
 
 cases! {
     the_forks_of_a_session_are_listed,
@@ -15,6 +19,7 @@ cases! {
     a_label_of_a_version_that_is_not_kept_is_refused,
     labels_stay_with_their_session,
     as_many_labels_as_there_may_be,
+    a_session_is_made_with_its_labels_or_not_at_all,
 }
 
 /// The ids of a session's forks, and the versions that they begin with.
@@ -155,5 +160,34 @@ async fn as_many_labels_as_there_may_be(room: Room) -> Checked {
     label(&room, &key, "l7", None).await?;
     ensure_eq!(label(&room, &key, "more", Some(0)).await?, None);
     ensure_eq!(labels(&room, &key).await?.len(), MAX_LABELS);
+    Ok(())
+}
+
+async fn a_session_is_made_with_its_labels_or_not_at_all(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    let origin = room.get(&key).await?;
+    let create = |id: &str, labels: &[(&str, u64)]| {
+        let events = origin.events.iter().map(|committed| Arc::clone(&committed.event));
+        let labels: Result<Vec<_>, SessionError> =
+            labels.iter().map(|(name, version)| Ok((Label::new(*name)?, *version))).collect();
+        let request = CreateSession::with_key(room.key(id)?, &schema, at(9)).with_events(events);
+        Ok::<_, SessionError>(request.values(json!({"list": [0], "text": "initial"}))?.with_labels(labels?))
+    };
+    let made =
+        room.store.create(create("s2", &[("end", 8), ("start", 0), ("late", 1), ("late", 5)])?).await?;
+    let named: Vec<(String, u64)> =
+        [("start", 0), ("late", 5), ("end", 8)].map(|(name, at)| (name.to_owned(), at)).to_vec();
+    ensure_eq!(labels(&room, &made.key).await?, named);
+    // They are its own, and change as any.
+    ensure_eq!(label(&room, &made.key, "end", None).await?, Some(8));
+    ensure_eq!(labels(&room, &key).await?, []);
+    let beyond = room.store.create(create("s3", &[("start", 0), ("beyond", 9)])?).await;
+    ensure_error!(beyond, SessionError::NoSuchVersion { oldest: 0, newest: 8, .. });
+    let names: Vec<String> = (0..=MAX_LABELS).map(|number| number.to_string()).collect();
+    let many: Vec<(&str, u64)> = names.iter().map(|name| (&**name, 0)).collect();
+    ensure_error!(room.store.create(create("s3", &many)?).await, SessionError::TooManyLabels { .. });
+    ensure_error!(room.get(&room.key("s3")?).await, SessionError::NotFound { .. });
+    room.store.create(create("s3", &[])?).await?;
     Ok(())
 }
