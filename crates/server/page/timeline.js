@@ -38,6 +38,7 @@ function marks() {
   const add = (/** @type {number} */ version, /** @type {any} */ mark) => found.set(version, [...(found.get(version) ?? []), mark]);
   for (const { label, version } of know.labels) add(version, { text: `⚑ ${label}` });
   for (const { id, version } of know.forks) add(version, { text: `↳ ${id}`, fork: id });
+  if (know.replay) add(know.replay, { text: "≠ replay differs" });
   return found;
 }
 
@@ -47,7 +48,7 @@ export function Timeline() {
   const [height, setHeight] = useState(600);
   const [follows, setFollows] = useState(true);
   const rows = useMemo(() => unfolded(know.rows, know.collapsed), [know.rows, know.collapsed]);
-  const marked = useMemo(marks, [know.labels, know.forks]);
+  const marked = useMemo(marks, [know.labels, know.forks, know.replay]);
   const slowest = useMemo(() => know.rows.slice(-500).reduce((most, row) => Math.max(most, row.latency_us ?? 0), 1), [know.rows]);
   const at = lookedAt();
   const selected = placeOf(at, rows);
@@ -130,7 +131,7 @@ function Commit({ row, place, size, slowest, marks, isSelected, isLater }) {
 function tags(row) {
   if (!row.visible) return "rewound";
   const effects = new Set((row.calls ?? []).map((call) => effectOf(call.name)).filter((effect) => effect && effect !== "pure"));
-  const wrote = new Set(row.writes.map((write) => write.key));
+  const wrote = new Set([...row.writes.map((write) => write.key), ...(row.hook?.wrote ?? [])]);
   const attempts = Math.max(0, ...(row.outcomes ?? []).map((one) => one.attempts));
   const bad = new Set((row.outcomes ?? []).map((one) => one.status).filter((status) => status !== "done"));
   return [...[...effects].map((effect) => words(effect ?? "")), ...bad, attempts > 1 && `${attempts} attempts`, wrote.size && `✎ ${[...wrote].join(", ")}`].filter(Boolean).join(" · ");
