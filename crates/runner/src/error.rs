@@ -263,6 +263,8 @@ pub enum RunnerError {
         key: Box<SessionKey>,
         /// The invocation.
         invocation: String,
+        /// The version of the commit that differs; the last one of the run if only its end does.
+        version: u64,
         /// The first difference.
         r#source: Arc<Divergence>,
     },

@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{Agent, Divergence, Event, EventKind, Input, Run};
 use stepfold_session_scopes::{
-    CommittedEvent, EventRange, GetSession, InvocationId, Scope, Session, SessionError, SessionSchema,
-    SessionStore,
+    CommittedEvent, EventRange, GetSession, Scope, Session, SessionError, SessionSchema, SessionStore,
 };
 use stepfold_state_core::state::State;
 use stepfold_trim::Summary;
@@ -60,7 +59,7 @@ impl Replayed<'_> {
             .collect::<Result<Vec<Event>, _>>()?;
         if begins(&events[0].event) {
             check_schema(self.turn, self.agent, &events[0])?;
-            self.go_through(&events[0], &recorded).await?;
+            self.go_through(events, &recorded).await?;
             self.runs += 1;
         }
         for (committed, event) in events.iter().zip(&mut recorded) {
@@ -80,7 +79,7 @@ impl Replayed<'_> {
         Ok(())
     }
 
-    async fn go_through(&self, began: &CommittedEvent, recorded: &[Event]) -> Result<(), RunnerError> {
+    async fn go_through(&self, events: &[CommittedEvent], recorded: &[Event]) -> Result<(), RunnerError> {
         let key = &self.turn.slot.key;
         let Some(first) = recorded.first() else { return Ok(()) };
         // A fork contains runs of its origin, with their ids there.
@@ -91,11 +90,11 @@ impl Replayed<'_> {
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         let replayed = run.replay_with_tools(recorded, is_stored).await.map(drop);
         replayed.map_err(|divergence| {
-            let divergence = match agent_of(&began.event) {
+            let divergence = match agent_of(&events[0].event) {
                 Some(before) => divergence.explained(&before, self.agent.fingerprint()),
                 None => divergence,
             };
-            diverged(self.turn, &began.event.invocation, divergence)
+            diverged(self.turn, place_of(&divergence, events), divergence)
         })
     }
 
@@ -121,13 +120,24 @@ impl Replayed<'_> {
 fn check_schema(turn: &Turn, agent: &Agent, began: &CommittedEvent) -> Result<(), RunnerError> {
     let Some(before) = agent_of(&began.event) else { return Ok(()) };
     Divergence::check_schema(&before, agent.fingerprint())
-        .map_err(|divergence| diverged(turn, &began.event.invocation, divergence))
+        .map_err(|divergence| diverged(turn, began, divergence))
 }
 
-fn diverged(turn: &Turn, invocation: &InvocationId, divergence: Divergence) -> RunnerError {
+/// The commit of a run at which a replay diverges.
+fn place_of<'a>(divergence: &Divergence, events: &'a [CommittedEvent]) -> &'a CommittedEvent {
+    let place = match divergence {
+        Divergence::At { event, .. } | Divergence::Toolset { event, .. } => *event,
+        Divergence::End { .. } => events.len() - 1,
+        _ => 0,
+    };
+    events.get(place).unwrap_or(&events[0])
+}
+
+fn diverged(turn: &Turn, at: &CommittedEvent, divergence: Divergence) -> RunnerError {
     RunnerError::Diverged {
         key: Box::new(turn.slot.key.clone()),
-        invocation: invocation.to_string(),
+        invocation: at.event.invocation.to_string(),
+        version: at.version,
         source: Arc::new(divergence),
     }
 }

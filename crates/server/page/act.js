@@ -3,7 +3,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import * as store from "./store.js";
 import { know, lookedAt } from "./store.js";
-import { Value } from "./text.js";
+import { cut, Value } from "./text.js";
 
 /** The value of JSON that somebody has typed; or what is wrong with it. @param {string} text */
 export function parsed(text) {
@@ -22,9 +22,9 @@ export function Requests() {
   const requests = (know.detail?.pending ?? []).filter((request) => request.reason !== "later");
   const later = (know.detail?.pending ?? []).length - requests.length;
   const [chosen, choose] = useState(/** @type {Record<string, any>} */ ({}));
-  if (requests.length && know.view.at !== undefined) return html`<p class="banner">${requests.length} call${requests.length > 1 ? "s wait" : " waits"} for your decision at v${know.version}. <button type="button" class="link" onClick=${() => store.step(know.version)}>Show</button></p>`;
   if (!requests.length && later) return html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>`;
-  if (!requests.length) return isStopped() ? html`<p class="banner">The run stopped before its end. Resume continues it: calls that have finished are not repeated.</p>` : null;
+  const why = know.rows.at(-1)?.failure;
+  if (!requests.length) return isStopped() ? html`<p class="banner">${why ? html`The run failed: <span class="wrong">${cut(why, 300)}</span>` : "The run stopped before its end."} Resume continues it: calls that have finished are not repeated.</p>` : null;
   /** @param {string} id @param {any} decision */
   const decide = async (id, decision) => {
     const all = { ...chosen, [id]: decision };
@@ -91,7 +91,7 @@ export function Composer() {
     if (!(await store.send(said))) setText(said);
   };
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : "Message"} value=${text}
+    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isPast ? `Viewing v${lookedAt()}. A message goes to v${know.version}; fork to continue from here` : isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : "Message"} value=${text}
       onInput=${(event) => setText(event.currentTarget.value)}
       onKeyDown=${(event) => {
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -102,7 +102,6 @@ export function Composer() {
     ${isRunning && html`<button type="button" onClick=${store.cancel}>Cancel the run</button>`}
     <button class="main" disabled=${!text.trim()}>${isRunning ? "Steer" : "Send"}</button>
     ${waiting > 0 && html`<p class="quiet hint">${waiting} message${waiting > 1 ? "s" : ""} queued.</p>`}
-    ${isPast && html`<p class="quiet hint">Viewing v${lookedAt()}. A message goes to the newest version; fork to continue from here.</p>`}
   </form>`;
 }
 
@@ -115,7 +114,7 @@ const close = () => open("");
 
 /** What can be done with the session at the version that is looked at. */
 export function Actions() {
-  const { detail, replay } = know;
+  const { detail } = know;
   const menu = useRef();
   /** @param {() => void} what */
   const pick = (what) => () => {
@@ -137,7 +136,6 @@ export function Actions() {
       ${detail?.unfinished && !detail.running && html`<button type="button" onClick=${pick(() => open("abandon"))}>End the run</button>`}
       <button type="button" class="danger" onClick=${pick(() => open("delete"))}>Delete</button>
     </div></details>
-    ${replay && html`<span class="replay" role="status">${replay.busy ? "replaying…" : replay.same ? `✓ replays the same: ${replay.runs} run${replay.runs === 1 ? "" : "s"}` : `differs: ${replay.first_divergence ?? ""}`}</span>`}
   </div>`;
 }
 

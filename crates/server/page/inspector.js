@@ -2,7 +2,8 @@
 // @ts-check
 import { html, useEffect } from "./vendor/preact.js";
 import { effectOf, fill, go, know, lookedAt, placeOf, readHistory, rowAt, step } from "./store.js";
-import { exitWord, kindWord, text, wordOf, writer } from "./rows.js";
+import { exitWord, kindWord, line, text, wordOf, writer } from "./rows.js";
+import { open } from "./act.js";
 import { count, duration, moment, Prose, same, Value, words } from "./text.js";
 
 export function Inspector() {
@@ -95,14 +96,17 @@ function Step() {
   const { usage } = row;
   const facts = [["kind", kindWord(row)], ["by", row.author], ["when", moment(row.at)], ["duration", duration(row.latency_us)], ["since run start", duration(row.elapsed_us)],
     ["model", row.model], ["tokens", usage && `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${usage.cached_input_tokens ? `, ${count(usage.cached_input_tokens)} cached` : ""}`],
-    ["decided by", row.decided_by], ["exit", row.exit && exitWord(row.exit)], ["inside of", row.path?.map((item) => item.name).join(" › ")], ["run", row.invocation]];
+    ["decided by", row.decided_by], ["hook", row.hook && line(row)], ["exit", row.exit && exitWord(row.exit)], ["inside of", row.path?.map((item) => item.name).join(" › ")], ["run", row.invocation]];
   return html`<div class="step">
     <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
+    ${row.failure && html`<p class="wrong">${row.failure}</p>`}
     ${said && html`<${Prose} text=${said} />`}
     ${row.summary && html`<div class="call"><h3><b>summary</b></h3><${Prose} text=${row.summary} /></div>`}
     ${row.asked?.map(({ call, message }) => html`<${Call} call=${call} more="requires approval" />${message && html`<p>${message}</p>`}`)}
     ${row.calls?.filter((call) => !row.asked?.some((request) => request.call.id === call.id)).map((call) => html`<${Call} call=${call} />`)}
+    ${row.calls && !row.path?.length && html`<button type="button" class="link" onClick=${() => { step(row.version - 1); open("fork"); }}>Fork before ${row.calls.length > 1 ? "these calls" : "this call"}…</button>`}
     ${row.outcomes?.map((outcome) => html`<${Outcome} outcome=${outcome} />`)}
+    ${row.outcomes?.some((one) => one.kind === "tool") && html`<button type="button" class="link" onClick=${() => open("results")}>Edit a result…</button>`}
     ${row.decisions?.map((one) => html`<div class="call"><h3><b>decision</b> <span class="quiet">${one.request}</span></h3><${Value} value=${one.decision} /></div>`)}
     ${Object.entries(row.edited?.results ?? {}).map(([call, result]) => html`<div class="call"><h3><b>new result</b> <span class="quiet">${call}</span></h3><${Value} value=${result} /></div>`)}
     ${row.writes?.length > 0 && html`<h3>Writes</h3><ul class="writes">${row.writes.map((write) => html`<li>

@@ -1,6 +1,6 @@
 // One live stream for all tabs of a browser: HTTP/1.1 has six connections to a host, and a stream takes one.
 // Visible tabs say which session they show. One of them leads: it holds a lock, has the stream of all these sessions, and
-// tells the others what it hears. A tab that is hidden or closed gives the lock up, and the next one leads.
+// tells the others what it hears, and what changes in the list of sessions. A tab that is hidden or closed gives the lock up, and the next one leads.
 // @ts-check
 import { ROOT } from "./api.js";
 
@@ -12,6 +12,7 @@ const MOST = 32;
 /**
  * @typedef {object} Ears
  * @property {(name: string, data: any) => void} heard an event of the session
+ * @property {(row: import("./types").Changed) => void} listed a session of the user changed
  * @property {(link: "live" | "lost") => void} link
  * @property {() => void} refused the stream was refused: a request tells why
  */
@@ -39,12 +40,13 @@ function took(message) {
   else if (message.kind === "who") want();
   else if (message.kind === "link") mine?.ears.link(message.link);
   else if (message.kind === "refused") mine?.ears.refused();
+  else if (message.kind === "session") mine?.ears.listed(message.data);
   else if (message.of === mine?.name) mine?.ears.heard(message.name, message.data);
 }
 
-const want = () => tell({ kind: "want", tab: me, name: mine?.name, after: mine?.after() });
+const want = () => tell({ kind: "want", tab: me, name: mine?.name || undefined, after: mine?.after() });
 
-/** Follows a session, and no other one from now on. @param {string} name APP/SESSION @param {() => number} after the version that is known @param {Ears} ears */
+/** Follows the list of sessions, and one of them, and no other one from now on. @param {string} name APP/SESSION, or nothing @param {() => number} after the version that is known @param {Ears} ears */
 export function follow(name, after, ears) {
   mine = { name, after, ears };
   if (stepDown) return want();
@@ -89,10 +91,10 @@ function lead() {
 
   const open = () => {
     source?.close();
-    // An id with a comma cannot be named in a list of sessions: its tab reads what is new when it is shown again.
-    const names = [...new Set(tabs.values())].filter((name) => !name.includes(",")).slice(-MOST);
+    const names = [...new Set(tabs.values())].slice(-MOST);
     if (!names.length) return;
-    const query = new URLSearchParams({ sessions: names.join(), after: names.map((name) => known.get(name)).join() });
+    // A list of names, in which those with a comma are written without.
+    const query = new URLSearchParams({ sessions: names.map((name) => name.replace(/[%,]/g, encodeURIComponent)).join(), after: names.map((name) => known.get(name)).join() });
     const opened = (source = new EventSource(`${ROOT}/live?${query}`));
     opened.onopen = () => {
       wait = 500;
@@ -120,6 +122,19 @@ function lead() {
     clearTimeout(timer);
     timer = setTimeout(open, ms);
   };
+  /** @type {EventSource} */
+  let all;
+  let again = 0;
+  const list = () => {
+    all = new EventSource(`${ROOT}/live`);
+    all.addEventListener("session", (event) => tell({ kind: "session", data: JSON.parse(event.data) }));
+    all.onerror = () => {
+      if (all.readyState !== EventSource.CLOSED) return;
+      tell({ kind: "refused" });
+      again = setTimeout(list, 8000);
+    };
+  };
+  list();
   return {
     /** @param {{ tab: string, name?: string, after: number }} wanted */
     want({ tab, name, after }) {
@@ -133,7 +148,9 @@ function lead() {
     },
     close() {
       clearTimeout(timer);
+      clearTimeout(again);
       source?.close();
+      all.close();
     },
   };
 }

@@ -5,7 +5,7 @@ import { cut, short } from "./text.js";
 /** @typedef {import("./types").Row} Row */
 
 const WORDS = /** @type {Record<string, string>} */ ({
-  began: "question", replied: "reply", answered: "results", decided: "decision", asked: "asks", rewind: "rewind",
+  began: "question", replied: "reply", answered: "results", decided: "decision", asked: "asks", rewind: "rewind", hooked: "hook",
   started: "started", edited: "edit", state: "edit", ended: "end", cancelled: "cancelled", summarised: "summary",
 });
 
@@ -32,6 +32,8 @@ export function line(row, callOf) {
   const { calls = [], outcomes = [], asked = [], decisions = [], planned = [], started = [], writes = [] } = row;
   const said = text(row).replace(/\s+/g, " ").replace(/\*\*|`/g, "");
   if (decisions.length) return `${decisions.map((one) => decided(one, callOf)).join(", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
+  if (row.failure) return row.failure;
+  if (row.hook) return hookLine(row.hook);
   if (asked.length) return asked.map((request) => callText(request.call)).join("   ");
   if (outcomes.length) return outcomes.map((one) => `${one.name} → ${short(one.error ?? one.result ?? one.status)}`).join("   ");
   if (calls.length) return `${said ? `${said}  ` : ""}${calls.map(callText).join("   ")}`;
@@ -44,6 +46,9 @@ export function line(row, callOf) {
   if (row.exit) return exitWord(row.exit) === row.kind ? "" : exitWord(row.exit);
   return row.summary ?? wrote.join("   ");
 }
+
+/** @param {import("./types").Hook} hook */
+const hookLine = ({ point, verdict, answers = [] }) => [point, ...answers.map((one) => `${one.name} → ${one.result}`), verdict?.stop && `the run ends: ${verdict.stop}`, verdict === "go_on" && "the run continues"].filter(Boolean).join(" · ");
 
 /** A decision, with the call that runs by it. @param {{ request: string, decision: any }} one @param {(id: string) => any} [callOf] */
 function decided({ request, decision }, callOf) {
@@ -60,7 +65,7 @@ export const exitWord = (exit) => (typeof exit === "string" ? exit : Object.keys
 
 /** Whether a person should look at it. @param {Row} row */
 export const isBad = (row) =>
-  (row.exit && !["text", "output", "done", "finished", "end"].includes(exitWord(row.exit))) || row.outcomes?.some((one) => ["failed", "unknown", "rejected"].includes(one.status));
+  row.failure || (row.exit && !["text", "output", "done", "finished", "end"].includes(exitWord(row.exit))) || row.outcomes?.some((one) => ["failed", "unknown", "rejected"].includes(one.status));
 
 /** The call of a commit that wrote a key, if it can be told. @param {Row | undefined} row @param {string} key */
 export function writer(row, key) {

@@ -105,8 +105,6 @@ export async function start() {
   document.addEventListener("visibilitychange", () => (document.hidden ? unfollow() : catchUp()));
   addEventListener("online", () => catchUp());
   await enter();
-  // Not while somebody is about to choose one.
-  setInterval(() => document.hidden || know.locked || document.querySelector(".sessions li:hover") || listSessions(), 4000);
 }
 
 /** @param {string} [token] */
@@ -155,8 +153,21 @@ export async function listSessions(isMore = false) {
     know.sessions = [...first, ...second.filter((/** @type {any} */ one) => !ids.has(one.id))];
     if (isMore || !older.length) know.more = page.next ?? null;
   } catch (error) {
-    if (error instanceof TypeError) know.link = "lost";
-    else fail(error);
+    fail(error);
+  }
+  changed();
+}
+
+let listing = 0;
+/** A session of the user has changed: in its row, or, if it is new, in the list. @param {import("./types").Changed} row */
+function listed({ app, id, version, status }) {
+  if (app !== know.view.app) return;
+  const known = know.sessions.find((one) => one.id === id);
+  if (status === "deleted") know.sessions = know.sessions.filter((one) => one !== known);
+  else if (known) Object.assign(known, { version, status });
+  if (status !== "deleted" && (!known || (!known.title && !known.parent && version))) {
+    clearTimeout(listing);
+    listing = setTimeout(listSessions, 200);
   }
   changed();
 }
@@ -170,8 +181,8 @@ export function search(text) {
 async function openSession() {
   const { app, session } = know.view;
   const isStill = still();
-  unfollow();
   Object.assign(know, ofSession());
+  listen();
   if (!app || !session) return changed();
   know.loading = true;
   changed();
@@ -257,21 +268,24 @@ function merge(rows) {
 
 function listen() {
   const { app, session } = know.view;
-  if (document.hidden || !app || !session) return;
-  follow(`${app}/${session}`, () => know.version, {
+  if (document.hidden || !know.me) return;
+  follow(know.detail ? `${app}/${session}` : "", () => know.version, {
     heard,
+    listed,
     link: (link) => {
       if (know.link === "lost" && link === "live") know.note = null;
       know.link = link;
       changed();
     },
-    refused: () => get(base()).catch(fail),
+    refused: () => get(know.detail ? base() : "/me").catch(fail),
   });
 }
 
 /** A tab that was hidden gave up its stream. */
 function catchUp() {
-  if (know.locked || document.hidden || !know.detail) return;
+  if (know.locked || document.hidden) return;
+  listSessions();
+  if (!know.detail) return listen();
   readDetail();
   loadRows(know.version).then(listen, fail);
 }
@@ -397,12 +411,12 @@ export function look() {
     const version = lookedAt();
     if (!know.view.session) return;
     try {
-      await Promise.all([version, version - 1].filter((at) => at >= Math.max(0, know.oldest) && !know.states.has(at)).map(async (at) => {
-        const state = await get(`${base()}/state`, { at, origin: true }, signal);
-        if (!isStill()) return;
-        if (know.states.size > 300) know.states.clear();
-        know.states.set(at, state);
-      }));
+      // Both at once: a value is not shown without the one before it.
+      const missing = [version, version - 1].filter((at) => at >= Math.max(0, know.oldest) && !know.states.has(at));
+      const states = await Promise.all(missing.map((at) => get(`${base()}/state`, { at, origin: true }, signal)));
+      if (!isStill()) return;
+      if (know.states.size > 300) know.states.clear();
+      for (const state of states) know.states.set(state.version, state);
     } catch (error) {
       if (error instanceof Refused) know.states.set(version, { version, values: {}, error: error.message });
       else fail(error);
@@ -499,14 +513,17 @@ export const edit = (set) => act(() => ask("PATCH", `${base()}/state`, { body: {
 /** @param {any} results */
 export const editResults = (results) => act(() => ask("PATCH", `${base()}/results`, { body: { results, expected: know.version } }), "Written.");
 
-/** Replays all runs; the first divergence is shown in the timeline. */
+/** Replays all runs; the first divergence is marked in the timeline. */
 export async function checkReplay() {
-  know.replay = { busy: true };
-  changed();
+  const isStill = still();
+  say("Replaying…");
   const found = await attempt(() => post(`${base()}/replay`));
-  know.replay = found;
-  if (found && !found.same) step(found.version ?? know.rows.find((row) => row.invocation === found.invocation)?.version ?? know.version);
-  changed();
+  if (!found || !isStill()) return;
+  know.replay = found.version ?? null;
+  if (found.same) return say(`Replay matches: ${found.runs} run${found.runs === 1 ? "" : "s"}. No model or tool was called.`);
+  know.collapsed = new Set();
+  know.note = { bad: true, text: `Replay differs at v${found.version}: ${found.first_divergence}` };
+  go({ tab: "timeline", at: found.version < know.version ? found.version : undefined });
 }
 
 /** @param {string} other */

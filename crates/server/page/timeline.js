@@ -8,6 +8,8 @@ import { count, cut, duration, words } from "./text.js";
 /** @typedef {import("./types").Row} Row */
 
 const HEIGHT = 30;
+/** When rows were filled last. */
+let filled = 0;
 /** No screen shows more rows than this. */
 const MOST = 80;
 
@@ -38,16 +40,18 @@ function marks() {
   const add = (/** @type {number} */ version, /** @type {any} */ mark) => found.set(version, [...(found.get(version) ?? []), mark]);
   for (const { label, version } of know.labels) add(version, { text: `⚑ ${label}` });
   for (const { id, version } of know.forks) add(version, { text: `↳ ${id}`, fork: id });
+  if (know.replay) add(know.replay, { text: "≠ replay differs" });
   return found;
 }
 
 export function Timeline() {
   const box = useRef();
+  // The first row in sight; not each pixel, nor each row, is drawn anew.
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const [follows, setFollows] = useState(true);
   const rows = useMemo(() => unfolded(know.rows, know.collapsed), [know.rows, know.collapsed]);
-  const marked = useMemo(marks, [know.labels, know.forks]);
+  const marked = useMemo(marks, [know.labels, know.forks, know.replay]);
   const slowest = useMemo(() => know.rows.slice(-500).reduce((most, row) => Math.max(most, row.latency_us ?? 0), 1), [know.rows]);
   const at = lookedAt();
   const selected = placeOf(at, rows);
@@ -69,10 +73,17 @@ export function Timeline() {
     else if (y > element.scrollTop + element.clientHeight - 2 * HEIGHT) element.scrollTop = y - element.clientHeight + 2 * HEIGHT;
   }, [selected, rows.length, know.view.at]);
 
-  const first = Math.max(0, Math.floor(top / HEIGHT) - 8);
-  const last = Math.min(rows.length, first + Math.min(MOST, Math.ceil(height / HEIGHT) + 16));
+  const most = Math.min(MOST, Math.ceil(height / HEIGHT) + 16);
+  const first = Math.max(0, top - 8);
+  const last = Math.min(rows.length, first + most);
   useEffect(() => {
-    if (rows[first]) fill(placeOf(rows[first].version), placeOf(rows[last - 1].version) + 1);
+    if (!rows[first]) return;
+    // While it is scrolled, not at each row.
+    const timer = setTimeout(() => {
+      filled = performance.now();
+      fill(placeOf(rows[first].version), placeOf(rows[last - 1].version) + 1);
+    }, filled + 150 - performance.now());
+    return () => clearTimeout(timer);
   }, [first, last, rows]);
 
   /** @param {KeyboardEvent} event */
@@ -94,12 +105,12 @@ export function Timeline() {
       aria-activedescendant=${selected >= first && selected < last ? `row-${rows[selected].version}` : undefined}
       onScroll=${(event) => {
         const { scrollTop, scrollHeight, clientHeight } = event.currentTarget;
-        setTop(scrollTop);
+        setTop(Math.floor(scrollTop / HEIGHT / 4) * 4);
         setFollows(scrollHeight - scrollTop - clientHeight < 2 * HEIGHT);
       }}>
       <div role="presentation" style=${{ height: `${rows.length * HEIGHT}px` }}>
-        ${rows.slice(first, last).map((row, index) => html`<${Commit} key=${row.version} row=${row} place=${first + index} size=${rows.length}
-          slowest=${slowest} marks=${marked.get(row.version)} isSelected=${first + index === selected} isLater=${row.version > at} />`)}
+        ${rows.slice(first, last).map((row, index) => html`<${Commit} key=${(first + index) % most} row=${row} place=${first + index} size=${rows.length}
+          slowest=${slowest} marks=${marked.get(row.version)} isSelected=${first + index === selected} isLater=${row.version > at} />`).sort((a, b) => a.key - b.key)}
       </div>
     </div>
     <${Unfinished} />
@@ -110,27 +121,33 @@ export function Timeline() {
 function Commit({ row, place, size, slowest, marks, isSelected, isLater }) {
   const depth = depthOf(row);
   const at = placeOf(row.version);
-  const inside = depth ? `${row.path?.[depth - 1].call_id} ` : "";
-  const said = row.kind === "rewind" ? `back to v${know.rows.slice(0, at).findLast((one) => one.visible)?.version ?? 0}` : line(row, (id) => callOf(id, at));
-  const us = row.latency_us;
   const isOpen = depthOf(know.rows[at + 1]) > depth ? !know.collapsed.has(row.version) : undefined;
-  const classes = ["row", `k-${row.kind}`, depth && "inner", isSelected && "selected", !row.visible && "rewound", isBad(row) && "bad", isLater && "later"];
-  return html`<div id=${`row-${row.version}`} role="treeitem" aria-level=${depth + 1} aria-expanded=${isOpen} aria-selected=${isSelected} aria-setsize=${size} aria-posinset=${place + 1}
-    class=${classes.filter(Boolean).join(" ")} style=${{ transform: `translateY(${place * HEIGHT}px)` }} onClick=${() => step(row.version)}>
-    <span class="version">${row.version}</span>
-    <span class="kind" style=${{ paddingLeft: `${Math.min(depth, 6) * 12}px` }}>${kindWord(row)}</span>
-    <span class="said" title=${cut(said, 1000)}>${isOpen !== undefined && html`<button type="button" class="fold" tabindex="-1" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); fold(row); }}>${isOpen ? "▾" : "▸"}</button>`}${inside && html`<span class="quiet">${inside}</span>`}${cut(said, 240)}</span>
-    <span class="tags">${marks?.map((mark) => html`<b class="mark" onClick=${(event) => { if (mark.fork) { event.stopPropagation(); go({ session: mark.fork }); } }}>${mark.text}</b>`)}${tags(row)}</span>
-    <span class="tokens">${row.usage && row.usage.input_tokens + row.usage.output_tokens > 0 ? `${count(row.usage.input_tokens)} → ${count(row.usage.output_tokens)}` : ""}</span>
-    <span class="took">${duration(us)}<i style=${{ width: `${Math.round(((us ?? 0) / slowest) * 36)}px` }}></i></span>
-  </div>`;
+  // What a decision is about may be filled later.
+  const about = row.decisions && callOf(row.decisions[0].request.split("#")[0], at)?.arguments;
+  return useMemo(() => drawn(), [row, row.is_brief, place, size, slowest, marks, isSelected, isLater, isOpen, about, know.app]);
+
+  function drawn() {
+    const inside = depth ? `${row.path?.[depth - 1].call_id} ` : "";
+    const said = row.kind === "rewind" ? `back to v${know.rows.slice(0, at).findLast((one) => one.visible)?.version ?? 0}` : line(row, (id) => callOf(id, at));
+    const us = row.latency_us;
+    const classes = ["row", `k-${row.kind}`, depth && "inner", isSelected && "selected", !row.visible && "rewound", isBad(row) && "bad", isLater && "later"];
+    return html`<div id=${`row-${row.version}`} role="treeitem" aria-level=${depth + 1} aria-expanded=${isOpen} aria-selected=${isSelected} aria-setsize=${size} aria-posinset=${place + 1}
+      class=${classes.filter(Boolean).join(" ")} style=${{ transform: `translateY(${place * HEIGHT}px)` }} onClick=${() => step(row.version)}>
+      <span class="version">${row.version}</span>
+      <span class="kind" style=${{ paddingLeft: `${Math.min(depth, 6) * 12}px` }}>${kindWord(row)}</span>
+      <span class="said" title=${cut(said, 1000)}>${isOpen !== undefined && html`<button type="button" class="fold" tabindex="-1" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); fold(row); }}>${isOpen ? "▾" : "▸"}</button>`}${inside && html`<span class="quiet">${inside}</span>`}${cut(said, 240)}</span>
+      <span class="tags">${marks?.map((mark) => html`<b class="mark" onClick=${(event) => { if (mark.fork) { event.stopPropagation(); go({ session: mark.fork }); } }}>${mark.text}</b>`)}${tags(row)}</span>
+      <span class="tokens">${row.usage && row.usage.input_tokens + row.usage.output_tokens > 0 ? `${count(row.usage.input_tokens)} → ${count(row.usage.output_tokens)}` : ""}</span>
+      <span class="took">${duration(us)}<i style=${{ width: `${Math.round(((us ?? 0) / slowest) * 36)}px` }}></i></span>
+    </div>`;
+  }
 }
 
 /** What is worth to know of the calls of a commit. @param {Row} row */
 function tags(row) {
   if (!row.visible) return "rewound";
   const effects = new Set((row.calls ?? []).map((call) => effectOf(call.name)).filter((effect) => effect && effect !== "pure"));
-  const wrote = new Set(row.writes.map((write) => write.key));
+  const wrote = new Set([...row.writes.map((write) => write.key), ...(row.hook?.wrote ?? [])]);
   const attempts = Math.max(0, ...(row.outcomes ?? []).map((one) => one.attempts));
   const bad = new Set((row.outcomes ?? []).map((one) => one.status).filter((status) => status !== "done"));
   return [...[...effects].map((effect) => words(effect ?? "")), ...bad, attempts > 1 && `${attempts} attempts`, wrote.size && `✎ ${[...wrote].join(", ")}`].filter(Boolean).join(" · ");

@@ -8,6 +8,8 @@ export interface App { app: string; agent: string; description?: string | null; 
 export interface Parent { id: string; version: number }
 export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "deleted";
 export interface SessionRow { id: string; version: number; oldest: number; created: string; updated: string; claimed: boolean; parent?: Parent | null; status?: Status; title?: string; forks?: number }
+/** A session that changed, as the live stream of all of them has it. */
+export interface Changed { app: string; id: string; version: number; status: Status }
 export interface Call { id: string; name: string; arguments: Json }
 export interface Request { id: string; call: Call; reason: Json; message?: string; inputs_from_state?: Json; schema?: Json; can_modify: boolean; token?: string; deadline?: string }
 export interface Detail extends SessionRow { running?: string | null; unfinished: boolean; pending: Request[]; inbox: { invocation: string; at: string }[] }
@@ -19,10 +21,12 @@ export interface Row {
   version: number; kind: string; invocation: string; author: string; at: string; step?: number; elapsed_us?: number; latency_us?: number;
   usage?: Usage; cost?: string; messages: Json[]; writes: Write[]; exit?: Json; decided_by?: string; path?: Item[]; calls?: Call[]; planned?: Item[];
   asked?: { call: Call; message?: string }[]; decisions?: { request: string; decision: Json }[]; started?: Item[]; outcomes?: Outcome[];
-  edited?: { results: Record<string, Json> }; summary?: string; model?: string; visible: boolean;
+  edited?: { results: Record<string, Json> }; hook?: Hook; failure?: string; summary?: string; model?: string; visible: boolean;
   /** Set by the page: what may be long was left out. */
   is_brief?: boolean;
 }
+/** What the hooks of a point did. */
+export interface Hook { point: string; verdict: Json; answers?: (Item & { result: string })[]; wrote?: string[] }
 export interface Origin { version: number; handler?: string | null; writes: number; call_id?: string; tool?: string; node?: string; kind: string }
 export interface State { version: number; values: Record<string, Json>; origin?: Record<string, Origin>; error?: string }
 export interface BlamedWrite extends Write { version: number; kind: string; at: string }
@@ -61,7 +65,8 @@ export interface OfSession {
   unfinished: Unfinished;
   /** States that were read, by version. */
   states: Map<number, State>;
-  replay: { busy?: boolean; same?: boolean; runs?: number | null; first_divergence?: string | null; version?: number | null } | null;
+  /** The version at which a replay differs. */
+  replay: number | null;
   comparison: ({ with: string; busy?: boolean } & Partial<Comparison>) | null;
   model: { at: number; busy?: boolean; found?: Seen | { error: string } } | null;
   history: { key: string; at: number; writes?: BlamedWrite[] } | null;

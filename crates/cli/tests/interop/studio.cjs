@@ -159,7 +159,7 @@ studio(async (studio) => {
     await page.getByRole('treeitem', { name: /back to v11/ }).waitFor();
     await choose('fork-with-a-rewind');
     await more('Check replay');
-    await page.getByText(/✓ replays the same/).waitFor();
+    await page.getByText(/Replay matches: /).waitFor();
 
     // A run that was killed goes on; it is steered, and cancelled.
     await choose('killed-in-a-call');

@@ -50,7 +50,7 @@ class Studio {
         context.on('page', (page) => {
             page.on('request', (request) => {
                 if (!request.url().startsWith(this.base) && !/^(data|blob):/.test(request.url())) this.foreign.push(request.url());
-                if (/\/live\?/.test(request.url())) this.lives.add(request);
+                if (/\/live(\?|$)/.test(request.url())) this.lives.add(request);
             });
             page.on('close', () => {
                 for (const request of this.lives) if (request.frame().page() === page) this.lives.delete(request);

@@ -1,4 +1,5 @@
-// A session goes out of the studio as a file and as a test, and comes in again under another name.
+// A session goes out of the studio as a file and as a test, and comes in again under another name; and one whose record was
+// changed, which has what sessions of the demo have not: a hook, a failure, and a replay that differs.
 const { readFileSync, writeFileSync } = require('node:fs');
 const { studio } = require('./studio_driver.cjs');
 
@@ -19,6 +20,33 @@ studio(async (studio) => {
     await page.getByRole('button', { name: 'Create' }).click();
     await page.waitForURL(/\/imported/);
     await page.getByRole('treeitem', { name: /Together with area 3/ }).first().waitFor();
+    // Another call is recorded, and the run that follows has a hook, and failed.
+    const changed = JSON.parse(file);
+    const last = changed.events[changed.events.length - 1];
+    changed.events[3].body.messages[0].parts[0].tool_call.name = 'recount';
+    const add = (kind, more) => {
+        changed.version += 1;
+        changed.events.push({ version: changed.version, id: `${last.id.split('.')[0]}.${kind}`, at: last.at, body: { v: 1, author: 'stalls', kind, ...more } });
+    };
+    const hooked = { point: 'before_run', verdict: { stop: 'no budget is left' } };
+    add('hooked', { record: ['stepfold.run', 1, { kind: { hooked } }] });
+    add('failed', { metadata: { failed: 'the model cannot be reached' } });
+    writeFileSync('session.json', JSON.stringify(changed));
+    await page.locator('body').press('n');
+    await page.getByLabel('Name', { exact: true }).fill('changed');
+    await page.getByLabel('Import from an exported session').setInputFiles('session.json');
+    await page.getByRole('button', { name: 'Create' }).click();
+    await page.waitForURL(/\/changed/);
+    await page.getByRole('treeitem', { name: /hook before the run · the run ends: no budget is left/ }).waitFor();
+    await page.getByRole('treeitem', { name: /failed the model cannot be reached/ }).waitFor();
+    await page.getByRole('tab', { name: 'Conversation' }).click();
+    await page.getByLabel('More actions').click();
+    await page.getByRole('button', { name: 'Check replay' }).click();
+    // The commit that differs is chosen, marked, and in sight.
+    const row = page.getByRole('treeitem', { name: /≠ replay differs/ });
+    await row.waitFor();
+    const replay = `${await row.getAttribute('id')} ${await row.getAttribute('aria-selected')}`;
+    await page.getByText(/Replay differs at v5: /).waitFor();
     const [one, other] = await Promise.all(['fork-with-a-rewind', 'imported'].map((id) => studio.api('GET', `/apps/stalls/sessions/${id}`)));
-    return { test: /fn \w+\(/.test(test), same_version: one.body.version === other.body.version };
+    return { test: /fn \w+\(/.test(test), replay, same_version: one.body.version === other.body.version };
 });

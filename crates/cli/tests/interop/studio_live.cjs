@@ -44,6 +44,19 @@ studio(async (studio) => {
     seen.questions = await page.getByRole('treeitem', { name: /question/ }).count();
     for (const tab of tabs) await tab.page.close();
 
+    // A session that somebody else makes, works in and deletes is in the list by itself, and live, whatever it is called.
+    const list = await studio.open(context, 'stalls');
+    const odd = list.getByRole('link', { name: /^a,b%2C / });
+    await studio.api('POST', '/apps/stalls/sessions', { id: 'a,b%2C' });
+    await odd.click();
+    await list.getByRole('heading', { name: 'a,b%2C', exact: true }).waitFor();
+    await send(encodeURIComponent('a,b%2C'), 'And area 6?');
+    await said(list, /Area 6 has/);
+    await list.getByRole('link', { name: /^a,b%2C And area 6/ }).waitFor();
+    await studio.api('DELETE', `/apps/stalls/sessions/${encodeURIComponent('a,b%2C')}`);
+    await odd.waitFor({ state: 'detached' });
+    await list.close();
+
     // The server is killed in the middle of a call while the page is open. A new one goes on, and the page with it.
     const watching = await studio.open(context, 'stalls/killed-in-a-call');
     await watching.getByRole('button', { name: 'Resume' }).click();

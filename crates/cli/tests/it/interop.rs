@@ -334,17 +334,17 @@ fn the_studio() {
 #[test]
 fn the_studio_with_files() {
     let Some(seen) = studio("studio_files.cjs") else { return };
-    assert_eq!(seen, json!({"test": true, "same_version": true}), "{seen:#}");
+    assert_eq!(seen, json!({"test": true, "same_version": true, "replay": "row-5 true"}), "{seen:#}");
 }
 
-/// Seven tabs with one stream; no network for a while; a server that is killed while the page is open: nothing is lost.
+/// Seven tabs with one stream of sessions and one of their list; no network for a while; a server that is killed while the page is open: nothing is lost.
 #[test]
 fn the_studio_while_things_go_wrong() {
     let Some(seen) = studio("studio_live.cjs") else { return };
     let expected = json!({
-        "streams_of_two": 1,
-        "streams_of_seven": 1,
-        "streams_of_six": 1,
+        "streams_of_two": 2,
+        "streams_of_seven": 2,
+        "streams_of_six": 2,
         "questions": 2,
         "rows_are_all": true,
     });

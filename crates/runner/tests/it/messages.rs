@@ -95,7 +95,12 @@ fn of_records() -> Vec<RunnerError> {
         RunnerError::Record { key: key().into(), version: 3, source: Arc::new(broken) },
         RunnerError::NewerRecord { key: key().into(), version: 3, found: 9 },
         RunnerError::Recover { key: key().into(), version: 3, source: Arc::new(feed) },
-        RunnerError::Diverged { key: key().into(), invocation: "i1".to_owned(), source: Arc::new(diverged) },
+        RunnerError::Diverged {
+            key: key().into(),
+            invocation: "i1".to_owned(),
+            version: 3,
+            source: Arc::new(diverged),
+        },
     ]
 }
 

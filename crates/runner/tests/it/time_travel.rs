@@ -838,7 +838,8 @@ fn a_replay_says_where_a_live_run_would_fail() {
             say(&session, "look").await;
             let told = async |agent: AgentBuilder| {
                 let error = session.replay(&agent.build().unwrap()).await.unwrap_err();
-                why_it_diverged(&error)
+                let RunnerError::Diverged { version, .. } = error else { panic!("{error}") };
+                format!("v{version}: {}", why_it_diverged(&error))
             };
             let needy = {
                 let parameters =
@@ -855,10 +856,10 @@ fn a_replay_says_where_a_live_run_would_fail() {
                 told(agent(&keys).tools(Toolset::default()).schema(other).instructions("")).await,
             ];
             expect![[r#"
-                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: see
-                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed invalid arguments for tool 'look': "why" is a required property at $
-                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: peek
-                state schema changed since the run was recorded: state key app:motto is gone; state key app:n is gone; state key log is gone; state key n is gone"#]].assert_eq(&lines.join("\n"));
+                v3: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: see
+                v3: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed invalid arguments for tool 'look': "why" is a required property at $
+                v3: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: peek
+                v1: state schema changed since the run was recorded: state key app:motto is gone; state key app:n is gone; state key log is gone; state key n is gone"#]].assert_eq(&lines.join("\n"));
         });
     });
 }

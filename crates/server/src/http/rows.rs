@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_agent_loop::{Agent, ApprovalRequest, Decision, Exit, OutputMode};
-use stepfold_runner::{Report, RunStatus};
+use stepfold_runner::{Report, RunStatus, failure};
 use stepfold_session_scopes::{CommittedEvent, Session, Timestamp};
 use stepfold_state_core::chat::ToolCall;
 
@@ -353,6 +353,12 @@ pub(super) struct EventRow {
     /// The model that replied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<String>,
+    /// Why the run failed, of a commit that says so: the run can be resumed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) failure: Option<String>,
+    /// What the hooks of a point did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hook: Option<HookRow>,
     /// Microseconds since the commit before it in the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) latency_us: Option<u64>,
@@ -398,6 +404,30 @@ impl From<ItemRow> for WriterRow {
 pub(super) struct EditedRow {
     /// The new results, by call.
     pub(super) results: BTreeMap<String, Value>,
+}
+
+/// What the hooks of a point did: the messages and the writes are those of the commit.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct HookRow {
+    /// The point, as in `before tool`.
+    pub(super) point: String,
+    /// `proceed`, `stop` with its reason, or `go_on`: the run goes on instead of ending.
+    pub(super) verdict: Value,
+    /// Calls that do not run, and what the model is told instead.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) answers: Vec<HookAnswerRow>,
+    /// The keys of writes that are merged with those of a call, before them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) wrote: Vec<String>,
+}
+
+/// A call that a hook has answered.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct HookAnswerRow {
+    #[serde(flatten)]
+    pub(super) item: ItemRow,
+    /// What the model is told.
+    pub(super) result: String,
 }
 
 /// The kind of an item.
@@ -501,6 +531,9 @@ impl EventRow {
     pub(super) fn into_brief(mut self) -> Self {
         self.messages.clear();
         self.summary = None;
+        self.failure = self.failure.take().map(|why| short(&why));
+        let answers = self.hook.iter_mut().flat_map(|hook| &mut hook.answers);
+        answers.for_each(|answer| answer.result = short(&answer.result));
         let edited = self.edited.iter_mut().flat_map(|edited| edited.results.values_mut());
         edited.for_each(|result| *result = Value::Null);
         self.asked.iter_mut().for_each(|question| question.message = None);
@@ -552,6 +585,8 @@ impl EventRow {
             edited: None,
             summary: None,
             model: None,
+            failure: failure(event),
+            hook: None,
             latency_us: None,
             visible,
         }

@@ -14,7 +14,8 @@ use stepfold_session_scopes::{CommittedEvent, EventRange, Session};
 
 use super::priced::{Pricing, dollars};
 use super::rows::{
-    CallRow, DecidedRow, EditedRow, EventRow, ItemKind, ItemRow, OutcomeRow, OutcomeStatus, QuestionRow, json,
+    CallRow, DecidedRow, EditedRow, EventRow, HookAnswerRow, HookRow, ItemKind, ItemRow, OutcomeRow,
+    OutcomeStatus, QuestionRow, json,
 };
 
 /// The number of commits before a page that are read to name what its first ones mention. A step with more of them has
@@ -206,6 +207,20 @@ impl Items {
                 row.decided_by.clone_from(by);
                 let results = results.iter().map(|result| (result.call_id().to_owned(), said(result).0));
                 row.edited = Some(EditedRow { results: results.collect() });
+            }
+            EventKind::Hooked { point, verdict, answers, writes } => {
+                let answered = |(place, result): &(usize, String)| HookAnswerRow {
+                    item: self.item(*place),
+                    result: result.clone(),
+                };
+                let keys =
+                    writes.iter().flat_map(|(_, delta)| delta.iter().map(|write| write.key().to_owned()));
+                row.hook = Some(HookRow {
+                    point: point.to_string(),
+                    verdict: json(verdict),
+                    answers: answers.iter().map(answered).collect(),
+                    wrote: keys.collect(),
+                });
             }
             EventKind::Summarized { summary, error, usage } => {
                 row.usage = (*usage != Usage::default()).then(|| (*usage).into());

@@ -415,19 +415,23 @@ pub(super) struct ReplayRow {
     first_divergence: Option<String>,
     /// The invocation whose run diverges.
     invocation: Option<String>,
+    /// The version of the commit that differs; the last one of the run if only its end does.
+    version: Option<u64>,
 }
 
 pub(super) async fn replay(asked: Asked<InSession>) -> Result<Found<ReplayRow>, Problem> {
     let agent = asked.target.runner().agent();
     match asked.target.session.replay(agent).await {
         Ok(runs) => {
-            Ok(Found(ReplayRow { same: true, runs: Some(runs), first_divergence: None, invocation: None }))
+            let (first_divergence, invocation, version) = (None, None, None);
+            Ok(Found(ReplayRow { same: true, runs: Some(runs), first_divergence, invocation, version }))
         }
-        Err(RunnerError::Diverged { invocation, source, .. }) => Ok(Found(ReplayRow {
+        Err(RunnerError::Diverged { invocation, version, source, .. }) => Ok(Found(ReplayRow {
             same: false,
             runs: None,
             first_divergence: Some(source.to_string()),
             invocation: Some(invocation),
+            version: Some(version),
         })),
         Err(error) => Err(error.into()),
     }

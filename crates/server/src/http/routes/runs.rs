@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::StreamExt as _;
 use http::HeaderMap;
+use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -375,8 +376,8 @@ fn opening(shared: &Shared, principal: &Principal) -> Result<live::Opening, Prob
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LiveOf {
-    /// Sessions as `APP/SESSION`, separated by commas, whose live streams are sent as one. Without, the changes of all
-    /// sessions are sent.
+    /// Sessions as `APP/SESSION`, separated by commas, whose live streams are sent as one; in a name, a comma is written
+    /// `%2C`, and a percent sign `%25`. Without, the changes of all sessions are sent.
     sessions: Option<String>,
     /// For each session the version after which its commits are sent, separated by commas; the newest by default.
     after: Option<String>,
@@ -409,6 +410,7 @@ pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Prob
     }
     let mut followed = Vec::with_capacity(names.len());
     for ((name, last), after) in names.into_iter().zip(lasts).zip(versions) {
+        let name = percent_decode_str(name).decode_utf8_lossy();
         let (app, id) =
             name.split_once('/').ok_or_else(|| Problem::invalid("sessions", "expected APP/SESSION"))?;
         let app = shared.apps.get(app).ok_or_else(|| Problem::unknown_app(app))?;

@@ -54,6 +54,20 @@ async fn several_sessions_share_a_stream() {
     assert_eq!(versions(&told), expected);
 }
 
+/// Names are separated by commas, and may contain some.
+#[tokio::test]
+async fn a_session_whose_name_has_a_comma_is_followed() {
+    let site = site(1).await;
+    let name = "100%2C,5";
+    assert_eq!(site.post("ada", "/sessions", json!({"id": name})).await.status, 201);
+    // As it is written within the list, which is then written as a query.
+    let path = "/live?sessions=clerk/s1,clerk/100%25252C%252C5";
+    let mut live = site.live_from("ada", path, None).await;
+    for expected in ["s1", name] {
+        assert_eq!(live.next().await.unwrap().data["session"], expected);
+    }
+}
+
 /// Unfinished text comes with its session.
 #[tokio::test]
 async fn unfinished_text_names_its_session() {

@@ -2,8 +2,13 @@
 
 use http::Method;
 use serde_json::{Value, json};
+use stepfold_agent_loop::{HookAction, HookContext};
+use stepfold_runner::Runner;
+use stepfold_server::http::Limits;
+use stepfold_session_scopes::MemoryStore;
+use stepfold_tools::{Tool, ToolError};
 
-use super::site::Site;
+use super::site::{Site, agent};
 
 const TWO: &str = "assistant: > c1 pay() > c2 pay()\nassistant: > c3 pay()\nassistant: It is paid.\n";
 
@@ -248,4 +253,69 @@ async fn an_open_step_has_its_names_after_a_fork_and_after_a_rewind() {
     for (before, after) in all.iter().zip(&after) {
         assert_eq!((&before["outcomes"], &before["calls"]), (&after["outcomes"], &after["calls"]));
     }
+}
+
+/// A hook that writes, and one that answers a call in its place.
+#[tokio::test]
+async fn a_commit_says_what_hooks_did() {
+    let hooked = agent("assistant: > c1 pay()\nassistant: I may not.\n", Vec::new())
+        .to_builder()
+        .before_run(
+            |context: HookContext| async move { HookAction::proceed().write(&context, "spent", 1_u64) },
+        )
+        .before_tool(|_| async { Ok(HookAction::proceed().with_answer("no payments today")) })
+        .build()
+        .unwrap();
+    let site = Site::over(Runner::builder(hooked, MemoryStore::new()).build(), Limits::default()).await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    let run = site.post("ada", "/sessions/s1/run", json!({"text": "pay"})).await.json();
+    if let Some(request) = run["pending"][0]["id"].as_str() {
+        let mut live = site.live("ada", "s1", None).await;
+        site.post("ada", "/sessions/s1/decisions", json!({"decisions": {request: "approve"}})).await;
+        live.until("ended").await;
+    }
+    let all = rows(&site, "").await;
+    let hooks: Vec<&Value> = all.iter().filter(|row| row["hook"].is_object()).collect();
+    assert_eq!(hooks[0]["hook"], json!({"point": "before the run", "verdict": "proceed"}), "{hooks:?}");
+    assert_eq!(hooks[0]["writes"][0]["key"], "spent");
+    let item =
+        json!({"call_id": "c1", "name": "pay", "kind": "tool", "place": 0, "result": "no payments today"});
+    let expected = json!({"point": "before a tool", "verdict": "proceed", "answers": [item]});
+    assert_eq!(hooks[1]["hook"], expected);
+}
+
+/// The cause is in the row that records the failure, in brief rows too.
+#[tokio::test]
+async fn a_run_that_failed_says_why() {
+    let site = Site::new("").await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    site.post("ada", "/sessions/s1/run", json!({"text": "go"})).await;
+    for query in ["", "?brief=true"] {
+        let all = rows(&site, query).await;
+        let why = of_kind(&all, "failed")[0]["failure"].as_str().unwrap();
+        assert!(why.contains("script"), "{why}");
+    }
+}
+
+/// With another agent, a call has another outcome: the replay names the commit.
+#[tokio::test]
+async fn a_replay_says_which_commit_differs() {
+    let site = Site::new("assistant: > c1 look()\nassistant: I cannot.\n").await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    site.post("ada", "/sessions/s1/run", json!({"text": "look"})).await;
+    let same = site.post("ada", "/sessions/s1/replay", json!({})).await.json();
+    assert_eq!((&same["same"], &same["version"]), (&json!(true), &Value::Null), "{same}");
+
+    let look = Tool::new("look", "Looks.", async || Ok::<_, ToolError>(json!({}))).build().unwrap();
+    let runner = Runner::builder(agent("", vec![look]), site.runner.store().clone()).build();
+    let other = Site::over(runner, Limits::default()).await;
+    let replayed = other.post("ada", "/sessions/s1/replay", json!({})).await.json();
+    let all = rows(&site, "").await;
+    let answered = of_kind(&all, "answered")[0];
+    assert_eq!(replayed["same"], false, "{replayed}");
+    assert_eq!(
+        (&replayed["version"], &replayed["invocation"]),
+        (&answered["version"], &answered["invocation"]),
+        "{replayed}"
+    );
 }
