@@ -496,7 +496,7 @@ async fn a_fork_with_an_edit(world: &World) {
         assert_eq!((version(&fork).await, &*kinds(&fork, at).await), (at + 1, &["edited".to_owned()][..]));
         assert_eq!(fork.state().await.unwrap().get("topic").unwrap(), json!("rows"));
 
-        // Edited once under its key, by whoever sends it.
+        // Edited once under its key, also by another process.
         world.wire.faults([(0, fault)]);
         let keyed = || Edit::new().merge("n", 1).with_idempotency_key("click");
         let first = runner("third").find_session("ada", &*id).await.unwrap().unwrap();

@@ -411,7 +411,7 @@ pub(super) struct EditedRow {
 pub(super) struct HookRow {
     /// The point, as in `before tool`.
     pub(super) point: String,
-    /// `proceed`, `stop` with its reason, or `go_on`: the run goes on instead of ending.
+    /// `proceed`, `stop` with its reason, or `go_on`: the run continues instead of ending.
     pub(super) verdict: Value,
     /// Calls that do not run, and what the model is told instead.
     #[serde(skip_serializing_if = "Vec::is_empty")]
