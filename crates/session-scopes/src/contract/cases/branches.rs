@@ -184,8 +184,8 @@ async fn a_session_is_made_with_its_labels_or_not_at_all(room: Room) -> Checked 
     ensure_eq!(labels(&room, &key).await?, []);
     let beyond = room.store.create(create("s3", &[("start", 0), ("beyond", 9)])?).await;
     ensure_error!(beyond, SessionError::NoSuchVersion { oldest: 0, newest: 8, .. });
-    let names: Vec<String> = (0..=MAX_LABELS).map(|number| number.to_string()).collect();
-    let many: Vec<(&str, u64)> = names.iter().map(|name| (&**name, 0)).collect();
+    let numbers: Vec<String> = (0..=MAX_LABELS).map(|number| number.to_string()).collect();
+    let many: Vec<(&str, u64)> = numbers.iter().map(|name| (&**name, 0)).collect();
     ensure_error!(room.store.create(create("s3", &many)?).await, SessionError::TooManyLabels { .. });
     ensure_error!(room.get(&room.key("s3")?).await, SessionError::NotFound { .. });
     room.store.create(create("s3", &[])?).await?;
