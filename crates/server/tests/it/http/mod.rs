@@ -14,6 +14,7 @@ mod live_many;
 mod mcp;
 mod model;
 mod openapi;
+mod origins;
 mod protocols;
 mod reference;
 mod security;
