@@ -148,12 +148,16 @@ impl Index {
                     }
                 }
                 let row = rows.row(committed, true);
+                // Whoever asked may leave at any time: what was added is not added again.
                 if row.version > self.upto {
+                    self.upto = row.version;
                     self.add(row, rows.take_spent());
                 }
             }
-            // Without commits, retention has deleted them.
-            self.upto = stored.last().map_or(head.version, |committed| committed.version);
+            if stored.is_empty() {
+                // Retention has deleted them.
+                self.upto = head.version;
+            }
             range = EventRange::Page { after: self.upto, limit: PAGE };
         }
         Ok(())

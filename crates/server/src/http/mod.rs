@@ -43,7 +43,7 @@
 //!
 //! # What is absent
 //!
-//! There is no TLS: a reverse proxy has it. Messages have text only.
+//! There is no TLS: a reverse proxy has it. Files of messages are in the request, and are not uploaded apart from it.
 
 mod auth;
 mod changes;

@@ -15,6 +15,7 @@ mod mcp;
 mod model;
 mod openapi;
 mod origins;
+mod outside;
 mod protocols;
 mod reference;
 mod security;
