@@ -19,11 +19,13 @@ use stepfold_state_core::ErrorChain;
 use stepfold_tools::{ToolContext, ToolError};
 use tokio::sync::Mutex;
 
-use crate::definition::Definition;
+use crate::definition::{self, Definition};
 use crate::error::McpError;
 use crate::http::{self, Remote};
+use crate::meter::Meter;
 use crate::oauth;
-use crate::process::{Meter, Process, Program};
+use crate::offer::Refused;
+use crate::process::{Process, Program};
 use crate::question::{Answerer, Elicitations, Round, decline, questions};
 
 /// How often a server may ask for further input before a call.
@@ -73,7 +75,7 @@ pub(crate) struct Connection {
     service: Mutex<Option<RunningService<RoleClient, Client>>>,
     process: Option<Mutex<Process>>,
     process_id: Option<u32>,
-    meter: Option<Arc<Meter>>,
+    meter: Arc<Meter>,
     client: Client,
     remote: Option<Remote>,
     unwatched: Arc<AtomicBool>,
@@ -90,10 +92,11 @@ impl Connection {
             answerer: plan.answerer.cloned(),
         };
         let failed = |reason: String| plan.failed(reason);
+        let meter = Arc::new(Meter::new(plan.message_bytes));
         let (service, process) = match plan.launch {
             Launch::Program(program) => {
                 let (mut process, pipes) =
-                    program.start(plan.message_bytes).map_err(|error| failed(error.to_string()))?;
+                    program.start(&meter).map_err(|error| failed(error.to_string()))?;
                 // What is too long is refused before it gets there.
                 let transport =
                     AsyncRwTransport::new_client(pipes.stdout, pipes.stdin).with_max_line_length(usize::MAX);
@@ -109,7 +112,11 @@ impl Connection {
                     Err(error) => return Err(failed(ErrorChain(&error).to_string())),
                 }
             }
-            Launch::Remote(remote) => (start_remote(&client, remote, plan).await?, None),
+            Launch::Remote(remote) => {
+                let service = start_remote(&client, remote, &meter, plan).await?;
+                close_when_broken(&service, &meter);
+                (service, None)
+            }
         };
         let peer = service.peer().clone();
         let unwatched = Arc::default();
@@ -119,7 +126,7 @@ impl Connection {
             peer,
             service: Mutex::new(Some(service)),
             process_id: process.as_ref().and_then(Process::id),
-            meter: process.as_ref().map(Process::meter),
+            meter,
             process: process.map(Mutex::new),
             client,
             remote: match plan.launch {
@@ -164,17 +171,17 @@ impl Connection {
         }
     }
 
-    /// The tools that the server has.
-    pub(crate) async fn tools(&self, limit: usize, timeout: Duration) -> Result<Vec<Definition>, McpError> {
+    /// The tools that the server has, and what is no definition of one in its list.
+    pub(crate) async fn tools(
+        &self,
+        limit: usize,
+        timeout: Duration,
+    ) -> Result<Vec<Result<Definition, Refused>>, McpError> {
         let has_tools = self.peer.peer_info().is_some_and(|info| info.capabilities.tools.is_some());
         if !has_tools {
             return Ok(Vec::new());
         }
-        let peer = &self.peer;
-        let page = |params| async move {
-            let page = peer.list_tools(params).await?;
-            Ok((page.tools.iter().map(Definition::of).collect(), page.next_cursor))
-        };
+        let page = |params| page_of_tools(&self.peer, params);
         self.in_time("tools/list", timeout, self.pages("tools", "tools/list", limit, page)).await
     }
 
@@ -407,6 +414,7 @@ impl Connection {
             (ServiceError::TransportClosed | ServiceError::TransportSend(_), Some(process)) => {
                 process.lock().await.post_mortem().await
             }
+            _ if let Some(broken) = self.meter.broken() => broken,
             _ => match &self.remote {
                 Some(remote) => remote.shown(&ErrorChain(error).to_string()),
                 None => ErrorChain(error).to_string(),
@@ -415,36 +423,67 @@ impl Connection {
     }
 
     fn asked(&self) {
-        if let Some(meter) = &self.meter {
-            meter.asked();
-        }
+        self.meter.asked();
     }
+}
+
+/// A page of a list of tools. The SDK reads one only if all of its definitions are valid: otherwise it is requested once more,
+/// as it is, so that an invalid one does not hide the others.
+async fn page_of_tools(
+    peer: &Peer<RoleClient>,
+    params: Option<wire::PaginatedRequestParams>,
+) -> Result<definition::Page, ServiceError> {
+    match peer.list_tools(params.clone()).await {
+        Err(ServiceError::UnexpectedResponse) => {}
+        page => return page.map(definition::page),
+    }
+    let mut request = wire::ListToolsRequest::default();
+    request.params = params;
+    match peer.send_request(wire::ClientRequest::ListToolsRequest(request)).await? {
+        wire::ServerResult::ListToolsResult(page) => Ok(definition::page(page)),
+        wire::ServerResult::CustomResult(page) => {
+            definition::read_page(page.0).ok_or(ServiceError::UnexpectedResponse)
+        }
+        _ => Err(ServiceError::UnexpectedResponse),
+    }
+}
+
+/// Ends a connection whose server sends too much: its streams would be opened again.
+fn close_when_broken(service: &RunningService<RoleClient, Client>, meter: &Meter) {
+    let (token, broken) = (service.cancellation_token(), meter.watch());
+    tokio::spawn(async move {
+        if broken.await.is_ok() {
+            token.cancel();
+        }
+    });
 }
 
 /// Reaches a server at a URL.
 async fn start_remote(
     client: &Client,
     remote: &Remote,
+    meter: &Arc<Meter>,
     plan: &Plan<'_>,
 ) -> Result<RunningService<RoleClient, Client>, McpError> {
     let http = http::client(plan.start_timeout).map_err(|reason| plan.failed(reason))?;
     let Some(authorization) = &remote.authorization else {
-        return start_over(http, client, remote, plan).await;
+        return start_over(http, client, remote, meter, plan).await;
     };
     let http = plan.in_time(authorization.client(http)).await?.map_err(|reason| plan.failed(reason))?;
-    start_over(http, client, remote, plan).await
+    start_over(http, client, remote, meter, plan).await
 }
 
 async fn start_over<C>(
     http: C,
     client: &Client,
     remote: &Remote,
+    meter: &Arc<Meter>,
     plan: &Plan<'_>,
 ) -> Result<RunningService<RoleClient, Client>, McpError>
 where
     C: StreamableHttpClient + Send + Sync + 'static,
 {
-    let transport = remote.transport(http, plan.message_bytes);
+    let transport = remote.transport(http, meter);
     let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
     plan.in_time(started).await?.map_err(|error| match error.auth_challenge() {
         Some(challenge) => unauthorized(plan.server, Some(remote), challenge),

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use similar::TextDiff;
 
+use crate::offer::Refused;
+
 /// A tool as its server describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -64,6 +66,31 @@ impl Definition {
         // A value made of strings and values has a JSON form.
         serde_json::to_string_pretty(&self.sorted()).unwrap_or_default()
     }
+}
+
+/// A page of a list: its entries in order, and where the next page begins.
+pub(crate) type Page = (Vec<Result<Definition, Refused>>, Option<String>);
+
+/// A page whose definitions are all valid.
+pub(crate) fn page(page: wire::ListToolsResult) -> Page {
+    (page.tools.iter().map(Definition::of).map(Ok).collect(), page.next_cursor)
+}
+
+/// A page as a server sent it, of which each invalid definition is named; none if it is no list.
+pub(crate) fn read_page(mut page: Value) -> Option<Page> {
+    let next = match page.get_mut("nextCursor").map(Value::take) {
+        None | Some(Value::Null) => None,
+        Some(Value::String(next)) => Some(next),
+        Some(_) => return None,
+    };
+    let Value::Array(tools) = page.get_mut("tools")?.take() else { return None };
+    let entry = |(place, tool): (usize, Value)| {
+        let name = tool["name"].as_str().map_or_else(|| format!("#{}", place + 1), str::to_owned);
+        let read = serde_json::from_value::<wire::Tool>(tool);
+        read.map(|tool| Definition::of(&tool))
+            .map_err(|error| Refused { tool: name, reason: format!("invalid definition: {error}") })
+    };
+    Some((tools.into_iter().enumerate().map(entry).collect(), next))
 }
 
 /// The value with the keys of each object in order.
@@ -145,6 +172,37 @@ mod tests {
         let other = definition("Adds.", &json!({"required": ["a"], "type": "object"}));
         assert_eq!(one.digest(), other.digest());
         assert_ne!(one.digest(), definition("Adds!", &json!({"type": "object", "required": ["a"]})).digest());
+    }
+
+    #[test]
+    fn an_invalid_definition_does_not_hide_the_others() {
+        let object = json!({"type": "object"});
+        let (listed, next) = read_page(json!({"nextCursor": "n", "tools": [
+            {"name": "add", "inputSchema": object},
+            {"name": "any", "inputSchema": true},
+            {"inputSchema": object},
+            "add",
+            {"name": "last", "description": 7, "inputSchema": object},
+            {"name": "sum", "inputSchema": object, "outputSchema": object},
+        ]}))
+        .unwrap();
+        let line = |entry: Result<Definition, Refused>| match entry {
+            Ok(definition) => definition.name,
+            Err(Refused { tool, reason }) => format!("{tool}: {reason}"),
+        };
+        let lines: Vec<String> = listed.into_iter().map(line).collect();
+        expect_test::expect![[r#"
+            add
+            any: invalid definition: invalid type: boolean `true`, expected a map
+            #3: invalid definition: missing field `name`
+            #4: invalid definition: invalid type: string "add", expected struct Tool
+            last: invalid definition: invalid type: integer `7`, expected a string
+            sum"#]]
+        .assert_eq(&lines.join("\n"));
+        assert_eq!(next.as_deref(), Some("n"));
+        for page in [json!({}), json!({"tools": {}}), json!([]), json!({"tools": [], "nextCursor": 1})] {
+            assert_eq!(read_page(page.clone()), None, "{page}");
+        }
     }
 
     #[test]

@@ -4,12 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use http::{HeaderName, HeaderValue};
+use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpClientTransportConfig};
+use rmcp::transport::common::client_side_sse::BoxedSseResponse;
+use rmcp::transport::streamable_http_client::{
+    SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
+    StreamableHttpPostResponse, StreamableHttpResponseLimits,
+};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 
+use crate::meter::Meter;
 use crate::oauth::Authorization;
+
+/// What an event of a stream counts beside its data.
+const OF_EVENT: usize = 8;
 
 /// Where a server is, and what is sent along with each request. Headers may hold secrets and are never printed.
 #[derive(Clone)]
@@ -69,18 +79,131 @@ impl Remote {
     }
 
     /// A connection over a client, which sends nothing yet.
-    pub(crate) fn transport<C>(&self, client: C, message_bytes: usize) -> StreamableHttpClientTransport<C>
+    pub(crate) fn transport<C>(
+        &self,
+        client: C,
+        meter: &Arc<Meter>,
+    ) -> StreamableHttpClientTransport<Bounded<C>>
     where
         C: StreamableHttpClient + Send + Sync + 'static,
     {
+        let client = Bounded { client, meter: Arc::clone(meter) };
         let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
-            .max_sse_event_size(message_bytes)
-            .max_json_response_size(message_bytes)
+            .max_sse_event_size(meter.limit())
+            .max_json_response_size(meter.limit())
             .custom_headers(self.headers.clone());
         if let Some(token) = &self.token {
             config = config.auth_header(token);
         }
         StreamableHttpClientTransport::with_client(client, config)
+    }
+}
+
+/// A client that counts the events of all streams of a connection, and closes it where there are too many. The size of
+/// each is bounded in the client itself.
+#[derive(Clone)]
+pub(crate) struct Bounded<C> {
+    client: C,
+    meter: Arc<Meter>,
+}
+
+impl<C: StreamableHttpClient> Bounded<C> {
+    fn counted(&self, events: BoxedSseResponse) -> BoxedSseResponse {
+        let meter = Arc::clone(&self.meter);
+        let counted = events.map(move |event| {
+            let event = event?;
+            let bytes = event.data.as_ref().map_or(0, String::len) + OF_EVENT;
+            meter.count(bytes).map_err(|reason| SseError::Body(meter.broke(reason).into()))?;
+            Ok(event)
+        });
+        counted.boxed()
+    }
+
+    /// A stream that is opened again sends nothing more.
+    fn check(&self) -> Result<(), StreamableHttpError<C::Error>> {
+        let broken = self.meter.broken();
+        broken.map_or(Ok(()), |reason| Err(StreamableHttpError::UnexpectedServerResponse(reason.into())))
+    }
+}
+
+impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Bounded<C> {
+    type Error = C::Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        token: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, StreamableHttpError<Self::Error>> {
+        let mut limits = StreamableHttpResponseLimits::default();
+        limits.max_sse_event_size = self.meter.limit();
+        limits.max_json_response_size = self.meter.limit();
+        self.post_message_with_response_limits(uri, message, session_id, token, headers, limits).await
+    }
+
+    async fn post_message_with_response_limits(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        token: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+        limits: StreamableHttpResponseLimits,
+    ) -> Result<StreamableHttpPostResponse, StreamableHttpError<Self::Error>> {
+        self.check()?;
+        let post =
+            self.client.post_message_with_response_limits(uri, message, session_id, token, headers, limits);
+        Ok(match post.await? {
+            StreamableHttpPostResponse::Sse(events, session) => {
+                StreamableHttpPostResponse::Sse(self.counted(events), session)
+            }
+            other => other,
+        })
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        token: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), StreamableHttpError<Self::Error>> {
+        self.client.delete_session(uri, session_id, token, headers).await
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        token: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxedSseResponse, StreamableHttpError<Self::Error>> {
+        let limit = self.meter.limit();
+        self.get_stream_with_max_sse_event_size(uri, session_id, last_event_id, token, headers, limit).await
+    }
+
+    async fn get_stream_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        token: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+        limit: usize,
+    ) -> Result<BoxedSseResponse, StreamableHttpError<Self::Error>> {
+        self.check()?;
+        let events = self.client.get_stream_with_max_sse_event_size(
+            uri,
+            session_id,
+            last_event_id,
+            token,
+            headers,
+            limit,
+        );
+        Ok(self.counted(events.await?))
     }
 }
 

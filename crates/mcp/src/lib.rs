@@ -59,6 +59,7 @@ mod definition;
 mod error;
 mod http;
 mod listing;
+mod meter;
 mod name;
 #[cfg_attr(not(feature = "oauth"), path = "no_oauth.rs")]
 mod oauth;

@@ -68,18 +68,26 @@ impl Offer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refused {
-    /// The server's own name of the tool.
+    /// The server's own name of the tool; for a definition without one, its place in the page of the list, such as `#2`.
     pub tool: String,
     /// Why it is not offered.
     pub reason: String,
 }
 
 /// The tools of a list that are offered.
-pub(crate) fn offer(listed: Vec<Definition>, rules: &Rules) -> Offer {
+pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &Rules) -> Offer {
     let mut offer = Offer::default();
+    let mut valid = Vec::with_capacity(listed.len());
+    for entry in listed {
+        match entry {
+            Ok(definition) => valid.push(definition),
+            Err(refused) => offer.refused.push(refused),
+        }
+    }
+    offer.refused.retain(|refused| rules.is_offered(&refused.tool));
     let mut same_name: BTreeMap<String, Vec<Arc<Definition>>> = BTreeMap::new();
     let mut order = Vec::new();
-    for definition in listed.into_iter().filter(|listed| rules.is_offered(&listed.name)) {
+    for definition in valid.into_iter().filter(|listed| rules.is_offered(&listed.name)) {
         let same = same_name.entry(definition.name.clone()).or_default();
         if same.is_empty() {
             order.push(definition.name.clone());
@@ -133,7 +141,7 @@ mod tests {
 
     #[track_caller]
     fn check(listed: Vec<Definition>, rules: &Rules, offered: &[&str], refused: &[&str]) {
-        let offer = offer(listed, rules);
+        let offer = offer(listed.into_iter().map(Ok).collect(), rules);
         assert_eq!(offer.tools.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), offered);
         let lines: Vec<String> =
             offer.refused.iter().map(|refused| format!("{}: {}", refused.tool, refused.reason)).collect();

@@ -6,7 +6,6 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,11 +13,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use crate::meter::Meter;
+
 /// What is kept of standard error: its end, for the message when the server fails.
 const ERROR_BYTES: usize = 4 * 1024;
-
-/// How many messages of the longest length a server may send between two requests.
-const FLOOD: usize = 4;
 
 /// Variables that a server inherits. No others: what a program has in its environment, keys among it, is not for servers.
 const INHERITED: [&str; 9] =
@@ -40,7 +38,7 @@ pub(crate) struct Pipes {
 
 impl Program {
     /// Starts it.
-    pub(crate) fn start(&self, message_bytes: usize) -> io::Result<(Process, Pipes)> {
+    pub(crate) fn start(&self, meter: &Arc<Meter>) -> io::Result<(Process, Pipes)> {
         let (program, arguments) =
             self.argv.split_first().ok_or_else(|| io::Error::other("the command names no program"))?;
         let mut command = Command::new(program);
@@ -62,7 +60,7 @@ impl Program {
         let mut child = command.spawn()?;
         let missing = || io::Error::other("it has no standard input and output");
         let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
-        let meter = Arc::new(Meter { limit: message_bytes, ..Meter::default() });
+        let meter = Arc::clone(meter);
         let errors = Arc::new(Tail::default());
         if let Some(stderr) = child.stderr.take() {
             tokio::spawn(Arc::clone(&errors).fill(stderr));
@@ -120,11 +118,6 @@ impl Process {
         self.child.id()
     }
 
-    /// How much it writes.
-    pub(crate) fn meter(&self) -> Arc<Meter> {
-        Arc::clone(&self.meter)
-    }
-
     /// Waits until it ends by itself, at most this long.
     pub(crate) async fn wait(&mut self, patience: Duration) {
         let _ = tokio::time::timeout(patience, self.child.wait()).await;
@@ -132,7 +125,7 @@ impl Process {
 
     /// Why it can no longer be talked to: a bound that it broke, how it ended, and the end of its standard error.
     pub(crate) async fn post_mortem(&mut self) -> String {
-        let broken = self.meter.broken.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let broken = self.meter.broken();
         // A process that closed its output is about to end. One that does not is of no use any more.
         let status = tokio::time::timeout(Duration::from_millis(500), self.child.wait()).await;
         if status.is_err() {
@@ -157,26 +150,6 @@ impl Drop for Process {
     }
 }
 
-/// How much a server writes.
-#[derive(Debug, Default)]
-pub(crate) struct Meter {
-    limit: usize,
-    since_request: AtomicUsize,
-    broken: Mutex<Option<String>>,
-}
-
-impl Meter {
-    /// A request is sent: what is written from now on answers it.
-    pub(crate) fn asked(&self) {
-        self.since_request.store(0, Ordering::Relaxed);
-    }
-
-    fn stop(&self, reason: String) -> io::Error {
-        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
-        io::Error::other(broken.get_or_insert(reason).clone())
-    }
-}
-
 /// A stream of lines that fails at one that is too long, and where too much comes unasked.
 #[derive(Debug)]
 pub(crate) struct Bounded<R> {
@@ -191,7 +164,7 @@ impl<R> Bounded<R> {
     /// Ends the server, whose output is no longer read.
     fn stop(&self, reason: String) -> io::Error {
         self.group.kill();
-        self.meter.stop(reason)
+        io::Error::other(self.meter.broke(reason))
     }
 }
 
@@ -208,17 +181,15 @@ impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
             Some(last) => read.len() - last - 1,
             None => self.line + read.len(),
         };
-        let limit = self.meter.limit;
+        let limit = self.meter.limit();
         if self.line > limit {
             let reason = format!("it sent a message of more than {limit} bytes and was ended");
             return Poll::Ready(Err(self.stop(reason)));
         }
-        let unasked = self.meter.since_request.fetch_add(read.len(), Ordering::Relaxed) + read.len();
-        if unasked > limit.saturating_mul(FLOOD) {
-            let reason = format!("it sent more than {} bytes after one request and was ended", limit * FLOOD);
-            return Poll::Ready(Err(self.stop(reason)));
+        match self.meter.count(read.len()) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(reason) => Poll::Ready(Err(self.stop(format!("{reason} and was ended")))),
         }
-        Poll::Ready(Ok(()))
     }
 }
 

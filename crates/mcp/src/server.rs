@@ -46,7 +46,8 @@ const SETTLED: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerLimits {
-    /// Limits the bytes of a message; 16 MiB by default. A server that sends a longer one is ended.
+    /// Limits the bytes of a message; 16 MiB by default. A server that sends a longer one, or four times as much after one
+    /// request, is ended; one at a URL is disconnected.
     pub message_bytes: usize,
     /// Limits the tools, resources or prompts that a server lists; 512 by default.
     pub listed: usize,

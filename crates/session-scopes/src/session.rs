@@ -428,8 +428,8 @@ impl Visible {
         next.checked_sub(1).is_some_and(|place| self.0[place].contains(&version))
     }
 
-    /// The versions, as ranges in order.
-    pub(crate) fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+    /// The versions, as ranges in order, with the first and the last one of each.
+    pub fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         self.0.iter().map(|range| (*range.start(), *range.end()))
     }
 

@@ -164,6 +164,35 @@ fn ai() -> Request {
     )
 }
 
+/// A signal to end is no kill: readers are told, no one else is served, and the run completes.
+#[test]
+fn sigterm_lets_a_run_complete() {
+    let site = Site::new(Room::new(TOOLS, SCRIPT));
+    gate(&site, "first");
+    let mut server = site.start();
+    assert_eq!(site.ask(0, "POST /api/v1/apps/a/sessions", "", r#"{"id":"s1"}"#).unwrap().0, 201);
+    let mut live = site.send(0, &format!("GET {SESSION}/live?after=0"), "", "").unwrap();
+    assert_eq!(site.ask(0, &format!("POST {SESSION}/messages"), "", r#"{"text":"go"}"#).unwrap().0, 202);
+    let mut first = held(&site, "first");
+    assert!(Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap().success());
+    let told = until(&mut live, "event: bye");
+    assert!(told.contains("shutdown") && !told.contains("All is done."), "{told}");
+    // No one is accepted any more.
+    while site.send(0, "GET /readyz", "", "").is_some() {}
+    assert!(server.try_wait().unwrap().is_none(), "it waits for the run");
+    first.write_all(b"go\n").unwrap();
+    drop(first);
+    assert_eq!(server.wait().unwrap().code(), Some(143));
+    let mut server = site.start();
+    let session = site.ask(0, &format!("GET {SESSION}"), "", "").unwrap().1;
+    assert_eq!(session["unfinished"], false, "{session}");
+    let rows = site.ask(0, &format!("GET {SESSION}/events?limit=100"), "", "").unwrap().1.to_string();
+    assert!(rows.contains("All is done.") && rows.matches("\"began\"").count() == 1, "{rows}");
+    assert_eq!(std::fs::read_to_string(site.room.path("effects")).unwrap(), "marked\n", "once");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
 #[test]
 fn openai_streaming() {
     let messages = json!([{"role": "user", "content": "go"}]);

@@ -34,6 +34,25 @@ async fn odd_names_are_mapped_and_what_is_ambiguous_is_left_out() {
 }
 
 #[tokio::test]
+async fn an_invalid_definition_is_named_and_does_not_hide_the_others() {
+    let server = peer("broken").build().unwrap();
+    let tools = offered(&server).await;
+    assert_eq!(names(&tools), ["plain", "other"]);
+    assert_eq!(line(&server, "other", json!({})).await, "Succeeded: other is done");
+    let refused = server.refused().await.unwrap();
+    let refused: Vec<String> =
+        refused.iter().map(|refused| format!("{}: {}", refused.tool, refused.reason)).collect();
+    expect_test::expect![[r#"
+        any: invalid definition: invalid type: boolean `true`, expected a map
+        #3: invalid definition: missing field `name`
+        #4: invalid definition: invalid type: string "text", expected struct Tool"#]]
+    .assert_eq(&refused.join("\n"));
+    // One that is denied is of no interest.
+    let server = peer("broken").deny(["any", "#*"]).build().unwrap();
+    assert_eq!(server.refused().await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn tools_have_the_name_of_their_server_before_their_own() {
     let server =
         peer("plain").prefix("files_").allow(["e*", "other"]).deny(["empty", "environment"]).build().unwrap();

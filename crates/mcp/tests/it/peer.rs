@@ -124,6 +124,16 @@ impl Peer {
                 ]),
                 None,
             ),
+            "broken" => (
+                json!([
+                    tool("plain"),
+                    {"name": "any", "description": "Takes anything.", "inputSchema": true},
+                    {"description": "Has no name.", "inputSchema": {"type": "object"}},
+                    "text",
+                    tool("other"),
+                ]),
+                None,
+            ),
             "tangled" => (tangled(), None),
             "endless" => (json!([tool("again")]), Some(json!("more"))),
             "many" => (json!((0..600).map(|number| tool(&format!("t{number}"))).collect::<Vec<_>>()), None),

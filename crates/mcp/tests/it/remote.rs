@@ -77,7 +77,17 @@ pub(crate) async fn serve(stream: TcpStream, peer: Arc<Mutex<Peer>>, form: Form)
                         let _ = stream.write_all(&bytes).await;
                         return;
                     }
-                    Does::Dies | Does::Floods | Does::Stays(_) => return,
+                    Does::Floods => {
+                        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+                        let note = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}});
+                        let mut bytes = head.to_owned();
+                        // A stream whose events have ids is one that clients open again.
+                        while stream.write_all(bytes.as_bytes()).await.is_ok() {
+                            bytes = format!("id: 1\ndata: {note}\n\n").repeat(100);
+                        }
+                        return;
+                    }
+                    Does::Dies | Does::Stays(_) => return,
                 }
             }
             _ => "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n".to_owned(),
@@ -159,4 +169,18 @@ async fn a_body_that_is_too_long_is_not_read() {
     let outcome = call(&server, "huge", json!({})).await;
     assert_eq!(outcome.status, CallStatus::Unknown, "{outcome:?}");
     assert!(outcome.result.text().contains("maximum size of 1048576 bytes"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_sends_without_end_is_no_longer_read() {
+    let limits = ServerLimits::default().with_message_bytes(64 * 1024);
+    let server = remote(Form::Events).await.limits(limits).build().unwrap();
+    for _ in 0..2 {
+        let outcome = call(&server, "flood", json!({})).await;
+        assert_eq!(outcome.status, CallStatus::Unknown, "{outcome:?}");
+        let text = outcome.result.text();
+        assert!(text.contains("it sent more than 262144 bytes after one request"), "{text}");
+        // The next call has a connection of its own.
+        assert_eq!(line(&server, "other", json!({})).await, "Succeeded: other is done");
+    }
 }

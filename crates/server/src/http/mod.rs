@@ -43,13 +43,14 @@
 //!
 //! # What is absent
 //!
-//! There is no TLS: a reverse proxy has it. Messages have text only.
+//! There is no TLS: a reverse proxy has it. Files of messages are in the request, and are not uploaded apart from it.
 
 mod auth;
 mod changes;
 mod channel;
 mod frame;
 mod gate;
+mod index;
 mod limits;
 mod live;
 #[cfg(feature = "mcp")]

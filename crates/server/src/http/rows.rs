@@ -633,12 +633,17 @@ pub(super) struct OriginRow {
     pub(super) kind: String,
 }
 
-/// The writes of a key, oldest first.
+/// The newest writes of a key, oldest first.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct BlameRow {
     pub(super) key: String,
     /// Those that count, in the versions that are kept, up to the version that was asked for.
     pub(super) writes: Vec<BlamedWrite>,
+    /// The number of all that do.
+    pub(super) count: usize,
+    /// The version to read the earlier ones with, as `before`; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) earlier: Option<u64>,
 }
 
 /// A write of a key.

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use super::auth::{Authenticate, Credentials, Principal, Role};
 use super::channel::Channels;
 use super::gate::{Admitted, Rules, cookie_name};
+use super::index::Indexes;
 use super::limits::{Limits, Usage};
 use super::metrics::Metrics;
 use super::operation::{Operation, json_response};
@@ -141,6 +142,7 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     pub(super) usage: Usage,
     pub(super) channels: Channels,
+    pub(super) indexes: Indexes,
     pub(super) metrics: Metrics,
     pub(super) has_secure_cookies: bool,
     /// Whether anyone may read the cards of agents.
@@ -537,6 +539,7 @@ impl ServerBuilder {
             limits: self.limits,
             usage: Usage::default(),
             channels,
+            indexes: Indexes::default(),
             #[cfg(feature = "mcp")]
             mcp: super::mcp::Services::default(),
             metrics: self.metrics,

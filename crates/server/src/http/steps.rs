@@ -103,9 +103,9 @@ impl Rows {
         row
     }
 
-    /// What the newest commit has used, if it is a reply or a summary.
-    pub(super) fn spent(&self) -> Option<&Spent> {
-        self.spent.as_ref()
+    /// Takes what the newest commit has used, if it is a reply or a summary.
+    pub(super) fn take_spent(&mut self) -> Option<Spent> {
+        self.spent.take()
     }
 
     fn describe(&mut self, event: &Event, row: &mut EventRow) {

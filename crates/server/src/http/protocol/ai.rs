@@ -4,11 +4,12 @@ use http::{HeaderValue, Response, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Input};
+use stepfold_agent_loop::{Decision, Exit, Input};
+use stepfold_runner::{RecordedDecision, SessionHandle};
 
 use super::happening::{Call, CallEnd, End, Happening, Reader};
 use super::{Encoder, Frame, Made, Order, accept, key_of, stream, with_words};
-use crate::http::operation::{Asked, InApp, InSession, Json};
+use crate::http::operation::{Asked, InApp, InSession, Json, find_session};
 use crate::http::problem::Problem;
 use crate::http::rows::exit;
 
@@ -49,11 +50,11 @@ impl UiMessage {
         }
     }
 
-    /// The decisions about these requests.
-    fn decisions(&self, pending: &[ApprovalRequest]) -> Vec<(String, Decision)> {
+    /// The decisions about some requests, by their ids.
+    fn decisions(&self, is_one: impl Fn(&str) -> bool) -> Vec<(String, Decision)> {
         let answered = |part: &Value| {
             let approval = &part["approval"];
-            let id = approval["id"].as_str().filter(|id| pending.iter().any(|request| request.id == *id))?;
+            let id = approval["id"].as_str().filter(|id| is_one(id))?;
             let decision = match approval["approved"].as_bool()? {
                 true => Decision::Approve,
                 false => Decision::reject(approval["reason"].as_str().unwrap_or_default()),
@@ -65,7 +66,8 @@ impl UiMessage {
 }
 
 pub(super) async fn chat(asked: Asked<InApp, (), Json<UiChat>>) -> Result<Made, Problem> {
-    let (runner, Json(chat)) = (asked.target.0.runner(), asked.body);
+    let (app, Json(chat)) = (&asked.target.0, asked.body);
+    let runner = app.runner();
     if chat.trigger.as_deref() == Some("regenerate-message") {
         return Err(Problem::invalid(
             "trigger",
@@ -73,24 +75,41 @@ pub(super) async fn chat(asked: Asked<InApp, (), Json<UiChat>>) -> Result<Made, 
         ));
     }
     let last = chat.messages.last().ok_or_else(|| Problem::invalid("messages", "expected at least one"))?;
-    let session = runner.session(asked.principal.user().as_str(), chat.id.as_str()).await?;
-    let (order, message) = if last.role == "user" {
-        (Order::Send(Box::new(last.said()?), Some(key_of(&["ai", &chat.id, &last.id]))), None)
+    let (user, id) = (asked.principal.user().as_str(), chat.id.as_str());
+    let (session, order, message) = if last.role == "user" {
+        let order = Order::Send(Box::new(last.said()?), Some(key_of(&["ai", id, &last.id])));
+        (runner.session(user, id).await?, order, None)
     } else {
-        let decisions = last.decisions(&session.pending().await?);
-        if decisions.is_empty() {
-            return Err(Problem::invalid(
-                "messages",
-                "the last one is not of the user, and decides nothing that waits",
-            ));
-        }
+        let session = find_session(app, &asked.principal, id).await?;
+        let decisions = decided(last, &session).await?;
         let ids: Vec<&str> = decisions.iter().map(|(id, _)| id.as_str()).collect();
-        let key = key_of(&[&["ai", chat.id.as_str()], ids.as_slice()].concat());
-        (Order::Decide(decisions, Some(key)), Some(last.id.clone()))
+        let key = key_of(&[&["ai", id], ids.as_slice()].concat());
+        (session, Order::Decide(decisions, Some(key)), Some(last.id.clone()))
     };
     let reader = accept::<Problem>(&asked.shared, &asked.principal, runner, session, order).await?;
     let response = stream(&asked.shared, &asked.principal, reader, Parts::new(message))?;
     Ok(Made(marked(response)))
+}
+
+/// The decisions of a message about what waits. A client that sends its message again decides nothing that does: then these are
+/// the ones that it sent before, as the record has them together.
+async fn decided(last: &UiMessage, session: &SessionHandle) -> Result<Vec<(String, Decision)>, Problem> {
+    let pending = session.pending().await?;
+    let decisions = last.decisions(|id| pending.iter().any(|request| request.id == id));
+    if !decisions.is_empty() {
+        return Ok(decisions);
+    }
+    let recorded = session.decisions().await?;
+    let answered = last.decisions(|id| recorded.iter().any(|recorded| recorded.request == id));
+    let is_answered = |recorded: &&RecordedDecision| answered.iter().any(|(id, _)| *id == recorded.request);
+    let Some(newest) = recorded.iter().find(is_answered) else {
+        let why = "the last one is not of the user, and decides nothing that waits";
+        return Err(Problem::invalid("messages", why));
+    };
+    let is_together = |recorded: &&RecordedDecision| recorded.version == newest.version;
+    let together: Vec<&str> =
+        recorded.iter().filter(is_together).map(|recorded| recorded.request.as_str()).collect();
+    Ok(answered.into_iter().filter(|(id, _)| together.contains(&id.as_str())).collect())
 }
 
 pub(super) async fn resume(asked: Asked<InSession>) -> Result<Made, Problem> {

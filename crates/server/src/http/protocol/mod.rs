@@ -34,9 +34,9 @@ use self::happening::{Before, Happening, Reader};
 use super::auth::{Principal, Role};
 use super::limits::Place;
 use super::live::KEEP_ALIVE;
-use super::operation::{Answer, Events, Operation};
+use super::operation::{Answer, Events, Operation, find_session};
 use super::problem::{Form, Problem};
-use super::server::Shared;
+use super::server::{App, Shared};
 
 /// The operations of all protocols. Their paths are whole.
 pub(super) fn operations() -> Vec<Operation> {
@@ -129,6 +129,19 @@ enum Order {
     Send(Box<Input>, Option<String>),
     /// To continue with these decisions, by the ids of their requests; once, if there is a key.
     Decide(Vec<(String, Decision)>, Option<String>),
+}
+
+/// The session that a client names. A message creates one; decisions are about one that exists.
+async fn session_of(
+    app: &App,
+    principal: &Principal,
+    id: &str,
+    order: &Order,
+) -> Result<SessionHandle, Problem> {
+    match order {
+        Order::Send(..) => Ok(app.runner().session(principal.user().as_str(), id).await?),
+        Order::Decide(..) => find_session(app, principal, id).await,
+    }
 }
 
 /// Accepts what a client asks for. The run continues without the reader.

@@ -1,6 +1,6 @@
 //! The history of a session: its commits, its state at any version, forks and rewinds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -11,17 +11,21 @@ use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore as _};
 
 use super::sessions::check_shared;
+use crate::http::index::{Counted, Index, Of, Written};
 use crate::http::operation::{Asked, Created, Found, InSession, Json, Named, Within, find_session};
-use crate::http::priced::Pricing;
 use crate::http::problem::Problem;
 use crate::http::rows::{
-    BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow, json,
+    BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow,
+    WriteRow, json,
 };
 use crate::http::steps::{Rows, page, rows};
 
 /// The most that a page has; of brief rows, which have a few hundred bytes each.
 const MOST: usize = 1_000;
 const MOST_BRIEF: usize = 10_000;
+
+/// How many versions may be between two commits that are read at once.
+const NEAR: u64 = 16;
 
 /// A page of commits.
 #[derive(Deserialize, JsonSchema)]
@@ -51,7 +55,7 @@ impl PageOfEvents {
 
 pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Found<EventRows>, Problem> {
     let (after, limit) = (asked.query.after(), asked.query.limit());
-    let session = asked.target.session.read(page(after, limit)).await?;
+    let session = commits_of(&asked.target, page(after, limit)).await?;
     let mut events = rows(&session, after, limit, asked.target.app.pricing());
     if asked.query.brief {
         events = events.into_iter().map(EventRow::into_brief).collect();
@@ -81,7 +85,7 @@ pub(super) async fn event(asked: Asked<Within<Version>>) -> Result<Found<EventRo
 /// The commit at a version, if it is there.
 pub(super) async fn event_at(target: &InSession, version: u64) -> Result<Option<EventRow>, Problem> {
     let before = version.saturating_sub(1);
-    let stored = target.session.read(page(before, 1)).await?;
+    let stored = commits_of(target, page(before, 1)).await?;
     Ok(rows(&stored, before, 1, target.app.pricing()).into_iter().find(|row| row.version == version))
 }
 
@@ -91,15 +95,19 @@ pub(super) async fn event_at(target: &InSession, version: u64) -> Result<Option<
 pub(super) struct StateAt {
     /// The version; the newest by default.
     at: Option<u64>,
-    /// Also where each value comes from; this reads the whole history.
+    /// Also where each value comes from.
     #[serde(default)]
     origin: bool,
 }
 
 pub(super) async fn state(asked: Asked<InSession, StateAt>) -> Result<Found<StateRow>, Problem> {
-    let events = if asked.query.origin { EventRange::All } else { EventRange::None };
-    let session = at(&asked.target, asked.query.at, events).await?;
-    let origin = asked.query.origin.then(|| origin(&session, asked.target.app.pricing()));
+    let session = at(&asked.target, asked.query.at, EventRange::None).await?;
+    let origin = match asked.query.origin {
+        true => {
+            Some(asked.shared.indexes.read(&asked.target, &session, |index| origin(index, &session)).await?)
+        }
+        false => None,
+    };
     Ok(Found(StateRow { version: session.version, values: values(&session), origin }))
 }
 
@@ -121,21 +129,20 @@ fn values(session: &Session) -> BTreeMap<String, Value> {
 }
 
 /// The last write of each key, and the number of writes.
-fn origin(session: &Session, pricing: &Arc<Pricing>) -> BTreeMap<String, OriginRow> {
-    let mut origin: BTreeMap<String, OriginRow> = BTreeMap::new();
-    for EventRow { version, kind, writes, .. } in counted(session, pricing) {
-        for write in writes {
-            let writes = origin.get(&write.key).map_or(0, |before| before.writes) + 1;
-            let row = OriginRow { version, handler: write.handler, writes, by: write.by, kind: kind.clone() };
-            origin.insert(write.key, row);
-        }
-    }
-    origin
-}
-
-/// The rows of a whole session that count.
-fn counted(session: &Session, pricing: &Arc<Pricing>) -> impl Iterator<Item = EventRow> {
-    rows(session, 0, usize::MAX, pricing).into_iter().filter(|row| row.visible)
+fn origin(index: &Index, session: &Session) -> BTreeMap<String, OriginRow> {
+    let row = |key: &Arc<str>| {
+        let writes = index.writes(key, session);
+        let last = writes.iter().next_back()?;
+        let row = OriginRow {
+            version: last.version,
+            handler: last.what.handler.as_deref().map(str::to_owned),
+            writes: writes.len() as u64,
+            by: last.what.by.as_deref().cloned(),
+            kind: last.what.kind.to_string(),
+        };
+        Some((key.to_string(), row))
+    };
+    index.keys().filter_map(row).collect()
 }
 
 /// A key.
@@ -144,20 +151,92 @@ fn counted(session: &Session, pricing: &Arc<Pricing>) -> impl Iterator<Item = Ev
 pub(super) struct BlameOf {
     /// The key of the state.
     key: String,
-    /// The version up to which writes are listed; the newest by default.
+    /// The version of the session whose writes are listed; the newest by default.
     at: Option<u64>,
+    /// The version before which they are; by default none.
+    before: Option<u64>,
+    /// The number of writes, the newest ones; at most 1,000, which is the default.
+    limit: Option<usize>,
 }
 
 pub(super) async fn blame(asked: Asked<InSession, BlameOf>) -> Result<Found<BlameRow>, Problem> {
-    let BlameOf { key, at: version } = asked.query;
-    let session = at(&asked.target, version, EventRange::All).await?;
-    let mut blamed = Vec::new();
-    for EventRow { version, kind, at, writes, .. } in counted(&session, asked.target.app.pricing()) {
-        for write in writes.into_iter().filter(|write| write.key == key) {
-            blamed.push(BlamedWrite { version, kind: kind.clone(), at: at.clone(), write });
+    let BlameOf { key, at: version, before, limit } = asked.query;
+    let (before, limit) = (before.unwrap_or(u64::MAX), limit.unwrap_or(MOST).clamp(1, MOST));
+    let head = head(&asked.target, version).await?;
+    let newest = |index: &Index| newest_writes(&key, &index.writes(&key, &head), before, limit);
+    let mut blame = asked.shared.indexes.read(&asked.target, &head, newest).await?;
+    blame.writes = with_values(&asked.target, std::mem::take(&mut blame.writes)).await?;
+    Ok(Found(blame))
+}
+
+/// The newest writes before a version, without what only their commits have. Those of one commit stay together.
+fn newest_writes(key: &str, all: &Counted<'_, Written>, before: u64, limit: usize) -> BlameRow {
+    let earlier = || all.iter().rev().skip_while(|of| of.version >= before);
+    let first = earlier().nth(limit - 1).map_or(0, |of| of.version);
+    let row = |of: &Of<Written>| BlamedWrite {
+        version: of.version,
+        kind: of.what.kind.to_string(),
+        at: String::new(),
+        write: WriteRow {
+            key: key.to_owned(),
+            handler: of.what.handler.as_deref().map(str::to_owned),
+            value: None,
+            by: of.what.by.as_deref().cloned(),
+        },
+    };
+    let mut writes: Vec<BlamedWrite> = earlier().take_while(|of| of.version >= first).map(row).collect();
+    writes.reverse();
+    let has_more = earlier().nth(writes.len()).is_some();
+    let earlier = writes.first().map(|write| write.version).filter(|_| has_more);
+    BlameRow { key: key.to_owned(), writes, count: all.len(), earlier }
+}
+
+/// Writes with the values and times of their commits. One whose commit retention has deleted meanwhile is left out.
+async fn with_values(target: &InSession, writes: Vec<BlamedWrite>) -> Result<Vec<BlamedWrite>, Problem> {
+    let mut commits = HashMap::new();
+    let versions: Vec<u64> = writes.iter().map(|write| write.version).collect();
+    for (first, last) in stretches(&versions) {
+        let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
+        let stored = commits_of(target, EventRange::Page { after: first - 1, limit }).await?;
+        commits.extend(stored.events.into_iter().map(|committed| (committed.version, (committed, 0))));
+    }
+    let filled = writes.into_iter().filter_map(|mut blamed| {
+        let (committed, place) = commits.get_mut(&blamed.version)?;
+        let mut of_key = committed.event.actions.delta.iter().filter(|write| write.key() == blamed.write.key);
+        let write = of_key.nth(*place)?;
+        *place += 1;
+        blamed.at = committed.event.at.to_string();
+        blamed.write.value = write.value().cloned();
+        Some(blamed)
+    });
+    Ok(filled.collect())
+}
+
+/// Commits that are near each other are read at once.
+fn stretches(versions: &[u64]) -> Vec<(u64, u64)> {
+    let mut stretches: Vec<(u64, u64)> = Vec::new();
+    for version in versions {
+        match stretches.last_mut() {
+            Some((first, last)) if version - *last <= NEAR && version - *first < MOST as u64 => {
+                *last = *version
+            }
+            _ => stretches.push((*version, *version)),
         }
     }
-    Ok(Found(BlameRow { key, writes: blamed }))
+    stretches
+}
+
+/// A session at a version, without state and commits.
+pub(super) async fn head(target: &InSession, version: Option<u64>) -> Result<Session, Problem> {
+    let mut get = GetSession::new(target.session.key().clone()).events(EventRange::None).without_state();
+    get.version = version;
+    Ok(target.runner().store().get(get).await?)
+}
+
+/// Commits, without the state.
+async fn commits_of(target: &InSession, events: EventRange) -> Result<Session, Problem> {
+    let get = GetSession::new(target.session.key().clone()).events(events).without_state();
+    Ok(target.runner().store().get(get).await?)
 }
 
 /// Two versions of a session.
@@ -172,7 +251,13 @@ pub(super) struct Versions {
 
 pub(super) async fn diff(asked: Asked<InSession, Versions>) -> Result<Found<DiffRow>, Problem> {
     let before = at(&asked.target, Some(asked.query.from), EventRange::None).await?;
-    let after = at(&asked.target, asked.query.to, EventRange::All).await?;
+    let mut after = at(&asked.target, asked.query.to, EventRange::None).await?;
+    if let Some(first) = first_new(&before, &after) {
+        let mut get =
+            GetSession::new(after.key.clone()).events(EventRange::AfterVersion(first - 1)).visible();
+        get.version = Some(after.version);
+        after.events = asked.target.runner().store().get(get.without_state()).await?.events;
+    }
     let new = after.visible_events().filter(|committed| !before.visible.contains(committed.version));
     let messages = new.flat_map(|committed| committed.event.messages.iter().map(|message| json(&**message)));
     Ok(Found(DiffRow {
@@ -181,6 +266,19 @@ pub(super) async fn diff(asked: Asked<InSession, Versions>) -> Result<Found<Diff
         changed: changed(&values(&before), &values(&after)),
         messages: messages.collect(),
     }))
+}
+
+/// The first version that counts in a session and did not before.
+fn first_new(before: &Session, after: &Session) -> Option<u64> {
+    after.visible.ranges().find_map(|(first, last)| {
+        let mut first = first;
+        // From one end of what counted before to the next.
+        while before.visible.contains(first) {
+            let (_, end) = before.visible.ranges().find(|(_, end)| *end >= first)?;
+            first = end + 1;
+        }
+        (first <= last).then_some(first)
+    })
 }
 
 fn changed(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> Vec<ChangeRow> {

@@ -11,14 +11,14 @@ use stepfold_agent_loop::state_core::chat::{ChatRequest, Cost, Message, ToolChoi
 use stepfold_agent_loop::trim::{ApproximateTokens, Summary, TokenCounter as _};
 use stepfold_agent_loop::{EventKind, Need, Run};
 use stepfold_runner::ModelStep;
-use stepfold_session_scopes::EventRange;
+use stepfold_session_scopes::Session;
 
-use super::history::{at, event_at};
+use super::history::{event_at, head};
+use crate::http::index::{Index, Of};
 use crate::http::operation::{Asked, Found, InSession};
 use crate::http::priced::dollars;
 use crate::http::problem::Problem;
 use crate::http::rows::{ItemRow, OutputRow, UsageRow, json};
-use crate::http::steps::Rows;
 
 /// A step of a session.
 #[derive(Deserialize, JsonSchema)]
@@ -159,7 +159,7 @@ pub(super) async fn shown(asked: Asked<InSession, StepAt>) -> Result<Found<Model
     let session = &asked.target.session;
     let version = match asked.query.at {
         Some(version) => version,
-        None => session.read(EventRange::None).await?.version,
+        None => head(&asked.target, None).await?.version,
     };
     let step = session.model_step(Some(version), path.as_deref()).await?;
     let step = step.ok_or_else(|| Problem::no_model_step(version))?;
@@ -372,16 +372,8 @@ impl Spent {
 }
 
 pub(super) async fn usage(asked: Asked<InSession, UsageAt>) -> Result<Found<TotalRow>, Problem> {
-    let session = at(&asked.target, asked.query.at, EventRange::All).await?;
-    let mut rows = Rows::new(asked.target.app.pricing());
-    let mut models: BTreeMap<String, Spent> = BTreeMap::new();
-    for committed in &session.events {
-        rows.row(committed, true);
-        let Some(spent) = rows.spent().filter(|_| session.visible.contains(committed.version)) else {
-            continue;
-        };
-        models.entry(spent.model.clone()).or_default().add(1, spent.usage, spent.cost);
-    }
+    let head = head(&asked.target, asked.query.at).await?;
+    let models = asked.shared.indexes.read(&asked.target, &head, |index| by_model(index, &head)).await?;
     let mut all = Spent::default();
     for of in models.values() {
         all.add(of.replies, of.usage, of.cost);
@@ -394,7 +386,7 @@ pub(super) async fn usage(asked: Asked<InSession, UsageAt>) -> Result<Found<Tota
         cost: of.cost.map(dollars),
     };
     Ok(Found(TotalRow {
-        version: session.version,
+        version: head.version,
         currency: "USD",
         replies: all.replies,
         usage: all.usage.into(),
@@ -402,4 +394,16 @@ pub(super) async fn usage(asked: Asked<InSession, UsageAt>) -> Result<Found<Tota
         models: models.into_iter().map(row).collect(),
         unpriced,
     }))
+}
+
+/// The tokens of each model.
+fn by_model(index: &Index, head: &Session) -> BTreeMap<String, Spent> {
+    let mut models: BTreeMap<String, Spent> = BTreeMap::new();
+    for Of { what, .. } in index.spent(head).iter() {
+        match models.get_mut(&what.model) {
+            Some(spent) => spent.add(1, what.usage, what.cost),
+            None => models.entry(what.model.clone()).or_default().add(1, what.usage, what.cost),
+        }
+    }
+    models
 }

@@ -64,13 +64,47 @@ async function attack(target) {
     source.onerror = () => { source.close(); resolve(null); };
     setTimeout(() => { source.close(); resolve(null); }, 3000);
   });
+  const socket = () => new Promise((resolve) => {
+    let opened;
+    try { opened = new WebSocket(`${sessions.replace('http', 'ws')}/s1/live`); } catch { resolve(null); return; }
+    opened.onopen = () => resolve({ text: 'open' });
+    opened.onerror = () => resolve(null);
+    setTimeout(() => resolve(null), 3000);
+  });
+  // Another window has a handle to the page, which must tell nothing.
+  const opened = async () => {
+    const other = window.open(`${target}/`, 'opened');
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    let text = null;
+    try { text = other?.document?.body?.innerText || null; } catch { /* another origin */ }
+    other?.close();
+    return text && { text };
+  };
   const json = { 'content-type': 'application/json' };
+  const plain = { 'content-type': 'text/plain' };
+  // A body that each protocol would take, as a page may send it without asking first.
+  const simple = (path, value) => read(`${target}${path}`, { method: 'POST', mode: 'no-cors', headers: plain, body: JSON.stringify(value) });
+  const said = { role: 'user', content: 'transfer everything' };
   return {
     'read by fetch': await read(sessions),
     'read by fetch without CORS': await read(sessions, { mode: 'no-cors' }),
     'post of text': await read(messages, { method: 'POST', mode: 'no-cors', headers: { 'content-type': 'text/plain' }, body }),
     'post of JSON': await read(messages, { method: 'POST', headers: json, body }),
     'post of JSON without a type': await read(messages, { method: 'POST', mode: 'no-cors', body: new Blob([body]) }),
+    'change of the state': await read(`${sessions}/s1/state`, { method: 'PATCH', headers: json, body: '{"set":{"spent":9},"expected":0}' }),
+    'label': await read(`${sessions}/s1/labels/evil`, { method: 'PUT', headers: json, body: '{"version":0}' }),
+    'import': await simple('/api/v1/apps/clerk/import', { format: 1 }),
+    'session': await simple('/api/v1/apps/clerk/sessions', { id: 'evil' }),
+    'login': await simple('/api/v1/login', {}),
+    'logout': await simple('/api/v1/logout', {}),
+    'client of OpenAI': await simple('/v1/chat/completions', { model: 'clerk', messages: [said] }),
+    'client of AG-UI': await simple('/agui/clerk', { threadId: 's1', runId: 'r1', messages: [{ id: 'u1', ...said }] }),
+    'client of the AI SDK': await simple('/ai/clerk', { id: 's1', messages: [{ id: 'u1', role: 'user', parts: [{ type: 'text', text: 'hi' }] }] }),
+    'client of ADK': await simple('/run', { appName: 'clerk', userId: 'user', sessionId: 's1', newMessage: { role: 'user', parts: [{ text: 'hi' }] } }),
+    'client of A2A': await simple('/a2a/clerk', { jsonrpc: '2.0', id: 1, method: 'SendMessage', params: {} }),
+    'client of MCP': await simple('/mcp/clerk', { jsonrpc: '2.0', id: 1, method: 'tools/list', params: {} }),
+    'socket': await socket(),
+    'opened window': await opened(),
     'deletion': await read(`${sessions}/s1`, { method: 'DELETE', headers: json }),
     'beacon': navigator.sendBeacon(messages, new Blob([body], { type: 'text/plain' })) && null,
     'form': await form('application/x-www-form-urlencoded'),

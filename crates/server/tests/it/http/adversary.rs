@@ -319,3 +319,72 @@ async fn what_models_say_ends_no_line_of_a_stream() {
         assert!(told.concat().contains(&odd), "{protocol}: {}", reply.text);
     }
 }
+
+/// What a client decides in a session that is not there creates none.
+#[tokio::test]
+async fn decisions_create_no_session() {
+    for protocol in DECIDING {
+        let site = Site::new(PAY).await;
+        let taken = decide(&site, protocol, "ask-c1", true, "m@s1").await;
+        assert!(!taken, "{protocol}");
+        let sessions = site.get("ada", "/sessions").await.json();
+        assert_eq!(sessions["sessions"], json!([]), "{protocol}");
+        if ["agui", "ai"].contains(&protocol) {
+            let (path, headers, body) = decision(protocol, "ask-c1", true, "");
+            let reply = post(&site, "ada", path, &headers, &body).await;
+            assert_eq!(reply.problem(), (404, "unknown_session".to_owned()), "{protocol}");
+        }
+    }
+}
+
+/// A client of the AI SDK that lost the answer sends its whole message again.
+#[tokio::test]
+async fn a_decision_that_is_sent_again_is_taken_once() {
+    let site =
+        Site::new("assistant: > c1 pay()\nassistant: one\nassistant: > c2 pay()\nassistant: two").await;
+    say(&site, "ada", "ai", "pay").await;
+    let first = pending(&site).await.remove(0);
+    let approval = |id: &str, is_yes: bool| json!({"type": "dynamic-tool", "state": "approval-responded", "approval": {"id": id, "approved": is_yes}});
+    let sent = |parts: Value| {
+        let body = json!({"id": "s1", "messages": [{"id": "m1", "role": "assistant", "parts": parts}]});
+        let site = &site;
+        async move { post(site, "ada", "/ai/clerk", &[], &body).await }
+    };
+    let text = |reply: &Reply| -> String {
+        events(reply).iter().filter_map(|part| part["delta"].as_str()).collect()
+    };
+    for _ in 0..3 {
+        assert_eq!(text(&sent(json!([approval(&first, true)])).await), "one");
+    }
+    let commits = session(&site).await["version"].clone();
+    // Another decision about the same is a conflict, and a decision about nothing is invalid.
+    assert_eq!(sent(json!([approval(&first, false)])).await.problem().0, 409);
+    assert_eq!(sent(json!([approval("c9", true)])).await.problem(), (400, "invalid".to_owned()));
+    assert_eq!(session(&site).await["version"], commits);
+    // A message keeps the decisions that it had before.
+    say(&site, "ada", "agui", "pay again").await;
+    let second = pending(&site).await.remove(0);
+    for _ in 0..2 {
+        assert_eq!(text(&sent(json!([approval(&first, true), approval(&second, true)])).await), "two");
+    }
+    assert_eq!(spent(&site).await, 10);
+}
+
+#[tokio::test]
+async fn a_message_id_with_another_text_is_invalid_in_a2a() {
+    let site = Site::new("assistant: one\nassistant: two").await;
+    let send = |text: &str| {
+        let message =
+            json!({"messageId": "m1", "contextId": "s1", "role": "ROLE_USER", "parts": [{"text": text}]});
+        let call = rpc("SendMessage", json!({"message": message}));
+        let site = &site;
+        async move { post(site, "ada", "/a2a/clerk", &[A2A], &call).await.json() }
+    };
+    let task = send("hi").await["result"]["task"]["id"].clone();
+    let commits = session(&site).await["version"].clone();
+    let error = send("bye").await["error"].clone();
+    assert_eq!((&error["code"], &error["data"][0]["reason"]), (&json!(-32602), &json!("INVALID_PARAMS")));
+    assert!(error["message"].as_str().unwrap().contains("`messageId` was used"), "{error}");
+    assert_eq!(send("hi").await["result"]["task"]["id"], task);
+    assert_eq!(session(&site).await["version"], commits);
+}

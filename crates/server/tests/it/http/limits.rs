@@ -99,6 +99,62 @@ async fn streams_are_limited() {
     let _again = site.live("ada", "s1", None).await;
 }
 
+/// An idle stream has comments, which no client reads as events.
+#[tokio::test]
+async fn an_idle_stream_is_kept_open() {
+    let mut limits = limits();
+    limits.keep_alive = AT_ONCE;
+    let site = site(limits).await;
+    let mut stream = TcpStream::connect(&site.address).await.unwrap();
+    let request = format!(
+        "GET /api/v1/apps/clerk/sessions/s1/live HTTP/1.0\r\nHost: localhost\r\nAuthorization: {}\r\n\r\n",
+        site.bearer("ada")
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 1024]);
+    let comments = async {
+        while String::from_utf8_lossy(&bytes).matches("\n:").count() < 3 {
+            let read = stream.read(&mut chunk).await.unwrap();
+            assert!(read > 0, "it has ended");
+            bytes.extend_from_slice(&chunk[..read]);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), comments).await.expect("it has comments");
+    let text = String::from_utf8_lossy(&bytes);
+    assert_eq!(text.matches("event: ").count(), 1, "{text}");
+}
+
+/// A request that keeps its connection, without its end.
+const ASKED: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n";
+
+/// Connections beyond the limit wait, and are served when others are closed.
+#[tokio::test]
+async fn connections_are_limited() {
+    let mut limits = limits();
+    limits.connections = 1;
+    let runner = Runner::builder(agent("", Vec::new()), MemoryStore::new()).build();
+    let site = Site::over(runner, limits).await;
+    let mut first = TcpStream::connect(&site.address).await.unwrap();
+    first.write_all(format!("{ASKED}\r\n").as_bytes()).await.unwrap();
+    let mut chunk = [0; 4096];
+    assert!(first.read(&mut chunk).await.unwrap() > 0);
+    let closing = format!("{ASKED}Connection: close\r\n\r\n");
+    let second = answer_to(&site, &closing);
+    tokio::pin!(second);
+    // The first one is served again before the second one is accepted.
+    let again = async {
+        first.write_all(format!("{ASKED}\r\n").as_bytes()).await.unwrap();
+        assert!(first.read(&mut chunk).await.unwrap() > 0);
+        tokio::time::sleep(AT_ONCE).await;
+    };
+    tokio::select! {
+        answer = &mut second => panic!("{answer}"),
+        () = again => {}
+    }
+    drop(first);
+    assert!(second.await.starts_with("HTTP/1.1 200 "));
+}
+
 #[tokio::test]
 async fn runs_are_limited() {
     let mut limits = limits();

@@ -233,6 +233,16 @@ async fn commits_of_another_process_are_reported() {
 
 /// A site whose tool `wait` returns when it is let.
 pub(crate) async fn waiting_site(limits: Limits) -> (Site, Arc<Semaphore>) {
+    let (gate, wait) = gated();
+    let agent = agent("assistant: > c1 wait()\nassistant: done\n", vec![wait]);
+    let store = AnyStore::new(MemoryStore::new());
+    let site = Site::over(Runner::builder(agent, store).build(), limits).await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    (site, gate)
+}
+
+/// A tool that waits until it is let go.
+pub(crate) fn gated() -> (Arc<Semaphore>, Tool) {
     let gate = Arc::new(Semaphore::new(0));
     let let_in = Arc::clone(&gate);
     let wait = move || {
@@ -242,12 +252,7 @@ pub(crate) async fn waiting_site(limits: Limits) -> (Site, Arc<Semaphore>) {
             Ok::<_, ToolError>("waited")
         }
     };
-    let wait = Tool::new("wait", "Waits.", wait).effect(Effect::Pure).build().unwrap();
-    let agent = agent("assistant: > c1 wait()\nassistant: done\n", vec![wait]);
-    let store = AnyStore::new(MemoryStore::new());
-    let site = Site::over(Runner::builder(agent, store).build(), limits).await;
-    site.post("ada", "/sessions", json!({"id": "s1"})).await;
-    (site, gate)
+    (gate, Tool::new("wait", "Waits.", wait).effect(Effect::Pure).build().unwrap())
 }
 
 #[tokio::test]

@@ -14,6 +14,8 @@ mod live_many;
 mod mcp;
 mod model;
 mod openapi;
+mod origins;
+mod outside;
 mod protocols;
 mod reference;
 mod security;

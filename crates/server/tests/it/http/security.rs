@@ -143,6 +143,59 @@ async fn a_session_of_another_user_does_not_exist() {
     }
 }
 
+/// No path and no parameter leads to a file: assets are a table, and agents have names.
+#[tokio::test]
+async fn no_path_leads_to_a_file() {
+    let site = site().await;
+    let bearer = site.bearer("root");
+    let names = [
+        "..",
+        "%2e%2e",
+        "..%2f..%2f..%2fetc%2fpasswd",
+        "%2fetc%2fpasswd",
+        "..%5c..",
+        "clerk%00",
+        "file:%2f%2f%2fetc",
+    ];
+    for name in names {
+        for path in [
+            format!("/studio/{name}"),
+            format!("/studio/{name}/Cargo.toml"),
+            format!("/{name}/Cargo.toml"),
+            format!("/dev-ui/{name}"),
+            format!("/api/v1/apps/{name}"),
+            format!("/api/v1/apps/{name}/sessions"),
+            format!("/api/v1/apps/clerk/sessions/{name}"),
+            format!("/api/v1/apps/clerk/sessions/{name}/export"),
+            format!("/a2a/{name}/.well-known/agent-card.json"),
+        ] {
+            let reply = site.raw(Method::GET, &path, &[("authorization", &bearer)], "").await;
+            assert!(reply.status.is_client_error(), "{path}: {} {}", reply.status, reply.text);
+            assert!(!reply.text.contains("root:") && !reply.text.contains("[package]"), "{path}");
+        }
+    }
+}
+
+/// There are no web sockets, whose requests any page may send.
+#[tokio::test]
+async fn nothing_is_upgraded() {
+    let site = site().await;
+    let own = format!("http://{}", site.address);
+    for origin in ["https://evil.test", own.as_str()] {
+        for path in ["/", "/api/v1/live", "/api/v1/apps/clerk/sessions/s1/live"] {
+            let headers = [
+                ("connection", "Upgrade"),
+                ("upgrade", "websocket"),
+                ("sec-websocket-version", "13"),
+                ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+                ("origin", origin),
+            ];
+            let reply = site.raw(Method::GET, path, &headers, "").await;
+            assert!(matches!(reply.status.as_u16(), 200 | 401 | 403), "{path}: {}", reply.status);
+        }
+    }
+}
+
 #[tokio::test]
 async fn each_route_needs_its_role() {
     let site = site().await;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_runner::Runner;
-use stepfold_server::http::{App, Limits, Principal, Role, Server, Token, Tokens};
+use stepfold_server::http::{App, Limits, Principal, Role, Server, ServerBuilder, Token, Tokens};
 use stepfold_session_scopes::{AnyStore, MemoryStore};
 use stepfold_state_core::state::{Handler, Schema};
 use stepfold_tools::{Approval, Effect, Tool, ToolError};
@@ -104,6 +104,14 @@ impl Site {
     }
 
     pub(crate) async fn of(app: App, limits: Limits) -> Self {
+        Site::with(app, limits, |server| server).await
+    }
+
+    pub(crate) async fn with(
+        app: App,
+        limits: Limits,
+        more: impl FnOnce(ServerBuilder) -> ServerBuilder,
+    ) -> Self {
         let runner = app.runner().clone();
         let (mut tokens, mut known) = (Vec::new(), Tokens::new());
         for (name, user, role) in USERS {
@@ -111,13 +119,8 @@ impl Site {
             known = known.with(&token, Principal::new(user, role).unwrap().named(name));
             tokens.push((name, token));
         }
-        let server = Server::builder()
-            .app(app)
-            .auth(known)
-            .allow_origin("https://app.example")
-            .limits(limits)
-            .build()
-            .unwrap();
+        let server = Server::builder().app(app).auth(known).allow_origin("https://app.example");
+        let server = more(server.limits(limits)).build().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (stop, stopped) = oneshot::channel();

@@ -92,7 +92,13 @@ impl From<RunnerError> for Refused {
                 Fault::invalid(words)
             }
             RunnerError::Pending { .. } => Fault::new(-32004, "UNSUPPORTED_OPERATION", words),
-            _ => Fault::new(-32603, "INTERNAL", words),
+            error => match Problem::from(error).kind() {
+                "key_reused" => Fault::invalid(
+                    "the `messageId` was used for another message of this context: send a new message under a new id",
+                ),
+                "too_large" | "invalid" => Fault::invalid(words),
+                _ => Fault::new(-32603, "INTERNAL", words),
+            },
         })
     }
 }

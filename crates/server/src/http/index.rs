@@ -1,0 +1,220 @@
+//! What the commits of a session have written and used, read once: so that to ask where a value comes from costs what is shown.
+//!
+//! A history only grows, so an index is never wrong: it is continued with the commits that are new, of whatever process. What
+//! counts at a version is decided when it is read, by the session at that version.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use stepfold_session_scopes::{
+    CommittedEvent, EventRange, GetSession, LifeId, Session, SessionKey, SessionStore as _,
+};
+
+use super::operation::InSession;
+use super::problem::Problem;
+use super::rows::{EventRow, WriterRow};
+use super::steps::{Rows, Spent, page};
+
+/// The number of writes and replies of all sessions that are kept: some 30 MB. An index that is larger is used once.
+const KEPT: usize = 100_000;
+
+/// The number of commits that are read at once.
+const PAGE: usize = 1_000;
+
+/// The indexes of the sessions that were asked for last.
+#[derive(Default)]
+pub(super) struct Indexes(Mutex<Cache>);
+
+#[derive(Default)]
+struct Cache {
+    places: HashMap<SessionKey, Place>,
+    /// Counts uses.
+    now: u64,
+}
+
+#[derive(Default)]
+struct Place {
+    index: Arc<tokio::sync::Mutex<Index>>,
+    size: usize,
+    used: u64,
+}
+
+impl Indexes {
+    /// Reads the index of a session, continued up to the version that was read of it.
+    pub(super) async fn read<T>(
+        &self,
+        target: &InSession,
+        head: &Session,
+        read: impl FnOnce(&Index) -> T,
+    ) -> Result<T, Problem> {
+        let key = target.session.key();
+        let index = self.place(key);
+        // Others that ask for the same session wait, and find it read.
+        let mut index = index.lock().await;
+        index.extend(target, head).await?;
+        self.keep(key, index.size());
+        Ok(read(&index))
+    }
+
+    fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<Index>> {
+        Arc::clone(&self.cache().places.entry(key.clone()).or_default().index)
+    }
+
+    /// Notes that an index was used, and drops the ones that were not used for longest.
+    fn keep(&self, key: &SessionKey, size: usize) {
+        let mut cache = self.cache();
+        cache.now += 1;
+        let now = cache.now;
+        if let Some(place) = cache.places.get_mut(key) {
+            (place.size, place.used) = (size, now);
+        }
+        while cache.places.values().map(|place| place.size).sum::<usize>() > KEPT {
+            let oldest = cache.places.iter().min_by_key(|(_, place)| place.used).map(|(key, _)| key.clone());
+            let Some(oldest) = oldest else { return };
+            cache.places.remove(&oldest);
+        }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Something of a commit.
+pub(super) struct Of<T> {
+    pub(super) version: u64,
+    pub(super) what: T,
+}
+
+/// A write of a key.
+pub(super) struct Written {
+    /// The kind of the commit.
+    pub(super) kind: Arc<str>,
+    pub(super) handler: Option<Arc<str>>,
+    pub(super) by: Option<Box<WriterRow>>,
+}
+
+/// What the commits of a session have written and used, by version.
+#[derive(Default)]
+pub(super) struct Index {
+    life: Option<LifeId>,
+    /// The version up to which commits were read.
+    upto: u64,
+    keys: HashMap<Arc<str>, Vec<Of<Written>>>,
+    spent: Vec<Of<Spent>>,
+    /// Words that many writes have.
+    words: HashMap<String, Arc<str>>,
+}
+
+impl Index {
+    /// The keys that were ever written.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.keys.keys()
+    }
+
+    /// The writes of a key that count in a session as it was read, in order.
+    pub(super) fn writes<'a>(&'a self, key: &str, head: &Session) -> Counted<'a, Written> {
+        counted(self.keys.get(key).map_or(&[], Vec::as_slice), head)
+    }
+
+    /// What the models have used, as far as it counts.
+    pub(super) fn spent(&self, head: &Session) -> Counted<'_, Spent> {
+        counted(&self.spent, head)
+    }
+
+    fn size(&self) -> usize {
+        self.keys.values().map(Vec::len).sum::<usize>() + self.keys.len() + self.spent.len() + 1
+    }
+
+    /// Reads the commits that are new.
+    async fn extend(&mut self, target: &InSession, head: &Session) -> Result<(), Problem> {
+        if self.life.as_ref() != Some(&head.life) {
+            *self = Index { life: Some(head.life.clone()), ..Index::default() };
+        }
+        let mut rows = Rows::new(target.app.pricing());
+        // The first of them may name what the ones before have begun.
+        let mut range = page(self.upto, PAGE);
+        let mut known_from = None;
+        while self.upto < head.version {
+            let stored = commits(target, head, range).await?;
+            for committed in &stored {
+                let from = *known_from.get_or_insert(committed.version);
+                let rewound = committed.event.actions.rewound_to().filter(|to| (1..from).contains(to));
+                if let Some(to) = rewound {
+                    // So may those after a rewind, before its version.
+                    rows = Rows::new(target.app.pricing());
+                    for committed in commits(target, head, page(to, 0)).await? {
+                        drop(rows.row(&committed, true));
+                    }
+                }
+                let row = rows.row(committed, true);
+                // Whoever asked may leave at any time: what was added is not added again.
+                if row.version > self.upto {
+                    self.upto = row.version;
+                    self.add(row, rows.take_spent());
+                }
+            }
+            if stored.is_empty() {
+                // Retention has deleted them.
+                self.upto = head.version;
+            }
+            range = EventRange::Page { after: self.upto, limit: PAGE };
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, row: EventRow, spent: Option<Spent>) {
+        let EventRow { version, kind, writes, .. } = row;
+        for write in writes {
+            let (key, kind) = (self.word(write.key), self.word(kind.clone()));
+            let handler = write.handler.map(|handler| self.word(handler));
+            let what = Written { kind, handler, by: write.by.map(Box::new) };
+            self.keys.entry(key).or_default().push(Of { version, what });
+        }
+        self.spent.extend(spent.map(|what| Of { version, what }));
+    }
+
+    fn word(&mut self, word: String) -> Arc<str> {
+        let known = || Arc::from(word.as_str());
+        Arc::clone(self.words.entry(word.clone()).or_insert_with(known))
+    }
+}
+
+/// Commits of the session that was read, without its state.
+async fn commits(
+    target: &InSession,
+    head: &Session,
+    range: EventRange,
+) -> Result<Vec<CommittedEvent>, Problem> {
+    let get = GetSession::new(target.session.key().clone()).events(range).without_state();
+    let stored = target.runner().store().get(get).await?;
+    // It was deleted meanwhile, and made again.
+    if stored.life != head.life {
+        return Err(Problem::unknown_session(head.key.id.as_str()));
+    }
+    Ok(stored.events)
+}
+
+/// What counts, in order, as parts of the whole.
+pub(super) struct Counted<'a, T>(Vec<&'a [Of<T>]>);
+
+impl<'a, T> Counted<'a, T> {
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|part| part.len()).sum()
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &'a Of<T>> + '_ {
+        self.0.iter().flat_map(|part| part.iter())
+    }
+}
+
+/// Of these, those that count in a session as it was read. The cost depends on its rewinds only.
+fn counted<'a, T>(all: &'a [Of<T>], head: &Session) -> Counted<'a, T> {
+    let part = |(first, last): (u64, u64)| {
+        let first = first.max(head.oldest + 1);
+        let from = all.partition_point(|of| of.version < first);
+        let to = all.partition_point(|of| of.version <= last);
+        all.get(from..to).unwrap_or_default()
+    };
+    Counted(head.visible.ranges().map(part).collect())
+}
