@@ -11,7 +11,8 @@ use thiserror::Error;
 use crate::run::{Event, EventKind};
 use crate::state_input::TEMPORARY;
 
-/// Changes of a paused run from outside: values of its state, and results of its calls. All of them are made or none.
+/// Changes of a paused run from outside: values of its state, results of its calls, and arguments of calls that have not
+/// begun. All of them are made or none.
 ///
 /// # Examples
 /// ```
@@ -46,6 +47,8 @@ pub struct Edit {
     pub values: Vec<ValueEdit>,
     /// The new results, each with the id of its call.
     pub results: Vec<(String, ToolContent)>,
+    /// The new arguments, each with the id of its call.
+    pub arguments: Vec<(String, Value)>,
     /// Who makes the edit, for the record.
     pub by: Option<String>,
     /// The key under which the same edit may be sent again.
@@ -113,6 +116,39 @@ impl Edit {
         self
     }
 
+    /// Replaces the arguments of a call that has not begun. The conversation keeps the call as the model made it; the model
+    /// is told of the change with the result. Rules and hooks see the new arguments: a rule may require an approval of them.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Edit};
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// # #[derive(serde::Deserialize, schemars::JsonSchema)]
+    /// # struct Area { area: u32 }
+    /// # async fn count(area: Area) -> Result<u32, ToolError> { Ok(area.area * 2) }
+    /// # let count = Tool::new("count", "Counts stalls.", count).build()?;
+    /// # let model = Script::parse("assistant: > c1 count(area=3)\nassistant: done")?;
+    /// let agent = Agent::builder(model).tools([count]).build()?;
+    /// let paused = agent.run("how many?").break_at(Breakpoint::tool("count")).await?;
+    ///
+    /// let mut run = paused.into_run();
+    /// let edit = Edit::new().arguments("c1", json!({"area": 5}));
+    /// run.commit(run.feed(Answer::Edit(edit), run.elapsed())?)?;
+    /// let outcome = run.resume().await?;
+    /// assert!(outcome.transcript().get(2).unwrap().tool_result().unwrap().text().starts_with("10"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn arguments(mut self, call_id: impl Into<String>, arguments: impl Into<Value>) -> Self {
+        self.arguments.push((call_id.into(), arguments.into()));
+        self
+    }
+
     /// Records who makes the edit.
     #[must_use]
     pub fn by(mut self, name: impl Into<String>) -> Self {
@@ -129,7 +165,7 @@ impl Edit {
 
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
-        self.values.is_empty() && self.results.is_empty()
+        self.values.is_empty() && self.results.is_empty() && self.arguments.is_empty()
     }
 
     /// The writes of the values.
@@ -185,10 +221,13 @@ impl Edit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn of(event: &Event) -> Option<Self> {
-        let EventKind::Edited { results, by, idempotency_key, .. } = &event.kind else { return None };
+        let EventKind::Edited { results, arguments, by, idempotency_key, .. } = &event.kind else {
+            return None;
+        };
         let contents = results.iter().map(|result| (result.call_id().to_owned(), result.content().clone()));
         let (results, by, idempotency_key) = (contents.collect(), by.clone(), idempotency_key.clone());
-        Some(Edit { results, by, idempotency_key, ..Edit::of_writes(&event.delta) })
+        let arguments = arguments.clone();
+        Some(Edit { results, arguments, by, idempotency_key, ..Edit::of_writes(&event.delta) })
     }
 
     /// The edit of values that makes these writes, which are those of an edit.
@@ -214,7 +253,9 @@ impl Edit {
                 == other.results.iter().map(result).collect::<Vec<_>>()
         };
         match (self.delta(schema), other.delta(schema)) {
-            (Ok(delta), Ok(others)) => delta == others && are_same_results(),
+            (Ok(delta), Ok(others)) => {
+                delta == others && self.arguments == other.arguments && are_same_results()
+            }
             _ => false,
         }
     }
@@ -225,7 +266,7 @@ impl Edit {
 #[non_exhaustive]
 pub enum EditError {
     /// It changes nothing.
-    #[error("invalid edit: it changes nothing; set a value or a result")]
+    #[error("invalid edit: it changes nothing; set a value, a result or arguments")]
     Empty,
     /// A value does not fit the schema.
     #[error(transparent)]
@@ -260,16 +301,38 @@ pub enum EditError {
         /// What the call waits for.
         why: &'static str,
     },
-    /// Several results of one call.
-    #[error("duplicate result of call `{id}`; expected one")]
+    /// Several edits of one call.
+    #[error("duplicate edit of call `{id}`; expected one")]
     Duplicate {
         /// The id.
         id: String,
     },
-    /// The run has ended, or there is none: its results are final.
-    #[error(
-        "invalid edit of the result of call `{id}`: no run is open; fork the session at a version within the run"
-    )]
+    /// No call of the open step has the id.
+    #[error("unknown call `{id}`; calls that have not begun: {known}")]
+    NoOpenCall {
+        /// The id.
+        id: String,
+        /// The ids of the calls whose arguments can be changed.
+        known: NameList,
+    },
+    /// The arguments of the call are final, or to be changed by a decision.
+    #[error("invalid edit of the arguments of call `{id}`: {why}")]
+    Begun {
+        /// The id.
+        id: String,
+        /// What has happened to the call.
+        why: &'static str,
+    },
+    /// The tool does not accept the arguments.
+    #[error("invalid arguments for call `{id}`: {faults}")]
+    InvalidArguments {
+        /// The id.
+        id: String,
+        /// What does not fit.
+        faults: String,
+    },
+    /// The run has ended, or there is none: its calls are final.
+    #[error("invalid edit of call `{id}`: no run is open; fork the session at a version within the run")]
     NoOpenRun {
         /// The id.
         id: String,

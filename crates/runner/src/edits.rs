@@ -274,7 +274,9 @@ impl SessionHandle {
 
     fn make_between_runs(&self, edit: &Edit, version: u64) -> Result<Made, RunnerError> {
         let (inner, failed) = (self.inner(), |error| self.failed(error));
-        if let Some((id, _)) = edit.results.first() {
+        let results = edit.results.iter().map(|(id, _)| id);
+        let calls = results.chain(edit.arguments.iter().map(|(id, _)| id));
+        if let Some(id) = calls.into_iter().next() {
             return Err(self.refused(EditError::NoOpenRun { id: id.clone() }));
         }
         if edit.is_empty() {

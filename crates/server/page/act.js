@@ -3,6 +3,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import * as store from "./store.js";
 import { know, lookedAt } from "./store.js";
+import { callText } from "./rows.js";
 import { cut, Value } from "./text.js";
 
 /** The value of JSON that somebody has typed; or what is wrong with it. @param {string} text */
@@ -10,7 +11,9 @@ export function parsed(text) {
   try {
     return { value: JSON.parse(text), wrong: "" };
   } catch (error) {
-    return { value: undefined, wrong: /** @type {Error} */ (error).message };
+    const { message } = /** @type {Error} */ (error);
+    const [, row, column] = /line (\d+),? column (\d+)/.exec(message) ?? [];
+    return { value: undefined, wrong: row ? `Invalid JSON at line ${row}, column ${column}` : `Invalid JSON: ${message.replace(/, \.\.\..*| in JSON.*| is not valid JSON$/s, "")}` };
   }
 }
 
@@ -22,9 +25,9 @@ export function Requests() {
   const requests = (know.detail?.pending ?? []).filter((request) => request.reason !== "later");
   const later = (know.detail?.pending ?? []).length - requests.length;
   const [chosen, choose] = useState(/** @type {Record<string, any>} */ ({}));
+  const [fault, setFault] = useState("");
   if (!requests.length && later) return html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>`;
-  const why = know.rows.at(-1)?.failure;
-  if (!requests.length) return isStopped() ? html`<p class="banner">${why ? html`The run failed: <span class="wrong">${cut(why, 300)}</span>` : "The run stopped before its end."} Resume continues it: calls that have finished are not repeated.</p>` : null;
+  if (!requests.length) return isStopped() ? html`<p class="banner"><${Stopped} /></p>` : null;
   /** @param {string} id @param {any} decision */
   const decide = async (id, decision) => {
     const all = { ...chosen, [id]: decision };
@@ -32,12 +35,29 @@ export function Requests() {
     if (requests.every((request) => all[request.id] !== undefined)) {
       const done = await store.decide(Object.fromEntries(requests.map((request) => [request.id, all[request.id]])));
       if (!done) choose({});
+      setFault(done ? "" : store.takeNote());
     }
   };
   return html`<section class="requests" aria-label="Waits for a decision">
     <h2>${requests.length === 1 ? "One call waits for your decision" : `${requests.length} calls wait for your decisions: they are sent together`}</h2>
     ${requests.map((request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen[request.id]} decide=${(decision) => decide(request.id, decision)} />`)}
+    ${fault && html`<p class="wrong" role="alert">${fault}</p>`}
   </section>`;
+}
+
+/** Where a run stopped, and what Resume does. */
+function Stopped() {
+  const open = store.openCalls();
+  const [first] = open;
+  useEffect(() => void (first && store.fill(store.placeOf(first.version), know.rows.length)), [first?.version, know.rows.length]);
+  const why = know.rows.at(-1)?.failure;
+  if (why) return html`The run failed: <span class="wrong">${cut(why, 300)}</span> Resume tries again.`;
+  const calls = cut(open.map(callText).join(", "), 200);
+  if (!open.length) return "Stopped before a model request. Resume sends it.";
+  const isPaused = know.detail && store.statusOf({ ...know.detail, version: know.version }) === "paused";
+  if (isPaused || ["rewind", "edited"].includes(know.rows.at(-1)?.kind ?? "")) return html`Stopped before <code>${calls}</code>. Resume runs ${open.length > 1 ? "them" : "it"}.`;
+  const effects = [...new Set(open.map((call) => store.effectOf(call.name)))];
+  return html`Interrupted during <code>${calls}</code>. ${effects.includes("at_most_once") ? "Resume asks what happened if a call was started." : `Resume runs ${open.length > 1 ? "them" : "it"} again${effects.every((effect) => effect === "pure") ? " (read-only)" : ""}.`}`;
 }
 
 const WHY = /** @type {Record<string, string>} */ ({
@@ -71,7 +91,7 @@ function Request({ request, chosen, decide }) {
           ${mode === "change" ? html`<textarea rows="5" class="code" spellcheck="false" value=${text} onInput=${(event) => setText(event.currentTarget.value)}></textarea>`
           : html`<input value=${text} onInput=${(event) => setText(event.currentTarget.value)} />`}</label>
         ${wrong && html`<p class="wrong" role="alert">${wrong}</p>`}
-        <div class="buttons"><button class="main" disabled=${!!wrong}>${mode === "change" ? "Approve with changes" : "Reject"}</button>
+        <div class="buttons"><button class=${mode === "change" ? "main" : "main danger"} disabled=${!!wrong}>${mode === "change" ? "Approve with changes" : "Reject"}</button>
           <button type="button" onClick=${() => setMode("")}>Cancel</button></div></form>`}
   </div>`;
 }
@@ -82,7 +102,6 @@ export function Composer() {
   const isRunning = !!know.detail?.running;
   const isWaiting = (know.detail?.pending ?? []).length > 0;
   const isPast = know.view.at !== undefined;
-  const waiting = know.detail?.inbox.length ?? 0;
   const send = async () => {
     if (!text.trim()) return;
     const said = text;
@@ -91,7 +110,7 @@ export function Composer() {
     if (!(await store.send(said))) setText(said);
   };
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isPast ? `Viewing v${lookedAt()}. A message goes to v${know.version}; fork to continue from here` : isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : "Message"} value=${text}
+    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isPast ? `Viewing v${lookedAt()}. A message goes to v${know.version}; fork to continue from here` : isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : isStopped() ? "Message (after the open run, which is resumed)" : "Message"} value=${text}
       onInput=${(event) => setText(event.currentTarget.value)}
       onKeyDown=${(event) => {
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -101,13 +120,13 @@ export function Composer() {
       }}></textarea>
     ${isRunning && html`<button type="button" onClick=${store.cancel}>Cancel the run</button>`}
     <button class="main" disabled=${!text.trim()}>${isRunning ? "Steer" : "Send"}</button>
-    ${waiting > 0 && html`<p class="quiet hint">${waiting} message${waiting > 1 ? "s" : ""} queued.</p>`}
+    ${know.detail?.inbox.map((one) => html`<p class="quiet hint">Queued, ${one.joins && isRunning ? "for the next model request" : "for the next run"}: ${cut(one.text, 80)} <button type="button" class="link" onClick=${() => store.withdraw(one.invocation)}>Withdraw</button></p>`)}
   </form>`;
 }
 
-/** Opens a dialog. @param {string} name */
-export const open = (name) => {
-  know.dialog = name;
+/** Opens a dialog. @param {string} name @param {import("./types").Know["about"]} [about] */
+export const open = (name, about) => {
+  Object.assign(know, { dialog: name, about });
   store.changed();
 };
 const close = () => open("");
@@ -156,28 +175,34 @@ function Dialog({ title, children }) {
     <h2 id="dialog-title">${title}</h2>${children}</dialog>`;
 }
 
-/** A form of a dialog. @param {{ title: string, word: string, submit: () => Promise<any>, wrong?: string, isDanger?: boolean, children?: any }} props */
-function Ask({ title, word, submit, wrong, isDanger, children }) {
+/** A form of a dialog. @param {{ title: string, word: string, submit: () => Promise<any>, wrong?: string, isDanger?: boolean, cancel?: string, children?: any }} props */
+function Ask({ title, word, submit, wrong, isDanger, cancel = "Cancel", children }) {
+  const [fault, setFault] = useState("");
   return html`<${Dialog} title=${title}><form onSubmit=${async (event) => {
     event.preventDefault();
     const dialog = know.dialog;
-    if (!wrong && (await submit()) && know.dialog === dialog) close();
+    if (wrong) return;
+    const done = await submit();
+    if (know.dialog !== dialog) return;
+    if (done) close();
+    else setFault(store.takeNote());
   }}>${children}
-    ${wrong?.trim() && html`<p class="wrong">${wrong}</p>`}
-    <div class="buttons"><button class=${isDanger ? "main danger" : "main"} disabled=${!!wrong}>${word}</button><button type="button" onClick=${close}>Close</button></div></form><//>`;
+    ${(wrong?.trim() || fault) && html`<p class="wrong" role="alert">${wrong?.trim() || fault}</p>`}
+    <div class="buttons"><button class=${isDanger ? "main danger" : "main"} disabled=${!!wrong}>${word}</button><button type="button" onClick=${close}>${cancel}</button></div></form><//>`;
 }
 
 export function Dialogs() {
   switch (know.dialog) {
     case "fork": return html`<${Fork} />`;
     case "rewind": return html`<${Ask} title=${`Rewind to v${lookedAt()}`} word="Rewind" submit=${() => store.rewind(lookedAt())}>
-      <p>The session goes on from there. Nothing is deleted: the ${know.version - lookedAt()} later commits stay in the timeline, as a lane of their own.</p><//>`;
+      <p>The session continues from there. Later versions stay in the timeline, marked as rewound.${store.rowAt()?.exit ? "" : ` The run that is open at v${lookedAt()} is not continued: fork to continue it.`}</p><//>`;
     case "abandon": return html`<${Ask} title="End the run" word="End it" submit=${store.abandon}><p>Calls that wait are not made. The session stays, and takes messages.</p><//>`;
     case "name": return html`<${Names} />`;
     case "new": return html`<${Fresh} />`;
     case "delete": return html`<${Delete} />`;
     case "edit": return html`<${Edit} />`;
     case "results": return html`<${EditResult} />`;
+    case "arguments": return html`<${OtherArguments} />`;
     case "compare": return html`<${Choose} />`;
     case "help": return html`<${Help} />`;
     default: return null;
@@ -197,18 +222,30 @@ function Fork() {
   const [id, setId] = useState(`${know.view.session}-v${at}`);
   const [set, setSet] = useState("");
   const { value, wrong } = set.trim() ? parsed(set) : { value: undefined, wrong: "" };
-  return html`<${Ask} title=${`Fork at v${at}`} word="Fork" wrong=${wrong} submit=${() => store.fork(at, id, value, undefined)}>
+  return html`<${Ask} title=${`Fork at v${at}`} word="Fork" wrong=${wrong} submit=${() => store.fork(at, id, { set: value })}>
     <p>A new session that shares the history up to v${at}. Finished calls are not run again.</p>
     <${Field} label="Name" value=${id} set=${setId} />
-    <${Field} label="Values to change (JSON)" rows=${3} value=${set} set=${setSet} hint='Optional, for example {"counted": 10}' /><//>`;
+    <${Field} label="State changes (JSON, optional)" rows=${3} value=${set} set=${setSet} hint='For example {"counted": 10}' /><//>`;
+}
+
+/** A fork in which a call runs with other arguments. */
+function OtherArguments() {
+  const { version = 0, call = { id: "", name: "", arguments: {} } } = know.about ?? {};
+  const [id, setId] = useState(`${know.view.session}-v${version}-${call.id}`);
+  const [text, setText] = useState(JSON.stringify(call.arguments, null, 2));
+  const { value, wrong } = parsed(text);
+  return html`<${Ask} title=${`Fork with other arguments of ${call.name}`} word="Fork" wrong=${wrong} submit=${() => store.fork(version, id, { arguments: { [call.id]: value } })}>
+    <p>A new session at v${version}, before the call ran. Resume runs it with these arguments; the model is told that they were changed.</p>
+    <${Field} label="Name" value=${id} set=${setId} />
+    <${Field} label="Arguments (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
 }
 
 /** The names of versions. */
 function Names() {
   const at = lookedAt();
   const [label, setLabel] = useState("");
-  return html`<${Ask} title=${`Name v${at}`} word="Save" wrong=${label.trim() ? "" : " "} submit=${() => store.nameVersion(label.trim(), at)}>
-    <${Field} label="Name" value=${label} set=${setLabel} hint=${`For example "before the payment". An existing name moves to v${at}.`} />
+  return html`<${Ask} title=${`Name v${at}`} word="Save" cancel="Close" wrong=${label.trim() ? "" : " "} submit=${() => store.nameVersion(label.trim(), at)}>
+    <${Field} label="Name" value=${label} set=${setLabel} hint=${`For example: before the payment. An existing name is moved to v${at}.`} />
     ${know.labels.length > 0 && html`<ul class="names">${know.labels.map((one) => html`<li><button type="button" class="link" onClick=${() => { close(); store.step(one.version); }}>v${one.version} ${one.label}</button>
       <button type="button" class="link danger" aria-label=${`Remove the name ${one.label}`} onClick=${() => store.removeName(one.label)}>Remove</button></li>`)}</ul>`}<//>`;
 }
@@ -226,10 +263,10 @@ function Fresh() {
 
 function Delete() {
   const [name, setName] = useState("");
-  const wrong = name === know.view.session ? "" : "Type the name to delete it.";
-  return html`<${Ask} title="Delete the session" word="Delete for good" isDanger wrong=${wrong} submit=${async () => { await store.remove(); return true; }}>
+  const wrong = name === know.view.session ? "" : " ";
+  return html`<${Ask} title="Delete the session" word="Delete" isDanger wrong=${wrong} submit=${async () => { await store.remove(); return true; }}>
     <p>The session <b>${know.view.session}</b> and its ${know.version} commits are deleted for good.</p>
-    <${Field} label="Name of the session" value=${name} set=${setName} /><//>`;
+    <${Field} label="Name of the session" value=${name} set=${setName} hint="Type the name to delete it." /><//>`;
 }
 
 /** A value: here if nothing was done after it, in a fork otherwise. */
@@ -242,8 +279,8 @@ function Edit() {
   const isHere = at === know.version && !know.detail?.running;
   const name = `${know.view.session}-v${at}-edited`;
   return html`<${Ask} title="Edit a value" word=${isHere ? "Write" : "Write in a fork"} wrong=${wrong}
-    submit=${() => (isHere ? store.edit({ [key]: value }) : store.fork(at, name, { [key]: value }, undefined))}>
-    <p>${isHere ? "The write is a commit of its own, and replays." : `v${at} is the past: a fork ${name} has the value, and goes on from there.`}</p>
+    submit=${() => (isHere ? store.edit({ [key]: value }) : store.fork(at, name, { set: { [key]: value } }))}>
+    <p>${isHere ? "The write is a commit of its own." : `v${at} is not the newest version: the fork ${name} gets the value.`}</p>
     <label>Key<select value=${key} onChange=${(event) => {
       setKey(event.currentTarget.value);
       setText(JSON.stringify(values[event.currentTarget.value] ?? null, null, 2));
@@ -262,7 +299,7 @@ function EditResult() {
   const isHere = at === know.version && know.detail?.unfinished && !know.detail?.running;
   const name = `${know.view.session}-v${at}-edited`;
   return html`<${Ask} title="Edit a recorded result" word=${isHere ? "Write" : "Write in a fork"} wrong=${call ? wrong : "No call has a result yet."}
-    submit=${() => (isHere ? store.editResults({ [call]: value }) : store.fork(at, name, undefined, { [call]: value }))}>
+    submit=${() => (isHere ? store.editResults({ [call]: value }) : store.fork(at, name, { results: { [call]: value } }))}>
     <p>The model reads the new result from then on; the call is not made again.</p>
     <label>Call<select value=${call} onChange=${(event) => {
       const found = find(event.currentTarget.value);

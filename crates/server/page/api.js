@@ -7,7 +7,9 @@ export const ROOT = "/api/v1";
 export class Refused extends Error {
   /** @param {number} status @param {any} body */
   constructor(status, body) {
-    super(body?.detail ?? body?.error?.message ?? body?.message ?? body?.title ?? `the server answered ${status}`);
+    const why = body?.detail ?? body?.error?.message ?? body?.message ?? body?.title ?? `the server answered ${status}`;
+    // The page shows which session it is about.
+    super(why.replace(/^(session \S+ was not edited|invalid decision in session \S+): /, ""));
     this.status = status;
     this.body = body;
   }

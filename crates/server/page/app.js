@@ -24,18 +24,22 @@ const status = () => {
   if (!detail) return "";
   if (detail.running) return "running";
   if (detail.pending?.length) return "waiting";
-  return detail.unfinished ? (detail.status === "failed" ? "failed" : "interrupted") : "";
+  const kind = know.rows.at(-1)?.kind ?? "";
+  if (!detail.unfinished) return "idle";
+  return ["rewind", "edited"].includes(kind) ? "paused" : store.statusOf({ ...detail, status: detail.status === "failed" ? "failed" : "interrupted" });
 };
 
 function App() {
   const [, show] = useState(0);
   useEffect(() => store.watch(() => show((times) => times + 1)), []);
   const { view } = know;
+  useEffect(() => document.getElementById(`tab-${view.tab}`)?.scrollIntoView({ block: "nearest" }), [view.tab]);
   document.title = view.session ? `${view.session} · stepfold studio` : "stepfold studio";
   if (know.locked) return html`<${Locked} />`;
   return html`<div class=${view.session ? "page with-session" : "page"}>
+    ${view.session && html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); focus(".body [tabindex='0']"); }}>Skip to the session</a>`}
     <header>
-      <a class="brand" href="#/" onClick=${(event) => { event.preventDefault(); store.go({ session: undefined }); }}><b>stepfold</b><span class="hidden"> studio: all sessions</span></a>
+      <a class="brand" href="#/" onClick=${(event) => { event.preventDefault(); store.go({ session: undefined }); }}><b>stepfold</b><span class="back">‹ Sessions</span><span class="hidden"> studio: all sessions</span></a>
       ${view.session && html`<h1>${view.session}</h1><span class=${`status ${status()}`} role="status">${know.link === "lost" ? "reconnecting…" : status()}</span><${Actions} />`}
       <button type="button" class="plain help" aria-label="Keyboard shortcuts" onClick=${() => open("help")}>?</button>
     </header>
@@ -56,11 +60,29 @@ function App() {
 
 /** Without a session: what there is to do. */
 function Welcome() {
-  const stopped = know.sessions.filter((row) => ["waiting", "interrupted", "failed"].includes(row.status ?? "")).slice(0, 5);
-  return html`<div class="empty"><h1>${know.view.app ?? "No app"}</h1>${know.app?.description && html`<p>${know.app.description}</p>`}
+  const stopped = (know.stopped[know.view.app ?? ""] ?? []).slice(0, 5);
+  return html`<div class="empty"><h1>${know.view.app ?? "No app"}</h1><${About} />
     <p>A session is a sequence of steps, and every step is kept. Open one and drag the bar above its steps to go back. Each value of the state names the call that wrote it. <b>Fork here</b> continues from any step without repeating finished calls.</p>
-    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ session: row.id })}>${row.id}</button> ${row.status === "waiting" ? "is waiting for approval" : `${row.status}: can be resumed`}<br />`)}</p>`}
+    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ session: row.id })}>${row.id}</button> ${row.status === "waiting" ? "is waiting for a decision" : `${store.statusOf(row)}: can be resumed`}<br />`)}</p>`}
     <button type="button" class="main" onClick=${() => open("new")}>New session</button></div>`;
+}
+
+/** What the agent is, and what it works with. */
+export function About() {
+  const { app } = know;
+  const tools = [...(app?.tools ?? []), ...(app?.agents ?? []).flatMap((agent) => agent.tools)];
+  return html`${app?.description && html`<p>${app.description}</p>`}<p class="quiet">${[app?.model && `Model: ${app.model}`, tools.length && `Tools: ${[...new Set(tools.map((tool) => tool.name))].join(", ")}`].filter(Boolean).join(" · ")}</p>`;
+}
+
+/** @param {string} where */
+const focus = (where) => /** @type {HTMLElement | null} */ (document.querySelector(where))?.focus();
+
+/** Moves in the timeline, which knows what is hidden. @param {string} key @param {number} by */
+function move(key, by) {
+  const rows = document.querySelector(".rows");
+  if (!rows) return store.step(store.lookedAt() + by);
+  focus(".rows");
+  rows.dispatchEvent(new KeyboardEvent("keydown", { key }));
 }
 
 /** @param {KeyboardEvent} event */
@@ -83,15 +105,14 @@ function Locked() {
 addEventListener("keydown", (event) => {
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.metaKey || event.altKey || know.dialog) return;
-  if (target.closest("input, textarea, select")) {
+  if (target.closest("input, textarea, select") && !(event.key === "/" && target.localName === "select")) {
     if (event.key === "Escape") target.blur();
     return;
   }
   const at = store.lookedAt();
-  const focus = (/** @type {string} */ where) => /** @type {HTMLElement | null} */ (document.querySelector(where))?.focus();
   const inSession = /** @type {Record<string, () => void>} */ ({
     ArrowLeft: () => store.step(at - 1), ArrowRight: () => store.step(at + 1), "[": () => store.turn(-1), "]": () => store.turn(1), End: () => store.step(know.version),
-    f: () => open("fork"), r: () => at < know.version && open("rewind"), e: () => open("edit"), l: () => open("name"), c: () => focus("#composer"), a: () => focus(".request button"),
+    j: () => move("j", 1), k: () => move("k", -1), f: () => open("fork"), r: () => at < know.version && open("rewind"), e: () => open("edit"), l: () => open("name"), c: () => focus("#composer"), a: () => focus(".request button"),
     s: () => store.go({ panel: know.view.panel === "state" ? "step" : "state" }, true),
     ...Object.fromEntries(tabs().map(([tab], index) => [index + 1, () => store.go({ tab })])),
   });

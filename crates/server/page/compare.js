@@ -17,9 +17,10 @@ export function Compare() {
   const { left, right, aligned } = found;
   if (!left || !right || !aligned) return html`<p class="quiet">It could not be compared.</p>`;
   const [here, there] = [left, right].map((rows) => new Map(rows.map((row) => [row.version, row])));
+  const first = aligned.find((pair) => !pair.same);
   return html`<div class="compare" tabindex="0" role="region" aria-label="Comparison">
-    <p>${found.common ? `Shared history: v1 to v${found.common}. ` : "No shared history. "}${found.first ? `First difference: ${found.first}.` : "There is no difference."}</p>
-    <table><thead><tr><th>${know.view.session}</th><th>${other} <button type="button" class="link" onClick=${() => go({ session: other, tab: "timeline", compare: undefined })}>open</button> <button type="button" class="link" onClick=${() => open("compare")}>choose another</button></th></tr></thead>
+    <p>${found.common ? `Shared history: v1 to v${found.common}. ` : "No shared history. "}${first ? `First difference: ${[here.get(first.left ?? 0), there.get(first.right ?? 0)].map((row) => (row ? `v${row.version} ${kindWord(row)}` : "the end")).join(" here, ")} there.` : "There is no difference."}</p>
+    <table><thead><tr><th>${know.view.session}</th><th><button class="link" onClick=${() => go({ session: other, tab: "timeline", compare: undefined })}>${other}</button> · <button type="button" class="link" onClick=${() => open("compare")}>choose another</button></th></tr></thead>
       <tbody>${aligned.slice(0, 400).map((pair) => html`<tr class=${pair.same ? "same" : "different"}><td><${Side} row=${here.get(pair.left ?? 0)} /></td><td><${Side} row=${there.get(pair.right ?? 0)} session=${other} /></td></tr>`)}</tbody></table>
     <h2>State</h2>
     ${found.changed?.length ? html`<table><thead><tr><th>key</th><th>${know.view.session}</th><th>${other}</th></tr></thead><tbody>

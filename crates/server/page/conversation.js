@@ -1,8 +1,8 @@
 // The conversation at the version that is looked at: as the user has it, and as the model was shown it.
 // @ts-check
 import { html, useEffect, useState } from "./vendor/preact.js";
-import { fill, know, lookedAt, money, placeOf, readModel, rowAt, step } from "./store.js";
-import { callText, text } from "./rows.js";
+import { callOf, fill, know, lookedAt, money, placeOf, readModel, rowAt, step } from "./store.js";
+import { callText, line, text } from "./rows.js";
 import { count, cut, Prose, short, Value } from "./text.js";
 
 /** @typedef {import("./types").Row} Row */
@@ -30,7 +30,8 @@ export function Conversation() {
 /** @param {{ row: Row }} props */
 function Said({ row }) {
   const said = text(row);
-  const used = [...(row.calls ?? []).map(callText), ...(row.outcomes ?? []).map((outcome) => `${outcome.name} → ${short(outcome.error ?? outcome.result)}`)];
+  const used = [...(row.calls ?? []).map(callText), ...(row.outcomes ?? []).map((outcome) => `${outcome.name} → ${short(outcome.error ?? outcome.result)}`),
+    ...(row.decisions || row.edited || row.failure ? [line(row, (id) => callOf(id, placeOf(row.version)))] : [])];
   const version = html`<button type="button" class="link quiet" onClick=${() => step(row.version)}>v${row.version}</button>`;
   return html`${said && html`<article class=${`said ${row.author === "user" ? "user" : "assistant"}`}><h2>${row.author} ${version}</h2><${Prose} text=${said} /></article>`}
     ${used.map((one) => html`<p class="used">${version} <code>${cut(one, 400)}</code></p>`)}`;
@@ -45,9 +46,9 @@ export function Seen() {
   const { found } = model;
   if ("error" in found) return html`<${NotAsked} why=${found.error} at=${at} />`;
   const { tokens, usage, instructions } = found;
-  const facts = [["step", `${found.step} of its run, ${found.reply ? `answered at v${found.reply}` : "not answered yet: what would be asked"}`], ["model", found.model],
-    ["estimated", `${count(tokens.total)} tokens: ${count(tokens.instructions)} instructions, ${count(tokens.messages)} messages, ${count(tokens.tools)} tools`],
-    ["counted", usage && `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out`], ["cost", found.cost && money(Number(found.cost))],
+  const facts = [["step", html`${found.step} of its run, ${found.reply ? html`answered at <button class="link" onClick=${() => step(found.reply ?? 0)}>v${found.reply}</button>` : "not answered yet: what would be asked"}`], ["model", found.model],
+    ["tokens", usage && `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out, as reported`],
+    ["estimated", `${count(tokens.total)} in: ${count(tokens.instructions)} instructions, ${count(tokens.messages)} messages, ${count(tokens.tools)} tools`], ["cost", found.cost && money(Number(found.cost))],
     ["left out", found.reasons.join("; ")], ["must call", found.tool_choice !== "auto" && short(found.tool_choice)], ["output", found.output && `${found.output.mode}: ${short(found.output.schema)}`],
     ["settings", Object.keys(found.params).length > 0 && short(found.params)], ...found.unknown.map((one) => ["not known", `${one.part}: ${one.why}`])];
   const messages = found.messages.filter((one) => one.source !== "instructions");

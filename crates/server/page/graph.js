@@ -67,6 +67,7 @@ function counts() {
   const found = {};
   for (const row of know.rows) {
     if (row.version > lookedAt() || !row.visible) continue;
+    if (!row.path?.length && (row.exit || row.kind === "began")) found[row.exit ? "END" : "START"] = { done: 0, failed: 0, version: row.version };
     for (const outcome of row.outcomes ?? []) {
       const node = (found[outcome.name] ??= { done: 0, failed: 0, version: 0 });
       node[outcome.status === "failed" ? "failed" : "done"] += 1;
@@ -115,10 +116,10 @@ function Edge({ edge, laid }) {
   const [from, to] = [laid.places.get(edge.from), laid.places.get(edge.to)];
   if (!from || !to) return null;
   const isBack = laid.back.has(`${edge.from}>${edge.to}`) || edge.from === edge.to;
-  const label = edge.kind === "each" ? `each ${edge.of ?? ""}` : edge.kind === "on_error" ? "on error" : edge.kind === "at_limit" ? "at the limit" : "";
+  const label = edge.kind === "each" ? `for each of ${edge.of ?? ""}` : edge.kind === "on_error" ? "on error" : edge.kind === "at_limit" ? "at the limit" : "";
   const [x1, y1] = isBack ? [from.x + WIDE, from.y + HIGH / 2] : [from.x + WIDE / 2, from.y + HIGH];
   const [x2, y2] = isBack ? [to.x + WIDE, to.y + HIGH / 2] : [to.x + WIDE / 2, to.y];
-  const side = Math.max(x1, x2) + 46;
+  const side = Math.max(x1, x2) + 76;
   const path = isBack ? `M${x1} ${y1}C${side} ${y1} ${side} ${y2} ${x2} ${y2}` : `M${x1} ${y1}C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2}`;
   return html`<g class=${`edge ${edge.kind}`}><path d=${path} marker-end="url(#tip)" />${label && html`<text x=${(x1 + x2) / 2 + 6} y=${(y1 + y2) / 2 + 4}>${label}</text>`}</g>`;
 }

@@ -1,8 +1,8 @@
 // The state at the version that is looked at: what the step changed, and which call gave each value. And the step itself.
 // @ts-check
 import { html, useEffect } from "./vendor/preact.js";
-import { effectOf, fill, go, know, lookedAt, placeOf, readHistory, rowAt, step } from "./store.js";
-import { exitWord, kindWord, line, text, wordOf, writer } from "./rows.js";
+import { callOf, effectOf, fill, go, know, lookedAt, placeOf, readHistory, rowAt, step } from "./store.js";
+import { decided, exitWord, kindWord, line, text, wordOf, writer } from "./rows.js";
 import { open } from "./act.js";
 import { count, duration, moment, Prose, same, Value, words } from "./text.js";
 
@@ -82,7 +82,8 @@ function History({ name }) {
   if (!history.writes.length) return html`<p class="quiet">No write in the versions that are kept.</p>`;
   return html`<ol class="history" aria-label=${`Writes of ${name}`}>${history.writes.slice(-200).reverse().map((write) => html`<li>
     <button type="button" class="link" onClick=${() => step(write.version)}>v${write.version}</button>
-    <span class="quiet"> ${by(write) ?? wordOf(write.kind)} · ${write.handler ? words(write.handler) : "removed"} </span><${Value} value=${write.value} most=${300} /></li>`)}</ol>`;
+    <span class="quiet"> ${by(write) ?? wordOf(write.kind)} · ${write.handler ? words(write.handler) : "removed"} </span>
+    ${"after" in write ? html`<${Value} value=${write.before} most=${200} /> → <${Value} value=${write.after} most=${300} />` : html`<${Value} value=${write.value} most=${300} />`}</li>`)}</ol>`;
 }
 
 function Step() {
@@ -94,35 +95,46 @@ function Step() {
   if (!row) return html`<p class="quiet">This version has no commit of its own.</p>`;
   const said = text(row);
   const { usage } = row;
-  const facts = [["kind", kindWord(row)], ["by", row.author], ["when", moment(row.at)], ["duration", duration(row.latency_us)], ["since run start", duration(row.elapsed_us)],
+  const find = (/** @type {string} */ id) => callOf(id, placeOf(at));
+  const facts = [["kind", kindWord(row) === row.kind ? row.kind : `${kindWord(row)} (API: ${row.kind})`], ["by", row.decided_by ?? row.author], ["when", moment(row.at)], ["duration", duration(row.latency_us)], ["since run start", duration(row.elapsed_us)],
     ["model", row.model], ["tokens", usage && `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${usage.cached_input_tokens ? `, ${count(usage.cached_input_tokens)} cached` : ""}`],
-    ["decided by", row.decided_by], ["hook", row.hook && line(row)], ["exit", row.exit && exitWord(row.exit)], ["inside of", row.path?.map((item) => item.name).join(" › ")], ["run", row.invocation]];
+    ["hook", row.hook && line(row)], ["run ended by", row.exit && exitWord(row.exit)], ["inside of", row.path?.map((item) => item.name).join(" › ")], ["run", row.invocation]];
   return html`<div class="step">
     <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     ${row.failure && html`<p class="wrong">${row.failure}</p>`}
     ${said && html`<${Prose} text=${said} />`}
     ${row.summary && html`<div class="call"><h3><b>summary</b></h3><${Prose} text=${row.summary} /></div>`}
-    ${row.asked?.map(({ call, message }) => html`<${Call} call=${call} more="requires approval" />${message && html`<p>${message}</p>`}`)}
-    ${row.calls?.filter((call) => !row.asked?.some((request) => request.call.id === call.id)).map((call) => html`<${Call} call=${call} />`)}
-    ${row.calls && !row.path?.length && html`<button type="button" class="link" onClick=${() => { step(row.version - 1); open("fork"); }}>Fork before ${row.calls.length > 1 ? "these calls" : "this call"}…</button>`}
+    ${row.asked?.map(({ call, message }) => html`<${Call} call=${call} of=${row} />${message && html`<p>${message}</p>`}`)}
+    ${row.calls?.filter((call) => !row.asked?.some((request) => request.call.id === call.id)).map((call) => html`<${Call} call=${call} of=${row} />`)}
     ${row.outcomes?.map((outcome) => html`<${Outcome} outcome=${outcome} />`)}
     ${row.outcomes?.some((one) => one.kind === "tool") && html`<button type="button" class="link" onClick=${() => open("results")}>Edit a result…</button>`}
-    ${row.decisions?.map((one) => html`<div class="call"><h3><b>decision</b> <span class="quiet">${one.request}</span></h3><${Value} value=${one.decision} /></div>`)}
+    ${row.decisions?.map((one) => html`<div class="call"><h3><b>decision</b> <span class="quiet">${one.request.split("#")[0]}</span></h3><p>${decided(one, find)}</p></div>`)}
+    ${Object.entries(row.edited?.arguments ?? {}).map(([call, given]) => html`<div class="call"><h3><b>${find(call)?.name}</b> <span class="quiet">${call} · new arguments</span></h3><${Value} value=${given} /></div>`)}
     ${Object.entries(row.edited?.results ?? {}).map(([call, result]) => html`<div class="call"><h3><b>new result</b> <span class="quiet">${call}</span></h3><${Value} value=${result} /></div>`)}
     ${row.writes?.length > 0 && html`<h3>Writes</h3><ul class="writes">${row.writes.map((write) => html`<li>
       <button type="button" class="link" onClick=${() => go({ panel: "state", key: write.key }, true)}>${write.key}</button><span class="quiet"> ${write.handler ? words(write.handler) : "removed"} </span><${Value} value=${write.value} most=${600} /></li>`)}</ul>`}
   </div>`;
 }
 
-/** @param {{ call: import("./types").Call, more?: string }} props */
-function Call({ call, more }) {
-  return html`<div class="call"><h3><b>${call.name}</b> <span class="quiet">${[call.id, effectOf(call.name) && words(effectOf(call.name) ?? ""), more].filter(Boolean).join(" · ")}</span></h3>
-    <${Value} value=${call.arguments} /></div>`;
+/** @param {{ call: import("./types").Call, of: import("./types").Row }} props */
+function Call({ call, of }) {
+  const isAsked = of.asked?.some((request) => request.call.id === call.id);
+  return html`<div class="call"><h3><b>${call.name}</b> <span class="quiet">${[call.id, effectOf(call.name) && words(effectOf(call.name) ?? ""), isAsked && "requires approval"].filter(Boolean).join(" · ")}</span></h3>
+    <p class="quiet">arguments</p><${Value} value=${call.arguments} /><${Again} call=${call} of=${of} /></div>`;
+}
+
+/** Leads to a fork from before a call: with other arguments, or where it is decided about. @param {{ call: import("./types").Call, of: import("./types").Row }} props */
+function Again({ call, of }) {
+  if (of.path?.length) return null;
+  const isAsked = of.asked?.some((request) => request.call.id === call.id);
+  return html`<p><button class="link" onClick=${() => (isAsked ? [step(of.version), open("fork")] : open("arguments", { version: of.version, call }))}>${isAsked ? "Fork to decide again…" : "Fork with other arguments…"}</button></p>`;
 }
 
 /** @param {{ outcome: import("./types").Outcome }} props */
 function Outcome({ outcome }) {
+  const call = callOf(outcome.call_id, placeOf(lookedAt()));
   const more = [outcome.call_id, outcome.status !== "done" && outcome.status, duration(outcome.elapsed_us), outcome.attempts > 1 && `${outcome.attempts} attempts`];
   return html`<div class=${`call ${outcome.status}`}><h3><b>${outcome.name}</b> <span class="quiet">${more.filter(Boolean).join(" · ")}</span></h3>
-    <${Value} value=${outcome.error ?? outcome.result} /></div>`;
+    ${call && html`<p class="quiet">arguments</p><${Value} value=${call.arguments} /><${Again} call=${call} of=${call.row} />`}
+    <p class="quiet">result</p><${Value} value=${outcome.error ?? outcome.result} /></div>`;
 }

@@ -6,11 +6,11 @@ import { cut, short } from "./text.js";
 
 const WORDS = /** @type {Record<string, string>} */ ({
   began: "question", replied: "reply", answered: "results", decided: "decision", asked: "asks", rewind: "rewind", hooked: "hook",
-  started: "started", edited: "edit", state: "edit", ended: "end", cancelled: "cancelled", summarised: "summary",
+  started: "started", edited: "edit", state: "edit", planned: "plan", ended: "run ended", cancelled: "cancelled", summarised: "summary",
 });
 
 /** @param {Row} row */
-export const kindWord = (row) => (row.kind === "replied" && row.calls?.length ? "calls" : wordOf(row.kind));
+export const kindWord = (row) => (row.kind === "replied" && row.calls?.length ? "calls" : wordOf(row.kind === "planned" && row.exit ? "ended" : row.kind));
 
 /** @param {string} kind */
 export const wordOf = (kind) => WORDS[kind] ?? kind.replaceAll("_", " ");
@@ -27,7 +27,7 @@ export const args = (value) => {
 /** A call, as in a program. @param {{ name: string, arguments: any }} call */
 export const callText = (call) => `${call.name}(${args(call.arguments)})`;
 
-/** One line about a commit. @param {Row} row @param {(id: string) => any} [callOf] the call of a request */
+/** One line about a commit. @param {Row} row @param {(id: string) => any} [callOf] a call, as it runs */
 export function line(row, callOf) {
   const { calls = [], outcomes = [], asked = [], decisions = [], planned = [], started = [], writes = [] } = row;
   const said = text(row).replace(/\s+/g, " ").replace(/\*\*|`/g, "");
@@ -35,15 +35,16 @@ export function line(row, callOf) {
   if (row.failure) return row.failure;
   if (row.hook) return hookLine(row.hook);
   if (asked.length) return asked.map((request) => callText(request.call)).join("   ");
-  if (outcomes.length) return outcomes.map((one) => `${one.name} → ${short(one.error ?? one.result ?? one.status)}`).join("   ");
+  if (outcomes.length) return outcomes.map((one) => `${one.kind === "node" ? one.call_id : one.name} → ${short(one.error ?? one.result ?? one.status)}`).join("   ");
   if (calls.length) return `${said ? `${said}  ` : ""}${calls.map(callText).join("   ")}`;
   if (said) return said;
   const wrote = writes.map((write) => (write.handler ? `${write.key} ← ${short(write.value)}` : `${write.key} removed`));
-  if (row.edited) return [...Object.entries(row.edited.results).map(([id, result]) => `result ${id} ← ${short(result)}`), ...wrote].join("   ");
+  if (row.edited) return [...Object.entries(row.edited.arguments ?? {}).map(([id, given]) => callText({ name: callOf?.(id)?.name ?? id, arguments: given })), ...Object.entries(row.edited.results).map(([id, result]) => `result ${id} ← ${short(result)}`), ...wrote].join("   ");
   if (row.decided_by) return `by ${row.decided_by}`;
-  if (started.length) return started.map((mark) => mark.name).join(", ");
+  if (started.length) return started.map((mark) => callText(callOf?.(mark.call_id) ?? mark)).join("   ");
+  if (row.kind === "began") return "(no message)";
   if (planned.length) return planned.map((branch) => branch.call_id).join(", ");
-  if (row.exit) return exitWord(row.exit) === row.kind ? "" : exitWord(row.exit);
+  if (row.exit) return [row.kind, "end"].includes(exitWord(row.exit)) ? "" : exitWord(row.exit);
   return row.summary ?? wrote.join("   ");
 }
 
@@ -51,7 +52,7 @@ export function line(row, callOf) {
 const hookLine = ({ point, verdict, answers = [] }) => [point, ...answers.map((one) => `${one.name} → ${one.result}`), verdict?.stop && `the run ends: ${verdict.stop}`, verdict === "go_on" && "the run continues"].filter(Boolean).join(" · ");
 
 /** A decision, with the call that runs by it. @param {{ request: string, decision: any }} one @param {(id: string) => any} [callOf] */
-function decided({ request, decision }, callOf) {
+export function decided({ request, decision }, callOf) {
   const id = request.split("#")[0];
   const call = callOf?.(id);
   const { modify, reject } = decision ?? {};
@@ -60,7 +61,7 @@ function decided({ request, decision }, callOf) {
   return `${decision === "approve" ? "approved" : wordOf(Object.keys(decision ?? {})[0] ?? "decided")} ${call ? callText(call) : id}`;
 }
 
-/** @param {any} exit */
+/** @param {any} exit as it is stored */
 export const exitWord = (exit) => (typeof exit === "string" ? exit : Object.keys(exit ?? {})[0] ?? "").replaceAll("_", " ");
 
 /** Whether a person should look at it. @param {Row} row */

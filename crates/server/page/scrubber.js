@@ -3,9 +3,11 @@
 import { html, useMemo, useRef } from "./vendor/preact.js";
 import { know, lookedAt, placeOf, step, turn } from "./store.js";
 import { kindWord } from "./rows.js";
-import { moment } from "./text.js";
+import { cut, duration, moment } from "./text.js";
 
 const COLUMNS = 400;
+/** A short session does not fill the width. */
+const LEAST = 30;
 
 /** The columns; above them a mark for each write of the key, and below for names and forks. @param {import("./types").Row[]} rows @param {string} [key] */
 function draw(rows, key) {
@@ -27,7 +29,7 @@ function draw(rows, key) {
     paths[kind] += `M${column + 0.15} 28v-${height.toFixed(1)}h0.7v${height.toFixed(1)}z`;
     if (row.kind === "began" && each === 1 && !row.path?.length) turns += `M${column + 0.1} 0v28`;
   }
-  return { columns, paths, turns };
+  return { columns: Math.max(columns, LEAST), paths, turns };
 }
 
 export function Scrubber() {
@@ -38,13 +40,17 @@ export function Scrubber() {
   if (rows.length < 1) return null;
   const index = Math.max(0, placeOf(at));
   const row = rows[index];
+  const wide = Math.max(rows.length, LEAST);
   /** @param {PointerEvent} event */
   const drag = (event) => {
-    const box = track.current?.getBoundingClientRect();
-    if (!box || (event.type === "pointermove" && !event.buttons)) return;
-    if (event.type === "pointerdown") track.current?.setPointerCapture(event.pointerId);
-    const part = Math.max(0, Math.min(0.9999, (event.clientX - box.left) / box.width));
-    step(rows[Math.floor(part * rows.length)].version);
+    const element = track.current;
+    if (!element) return;
+    const box = element.getBoundingClientRect();
+    const under = rows[Math.max(0, Math.min(rows.length - 1, Math.floor(((event.clientX - box.left) / box.width) * wide)))];
+    element.title = `v${under.version} · ${kindWord(under)} · ${duration(under.latency_us) || moment(under.at)}`;
+    if (event.type === "pointerdown") element.setPointerCapture(event.pointerId);
+    else if (!event.buttons) return;
+    step(under.version);
   };
   /** @param {KeyboardEvent} event */
   const pressed = (event) => {
@@ -65,11 +71,12 @@ export function Scrubber() {
         <path class="turns" d=${drawn.turns} />
         ${Object.entries(drawn.paths).map(([kind, path]) => html`<path class=${`c-${kind}`} d=${path} />`)}
       </svg>
-      <i class="after" style=${{ left: `${((index + 1) / rows.length) * 100}%` }}></i>
-      <i class="thumb" style=${{ left: `${((index + 0.5) / rows.length) * 100}%` }}></i>
+      <i class="after" style=${{ left: `${((index + 1) / wide) * 100}%` }}></i>
+      <i class="thumb" style=${{ left: `${((index + 0.5) / wide) * 100}%` }}></i>
     </div>
     <button type="button" class="plain" aria-label="Step on" onClick=${() => step(at + 1)} disabled=${at >= know.version}>›</button>
-    <p class="where"><b>v${at}</b> of ${know.version}<span class="quiet"> · ${kindWord(row)} · ${moment(row.at)}${know.view.key ? ` · marked: writes of ${know.view.key}` : ""}</span>
-      ${know.view.at !== undefined && html` <button type="button" class="link" onClick=${() => step(know.version)}>to the newest</button>`}</p>
+    <p class="where"><b>v${at}</b> of ${know.version}<span class="quiet"> · ${kindWord(row)} · ${moment(row.at)}</span>
+      ${know.view.at !== undefined && html` <button type="button" class="link" onClick=${() => step(know.version)}>to the newest</button>`}
+      <span class="legends" aria-hidden="true">${[["replied", "model"], ["answered", "tools"], ["other", "other"]].map(([kind, word]) => html`<svg class="legend"><rect class=${`c-${kind}`} width="9" height="9" /></svg> ${word} `)}${know.view.key ? html`<svg class="legend"><rect class="c-wrote" width="9" height="9" /></svg> writes of ${cut(know.view.key, 24)}` : "· height: duration"}</span></p>
   </div>`;
 }

@@ -9,9 +9,19 @@ import { read, write } from "./router.js";
 
 /** @type {import("./types").Know} */
 export const know = {
-  view: read(location.hash), ready: false, locked: null, me: null, apps: [], app: null, shape: null, sessions: [], more: null, search: "",
+  view: read(location.hash), ready: false, stopped: {}, locked: null, me: null, apps: [], app: null, shape: null, sessions: [], more: null, search: "",
   link: "live", note: null, dialog: null, ...ofSession(),
 };
+
+/** What a session does that needs a person. */
+const STOPPED = ["waiting", "interrupted", "failed"];
+
+/** The status of a session, as a word. A fork whose run is open has not been interrupted. @param {import("./types").SessionRow} row */
+export function statusOf(row) {
+  const status = row.status ?? (row.claimed ? "running" : "");
+  if (status === "interrupted" && row.parent && row.version <= row.parent.version + 1) return "paused";
+  return status;
+}
 
 /** What is known of a session before it is read. @returns {import("./types").OfSession} */
 function ofSession() {
@@ -61,6 +71,13 @@ export const say = (text) => {
   }, 6000);
   changed();
 };
+
+/** The error that is shown, which is then shown where it arose. */
+export function takeNote() {
+  const text = know.note?.text ?? "";
+  know.note = null;
+  return text;
+}
 
 /** Changes the view, and with it the address. @param {Partial<View>} part @param {boolean} [isStep] whether the browser goes back over it */
 export function go(part, isStep = false) {
@@ -114,7 +131,11 @@ export async function enter(token) {
     [{ apps: know.apps }, know.me] = await Promise.all([get("/apps"), get("/me")]);
     know.locked = null;
     know.ready = true;
-    if (!know.view.app && know.apps.length) know.view = { ...know.view, app: know.apps[0].app };
+    const finding = findStopped();
+    if (!know.view.app && know.apps.length) {
+      await finding;
+      know.view = { ...know.view, app: (know.apps.find(({ app }) => know.stopped[app]?.length) ?? know.apps[0]).app };
+    }
     await Promise.all([openApp(), openSession()]);
   } catch (error) {
     know.ready = true;
@@ -158,9 +179,20 @@ export async function listSessions(isMore = false) {
   changed();
 }
 
-let listing = 0;
+/** Finds the newest sessions of each app that need a person. */
+const findStopped = () => Promise.all(know.apps.slice(0, 16).map(async ({ app }) => {
+  const { sessions } = await get(`${appPath(app)}/sessions`);
+  know.stopped[app] = sessions.filter((/** @type {any} */ row) => STOPPED.includes(row.status));
+  changed();
+})).catch(fail);
+
+let [listing, finding] = [0, 0];
 /** A session of the user has changed: in its row, or, if it is new, in the list. @param {import("./types").Changed} row */
 function listed({ app, id, version, status }) {
+  if (STOPPED.includes(status) || know.stopped[app]?.some((one) => one.id === id)) {
+    clearTimeout(finding);
+    finding = setTimeout(findStopped, 500);
+  }
   if (app !== know.view.app) return;
   const known = know.sessions.find((one) => one.id === id);
   if (status === "deleted") know.sessions = know.sessions.filter((one) => one !== known);
@@ -245,12 +277,30 @@ export function placeOf(version, rows = know.rows) {
   return low - 1;
 }
 
-/** The call with this id that was asked for last before a place. @param {string} id @param {number} at */
+/** The call with this id that was made last before a place, with the arguments that it runs with; and where it was made.
+ * @param {string} id @param {number} at @returns {(import("./types").Call & { row: Row }) | undefined} */
 export function callOf(id, at) {
+  let given;
   for (let place = at - 1; place >= Math.max(0, at - 200); place -= 1) {
-    const call = know.rows[place].calls?.find((one) => one.id === id);
-    if (call) return call;
+    const row = know.rows[place];
+    given ??= row.edited?.arguments?.[id] ?? row.decisions?.find((one) => one.request.split("#")[0] === id)?.decision?.modify?.arguments;
+    const call = row.calls?.find((one) => one.id === id);
+    if (call) return { ...call, arguments: given ?? call.arguments, row };
   }
+}
+
+/** The calls and branches of the open step that have no result yet. */
+export function openCalls() {
+  const rows = know.rows.filter((row) => row.visible && !row.path?.length);
+  const done = new Set();
+  for (let place = rows.length - 1; place >= Math.max(0, rows.length - 200); place -= 1) {
+    const { version, kind, outcomes, calls, planned } = rows[place];
+    for (const one of outcomes ?? []) done.add(one.call_id);
+    const open = (calls ?? []).map((call) => callOf(call.id, know.rows.length) ?? call);
+    const branches = (planned ?? []).map((one) => ({ id: one.call_id, name: one.call_id, arguments: {} }));
+    if (calls || planned || kind === "began") return [...open, ...branches].filter((one) => !done.has(one.id)).map((one) => ({ ...one, version }));
+  }
+  return [];
 }
 
 /** Fills rows, which stay the same objects: what is drawn of all rows stays too. And adds those that are new. @param {Row[]} rows */
@@ -313,7 +363,7 @@ function heard(name, data) {
       break;
     }
     case "tool_started":
-      open.tools[data.call_id] = { name: data.tool };
+      open.tools[data.call_id] = { name: data.tool, since: Date.now() };
       break;
     case "progress":
       if (open.tools[data.call_id]) open.tools[data.call_id].report = data.report;
@@ -461,21 +511,25 @@ async function act(what, done) {
 export const send = (text) => act(() => post(`${base()}/messages`, { text, ...(know.detail?.running && { when_busy: "steer" }) }, { key: newKey() }));
 /** @param {Record<string, any>} decisions */
 export const decide = (decisions) => act(() => post(`${base()}/decisions`, { decisions }));
-export const cancel = () => act(() => post(`${base()}/cancel`), "The run is being cancelled.");
-export const resume = () => act(() => post(`${base()}/resume`, {}), "Resumed.");
+export const cancel = () => act(() => post(`${base()}/cancel`));
+export const resume = () => act(() => post(`${base()}/resume`, {}));
+/** Takes a message back that waits. @param {string} message */
+export const withdraw = (message) => act(() => ask("DELETE", `${base()}/messages/${encodeURIComponent(message)}`));
 export const abandon = () => act(() => post(`${base()}/abandon`), "The run has ended.");
 
 /** Makes a session, and shows it. @param {() => Promise<any>} how @param {string} [done] */
 async function make(how, done) {
   const made = await act(how, done);
-  if (made) go({ session: made.id });
+  if (made) {
+    go({ session: made.id });
+    if (done) say(done);
+  }
   return made;
 }
 /** @param {string} id @param {any} [values] */
 export const create = (id, values) => make(() => post(`${appPath(know.view.app)}/sessions`, { ...(id && { id }), values }));
-/** @param {number} at @param {string} id @param {any} set @param {any} results */
-export const fork = (at, id, set, results) =>
-  make(() => post(`${base()}/fork`, { at, ...(id && { id }), ...(set && { set }), ...(results && { results }) }), `Forked at v${at}. Finished calls are not run again.`);
+/** @param {number} at @param {string} id @param {{ set?: any, results?: any, arguments?: any }} changes */
+export const fork = (at, id, changes) => make(() => post(`${base()}/fork`, { at, ...(id && { id }), ...changes }), `Forked at v${at}. Finished calls are not run again.`);
 export async function remove() {
   const path = base();
   const id = know.view.session;
@@ -501,7 +555,7 @@ export const importFile = (file, id) => make(async () => {
 }, "Imported.");
 /** @param {number} to */
 export async function rewind(to) {
-  const done = await act(() => post(`${base()}/rewind`, { to, expected: know.version }), `Back at v${to}. Nothing is deleted: what came after it stays in the timeline.`);
+  const done = await act(() => post(`${base()}/rewind`, { to, expected: know.version }), `Rewound to v${to}. Later versions are kept.`);
   if (done) {
     await loadRows().catch(fail);
     go({ at: undefined });

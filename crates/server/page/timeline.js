@@ -123,7 +123,8 @@ function Commit({ row, place, size, slowest, marks, isSelected, isLater }) {
   const at = placeOf(row.version);
   const isOpen = depthOf(know.rows[at + 1]) > depth ? !know.collapsed.has(row.version) : undefined;
   // What a decision is about may be filled later.
-  const about = row.decisions && callOf(row.decisions[0].request.split("#")[0], at)?.arguments;
+  const of = row.decisions?.[0].request.split("#")[0] ?? row.started?.[0].call_id ?? Object.keys(row.edited?.arguments ?? {})[0];
+  const about = of && callOf(of, at)?.arguments;
   return useMemo(() => drawn(), [row, row.is_brief, place, size, slowest, marks, isSelected, isLater, isOpen, about, know.app]);
 
   function drawn() {
@@ -136,8 +137,8 @@ function Commit({ row, place, size, slowest, marks, isSelected, isLater }) {
       <span class="version">${row.version}</span>
       <span class="kind" style=${{ paddingLeft: `${Math.min(depth, 6) * 12}px` }}>${kindWord(row)}</span>
       <span class="said" title=${cut(said, 1000)}>${isOpen !== undefined && html`<button type="button" class="fold" tabindex="-1" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); fold(row); }}>${isOpen ? "▾" : "▸"}</button>`}${inside && html`<span class="quiet">${inside}</span>`}${cut(said, 240)}</span>
-      <span class="tags">${marks?.map((mark) => html`<b class="mark" onClick=${(event) => { if (mark.fork) { event.stopPropagation(); go({ session: mark.fork }); } }}>${mark.text}</b>`)}${tags(row)}</span>
-      <span class="tokens">${row.usage && row.usage.input_tokens + row.usage.output_tokens > 0 ? `${count(row.usage.input_tokens)} → ${count(row.usage.output_tokens)}` : ""}</span>
+      <span class="tags">${marks?.map((mark) => html`<b class="mark" title=${mark.text} onClick=${(event) => { if (mark.fork) { event.stopPropagation(); go({ session: mark.fork }); } }}>${mark.text}</b>`)}<span class="wrote">${tags(row)}</span></span>
+      <span class="tokens" title="tokens: input → output">${row.usage && row.usage.input_tokens + row.usage.output_tokens > 0 ? `${count(row.usage.input_tokens)} → ${count(row.usage.output_tokens)}` : ""}</span>
       <span class="took">${duration(us)}<i style=${{ width: `${Math.round(((us ?? 0) / slowest) * 36)}px` }}></i></span>
     </div>`;
   }
@@ -156,9 +157,14 @@ function tags(row) {
 /** What runs and is not stored yet. */
 function Unfinished() {
   const { text, reasoning, calls, tools } = know.unfinished;
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(tick, 1000, Date.now);
+    return () => clearInterval(timer);
+  }, []);
   if (!know.detail?.running || know.view.at !== undefined) return null;
   const open = [...Object.values(calls).map((call) => `${call.name ?? ""}(${call.arguments}`),
-    ...Object.values(tools).map((tool) => `${tool.name} ${tool.status ?? "runs"}${tool.report ? ` · ${JSON.stringify(tool.report)}` : ""}`)];
+    ...Object.values(tools).map((tool) => `${tool.name} ${tool.status ?? "runs"} · ${Math.floor((Date.now() - tool.since) / 1000)} s${tool.report ? ` · ${JSON.stringify(tool.report)}` : ""}`)];
   const said = open.join("   ") || text || (reasoning ? `thinks: ${reasoning}` : "waits for the model");
   return html`<p class="unfinished"><span class="pulse" aria-hidden="true"></span>${said.slice(-240)}</p>`;
 }

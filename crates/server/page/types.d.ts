@@ -12,7 +12,7 @@ export interface SessionRow { id: string; version: number; oldest: number; creat
 export interface Changed { app: string; id: string; version: number; status: Status }
 export interface Call { id: string; name: string; arguments: Json }
 export interface Request { id: string; call: Call; reason: Json; message?: string; inputs_from_state?: Json; schema?: Json; can_modify: boolean; token?: string; deadline?: string }
-export interface Detail extends SessionRow { running?: string | null; unfinished: boolean; pending: Request[]; inbox: { invocation: string; at: string }[] }
+export interface Detail extends SessionRow { running?: string | null; unfinished: boolean; pending: Request[]; inbox: { invocation: string; at: string; text: string; joins: boolean }[] }
 export interface Item { call_id: string; name: string; kind: "tool" | "node"; place: number }
 export interface Usage { input_tokens: number; output_tokens: number; cached_input_tokens: number; reasoning_tokens: number }
 export interface Outcome { call_id: string; name: string; kind: "tool" | "node"; status: string; result?: Json; error?: string; attempts: number; wrote?: string[]; elapsed_us?: number }
@@ -21,7 +21,7 @@ export interface Row {
   version: number; kind: string; invocation: string; author: string; at: string; step?: number; elapsed_us?: number; latency_us?: number;
   usage?: Usage; cost?: string; messages: Json[]; writes: Write[]; exit?: Json; decided_by?: string; path?: Item[]; calls?: Call[]; planned?: Item[];
   asked?: { call: Call; message?: string }[]; decisions?: { request: string; decision: Json }[]; started?: Item[]; outcomes?: Outcome[];
-  edited?: { results: Record<string, Json> }; hook?: Hook; failure?: string; summary?: string; model?: string; visible: boolean;
+  edited?: { results: Record<string, Json>; arguments?: Record<string, Json> }; hook?: Hook; failure?: string; summary?: string; model?: string; visible: boolean;
   /** Set by the page: what may be long was left out. */
   is_brief?: boolean;
 }
@@ -29,7 +29,7 @@ export interface Row {
 export interface Hook { point: string; verdict: Json; answers?: (Item & { result: string })[]; wrote?: string[] }
 export interface Origin { version: number; handler?: string | null; writes: number; call_id?: string; tool?: string; node?: string; kind: string }
 export interface State { version: number; values: Record<string, Json>; origin?: Record<string, Origin>; error?: string }
-export interface BlamedWrite extends Write { version: number; kind: string; at: string }
+export interface BlamedWrite extends Write { version: number; kind: string; at: string; before?: Json; after?: Json }
 export interface Comparison { common: number; left: Row[]; right: Row[]; aligned: { left?: number; right?: number; same: boolean }[]; first?: string | null; changed: { key: string; before?: Json; after?: Json }[] }
 export interface Shape { name: string; nodes: { name: string; agent?: string; is_tracked: boolean }[]; edges: { from: string; to: string; kind: string; of?: string }[] }
 export interface Me { user: string; name: string; role: "read" | "act" | "administer" }
@@ -48,6 +48,10 @@ export interface Know extends OfSession {
   /** The cursor of more sessions. */
   more: string | null;
   search: string;
+  /** The sessions of each app that need a person. */
+  stopped: Record<string, SessionRow[]>;
+  /** What the dialog is about. */
+  about?: { version: number; call: Call };
   link: "live" | "lost";
   note: { text: string; bad: boolean } | null;
   dialog: string | null;
@@ -77,7 +81,7 @@ export interface Unfinished {
   text: string;
   reasoning: string;
   calls: Record<string, { name?: string; arguments: string }>;
-  tools: Record<string, { name: string; report?: Json; status?: string }>;
+  tools: Record<string, { name: string; since: number; report?: Json; status?: string }>;
   nodes: Record<string, { running: number }>;
 }
 export interface Label { label: string; version: number }

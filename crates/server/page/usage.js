@@ -32,15 +32,15 @@ function sums(rows) {
 
 export function Usage() {
   const { bins, total, each, replies, isPriced } = useMemo(() => sums(know.rows), [know.rows]);
-  if (!bins.length) return html`<div class="empty"><h2>No replies yet</h2><p>Tokens, times and costs of each reply of the model are drawn here.</p></div>`;
-  const facts = [["replies", count(replies)], ["input tokens", count(total.input)], ["output tokens", count(total.output)], ["of input, cached", count(total.cached)],
-    ["time of the model", duration(total.us)], ["cost", isPriced ? money(total.cost) : "unknown: the server has no prices"]];
+  if (!bins.length) return html`<div class="empty"><h2>No model calls yet</h2><p>Tokens, latency and cost of each model call are drawn here.</p></div>`;
+  const facts = [["model calls", count(replies)], ["input tokens", count(total.input)], ["output tokens", count(total.output)], ["cached input", count(total.cached)],
+    ["model time", duration(total.us)], ["cost", isPriced ? money(total.cost) : "unknown: the server has no prices"]];
   return html`<div class="usage" tabindex="0" role="region" aria-label="Usage">
     <dl class="totals">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
-    <${Chart} title="Tokens" bins=${bins} of=${{ in: (/** @type {Bin} */ bin) => bin.input, out: (/** @type {Bin} */ bin) => bin.output }} words=${count} />
-    <${Chart} title="Latency" bins=${bins} of=${{ out: (/** @type {Bin} */ bin) => bin.us }} words=${duration} />
-    ${isPriced && html`<${Chart} title="Cost" bins=${bins} of=${{ out: (/** @type {Bin} */ bin) => bin.cost }} words=${money} />`}
-    <p class="quiet">A column is ${each > 1 ? `${each} replies` : "a reply of the model"}; choose one to go there. Rewound replies count: they were paid.</p>
+    <${Chart} title="Tokens" bins=${bins} of=${{ input: (/** @type {Bin} */ bin) => bin.input, output: (/** @type {Bin} */ bin) => bin.output }} words=${count} />
+    <${Chart} title="Latency" bins=${bins} of=${{ output: (/** @type {Bin} */ bin) => bin.us }} words=${duration} />
+    ${isPriced && html`<${Chart} title="Cost" bins=${bins} of=${{ output: (/** @type {Bin} */ bin) => bin.cost }} words=${money} />`}
+    <p class="quiet">Each bar is ${each > 1 ? `${each} model calls` : "a model call"}; click to go there. Rewound calls count: they were paid.</p>
   </div>`;
 }
 
@@ -49,10 +49,10 @@ function Chart({ title, bins, of, words }) {
   const parts = Object.entries(of);
   const sum = (/** @type {Bin} */ bin) => parts.reduce((total, [, value]) => total + value(bin), 0);
   const most = bins.reduce((found, bin) => Math.max(found, sum(bin)), 0) || 1;
-  const wide = WIDE / Math.max(bins.length, 12);
+  const wide = WIDE / Math.max(bins.length, 1);
   const current = bins.findLastIndex((bin) => bin.version <= lookedAt());
-  return html`<figure><figcaption>${title}<span class="quiet"> · at most ${words(most)}${parts.length > 1 ? " · input below, output above" : ""}</span></figcaption>
-    <svg viewBox=${`0 0 ${WIDE} ${HIGH}`} preserveAspectRatio="none" role="img" aria-label=${`${title} by reply; at most ${words(most)}`}>
+  return html`<figure><figcaption>${title}<span class="quiet"> · max ${words(most)}</span>${parts.length > 1 && parts.map(([name]) => html` <svg class="legend" aria-hidden="true"><rect class=${name} width="9" height="9" /></svg> ${name}`)}</figcaption>
+    <svg viewBox=${`0 0 ${WIDE} ${HIGH}`} preserveAspectRatio="none" role="img" aria-label=${`${title} by reply; max ${words(most)}`}>
       <path class="axis" d=${`M0 ${HIGH - 0.5}h${WIDE}`} />
       ${bins.map((bin, index) => {
         let y = HIGH - 1;
@@ -62,5 +62,5 @@ function Chart({ title, bins, of, words }) {
             y -= high;
             return html`<rect class=${name} x=${index * wide + wide * 0.12} y=${y} width=${wide * 0.76} height=${high} />`;
           })}<title>v${bin.version}: ${words(sum(bin))}</title></g>`;
-      })}</svg></figure>`;
+      })}</svg><p class="quiet ends"><span>v${bins[0].version}</span><span>v${bins[bins.length - 1].version}</span></p></figure>`;
 }

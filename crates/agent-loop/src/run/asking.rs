@@ -144,7 +144,7 @@ impl Run {
         let fates = places.filter_map(|place| {
             let (item, call) = (self.item(place)?, self.call_at(place)?);
             let fate = match item.is_unasked() {
-                true => self.fate(&mut asking, place, call, || seen_by(place)),
+                true => self.fate(&mut asking, place, &item.as_run(call), || seen_by(place)),
                 false => self
                     .other_inputs(item, call, || seen_by(place))
                     .map(|inputs| Fate::Ask(Question::new(item.reason_to_ask(), inputs))),

@@ -139,7 +139,9 @@ impl Run {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
                 !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
-            (EventKind::Edited { results, .. }, _) => self.may_be_edited() && self.has_results(results),
+            (EventKind::Edited { results, arguments, .. }, _) => {
+                self.may_be_edited() && self.has_results(results) && self.are_ahead(arguments)
+            }
             (kind, Phase::Working(work)) => fits_work(work, kind),
             (EventKind::Cancelled | EventKind::TimedOut, phase) => {
                 !matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_))

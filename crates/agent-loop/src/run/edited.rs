@@ -1,12 +1,15 @@
 //! Edits from outside: from an edit to its event, and what the event changes beside values and messages.
 //!
+//! Calls whose arguments are changed are asked about and hooked as if the model had made them so.
+//!
 //! What calls of the open step have written is merged at the end of the step, over the edited values. Runs inside that
 //! have begun get the values that they share with this one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepfold_state_core::chat::{Message, ToolContent, ToolResult, Transcript};
+use serde_json::Value;
+use stepfold_state_core::chat::{Message, ToolCall, ToolContent, ToolResult, Transcript};
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 use stepfold_trim::View;
@@ -34,9 +37,11 @@ impl Run {
         }
         let delta = self.edited_values(edit)?;
         let results = self.edited_results(&edit.results)?;
+        self.check_arguments(&edit.arguments)?;
         let drops_summary = results.iter().any(|result| self.is_summarized(result.call_id()));
         let (by, idempotency_key) = (edit.by.clone(), edit.idempotency_key.clone());
-        let kind = EventKind::Edited { results, drops_summary, by, idempotency_key };
+        let arguments = edit.arguments.clone();
+        let kind = EventKind::Edited { results, drops_summary, arguments, by, idempotency_key };
         Ok(Event { delta, ..Event::new(self.tally.steps, elapsed, kind) })
     }
 
@@ -78,6 +83,40 @@ impl Run {
             None => Ok(&call.name),
             Some(why) => Err(EditError::NotAnswered { id: id.to_owned(), why }),
         }
+    }
+
+    /// Checks new arguments: of calls of the open step that have not begun, and that the tools accept. Of tools that are
+    /// listed at each step, the call checks them when it runs.
+    fn check_arguments(&self, arguments: &[(String, Value)]) -> Result<(), EditError> {
+        for (index, (id, arguments_of_call)) in arguments.iter().enumerate() {
+            if arguments[..index].iter().any(|(earlier, _)| earlier == id) {
+                return Err(EditError::Duplicate { id: id.clone() });
+            }
+            let Some((_, item, call)) = self.calls_at_work().find(|(_, _, call)| call.id == *id) else {
+                let is_ahead = |(_, item, _): &(usize, &Item, &ToolCall)| why_begun(item).is_none();
+                let known = self.calls_at_work().filter(is_ahead).map(|(_, _, call)| call.id.as_str());
+                return Err(EditError::NoOpenCall { id: id.clone(), known: known.collect() });
+            };
+            if let Some(why) = why_begun(item) {
+                return Err(EditError::Begun { id: id.clone(), why });
+            }
+            let invalid = |faults| EditError::InvalidArguments { id: id.clone(), faults };
+            let Value::Object(arguments_of_call) = arguments_of_call else {
+                return Err(invalid("expected a JSON object".to_owned()));
+            };
+            if let Some(tool) = self.tool(&call.name) {
+                tool.check_arguments(arguments_of_call).map_err(|faults| invalid(faults.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether each of these arguments is of a call that has not begun.
+    pub(super) fn are_ahead(&self, arguments: &[(String, Value)]) -> bool {
+        arguments.iter().all(|(id, _)| {
+            let call = self.calls_at_work().find(|(_, _, call)| call.id == *id);
+            call.is_some_and(|(_, item, _)| why_begun(item).is_none())
+        })
     }
 
     /// The ids of the calls of this run that have a result.
@@ -170,8 +209,13 @@ impl Run {
             |write: &Write| delta.iter().any(|edited| is_set(edited) && edited.key() == write.key());
         let writes = std::mem::take(&mut child.writes);
         child.writes = writes.into_iter().filter(|write| !is_overwritten(write)).collect();
-        let kind =
-            EventKind::Edited { results: Vec::new(), drops_summary: false, by: None, idempotency_key: None };
+        let kind = EventKind::Edited {
+            results: Vec::new(),
+            drops_summary: false,
+            arguments: Vec::new(),
+            by: None,
+            idempotency_key: None,
+        };
         let edited = Event { delta, ..Event::new(run.tally.steps, run.tally.elapsed, kind) };
         let (is_taken_up, is_lost) = (run.is_taken_up, run.is_lost);
         // One that does not fit its schema stays with the run around it.
@@ -182,11 +226,11 @@ impl Run {
 
 /// Where an edit leads. Hooks before the model and before tools look again at what they have seen.
 pub(super) fn after_edit(event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
-    let EventKind::Edited { results, drops_summary, .. } = &event.kind else { return phase };
+    let EventKind::Edited { results, drops_summary, arguments, .. } = &event.kind else { return phase };
     match phase {
         Phase::Asking { last: None, .. } if *drops_summary => Phase::Condensing { gave_up: false },
         Phase::Asking { last, .. } => Phase::Asking { is_hooked: false, last },
-        Phase::Working(work) => Phase::Working(after_edit_of_work(work, reply, results)),
+        Phase::Working(work) => Phase::Working(after_edit_of_work(work, reply, results, arguments)),
         phase => phase,
     }
 }
@@ -215,17 +259,43 @@ fn why_unanswered(item: &Item) -> Option<&'static str> {
     })
 }
 
-/// The open step with these results, as far as they are of its calls.
-fn after_edit_of_work(mut work: Work, reply: Option<&Message>, results: &[ToolResult]) -> Work {
-    let calls = work.items.len();
+/// Why the arguments of a call cannot be edited, if they cannot. What was approved was approved with its arguments.
+fn why_begun(item: &Item) -> Option<&'static str> {
+    match &item.state {
+        ItemState::Done(_) => {
+            Some("it has a result; edit the result, or fork the session at the version before it")
+        }
+        ItemState::Started | ItemState::HookPending(_) => {
+            Some("it was started; fork the session at a version before")
+        }
+        _ if item.is_asked() => Some("it waits for a decision; approve it with other arguments"),
+        _ if !item.is_unasked() || item.waits() || !item.answered().is_empty() => {
+            Some("it was decided about, or has asked; fork the session at a version before")
+        }
+        _ => None,
+    }
+}
+
+/// The open step with these results and arguments, as far as they are of its calls.
+fn after_edit_of_work(
+    mut work: Work,
+    reply: Option<&Message>,
+    results: &[ToolResult],
+    arguments: &[(String, Value)],
+) -> Work {
+    let (calls, was_hooked) = (work.items.len(), work.was_hooked());
+    let place_of = |id: &str| {
+        let reply = reply?;
+        (0..calls).find(|place| call_in(reply, *place, Some(calls)).is_some_and(|call| call.id == id))
+    };
     for result in results {
-        let is_its = |place: &usize| {
-            let call = reply.and_then(|reply| call_in(reply, *place, Some(calls)));
-            call.is_some_and(|call| call.id == result.call_id())
-        };
-        let place = (0..calls).find(is_its).filter(|_| work.calls().is_some());
-        if let Some(place) = place {
+        if let Some(place) = place_of(result.call_id()).filter(|_| work.calls().is_some()) {
             work.items.change(place, |item| item.answer_with(result));
+        }
+    }
+    for (id, arguments) in arguments {
+        if let Some(place) = place_of(id).filter(|_| work.calls().is_some()) {
+            work.items.change(place, |item| item.modify(arguments, was_hooked));
         }
     }
     let Plan::Calls(plan) = &mut work.plan else { return work };

@@ -189,7 +189,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key_prefix: Option<String>,
     },
-    /// Values or results were changed from outside, while the run was paused. The values are the writes of the event.
+    /// Values, results or arguments were changed from outside, while the run was paused. The values are the writes of the event.
     Edited {
         /// The new results of calls, by their ids. Those of closed steps replace their messages in the conversation, and
         /// those of the open step the outcomes of its calls.
@@ -198,6 +198,9 @@ pub enum EventKind {
         /// Whether the summary is dropped: a result has changed that it replaces.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         drops_summary: bool,
+        /// The new arguments of calls of the open step that have not begun, by their ids.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        arguments: Vec<(String, Value)>,
         /// Who made the edit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,

@@ -175,6 +175,11 @@ impl Input {
         }
     }
 
+    /// The new messages.
+    pub fn messages(&self) -> impl Iterator<Item = &Message> {
+        self.messages.iter().map(|message| &**message)
+    }
+
     /// The messages, if there is nothing else: no state, no values, no summary.
     pub fn only_messages(&self) -> Option<&[Arc<Message>]> {
         let is_only = self.state.is_none() && self.values.is_none() && self.summary.is_none();

@@ -609,7 +609,7 @@ impl Item {
 
     /// Whether it may run, has not begun, and no approval was requested.
     pub(crate) fn is_unasked(&self) -> bool {
-        self.is_ahead() && self.round == 0 && self.modified.is_none()
+        self.is_ahead() && self.round == 0
     }
 
     /// Whether it was approved and has not begun.
@@ -637,7 +637,7 @@ impl Item {
     }
 
     /// Whether a decision about the item itself is required.
-    const fn is_asked(&self) -> bool {
+    pub(crate) const fn is_asked(&self) -> bool {
         self.asks().is_some()
     }
 
@@ -715,7 +715,7 @@ impl Item {
 
     /// Puts other arguments in place of the model's. Hooks that have seen the call have to see it again, and what they
     /// wrote was for the call as it was.
-    fn modify(&mut self, arguments: &Value, is_hooked: bool) {
+    pub(crate) fn modify(&mut self, arguments: &Value, is_hooked: bool) {
         self.modified = Some(arguments.clone());
         retain_open(&mut self.inputs, arguments);
         if is_hooked {

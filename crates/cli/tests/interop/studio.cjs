@@ -23,10 +23,10 @@ studio(async (studio) => {
     const leave = () => press('Escape');
 
     // Sessions: what they do, where forks come from, a search.
-    await page.getByLabel('App').selectOption('stalls');
+    await page.getByLabel('Agent').selectOption('stalls');
     await link(/^waits-for-approval /).first().waitFor();
     const rows = await page.getByRole('navigation', { name: 'Sessions' }).getByRole('listitem').allInnerTexts();
-    seen.sessions = rows.map((text) => text.replace(/\s+/g, ' ').replace(/ v\d+$/, '')).sort();
+    seen.sessions = rows.map((text) => text.replace(/\s+/g, ' ').replace(/ v\d+/, '')).sort();
     await page.getByLabel('Search sessions').fill('killed');
     await link(/^waits-for-approval /).first().waitFor({ state: 'detached' });
     seen.found = await page.getByRole('navigation', { name: 'Sessions' }).getByRole('listitem').count();
@@ -91,6 +91,13 @@ studio(async (studio) => {
     await button('Close').last().click();
     await press('End');
 
+    // Keys move in the timeline from wherever the focus is.
+    await leave();
+    await page.locator('body').press('k');
+    await at(11);
+    await press('j');
+    await at(12);
+
     // The request is approved with other arguments.
     await button('Edit arguments…').click();
     await page.getByLabel('Arguments (JSON)').fill('{"stall":"bakery","euro":');
@@ -105,7 +112,7 @@ studio(async (studio) => {
     await press('ArrowLeft');
     await press('f');
     await page.getByLabel('Name', { exact: true }).fill('branch');
-    await page.getByLabel('Values to change (JSON)').fill('{"counted": 100}');
+    await page.getByLabel('State changes (JSON, optional)').fill('{"counted": 100}');
     await button('Fork').click();
     await page.waitForURL(/\/branch/);
     await entry('counted').getByText('100', { exact: true }).last().waitFor();
@@ -148,6 +155,27 @@ studio(async (studio) => {
     await button('Resume').click();
     await page.getByText('Area 3 has 8 stalls').first().waitFor();
 
+    // From before a call, with other arguments of it: the fork is paused there, says what Resume does, and runs it with them.
+    await choose('waits-for-approval');
+    await page.getByRole('treeitem', { name: /count.*area: 5/ }).first().click();
+    await page.getByRole('tab', { name: 'Step' }).click();
+    await button('Fork with other arguments…').click();
+    await page.getByLabel('Arguments (JSON)').fill('{"area": 5, "stalls": "many"}');
+    await dialog().getByRole('button', { name: 'Fork' }).click();
+    seen.misfit = await page.getByText(/invalid arguments/).innerText();
+    await page.getByLabel('Arguments (JSON)').fill('{"area": 5, "stalls": 4}');
+    await dialog().getByRole('button', { name: 'Fork' }).click();
+    await page.waitForURL(/v8-c3/);
+    await page.locator('header .status.paused').waitFor();
+    seen.paused = await page.getByText(/Stopped before .*stalls/).innerText();
+    await button('Resume').click();
+    await page.getByRole('treeitem', { name: /Area 5 has/ }).first().waitFor();
+    await page.getByRole('tab', { name: 'State' }).click();
+    await entry('counted').getByText('12', { exact: true }).last().waitFor();
+    await page.getByRole('tab', { name: 'Conversation' }).click();
+    await page.getByText('count(area: 5, stalls: 4)').waitFor();
+    await page.getByRole('tab', { name: 'Timeline' }).click();
+
     // Back, without losing what came after; and a replay of it all.
     await choose('waits-for-approval');
     // Beside the name of the fork, which is a link in the middle of the row.
@@ -167,12 +195,14 @@ studio(async (studio) => {
     await page.getByText('survey runs').waitFor();
     await page.getByLabel('Message', { exact: true }).fill('Only the market hall.');
     await button('Steer').click();
-    await page.getByText(/message queued/).waitFor();
+    await page.getByText('Queued, for the next model request: Only the market hall.').waitFor();
+    await button('Withdraw').click();
+    await page.getByText(/Queued/).waitFor({ state: 'detached' });
     await button('Cancel the run').click();
     await button('Cancel the run').waitFor({ state: 'detached' });
 
     // Agents inside of a graph, which can be hidden; the graph with its counts and tasks.
-    await page.getByLabel('App').selectOption('library');
+    await page.getByLabel('Agent').selectOption('library');
     await choose('durability');
     await page.getByRole('treeitem', { name: /Read sessions/ }).first().waitFor();
     const tree = page.getByRole('tree', { name: 'Commits' });
@@ -189,12 +219,12 @@ studio(async (studio) => {
     await page.getByText('Tasks: 100 %').waitFor();
 
     // A session goes when its name is typed.
-    await page.getByLabel('App').selectOption('stalls');
+    await page.getByLabel('Agent').selectOption('stalls');
     await choose('branch');
     await more('Delete');
-    seen.deletes = await button('Delete for good').isEnabled();
+    seen.deletes = await dialog().getByRole('button', { name: 'Delete' }).isEnabled();
     await page.getByLabel('Name of the session').fill('branch');
-    await button('Delete for good').click();
+    await dialog().getByRole('button', { name: 'Delete' }).click();
     await link(/^branch /).waitFor({ state: 'detached' });
     return seen;
 });

@@ -189,7 +189,7 @@ fn a_fork_is_edited_at_any_version() {
                 fork.replay(&agent(world).build().unwrap()).await.unwrap();
             }
             expect![[r#"
-                0 : Err("session stalls/ada/f0 was not edited: invalid edit of the result of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
+                0 : Err("session stalls/ada/f0 was not edited: invalid edit of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
                 1 began: Err("session stalls/ada/f1 was not edited: unknown call `c1`; calls with a result: none"), of a run: true
                 2 replied: Err("session stalls/ada/f2 was not edited: invalid edit of the result of call `c1`: it has not run yet; reject it, or let it run"), of a run: true
                 3 answered: Ok(4), of a run: true
@@ -198,10 +198,66 @@ fn a_fork_is_edited_at_any_version() {
                 6 started: Ok(7), of a run: true
                 7 answered: Ok(8), of a run: true
                 8 answered: Ok(9), of a run: true
-                9 replied: Err("session stalls/ada/f9 was not edited: invalid edit of the result of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
+                9 replied: Err("session stalls/ada/f9 was not edited: invalid edit of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
                 10 began: Ok(11), of a run: true
-                11 replied: Err("session stalls/ada/f11 was not edited: invalid edit of the result of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
+                11 replied: Err("session stalls/ada/f11 was not edited: invalid edit of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
             "#]].assert_eq(&said);
+        });
+    });
+}
+
+/// From before a call, with other arguments: what ended before is not run again, and the session itself is as it was.
+#[test]
+fn a_fork_continues_with_other_arguments_of_a_call() {
+    each_store(|world| {
+        process(async {
+            let agent = || {
+                let send = world.tool("send", Effect::AtMostOnce).parameters(json!({
+                    "properties": {"to": {"type": "string"}}, "type": "object",
+                }));
+                let send = send.approval(Approval::when(|arguments| arguments["to"] == "Eve"));
+                world
+                    .agent(SCRIPT)
+                    .tools([send.build().unwrap(), world.tool("look", Effect::Pure).build().unwrap()])
+            };
+            let session = world.session(agent()).await;
+            assert_eq!(session.run("send letters").await.unwrap().exit(), &Exit::Text);
+            let own = async || {
+                let all = shown(&session).await;
+                let own = all.lines().filter(|line| !line.starts_with("app:") && !line.starts_with("user:"));
+                (version(&session).await, own.collect::<Vec<_>>().join("\n"))
+            };
+            let before = own().await;
+            world.trace.take();
+
+            let to = |name: &str| Edit::new().arguments("c2", json!({"to": name})).by("ada");
+            let fork = session.fork_with("s2", Some(4), to("Ann")).await.unwrap();
+            let [recorded] = &*fork.edits().await.unwrap() else { panic!("one edit") };
+            assert_eq!((&recorded.edit, recorded.version), (&to("Ann"), 5));
+            assert_eq!(fork.resume().await.unwrap().exit(), &Exit::Text);
+            let trace = world.trace.take().join("\n");
+            assert_eq!(trace.matches("send{\"to\":\"Ann\"}").count(), 1, "{trace}");
+            assert!(!trace.contains("Bob") && trace.matches("look").count() == 1, "{trace}");
+            assert_eq!(fork.replay(&agent().build().unwrap()).await.unwrap(), 1);
+            assert_eq!(own().await, before);
+
+            // The rule of the tool sees the new arguments.
+            let fork = session.fork_with("s3", Some(4), to("Eve")).await.unwrap();
+            assert_eq!(paths(&fork.resume().await.unwrap().pending()), ["c2"]);
+            assert_eq!(world.trace.take().join("\n").matches("send").count(), 0);
+            assert_eq!(approve(&fork).await, Exit::Text);
+            assert_eq!(fork.replay(&agent().build().unwrap()).await.unwrap(), 1);
+
+            // What does not fit makes no fork.
+            let wrong = Edit::new().arguments("c2", json!({"to": 3}));
+            let late = Edit::new().arguments("c2", json!({"to": "Ann"}));
+            for (at, edit) in [(4, wrong), (before.0, late)] {
+                let error = session.fork_with("s4", Some(at), edit).await.unwrap_err();
+                assert!(matches!(error, RunnerError::Edit { .. }), "{error:?}");
+                let runner = world.runner(agent().build().unwrap()).build();
+                assert!(runner.find_session("ada", "s4").await.unwrap().is_none());
+            }
+            world.trace.take();
         });
     });
 }
@@ -227,7 +283,7 @@ fn values_are_written_between_runs() {
             let error = session.edit(Edit::new().result("c1", 1)).await.unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "session stalls/ada/s1 was not edited: invalid edit of the result of call `c1`: no run is open; fork \
+                "session stalls/ada/s1 was not edited: invalid edit of call `c1`: no run is open; fork \
                  the session at a version within the run",
             );
         });
@@ -257,7 +313,7 @@ fn what_does_not_fit_changes_nothing() {
                 said.push(error.to_string());
             }
             expect![[r#"
-                session stalls/ada/s1 was not edited: invalid edit: it changes nothing; set a value or a result
+                session stalls/ada/s1 was not edited: invalid edit: it changes nothing; set a value, a result or arguments
                 session stalls/ada/s1 was not edited: invalid value for key "n": expected integer, found string at $
                 session stalls/ada/s1 was not edited: invalid edit of `temp:note`: values of `temp:` keys are not stored; give them with the input of a run
                 session stalls/ada/s1 was not edited: unknown key "other"; known keys: app:n, log, n, temp:note, topic, user:n, messages

@@ -1,4 +1,6 @@
-//! The page: hand-written modules, embedded, each with its type and its tag.
+//! The page: hand-written modules, embedded, each with its type and its tag. Comments of modules are not served.
+
+use std::sync::LazyLock;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -19,12 +21,18 @@ const TEXT: &str = "text/plain; charset=utf-8";
 struct File {
     path: &'static str,
     kind: &'static str,
-    bytes: &'static [u8],
+    source: &'static str,
+}
+
+/// A file as it is served.
+struct Served {
+    bytes: Bytes,
+    tag: HeaderValue,
 }
 
 macro_rules! files {
     ($($path:literal $kind:ident $file:literal;)*) => {
-        [$(File { path: $path, kind: $kind, bytes: include_bytes!(concat!("../../page/", $file)) }),*]
+        [$(File { path: $path, kind: $kind, source: include_str!(concat!("../../page/", $file)) }),*]
     };
 }
 
@@ -52,6 +60,31 @@ static FILES: [File; 20] = files! {
     "/studio/vendor/LICENSES" TEXT "vendor/LICENSES";
 };
 
+/// The contents of the files, in the same order.
+static SERVED: LazyLock<Vec<Served>> = LazyLock::new(|| {
+    let served = |file: &File| {
+        let bytes = match file.kind == SCRIPT {
+            true => Bytes::from(without_comments(file.source)),
+            false => Bytes::from_static(file.source.as_bytes()),
+        };
+        Served { tag: tag(&bytes), bytes }
+    };
+    FILES.iter().map(served).collect()
+});
+
+/// A module without the comments that have lines of their own. Its lines keep their numbers.
+fn without_comments(source: &str) -> String {
+    let mut is_inside = false;
+    let code = source.split('\n').map(|line| {
+        let text = line.trim();
+        let is_block = is_inside || text.starts_with("/**");
+        is_inside = is_block && !text.contains("*/");
+        let is_comment = text.starts_with("//") || (is_block && (is_inside || text.ends_with("*/")));
+        if is_comment { "" } else { line }
+    });
+    code.collect::<Vec<_>>().join("\n")
+}
+
 /// The paths of the files.
 pub(super) fn paths() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|file| file.path)
@@ -59,12 +92,12 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 
 /// The file at a path of [`paths`]; without its content if the browser has it.
 pub(super) fn answer(path: &str, asked: &HeaderMap) -> Response<Body> {
-    let file = FILES.iter().find(|file| file.path == path).unwrap_or(&FILES[0]);
-    let tag = tag(file.bytes);
+    let place = FILES.iter().position(|file| file.path == path).unwrap_or(0);
+    let (file, Served { bytes, tag }) = (&FILES[place], &SERVED[place]);
     let is_known = asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let mut response = Response::new(match is_known {
         true => Body::empty(),
-        false => Body::from(Bytes::from_static(file.bytes)),
+        false => Body::from(bytes.clone()),
     });
     if is_known {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -74,7 +107,7 @@ pub(super) fn answer(path: &str, asked: &HeaderMap) -> Response<Body> {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         // Browsers keep files, and ask each time whether they are the same.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (header::ETAG, tag),
+        (header::ETAG, tag.clone()),
     ] {
         response.headers_mut().insert(name, value);
     }
@@ -96,8 +129,22 @@ mod tests {
 
     #[test]
     fn the_page_is_small() {
-        let bytes: usize = FILES.iter().map(|file| file.bytes.len()).sum();
+        let bytes: usize = SERVED.iter().map(|file| file.bytes.len()).sum();
         assert!(bytes <= 150 * 1024, "{bytes}");
+    }
+
+    #[test]
+    fn comments_are_left_out_and_lines_keep_their_numbers() {
+        let source = "// A head.\n/** @type {any} */ (one).two();\n/**\n * Sums. @param {number} a\n */\nconst sum = (a) => a; // here\n  /** @param {any} b */\n";
+        let code = "\n/** @type {any} */ (one).two();\n\n\n\nconst sum = (a) => a; // here\n\n";
+        assert_eq!(without_comments(source), code);
+        for (file, served) in FILES.iter().zip(&*SERVED) {
+            let served = std::str::from_utf8(&served.bytes).unwrap();
+            assert_eq!(served.lines().count(), file.source.lines().count(), "{}", file.path);
+            let kept =
+                served.lines().zip(file.source.lines()).all(|(line, all)| line == all || line.is_empty());
+            assert!(kept && (file.kind != SCRIPT || !served.contains("\n/**\n")), "{}", file.path);
+        }
     }
 
     /// A module that is imported and not in the table would be missing in browsers only.
@@ -105,7 +152,7 @@ mod tests {
     fn what_modules_import_is_served() {
         for file in FILES.iter().filter(|file| file.kind == SCRIPT) {
             let folder = file.path.rsplit_once('/').unwrap().0;
-            for part in std::str::from_utf8(file.bytes).unwrap().split(" from \"./").skip(1) {
+            for part in file.source.split(" from \"./").skip(1) {
                 let imported = format!("{folder}/{}", part.split('"').next().unwrap());
                 assert!(paths().any(|path| path == imported), "{imported} of {}", file.path);
             }

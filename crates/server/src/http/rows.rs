@@ -202,6 +202,10 @@ pub(super) struct WaitingRow {
     pub(super) invocation: String,
     /// When it was accepted (RFC 3339).
     pub(super) at: String,
+    /// Its text.
+    pub(super) text: String,
+    /// Whether it joins the current run, before the next request to the model.
+    pub(super) joins: bool,
 }
 
 impl SessionRow {
@@ -404,6 +408,9 @@ impl From<ItemRow> for WriterRow {
 pub(super) struct EditedRow {
     /// The new results, by call.
     pub(super) results: BTreeMap<String, Value>,
+    /// The new arguments of calls that had not begun, by call.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) arguments: BTreeMap<String, Value>,
 }
 
 /// What the hooks of a point did: the messages and the writes are those of the commit.
@@ -534,8 +541,10 @@ impl EventRow {
         self.failure = self.failure.take().map(|why| short(&why));
         let answers = self.hook.iter_mut().flat_map(|hook| &mut hook.answers);
         answers.for_each(|answer| answer.result = short(&answer.result));
-        let edited = self.edited.iter_mut().flat_map(|edited| edited.results.values_mut());
-        edited.for_each(|result| *result = Value::Null);
+        if let Some(edited) = &mut self.edited {
+            let changed = edited.results.values_mut().chain(edited.arguments.values_mut());
+            changed.for_each(|value| *value = Value::Null);
+        }
         self.asked.iter_mut().for_each(|question| question.message = None);
         let questions = self.asked.iter_mut().map(|question| &mut question.call);
         self.calls.iter_mut().chain(questions).for_each(|call| call.arguments = Value::Null);
@@ -656,6 +665,12 @@ pub(super) struct BlamedWrite {
     pub(super) at: String,
     #[serde(flatten)]
     pub(super) write: WriteRow,
+    /// The value before it; absent if it was unset, or unknown, as of keys that other sessions write too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<Value>,
+    /// The value after it; absent if it is unset, or unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) after: Option<Value>,
 }
 
 /// Who asks.

@@ -203,10 +203,11 @@ impl Items {
                 row.decided_by.clone_from(by);
                 row.decisions = decisions.iter().map(decided).collect();
             }
-            EventKind::Edited { results, by, .. } => {
+            EventKind::Edited { results, arguments, by, .. } => {
                 row.decided_by.clone_from(by);
                 let results = results.iter().map(|result| (result.call_id().to_owned(), said(result).0));
-                row.edited = Some(EditedRow { results: results.collect() });
+                let arguments = arguments.iter().cloned().collect();
+                row.edited = Some(EditedRow { results: results.collect(), arguments });
             }
             EventKind::Hooked { point, verdict, answers, writes } => {
                 let answered = |(place, result): &(usize, String)| HookAnswerRow {

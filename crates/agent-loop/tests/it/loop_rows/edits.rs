@@ -98,7 +98,7 @@ async fn what_does_not_fit_is_refused_with_its_name() {
         refused(Edit::new().set("count", 1).result("c9", 1)),
     ];
     expect![[r#"
-        invalid edit: it changes nothing; set a value or a result
+        invalid edit: it changes nothing; set a value, a result or arguments
         invalid value for key "count": expected integer, found string at $
         invalid value for key "seen": expected integer, found string at $[1]
         unknown key "amount"; known keys: account, seen, count, temp:token, messages
@@ -107,7 +107,7 @@ async fn what_does_not_fit_is_refused_with_its_name() {
         unknown call `c9`; calls with a result: c1
         invalid edit of the result of call `c2`: it waits for a decision; decide about it
         invalid edit of the result of call `c3`: it has not run yet; reject it, or let it run
-        duplicate result of call `c1`; expected one
+        duplicate edit of call `c1`; expected one
         unknown call `c9`; calls with a result: c1"#]]
     .assert_eq(&all.join("\n"));
 
@@ -119,6 +119,82 @@ async fn what_does_not_fit_is_refused_with_its_name() {
         fresh.feed(Answer::Edit(Edit::new().set("count", 1)), fresh.elapsed()),
         Err(FeedError::NotNeeded { .. })
     ));
+}
+
+/// A run that has a rule for dear payments, where it is about to pay.
+async fn about_to_pay(notes: &Notes) -> Run {
+    let pay = notes.tool("pay").effect(Effect::AtMostOnce);
+    let pay = pay.parameters(json!({"properties": {"euro": {"type": "integer"}}, "type": "object"}));
+    let pay = pay.approval(Approval::when(|arguments| arguments["euro"].as_u64() > Some(9)));
+    let look = notes.tool("look").effect(Effect::Pure);
+    let script = "assistant: > c1 look()\nassistant: > c2 pay(euro=3)  > c3 look()\nassistant: done";
+    let agent = Agent::builder(self::script(script)).schema(schema());
+    let agent = agent.tools([pay.build().unwrap(), look.build().unwrap()]).build().unwrap();
+    reloaded(&play(&agent, "go", |run| run.break_at(Breakpoint::tool("pay"))).await.unwrap())
+}
+
+#[tokio::test]
+async fn a_call_that_has_not_begun_runs_with_other_arguments() {
+    let mut run = about_to_pay(&Notes::default()).await;
+    let event = edit(&mut run, Edit::new().arguments("c2", json!({"euro": 4})).by("ada")).unwrap();
+    assert_eq!(
+        serde_json::to_value(&event.kind).unwrap(),
+        json!({"edited": {"arguments": [["c2", {"euro": 4}]], "by": "ada"}})
+    );
+    // A later edit replaces the arguments of the earlier one.
+    edit(&mut run, Edit::new().arguments("c2", json!({"euro": 5}))).unwrap();
+    expect![[r#"
+        user:      go
+        assistant: > c1 look()
+        tool c1:   {}
+        assistant: > c2 pay(euro=3)   > c3 look()
+        tool:      @{"tool_result": {"call_id": "c2", "name": "pay", "parts": [{"text": "{\"euro\":5}"}, {"text": "\n[The arguments were changed before the call ran, to {\"euro\":5}]"}]}}
+        tool c3:   {}
+        assistant: done
+        --
+        exit: the model answered
+        steps: 3, calls: look 2, pay 1
+    "#]]
+    .assert_eq(&shown(&go_on(run, |run| run).await));
+}
+
+#[tokio::test]
+async fn changed_arguments_are_asked_about_by_the_rule_of_the_tool() {
+    let notes = Notes::default();
+    let mut run = about_to_pay(&notes).await;
+    edit(&mut run, Edit::new().arguments("c2", json!({"euro": 40}))).unwrap();
+    let asked = go_on(run, |run| run).await.unwrap();
+    assert_eq!(asked.exit(), &Exit::Paused(Pause::Approval));
+    assert_eq!(asked.pending()[0].call.arguments, json!({"euro": 40}).into());
+    assert_eq!(notes.count("pay"), 0);
+    let run = reloaded(&asked);
+    expect![
+        "invalid edit of the arguments of call `c2`: it waits for a decision; approve it with other arguments"
+    ]
+    .assert_eq(&refused(&run, Edit::new().arguments("c2", json!({"euro": 4}))));
+    decide(run, [("c2", Decision::Approve)]).await.unwrap();
+    assert_eq!(notes.count("pay"), 1);
+}
+
+#[tokio::test]
+async fn arguments_that_cannot_be_changed_are_refused() {
+    let run = about_to_pay(&Notes::default()).await;
+    let refused = |id: &str, arguments: Value| refused(&run, Edit::new().arguments(id, arguments));
+    let twice = Edit::new().arguments("c2", json!({"euro": 1})).arguments("c2", json!({"euro": 2}));
+    let all = [
+        refused("c2", json!({"euro": "four"})),
+        refused("c2", json!(4)),
+        refused("c1", json!({})),
+        refused("c9", json!({})),
+        self::refused(&run, twice),
+    ];
+    expect![[r#"
+        invalid arguments for call `c2`: expected integer, found string at $.euro
+        invalid arguments for call `c2`: expected a JSON object
+        unknown call `c1`; calls that have not begun: c2, c3
+        unknown call `c9`; calls that have not begun: c2, c3
+        duplicate edit of call `c2`; expected one"#]]
+    .assert_eq(&all.join("\n"));
 }
 
 /// A call that has started has no result that could be changed; one beside it has, before the step is closed.

@@ -34,11 +34,13 @@ enum What {
     Temporary,
     UnknownCall,
     OpenCall,
+    Arguments,
 }
 
 pub(crate) fn pauses() -> impl Strategy<Value = Vec<Pause>> {
     use What::{
-        Both, Failure, Merge, Misfit, OpenCall, Remove, Result, Set, Temporary, UnknownCall, UnknownKey,
+        Arguments, Both, Failure, Merge, Misfit, OpenCall, Remove, Result, Set, Temporary, UnknownCall,
+        UnknownKey,
     };
     let what = prop::sample::select(vec![
         Set,
@@ -54,6 +56,8 @@ pub(crate) fn pauses() -> impl Strategy<Value = Vec<Pause>> {
         Temporary,
         UnknownCall,
         OpenCall,
+        Arguments,
+        Arguments,
     ]);
     let pause = (0..9_usize, any::<bool>(), what, any::<usize>());
     let pause = pause.prop_map(|(after, is_folded, what, pick)| Pause { after, is_folded, what, pick });
@@ -65,6 +69,7 @@ pub(crate) fn pauses() -> impl Strategy<Value = Vec<Pause>> {
 pub(crate) struct Made {
     pub(crate) values: usize,
     pub(crate) results: usize,
+    pub(crate) arguments: usize,
     pub(crate) refused: usize,
 }
 
@@ -168,6 +173,7 @@ fn edited(run: &mut Run, pause: Pause, made: &mut Made) -> Result<Option<Event>,
     shows(&before, run, &edit)?;
     made.values += usize::from(!edit.values.is_empty());
     made.results += usize::from(!edit.results.is_empty());
+    made.arguments += usize::from(!edit.arguments.is_empty());
     Ok(Some(event))
 }
 
@@ -190,6 +196,17 @@ fn edit_of(pause: Pause, call: Option<&str>, run: &Run) -> Edit {
             Some((_, call)) if !answered(run).contains(&call.id) => Edit::new().result(&*call.id, 1),
             _ => Edit::new(),
         },
+        What::Arguments => {
+            let open = run.open_calls();
+            let picked = (!open.is_empty()).then(|| &open[pause.pick % open.len()].1);
+            match picked.and_then(|call| Some((call, call.arguments.as_object()?.clone()))) {
+                Some((call, mut arguments)) => {
+                    arguments.insert("edited".to_owned(), json!(number));
+                    Edit::new().arguments(&*call.id, arguments)
+                }
+                None => Edit::new(),
+            }
+        }
     };
     edit.by("ada")
 }
@@ -216,6 +233,10 @@ fn is_rightly(error: &FeedError, what: What, run: &Run) -> bool {
             | (What::Temporary, EditError::Temporary { .. })
             | (What::UnknownCall, EditError::UnknownCall { .. })
             | (What::OpenCall, EditError::NotAnswered { .. } | EditError::Empty) => true,
+            (
+                What::Arguments,
+                EditError::Begun { .. } | EditError::InvalidArguments { .. } | EditError::Empty,
+            ) => true,
             (What::Result | What::Failure | What::Both, EditError::UnknownCall { .. }) => has_none,
             _ => false,
         },
@@ -254,6 +275,13 @@ fn shows(before: &Run, after: &Run, edit: &Edit) -> Result<(), String> {
         log.replace(place, Message::tool(result));
     }
     state.replace_messages(log);
+    for (id, arguments) in &edit.arguments {
+        let open = after.open_calls();
+        let call = open.iter().map(|(_, call)| call).find(|call| call.id == *id);
+        if call.is_none_or(|call| call.arguments != arguments.clone().into()) {
+            return Err(format!("the open call {id} has other arguments than {arguments}: {call:?}"));
+        }
+    }
     match &state == after.state() {
         true => Ok(()),
         false => Err(format!("expected {state:?}\nfound {:?}", after.state())),

@@ -95,7 +95,7 @@ fn an_agent_that_is_a_tool_has_the_same_result() {
 /// Values and results are edited while the run is paused, at any of its events.
 #[test]
 fn a_run_that_is_edited_anywhere_is_folded_stored_and_replayed() {
-    let made = std::cell::Cell::new((0, 0, 0));
+    let made = std::cell::Cell::new((0, 0, 0, 0));
     let mut runner = TestRunner::new(config());
     let result = runner.run(&(scenarios::scenario(), edited::pauses()), |(scenario, pauses)| {
         let agent = agents::agent(&scenario, &Executions::new());
@@ -103,17 +103,18 @@ fn a_run_that_is_edited_anywhere_is_folded_stored_and_replayed() {
         let decide = move |request: &ApprovalRequest| agents::decision(seed, request);
         let edits = block_on(edited::check(&agent, agents::input(&scenario), decide, &pauses));
         let edits = edits.map_err(TestCaseError::fail)?;
-        let (values, results, refused) = made.get();
-        made.set((values + edits.values, results + edits.results, refused + edits.refused));
+        let (values, results, arguments, refused) = made.get();
+        let arguments = arguments + edits.arguments;
+        made.set((values + edits.values, results + edits.results, arguments, refused + edits.refused));
         Ok(())
     });
     if let Err(error) = result {
         panic!("{error}");
     }
-    let (values, results, refused) = made.get();
+    let (values, results, arguments, refused) = made.get();
     assert!(
-        values > 10 && results > 10 && refused > 10,
-        "{values} values, {results} results, {refused} refused"
+        values > 10 && results > 10 && arguments > 3 && refused > 10,
+        "{values} values, {results} results, {arguments} arguments, {refused} refused"
     );
 }
 

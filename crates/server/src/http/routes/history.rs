@@ -6,9 +6,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use stepfold_agent_loop::state_core::state::{State, Write};
 use stepfold_agent_loop::{Edit, Ids as _, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
-use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore as _};
+use stepfold_session_scopes::{EventRange, GetSession, Scope, Session, SessionStore as _};
 
 use super::sessions::check_shared;
 use crate::http::index::{Counted, Index, Of, Written};
@@ -165,7 +166,8 @@ pub(super) async fn blame(asked: Asked<InSession, BlameOf>) -> Result<Found<Blam
     let head = head(&asked.target, version).await?;
     let newest = |index: &Index| newest_writes(&key, &index.writes(&key, &head), before, limit);
     let mut blame = asked.shared.indexes.read(&asked.target, &head, newest).await?;
-    blame.writes = with_values(&asked.target, std::mem::take(&mut blame.writes)).await?;
+    let state = state_before(&asked.target, head.oldest, blame.writes.first()).await?;
+    blame.writes = with_values(&asked.target, std::mem::take(&mut blame.writes), state).await?;
     Ok(Found(blame))
 }
 
@@ -183,6 +185,8 @@ fn newest_writes(key: &str, all: &Counted<'_, Written>, before: u64, limit: usiz
             value: None,
             by: of.what.by.as_deref().cloned(),
         },
+        before: None,
+        after: None,
     };
     let mut writes: Vec<BlamedWrite> = earlier().take_while(|of| of.version >= first).map(row).collect();
     writes.reverse();
@@ -191,8 +195,12 @@ fn newest_writes(key: &str, all: &Counted<'_, Written>, before: u64, limit: usiz
     BlameRow { key: key.to_owned(), writes, count: all.len(), earlier }
 }
 
-/// Writes with the values and times of their commits. One whose commit retention has deleted meanwhile is left out.
-async fn with_values(target: &InSession, writes: Vec<BlamedWrite>) -> Result<Vec<BlamedWrite>, Problem> {
+/// Writes with the values and times of their commits, and the values of the key before and after them, from the state before the first. One whose commit retention has deleted meanwhile is left out.
+async fn with_values(
+    target: &InSession,
+    writes: Vec<BlamedWrite>,
+    mut state: Option<State>,
+) -> Result<Vec<BlamedWrite>, Problem> {
     let mut commits = HashMap::new();
     let versions: Vec<u64> = writes.iter().map(|write| write.version).collect();
     for (first, last) in stretches(&versions) {
@@ -207,6 +215,8 @@ async fn with_values(target: &InSession, writes: Vec<BlamedWrite>) -> Result<Vec
         *place += 1;
         blamed.at = committed.event.at.to_string();
         blamed.write.value = write.value().cloned();
+        (blamed.before, blamed.after) =
+            state.as_mut().map(|state| changed_by(state, write)).unwrap_or_default();
         Some(blamed)
     });
     Ok(filled.collect())
@@ -237,6 +247,30 @@ pub(super) async fn head(target: &InSession, version: Option<u64>) -> Result<Ses
 async fn commits_of(target: &InSession, events: EventRange) -> Result<Session, Problem> {
     let get = GetSession::new(target.session.key().clone()).events(events).without_state();
     Ok(target.runner().store().get(get).await?)
+}
+
+/// The state that the first of the writes of a key changed; none if it is not kept, or if the session shares the scope of
+/// the key, which other sessions write too.
+async fn state_before(
+    target: &InSession,
+    oldest: u64,
+    first: Option<&BlamedWrite>,
+) -> Result<Option<State>, Problem> {
+    let is_own =
+        |first: &&BlamedWrite| Scope::of(&first.write.key) == Scope::Session && first.version > oldest;
+    let Some(first) = first.filter(is_own) else { return Ok(None) };
+    let session = at(target, Some(first.version - 1), EventRange::None).await?;
+    Ok(Some(session.state(target.runner().schema())?))
+}
+
+/// The value of a key in a state before a write and after it.
+fn changed_by(state: &mut State, write: &Write) -> (Option<Value>, Option<Value>) {
+    let value = |state: &State| state.get(write.key()).map(|value| value.to_json());
+    let before = value(state);
+    match state.apply_write(write) {
+        Ok(()) => (before, value(state)),
+        Err(_) => (None, None),
+    }
 }
 
 /// Two versions of a session.
@@ -403,13 +437,16 @@ pub(super) struct Fork {
     /// Results of calls that are changed in the fork, by call.
     #[serde(default)]
     results: Map<String, Value>,
+    /// Arguments of calls that have not begun at the version, by call: the fork runs these calls with them.
+    #[serde(default)]
+    arguments: Map<String, Value>,
 }
 
 pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Created<SessionRow>, Problem> {
     let (InSession { app, session }, Json(fork)) = (asked.target, asked.body);
     check_shared(&asked.principal, &fork.set)?;
     let id = fork.id.unwrap_or_else(|| RandomIds.next());
-    let edit = edited(Edit::new().by(asked.principal.name()), fork.set, fork.results);
+    let edit = edited(Edit::new().by(asked.principal.name()), fork.set, (fork.results, fork.arguments));
     let forked = session.fork_with(id.as_str(), fork.at, edit).await?;
     let value = SessionRow::of(&forked.read(EventRange::None).await?);
     Ok(Created::session(&app, &id, value))
@@ -437,17 +474,21 @@ pub(super) async fn edit_state(
     let mut touched = set.clone();
     touched.extend(unset.iter().map(|key| (key.clone(), Value::Null)));
     check_shared(&asked.principal, &touched)?;
-    let edit = edited(Edit::new().by(asked.principal.name()), set, Map::new());
+    let edit = edited(Edit::new().by(asked.principal.name()), set, (Map::new(), Map::new()));
     let edit = unset.into_iter().fold(edit, Edit::remove);
     make(&asked.target.session, edit, key, expected).await
 }
 
-/// Changes of results.
+/// Changes of calls.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ResultEdit {
     /// The new results, by call.
+    #[serde(default)]
     results: Map<String, Value>,
+    /// The new arguments of calls that have not begun, by call.
+    #[serde(default)]
+    arguments: Map<String, Value>,
     /// The version that the session has, as the client knows it; another one is a conflict.
     expected: u64,
 }
@@ -456,14 +497,20 @@ pub(super) async fn edit_results(
     asked: Asked<InSession, (), Json<ResultEdit>>,
 ) -> Result<Found<Changed>, Problem> {
     let key = asked.idempotency_key()?;
-    let Json(ResultEdit { results, expected }) = asked.body;
-    let edit = edited(Edit::new().by(asked.principal.name()), Map::new(), results);
+    let Json(ResultEdit { results, arguments, expected }) = asked.body;
+    let edit = edited(Edit::new().by(asked.principal.name()), Map::new(), (results, arguments));
     make(&asked.target.session, edit, key, expected).await
 }
 
-fn edited(edit: Edit, set: Map<String, Value>, results: Map<String, Value>) -> Edit {
+/// The edit with these values, and these results and arguments of calls.
+fn edited(
+    edit: Edit,
+    set: Map<String, Value>,
+    (results, arguments): (Map<String, Value>, Map<String, Value>),
+) -> Edit {
     let edit = set.into_iter().fold(edit, |edit, (key, value)| edit.set(key, value));
-    results.into_iter().fold(edit, |edit, (call, result)| edit.result(call, result))
+    let edit = results.into_iter().fold(edit, |edit, (call, result)| edit.result(call, result));
+    arguments.into_iter().fold(edit, |edit, (call, arguments)| edit.arguments(call, arguments))
 }
 
 async fn make(

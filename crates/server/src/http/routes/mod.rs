@@ -41,7 +41,7 @@ pub(super) fn operations() -> Vec<Operation> {
         GET "/apps/{app}/sessions/{session}/events/{version}", Read, "read_event", history::event, "Reads a commit.";
         GET "/apps/{app}/sessions/{session}/blame", Read, "blame", history::blame, "Lists the writes of a key.";
         PATCH "/apps/{app}/sessions/{session}/state", Act, "edit_state", history::edit_state, "Changes values between runs, or of a run that is paused.";
-        PATCH "/apps/{app}/sessions/{session}/results", Act, "edit_results", history::edit_results, "Changes recorded results of a run that is paused.";
+        PATCH "/apps/{app}/sessions/{session}/results", Act, "edit_results", history::edit_results, "Changes recorded results, and arguments of calls that have not begun, of a run that is paused.";
         GET "/apps/{app}/sessions/{session}/state", Read, "read_state", history::state, "Reads the state at a version.";
         GET "/apps/{app}/sessions/{session}/diff", Read, "diff", history::diff, "Lists the changes between two versions.";
         GET "/apps/{app}/sessions/{session}/compare", Read, "compare", history::compare, "Compares a session with another one, such as a fork.";

@@ -135,6 +135,8 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
     let waiting = |message: &stepfold_runner::WaitingMessage| WaitingRow {
         invocation: message.id.to_string(),
         at: message.at.to_string(),
+        text: message.input.messages().map(|message| message.text()).collect::<Vec<_>>().join("\n"),
+        joins: message.joins,
     };
     let mut row = SessionRow::of(&stored);
     row.status = Some(Status::decide(session, &stored, run.as_ref()));

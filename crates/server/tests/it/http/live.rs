@@ -286,6 +286,7 @@ async fn a_run_is_cancelled_on_request_only() {
         (&read["running"], &read["inbox"][0]["invocation"]),
         (&sent.json()["invocation"], &json!(message))
     );
+    assert_eq!((&read["inbox"][0]["text"], &read["inbox"][0]["joins"]), (&json!("more"), &json!(false)));
     let path = format!("/sessions/s1/messages/{message}");
     assert_eq!(site.ask("ada", Method::DELETE, &path, &[], "").await.status, 204);
 

@@ -119,6 +119,14 @@ async fn each_value_names_the_call_that_gave_it() {
     let writes = blame["writes"].as_array().unwrap();
     let by: Vec<&Value> = writes.iter().map(|write| &write["call_id"]).collect();
     assert_eq!(by, [&json!("c1"), &json!("c2")], "{blame}");
+    // The value before a write, and after it: those of the state before its commit and at it.
+    for write in writes {
+        let version = write["version"].as_u64().unwrap();
+        for (value, version) in [("before", version - 1), ("after", version)] {
+            let state = site.get("reader", &format!("/sessions/s1/state?at={version}")).await.json();
+            assert_eq!(write[value], state["values"]["spent"], "{value} {write}");
+        }
+    }
     let origin = site.get("reader", "/sessions/s1/state?origin=true").await.json();
     let last = &origin["origin"]["spent"];
     assert_eq!((&last["writes"], &last["call_id"], &last["tool"]), (&json!(2), &json!("c2"), &json!("pay")));
@@ -173,6 +181,10 @@ async fn a_fork_with_changes_has_them_or_is_not_there() {
     assert_eq!(site.get("ada", "/sessions/s1/state").await.json()["values"]["spent"], 12);
     let wrong = site.post("ada", "/sessions/s1/fork", json!({"id": "s3", "set": {"spent": "many"}})).await;
     assert!(wrong.status.is_client_error(), "{}", wrong.text);
+    // A call that waits for a decision is decided about with other arguments.
+    let decided =
+        site.post("ada", "/sessions/s1/fork", json!({"id": "s3", "arguments": {"c3": {"euro": 1}}}));
+    assert_eq!(decided.await.problem(), (422, "edit".to_owned()));
     assert_eq!(site.get("ada", "/sessions/s3").await.status, 404);
 }
 
