@@ -100,8 +100,9 @@ studio(async (studio) => {
     await link.send('Network.emulateNetworkConditions', { offline: false, latency: 300, downloadThroughput: 50_000, uploadThroughput: 50_000 });
     await far.goto(`${studio.base}/#token=${studio.token}`, { waitUntil: 'commit' });
     await far.getByText(/Loading the studio/).waitFor();
-    await far.getByRole('link', { name: /^durability / }).click();
-    await far.getByRole('treeitem', { name: /Read sessions/ }).first().waitFor();
+    // It opens at the agent with sessions that need a person.
+    await far.getByRole('link', { name: /^waits-for-approval / }).first().click();
+    await far.getByRole('treeitem', { name: /And area 5/ }).first().waitFor();
     seen.slow = true;
 
     // Of a thousand commits, those in sight are in the page, on the largest screen too.

@@ -53,7 +53,8 @@ studio(async (studio) => {
     await send(encodeURIComponent('a,b%2C'), 'And area 6?');
     await said(list, /Area 6 has/);
     await list.getByRole('link', { name: /^a,b%2C .*And area 6/ }).waitFor();
-    await studio.api('DELETE', `/apps/stalls/sessions/${encodeURIComponent('a,b%2C')}`);
+    await list.locator('header .status.idle').waitFor();
+    seen.deleted = (await studio.api('DELETE', `/apps/stalls/sessions/${encodeURIComponent('a,b%2C')}`)).status;
     await odd.waitFor({ state: 'detached' });
     await list.close();
 
