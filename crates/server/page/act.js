@@ -255,7 +255,12 @@ function Fresh() {
   const [file, setFile] = useState(/** @type {File | undefined} */ (undefined));
   const [values, setValues] = useState("");
   const { value, wrong } = values.trim() ? parsed(values) : { value: undefined, wrong: "" };
-  return html`<${Ask} title="New session" word="Create" wrong=${wrong} submit=${() => (file ? store.importFile(file, id.trim()) : store.create(id.trim(), value))}>
+  return html`<${Ask} title="New session" word="Create" wrong=${wrong} submit=${async () => {
+    const made = await (file ? store.importFile(file, id.trim()) : store.create(id.trim(), value));
+    // After the dialog, which gives the focus back.
+    if (made) setTimeout(() => document.getElementById("composer")?.focus(), 100);
+    return made;
+  }}>
     <${Field} label="Name" value=${id} set=${setId} hint="Random if empty" />
     <${Field} label="Initial state (JSON, optional)" rows=${2} value=${values} set=${setValues} />
     <label>Import from an exported session<input type="file" accept=".json,application/json" onChange=${(event) => setFile(event.currentTarget.files[0])} /></label><//>`;

@@ -461,9 +461,9 @@ export function look() {
     const version = lookedAt();
     if (!know.view.session) return;
     try {
-      // Both at once: a value is not shown without the one before it.
-      const missing = [version, version - 1].filter((at) => at >= Math.max(0, know.oldest) && !know.states.has(at));
-      const states = await Promise.all(missing.map((at) => get(`${base()}/state`, { at, origin: true }, signal)));
+      // Both at once: a value is not shown without the one before it. Where values come from is read for the one in view: it takes the whole history.
+      const isMissing = (/** @type {number} */ at) => at >= Math.max(0, know.oldest) && !(at === version ? know.states.get(at)?.origin ?? know.states.get(at)?.error : know.states.has(at));
+      const states = await Promise.all([version, version - 1].filter(isMissing).map((at) => get(`${base()}/state`, { at, origin: at === version }, signal)));
       if (!isStill()) return;
       if (know.states.size > 300) know.states.clear();
       for (const state of states) know.states.set(state.version, state);

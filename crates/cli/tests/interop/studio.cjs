@@ -72,6 +72,7 @@ studio(async (studio) => {
     await page.getByRole('tab', { name: 'Usage' }).click();
     await page.getByRole('img', { name: /Tokens by reply/ }).waitFor();
     seen.charts = await page.getByRole('img', { name: /by reply/ }).count();
+    seen.cost = /^0\.\d+ USD$/.test(await page.locator('.totals div', { hasText: 'cost' }).locator('dd').innerText());
     await page.getByRole('tab', { name: 'Timeline' }).click();
 
     // A version gets a name, and one jumps there.

@@ -22,13 +22,13 @@ const freePort = async () => {
 };
 
 class Studio {
-    constructor(port, token) {
-        Object.assign(this, { port, token, base: `http://127.0.0.1:${port}`, foreign: [], refused: [], errors: [], lives: new Set() });
+    constructor(port, token, agents) {
+        Object.assign(this, { port, token, agents, base: `http://127.0.0.1:${port}`, foreign: [], refused: [], errors: [], lives: new Set() });
     }
 
     // Starts the server, and waits until it has said where it is.
     async start() {
-        const options = ['serve', '--demo', '--store', 'demo.db', '--tokens', 'tokens', '--bind', `127.0.0.1:${this.port}`];
+        const options = ['serve', ...(this.agents.length ? this.agents : ['--demo']), '--store', 'demo.db', '--tokens', 'tokens', '--bind', `127.0.0.1:${this.port}`];
         this.server = spawn(stepfold, ['--json', ...options], { stdio: ['ignore', 'pipe', 'ignore'] });
         await new Promise((resolve, reject) => {
             this.server.stdout.once('data', resolve);
@@ -97,14 +97,15 @@ class Studio {
     }
 }
 
-// Runs a script, and ends what it has started, however it ends.
-exports.studio = async (script) => {
+// Runs a script, and ends what it has started, however it ends. The agents of these files are served, or those of the demo.
+exports.studio = async (script, agents = {}) => {
     let studio;
     try {
         const made = execFileSync(stepfold, ['--json', 'token', '--user', 'local', '--role', 'administer']).toString();
         const { token, line } = JSON.parse(made);
         writeFileSync('tokens', `${line}\n`);
-        studio = new Studio(await freePort(), token);
+        for (const [name, text] of Object.entries(agents)) writeFileSync(name, text);
+        studio = new Studio(await freePort(), token, Object.keys(agents));
         await studio.start();
         studio.browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
         const seen = await script(studio);

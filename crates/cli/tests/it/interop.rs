@@ -330,6 +330,13 @@ fn the_studio() {
     expect_file!["../interop/studio.json"].assert_eq(&format!("{seen:#}\n"));
 }
 
+/// A new session, and a graph that is lit while it runs.
+#[test]
+fn the_studio_with_a_graph() {
+    let Some(seen) = studio("studio_graph.cjs") else { return };
+    assert_eq!(seen, json!({"state": "open"}), "{seen:#}");
+}
+
 /// A session as a file, as a test, and from a file.
 #[test]
 fn the_studio_with_files() {
