@@ -258,7 +258,7 @@ function Fresh() {
   return html`<${Ask} title="New session" word="Create" wrong=${wrong} submit=${async () => {
     const made = await (file ? store.importFile(file, id.trim()) : store.create(id.trim(), value));
     // After the dialog, which gives the focus back.
-    if (made) setTimeout(() => document.getElementById("composer")?.focus(), 100);
+    if (made && !file) setTimeout(() => document.getElementById("composer")?.focus(), 100);
     return made;
   }}>
     <${Field} label="Name" value=${id} set=${setId} hint="Random if empty" />

@@ -66,6 +66,7 @@ studio(async (studio) => {
     await page.getByRole('heading', { name: /instructions/ }).waitFor();
     seen.shown = await page.getByRole('region', { name: 'What the model was shown' }).getByRole('article').count();
     await page.getByText('4 tools offered').waitFor();
+    await page.getByRole('region', { name: 'What the model was shown' }).getByText(/^0\.\d+ USD$/).waitFor();
     await press('End');
     await page.getByRole('tab', { name: 'Conversation' }).click();
     await page.getByRole('article').filter({ hasText: 'Together with area 3 that is 22' }).first().waitFor();
