@@ -8,8 +8,8 @@ export class Refused extends Error {
   /** @param {number} status @param {any} body */
   constructor(status, body) {
     const why = body?.detail ?? body?.error?.message ?? body?.message ?? body?.title ?? `the server answered ${status}`;
-    // The page shows which session it is about.
-    super(why.replace(/^(session \S+ was not edited|invalid decision in session \S+): /, ""));
+    // The page shows which session it is about, and the call of a request.
+    super(why.replace(/^(session \S+ was not edited|invalid decision in session \S+): /, "").replace(/#\w+`/g, "`"));
     this.status = status;
     this.body = body;
   }

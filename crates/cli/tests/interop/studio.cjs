@@ -104,9 +104,17 @@ studio(async (studio) => {
     await button('Edit arguments…').click();
     await page.getByLabel('Arguments (JSON)').fill('{"stall":"bakery","euro":');
     seen.invalid = await button('Approve with changes').isDisabled();
-    await page.getByLabel('Arguments (JSON)').fill('{"stall":"bakery","euro":4}');
+    // What the tool does not accept is refused beside the form, which keeps what was typed; the session still waits.
+    await page.getByLabel('Arguments (JSON)').fill('{"stall":"bakery","euro":"three"}');
+    await button('Approve with changes').click();
+    seen.refused_decision = await page.getByRole('alert').innerText();
+    await page.getByRole('banner').getByText('waiting', { exact: true }).waitFor();
+    await page.getByLabel('Arguments (JSON)').fill((await page.getByLabel('Arguments (JSON)').inputValue()).replace('"three"', '4'));
     await button('Approve with changes').click();
     await page.getByText('fee of the bakery is paid').first().waitFor();
+    await page.getByRole('tab', { name: 'Conversation' }).click();
+    await page.getByText('approved with changes pay(stall: bakery, euro: 4)').waitFor();
+    await page.getByRole('tab', { name: 'Timeline' }).click();
     seen.approved = await page.getByRole('treeitem', { name: /decision/ }).last().locator('.said').innerText();
 
     // A fork from an earlier step with another value, and a message there that would leak if it were markup.
