@@ -33,11 +33,14 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
             let words = decisions.iter().map(|(id, decided)| decision(id, decided));
             vec![words.collect::<Vec<_>>().join(", ")]
         }
-        EventKind::Edited { results, by, .. } => {
+        EventKind::Edited { results, arguments, by, .. } => {
             let who = by.as_ref().map(|by| format!("by {by}"));
             let results =
                 results.iter().flat_map(|result| self::said(&[Message::tool(result.clone()).into()]));
-            who.into_iter().chain(results).collect()
+            let arguments = arguments
+                .iter()
+                .map(|(id, given)| format!("arguments of {id}: {}", short(&given.to_string())));
+            who.into_iter().chain(results).chain(arguments).collect()
         }
         EventKind::Started { places } if !stage.is_empty() => {
             vec![format!("starts {}", labels(stage, places))]
