@@ -39,7 +39,7 @@ export function line(row, callOf) {
   if (calls.length) return `${said ? `${said}  ` : ""}${calls.map(callText).join("   ")}`;
   if (said) return said;
   const wrote = writes.map((write) => (write.handler ? `${write.key} ← ${short(write.value)}` : `${write.key} removed`));
-  if (row.edited) return [...Object.entries(row.edited.arguments ?? {}).map(([id, given]) => callText({ name: callOf?.(id)?.name ?? id, arguments: given })), ...Object.entries(row.edited.results).map(([id, result]) => `result ${id} ← ${short(result)}`), ...wrote].join("   ");
+  if (row.edited) return [...Object.entries(row.edited.arguments ?? {}).map(([id, given]) => `new arguments: ${callText({ name: callOf?.(id)?.name ?? id, arguments: given })}`), ...Object.entries(row.edited.results).map(([id, result]) => `result ${id} ← ${short(result)}`), ...wrote].join("   ");
   if (row.decided_by) return `by ${row.decided_by}`;
   if (started.length) return started.map((mark) => callText(callOf?.(mark.call_id) ?? mark)).join("   ");
   if (row.kind === "began") return "(no message)";

@@ -27,7 +27,7 @@ export function Sessions() {
         event.preventDefault();
         open(row.id);
       }}>
-      <span class="name" title=${`${row.id}, ${moment(row.updated)}`}>${row.id.length > 28 ? html`<span>${row.id.slice(0, -10)}</span><span>${row.id.slice(-10)}</span>` : html`<span>${row.id}</span>`}</span> <span class="under right">v${row.version}</span>
+      <span class="name" title=${`${row.id}, ${moment(row.updated)}`}>${row.id.length > 20 ? html`<span>${row.id.slice(0, -8)}</span><span>${row.id.slice(-8)}</span>` : html`<span>${row.id}</span>`}</span> <span class="under right">v${row.version}</span>
       <span class="under">${row.parent ? `↳ ${row.parent.id} v${row.parent.version}` : row.title || moment(row.updated)}</span><span class=${`right status ${statusOf(row)}`}>${statusOf(row)}</span></a></li>`)}</ul>
     ${know.more && html`<button type="button" class="link" onClick=${() => listSessions(true)}>More</button>`}
   </nav>`;
