@@ -125,11 +125,11 @@ impl Edit {
     /// use serde_json::json;
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Edit};
-    /// use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_tools::{Args, Tool, ToolError};
     ///
     /// # #[derive(serde::Deserialize, schemars::JsonSchema)]
     /// # struct Area { area: u32 }
-    /// # async fn count(area: Area) -> Result<u32, ToolError> { Ok(area.area * 2) }
+    /// # async fn count(Args(area): Args<Area>) -> Result<u32, ToolError> { Ok(area.area * 2) }
     /// # let count = Tool::new("count", "Counts stalls.", count).build()?;
     /// # let model = Script::parse("assistant: > c1 count(area=3)\nassistant: done")?;
     /// let agent = Agent::builder(model).tools([count]).build()?;
