@@ -148,7 +148,7 @@ impl Index {
                     }
                 }
                 let row = rows.row(committed, true);
-                // Whoever asked may leave at any time: what was added is not added again.
+                // The request may be cancelled at any await: what was added is not added again.
                 if row.version > self.upto {
                     self.upto = row.version;
                     self.add(row, rows.take_spent());

@@ -195,7 +195,8 @@ fn newest_writes(key: &str, all: &Counted<'_, Written>, before: u64, limit: usiz
     BlameRow { key: key.to_owned(), writes, count: all.len(), earlier }
 }
 
-/// Writes with the values and times of their commits, and the values of the key before and after them, from the state before the first. One whose commit retention has deleted meanwhile is left out.
+/// Writes with the values and times of their commits, and the values of the key before and after them, from the state before
+/// the first. One whose commit retention has deleted meanwhile is left out.
 async fn with_values(
     target: &InSession,
     writes: Vec<BlamedWrite>,

@@ -145,6 +145,7 @@ async fn connections_are_limited() {
     let again = async {
         first.write_all(format!("{ASKED}\r\n").as_bytes()).await.unwrap();
         assert!(first.read(&mut chunk).await.unwrap() > 0);
+        // tidy: allow sleep, because nothing happens that could be waited for: a connection is not accepted.
         tokio::time::sleep(AT_ONCE).await;
     };
     tokio::select! {

@@ -88,19 +88,25 @@ async fn check(site: &Site, model: &Model, at: u64) {
             assert_eq!(state["values"].get(key), folded, "{key} at {at}: {state}");
         }
         // In pages, from the newest one back.
-        let (mut pages, mut before) = (Vec::new(), String::new());
+        let (mut pages, mut changes, mut before) = (Vec::new(), Vec::new(), String::new());
         loop {
             let path = format!("/sessions/s1/blame?key={key}&at={at}&limit=3{before}");
             let blame = site.get("reader", &path).await.json();
             assert_eq!(blame["count"], writes.len(), "{path}: {blame}");
             let page = blame["writes"].as_array().unwrap();
             assert!(page.len() <= 3 && page.iter().all(|write| write["at"].is_string()), "{blame}");
+            changes.splice(0..0, page.iter().map(|write| (write["before"].clone(), write["after"].clone())));
             let page = page.iter().map(|write| (write["version"].as_u64().unwrap(), write["value"].clone()));
             pages.splice(0..0, page);
             let Some(earlier) = blame["earlier"].as_u64() else { break };
             before = format!("&before={earlier}");
         }
         assert_eq!(pages, writes, "{key} at {at}");
+        // Each write is made on the one before it, in whatever page that is.
+        let values = writes.iter().map(|(_, value)| if key == "spent" { value.clone() } else { Value::Null });
+        let values: Vec<Value> = values.collect();
+        let before = std::iter::once(Value::Null).chain(values.clone());
+        assert_eq!(changes, before.zip(values).collect::<Vec<_>>(), "{key} at {at}");
     }
 }
 
