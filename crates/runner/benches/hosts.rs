@@ -4,7 +4,7 @@
 //! - `cost`: the CPU time of a step of a run that the caller awaits, and of one that recovery takes from the inbox.
 //! - `rate`: turns a second of many sessions, on one worker and on two, each a process of its own.
 //! - `takeover`: the time from the signal until another worker has ended the run of one that was killed or frozen.
-//! - `keys`: a repeated `run_as`, in a process that has not read the session, after many turns against after few.
+//! - `keys`: a repeated `run_as`, edit and decision, after many turns against after few.
 //! - `idle`: the CPU time of a worker that recovers beside 10,000 sessions that have nothing to do.
 
 #![allow(
@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use stepfold_agent_loop::{Agent, Input};
+use stepfold_agent_loop::{Agent, Decision, Edit, Input};
 use stepfold_runner::{RecoverOptions, Runner, RunnerBuilder};
 use stepfold_session_scopes::{
     AnyStore, Durability, EnqueueInput, EventRange, GetSession, IdempotencyKey, InboxKind, MemoryStore,
@@ -32,7 +32,8 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
 };
-use stepfold_tools::{Effect, Tool, ToolError};
+use stepfold_state_core::state::Schema;
+use stepfold_tools::{Approval, Effect, Tool, ToolError};
 use tempfile::TempDir;
 
 #[path = "../../session-scopes/tests/it/server.rs"]
@@ -57,7 +58,9 @@ impl ChatModel for Model {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let since = request.messages.iter().rev().take_while(|message| message.role() != Role::User).count();
-        let call = ToolCall::new(format!("c{since}"), "nothing", serde_json::json!({}));
+        let asks = request.messages.last().is_some_and(|message| message.text() == "ask");
+        let name = if asks { "ask" } else { "nothing" };
+        let call = ToolCall::new(format!("c{since}"), name, serde_json::json!({}));
         let (message, finish) = match since / 2 + 1 < STEPS {
             true => (Message::new(Role::Assistant).with_part(call), FinishReason::ToolCalls),
             false => (Message::assistant("done"), FinishReason::Stop),
@@ -75,7 +78,10 @@ fn agent(waits: bool) -> Agent {
         Ok::<_, ToolError>("")
     };
     let tool = Tool::new("nothing", "Does nothing.", nothing).effect(Effect::Pure);
-    let agent = Agent::builder(Model).name("bench").tools([tool.build().expect("the tool is valid")]);
+    let ask = Tool::new("ask", "Does nothing.", || async { Ok::<_, ToolError>("") }).effect(Effect::Pure);
+    let tools = [tool, ask.approval(Approval::Always)].map(|tool| tool.build().expect("the tool is valid"));
+    let schema = Schema::builder().key::<u64>("n").build().expect("the schema is valid");
+    let agent = Agent::builder(Model).name("bench").schema(schema).tools(tools);
     agent.build().expect("the agent is valid")
 }
 
@@ -348,33 +354,59 @@ async fn takeover(kind: &str, place: &Place) {
     }
 }
 
+/// What is repeated: an old run, an old edit, and an old decision. The first two in a process that has not read the session;
+/// a decision goes on with the session, and so reads it where that is not in memory.
+const REPEATED: [&str; 3] =
+    ["key of `run_as`", "key of an edit", "key of a decision, in a session kept open,"];
+
 async fn keys(kind: &str, place: &Place) {
     let turns = setting("TURNS", 2_000);
     let key = key(0);
-    let writer = runner(&place.store, false).build();
-    let session = writer.session(key.user.as_str(), key.id.as_str()).await.expect("the store works");
+    let open = async || {
+        let reader = runner(&place.store, false).build();
+        reader.session(key.user.as_str(), key.id.as_str()).await.expect("the store works")
+    };
+    let session = open().await;
+    let edit = Edit::new().set("n", 1).with_idempotency_key("e1");
+    session.edit(edit.clone()).await.expect("it is new");
+    let request = session.run("ask").await.expect("it runs").pending()[0].id.clone();
+    let decide = || session.resume().decide(&*request, Decision::Approve).idempotency_key("d1");
+    decide().await.expect("it is decided");
     let mut measured = Vec::new();
     for turn in 1..=turns {
         session.run_as(format!("k{turn}"), "go on").await.expect("it runs");
-        if turn == 20 || turn == turns {
-            let mut times = Vec::new();
-            for number in 0..40 {
-                // A process that knows nothing of the session, and the key of an old turn.
-                let reader = runner(&place.store, false).build();
-                let session =
-                    reader.session(key.user.as_str(), key.id.as_str()).await.expect("the store works");
-                let before = own_cpu();
-                let report = session.run_as(format!("k{}", 1 + number % 10), "go on").await.expect("it was");
-                times.push(own_cpu().saturating_sub(before));
-                assert!(report.status.is_finished());
-            }
-            times.sort_unstable();
-            measured.push(times[times.len() / 2]);
+        if turn != 20 && turn != turns {
+            continue;
         }
+        let mut times = [const { Vec::new() }; REPEATED.len()];
+        for number in 0..40 {
+            let reader = open().await;
+            let before = own_cpu();
+            let report = reader.run_as(format!("k{}", 1 + number % 10), "go on").await.expect("it was");
+            times[0].push(own_cpu().saturating_sub(before));
+            assert!(report.status.is_finished());
+            let reader = open().await;
+            let before = own_cpu();
+            let receipt = reader.edit(edit.clone()).await.expect("it was made");
+            times[1].push(own_cpu().saturating_sub(before));
+            assert_eq!(receipt.version, 1);
+            let before = own_cpu();
+            let (receipt, _) = decide().submit().await.expect("it was decided");
+            times[2].push(own_cpu().saturating_sub(before));
+            assert!(receipt.version < 10);
+        }
+        measured.push(times.map(|mut times| {
+            times.sort_unstable();
+            times[times.len() / 2]
+        }));
     }
-    let ratio = measured[1].as_secs_f64() / measured[0].as_secs_f64();
-    let (few, many) = (millis(measured[0]), millis(measured[1]));
-    println!("keys {kind}: an old key after 20 turns {few}, after {turns} turns {many}: {ratio:.2}");
+    for (repeated, (few, many)) in REPEATED.iter().zip(measured[0].into_iter().zip(measured[1])) {
+        let ratio = many.as_secs_f64() / few.as_secs_f64();
+        let (few, many) = (millis(few), millis(many));
+        println!(
+            "keys {kind}: an old {repeated} after 20 turns {few}, after {turns} turns {many}: {ratio:.2}"
+        );
+    }
 }
 
 async fn idle(kind: &str, place: &Place) {

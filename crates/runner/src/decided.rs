@@ -1,16 +1,19 @@
 //! Repeated decisions: looks them up in the record of a session.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stepfold_agent_loop::{Decision, DecisionError, Decisions, EventKind};
-use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore, Timestamp};
+use stepfold_session_scopes::{
+    CommittedEvent, EventRange, FindTagged, GetSession, Session, SessionError, SessionStore, Timestamp,
+};
 use tokio::sync::oneshot;
 
 use crate::error::RunnerError;
-use crate::record::loop_event;
+use crate::record::{decision_tag, loop_event, request_tag};
 use crate::turn::Turn;
 
-/// The number of events that are searched for a decision or an edit.
+/// The number of events in which decisions and edits are listed, and looked for in a store that does not find them by tags.
 pub(crate) const LOOKED_THROUGH: usize = 4_096;
 
 /// The receipt of stored decisions: their requests, author, and version.
@@ -70,41 +73,86 @@ fn receipt(requests: impl Iterator<Item = String>, by: Option<String>, version: 
 
 impl Turn {
     /// Looks up decisions in the record: the receipt of the same ones, or the newest conflict; `None` if they
-    /// are new. A key is searched in the newest [`LOOKED_THROUGH`] events, since any run may have used it.
+    /// are new. Any run may have used the key.
     pub(crate) async fn look_up(
+        &self,
+        decisions: &Decisions,
+    ) -> Result<Option<Result<DecisionReceipt, RunnerError>>, RunnerError> {
+        let key = decisions.idempotency_key.as_deref().map(decision_tag);
+        let requests = decisions.decisions.iter().map(|(id, _)| request_tag(id));
+        match self.tagged(key.into_iter().chain(requests)).await? {
+            Some(events) => Ok(self.met(decisions, self.decided(events.iter())?)),
+            None => self.look_through(decisions).await,
+        }
+    }
+
+    /// The same for a store that does not look up events by their tags: in the newest [`LOOKED_THROUGH`] ones.
+    async fn look_through(
         &self,
         decisions: &Decisions,
     ) -> Result<Option<Result<DecisionReceipt, RunnerError>>, RunnerError> {
         let mut events = 64;
         loop {
             let session = self.newest(events).await?;
-            let mut refused = None;
-            for (kind, version, at) in self.decided(&session)? {
-                match met(decisions, &kind, version) {
-                    Some(Ok(receipt)) => return Ok(Some(Ok(receipt))),
-                    Some(Err(error)) => {
-                        refused.get_or_insert_with(|| RunnerError::decided_before(&self.slot.key, error, at));
-                    }
-                    None => {}
-                }
-            }
+            let met = self.met(decisions, self.decided(newest_first(&session))?);
             let is_last = session.events.len() < events || events >= LOOKED_THROUGH;
-            match refused {
+            match met {
                 // The same decisions may precede those: then these are a repeat.
-                Some(_) if decisions.idempotency_key.is_some() && !is_last => {}
-                Some(refused) => return Ok(Some(Err(refused))),
-                None if is_last => return Ok(None),
-                None => {}
+                Some(Err(_)) if decisions.idempotency_key.is_some() && !is_last => {}
+                None if !is_last => {}
+                met => return Ok(met),
             }
             events *= 8;
         }
+    }
+
+    /// Compares decisions with recorded ones, newest first.
+    fn met(
+        &self,
+        decisions: &Decisions,
+        recorded: Vec<(EventKind, u64, Timestamp)>,
+    ) -> Option<Result<DecisionReceipt, RunnerError>> {
+        let mut refused = None;
+        for (kind, version, at) in recorded {
+            match met(decisions, &kind, version) {
+                Some(Ok(receipt)) => return Some(Ok(receipt)),
+                Some(Err(error)) => {
+                    refused.get_or_insert_with(|| RunnerError::decided_before(&self.slot.key, error, at));
+                }
+                None => {}
+            }
+        }
+        refused.map(Err)
+    }
+
+    /// The newest visible event with each of these tags, newest first; `None` if the store does not look them up.
+    pub(crate) async fn tagged(
+        &self,
+        tags: impl IntoIterator<Item = String>,
+    ) -> Result<Option<Vec<CommittedEvent>>, RunnerError> {
+        let (key, store) = (&self.slot.key, &self.runner.store);
+        let failed = |error| RunnerError::store(key, error);
+        let found = match store.find_tagged(FindTagged::new(key.clone(), tags)).await {
+            Err(SessionError::Unsupported { .. }) => return Ok(None),
+            found => found.map_err(failed)?,
+        };
+        let versions: BTreeSet<u64> = found.into_iter().flatten().collect();
+        let mut events = Vec::new();
+        for version in versions.into_iter().rev() {
+            let page = EventRange::Page { after: version - 1, limit: 1 };
+            let get = GetSession::new(key.clone()).events(page).without_state();
+            let read = store.get(get).await.map_err(failed)?.events;
+            // A rewind may have hidden it since.
+            events.extend(read.into_iter().filter(|it| it.version == version));
+        }
+        Ok(Some(events))
     }
 
     /// The decisions of the newest events, newest first.
     pub(crate) async fn recorded_decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
         let session = self.newest(LOOKED_THROUGH).await?;
         let mut recorded = Vec::new();
-        for (kind, version, at) in self.decided(&session)? {
+        for (kind, version, at) in self.decided(newest_first(&session))? {
             let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { continue };
             recorded.extend(decisions.into_iter().map(|(request, decision)| {
                 let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
@@ -120,16 +168,25 @@ impl Turn {
         self.runner.store.get(get).await.map_err(|error| RunnerError::store(key, error))
     }
 
-    /// The events with decisions, newest first.
-    fn decided(&self, session: &Session) -> Result<Vec<(EventKind, u64, Timestamp)>, RunnerError> {
-        let events: Vec<_> = session.visible_events().collect();
-        let events = events.into_iter().rev().filter(|it| it.event.kind.as_str() == "decided");
+    /// The events with decisions among these.
+    fn decided<'a>(
+        &self,
+        events: impl IntoIterator<Item = &'a CommittedEvent>,
+    ) -> Result<Vec<(EventKind, u64, Timestamp)>, RunnerError> {
+        let events = events.into_iter().filter(|it| it.event.kind.as_str() == "decided");
         let read = events.filter_map(|committed| {
             let event = loop_event(&self.slot.key, committed).transpose()?;
             Some(event.map(|event| (event.kind, committed.version, committed.event.at)))
         });
         read.collect()
     }
+}
+
+/// The visible events of a session that were read, newest first.
+pub(crate) fn newest_first(session: &Session) -> Vec<&CommittedEvent> {
+    let mut events: Vec<_> = session.visible_events().collect();
+    events.reverse();
+    events
 }
 
 /// Sends the receipt to the caller that decided.

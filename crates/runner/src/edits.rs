@@ -16,12 +16,12 @@ use stepfold_session_scopes::{
     GetSession, InvocationId, Session, SessionError, SessionStore, TakeOver, Timestamp,
 };
 
-use crate::decided::LOOKED_THROUGH;
+use crate::decided::{LOOKED_THROUGH, newest_first};
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
 use crate::history::History;
 use crate::journal::pauses;
-use crate::record::{Stamp, is_unfinished, loop_event, session_event};
+use crate::record::{Stamp, edit_tag, is_unfinished, loop_event, session_event};
 use crate::slot::{Known, Left};
 use crate::work::Stopped;
 
@@ -297,6 +297,9 @@ impl SessionHandle {
         {
             event = event.with_metadata(EDIT, about);
         }
+        if let Some(idempotency_key) = &edit.idempotency_key {
+            event = event.with_tag(edit_tag(idempotency_key));
+        }
         Ok(Made { event, of_run: None, version })
     }
 
@@ -322,27 +325,41 @@ impl SessionHandle {
     /// The receipt of the same edit under the same key, if it was made before.
     async fn made_before(&self, edit: &Edit) -> Result<Option<EditReceipt>, RunnerError> {
         let Some(idempotency_key) = &edit.idempotency_key else { return Ok(None) };
+        if let Some(events) = self.turn().tagged([edit_tag(idempotency_key)]).await? {
+            return self.made_among(edit, idempotency_key, events.iter());
+        }
         let mut events = 64;
         loop {
             let session = self.newest_events(events).await?;
-            for committed in newest_first(&session) {
-                let Some(recorded) = self.recorded(committed)? else { continue };
-                if recorded.edit.idempotency_key.as_ref() != Some(idempotency_key) {
-                    continue;
-                }
-                if !edit.is_same(&recorded.edit, self.inner().schema.schema()) {
-                    let idempotency_key = idempotency_key.clone();
-                    return Err(self.refused(EditError::KeyReused { idempotency_key }));
-                }
-                let is_of_run = committed.event.kind.as_str() != STATE;
-                let (version, by) = (recorded.version, recorded.edit.by);
-                return Ok(Some(EditReceipt { version, by, is_of_run }));
-            }
-            if session.events.len() < events || events >= LOOKED_THROUGH {
-                return Ok(None);
+            let made = self.made_among(edit, idempotency_key, newest_first(&session))?;
+            if made.is_some() || session.events.len() < events || events >= LOOKED_THROUGH {
+                return Ok(made);
             }
             events *= 8;
         }
+    }
+
+    /// The receipt of the same edit under the same key among these events, newest first.
+    fn made_among<'a>(
+        &self,
+        edit: &Edit,
+        idempotency_key: &String,
+        events: impl IntoIterator<Item = &'a CommittedEvent>,
+    ) -> Result<Option<EditReceipt>, RunnerError> {
+        for committed in events {
+            let Some(recorded) = self.recorded(committed)? else { continue };
+            if recorded.edit.idempotency_key.as_ref() != Some(idempotency_key) {
+                continue;
+            }
+            if !edit.is_same(&recorded.edit, self.inner().schema.schema()) {
+                let idempotency_key = idempotency_key.clone();
+                return Err(self.refused(EditError::KeyReused { idempotency_key }));
+            }
+            let is_of_run = committed.event.kind.as_str() != STATE;
+            let (version, by) = (recorded.version, recorded.edit.by);
+            return Ok(Some(EditReceipt { version, by, is_of_run }));
+        }
+        Ok(None)
     }
 
     /// The edits of the newest events, newest first.
@@ -380,10 +397,4 @@ impl SessionHandle {
     fn refused(&self, error: EditError) -> RunnerError {
         RunnerError::Edit { key: Box::new(self.key().clone()), error: Arc::new(error) }
     }
-}
-
-fn newest_first(session: &Session) -> Vec<&CommittedEvent> {
-    let mut events: Vec<_> = session.visible_events().collect();
-    events.reverse();
-    events
 }

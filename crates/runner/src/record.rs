@@ -110,6 +110,7 @@ pub(crate) fn session_event(
     // index.
     let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
     let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
+    let tags = tags_of(&event.kind);
     let (messages, delta) = event.take_content();
     let record = Record::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
     let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
@@ -117,6 +118,7 @@ pub(crate) fn session_event(
         .with_delta(delta)
         .with_started(started);
     stored.messages = messages;
+    stored = tags.into_iter().fold(stored, Event::with_tag);
     if !temp.is_empty() {
         stored = stored.with_metadata(TEMP, serde_json::json!(temp));
     }
@@ -159,6 +161,35 @@ pub(crate) fn with_taken(event: Event, taken: &[InvocationId]) -> Event {
 /// create different events: if they were equal, the store would treat the second as a retry of the first.
 pub(crate) fn with_worker(event: Event, worker: &WorkerId) -> Event {
     event.with_metadata(WORKER, Value::String(worker.as_str().to_owned()))
+}
+
+/// The tags of an event by its kind: what a repeat of it would be known by.
+fn tags_of(kind: &EventKind) -> Vec<String> {
+    match kind {
+        EventKind::Decided { decisions, idempotency_key, .. } => {
+            let key = idempotency_key.as_deref().map(decision_tag);
+            key.into_iter().chain(decisions.iter().map(|(id, _)| request_tag(id))).collect()
+        }
+        EventKind::Edited { idempotency_key, .. } => {
+            idempotency_key.as_deref().map(edit_tag).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The tag of decisions under an idempotency key.
+pub(crate) fn decision_tag(idempotency_key: &str) -> String {
+    format!("decision {idempotency_key}")
+}
+
+/// The tag of the decision about a request.
+pub(crate) fn request_tag(id: &str) -> String {
+    format!("request {id}")
+}
+
+/// The tag of an edit under an idempotency key.
+pub(crate) fn edit_tag(idempotency_key: &str) -> String {
+    format!("edit {idempotency_key}")
 }
 
 /// The event for a failed run, so that later processes know the number of failures.

@@ -1,9 +1,10 @@
 //! The chain that the digests of a session's events form.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
+use crate::event::{TAG_BYTES, TagDigest};
 use crate::ids::{AppId, SessionKey, UserId};
 use crate::seal::SessionRecord;
 use crate::store::{FaultKind, FaultPlace, StoreFault, Verified};
@@ -102,6 +103,26 @@ pub(crate) fn check_links(
     }
     if before.is_some_and(|digest| digest != record.state.head) {
         report.damaged(FaultPlace::Session(key.clone()), "digest mismatch of its newest event");
+    }
+}
+
+/// Reports each tag that an event has and the index lacks, or that the index has and an event lacks, given the tags of the
+/// events that are whole.
+pub(crate) fn check_tags<'a>(
+    report: &mut Verified,
+    key: &SessionKey,
+    events: impl Iterator<Item = (u64, &'a [TagDigest])>,
+    indexed: &BTreeSet<(u64, TagDigest)>,
+) {
+    let place = |version| FaultPlace::Versions(key.clone(), version..=version);
+    for (version, tags) in events {
+        if tags.iter().any(|tag| !indexed.contains(&(version, *tag))) {
+            report.missing(place(version), "missing in the index of tags");
+        }
+        let of_version = indexed.range((version, TagDigest::default())..=(version, [u8::MAX; TAG_BYTES]));
+        if of_version.into_iter().any(|(_, tag)| !tags.contains(tag)) {
+            report.damaged(place(version), "the index of tags has one that the event lacks");
+        }
     }
 }
 

@@ -351,6 +351,12 @@ pub(crate) fn version_of(number: i64) -> u64 {
     number.cast_unsigned() & MAX_VERSION
 }
 
+/// The stream in a row's number.
+#[cfg(feature = "sqlite")]
+pub(crate) fn stream_of(number: i64) -> i64 {
+    number >> VERSION_BITS
+}
+
 /// The checksum of the row of a schema.
 pub(crate) fn of_schema(number: i64, text: &str) -> i64 {
     Check::new("stepfold_schemas").int(number).text(text).sum()

@@ -51,6 +51,11 @@ impl Server {
         format!("http://127.0.0.1:{}{path}", self.ingress)
     }
 
+    #[allow(dead_code, reason = "the bench asks for it")]
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.ingress_url(""), "clerk").unwrap()
     }

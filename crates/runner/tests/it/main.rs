@@ -38,6 +38,7 @@ mod lasting;
 mod later;
 mod messages;
 mod notices;
+mod old_decisions;
 mod old_keys;
 mod questions;
 mod recover;

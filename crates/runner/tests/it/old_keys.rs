@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use stepfold_agent_loop::Agent;
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, FindEvent, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession,
-    Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session,
-    SessionError, SessionPage, SessionStore, Values, WriteScope,
+    EnqueueInput, Enqueued, FindEvent, FindTagged, ForkSession, GetSession, InboxEntry, ListSessions,
+    PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey,
+    Session, SessionError, SessionPage, SessionStore, Values, WriteScope,
 };
 use stepfold_runner::{Report, Runner, SessionHandle};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
@@ -32,6 +32,7 @@ impl SessionStore for Counting {
     hand_on! { store =>
         create: CreateSession => Session;
         find_event: FindEvent => Option<u64>;
+        find_tagged: FindTagged => Vec<Option<u64>>;
         list: ListSessions => SessionPage;
         delete: DeleteSession => Deleted;
         append: AppendEvent => Receipt;

@@ -13,10 +13,10 @@ use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, HookAction, HookContext, Ids};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, FindEvent, ForkSession, GetSession, InboxEntry, ListSessions,
-    ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim,
-    RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore,
-    SqliteStore, Timestamp, Unattended, UserId, Values, WriteScope,
+    EnqueueInput, Enqueued, EventRange, FindEvent, FindTagged, ForkSession, GetSession, InboxEntry,
+    ListSessions, ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionPage,
+    SessionStore, SqliteStore, Timestamp, Unattended, UserId, Values, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerBuilder, SessionHandle, WallClock};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream, Role};
@@ -595,6 +595,7 @@ impl SessionStore for Watched {
         users: ListUsers => Vec<UserId>;
         unattended: ListUnattended => Vec<Unattended>;
         find_event: FindEvent => Option<u64>;
+        find_tagged: FindTagged => Vec<Option<u64>>;
     }
 
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {

@@ -1,7 +1,10 @@
 //! Events: atomic commits.
 
 mod stored;
+mod tags;
 mod types;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::tags::{MARKS, TAG_BYTES, TagDigest, tag_digest, tags_of_body};
 pub(crate) use self::types::exceeds;
 pub use self::types::{Actions, CommittedEvent, Event, EventKind, Metadata, Record};

@@ -18,6 +18,7 @@
 //! | `rewound_to` | the version that the session went back to | if it did not |
 //! | `record` | what a runner keeps: a list of its format, the version of that, and the data | if there is none |
 //! | `metadata` | what the application keeps | if there is none |
+//! | `tags` | the names that the event is found by | if there are none |
 //!
 //! A field that this version does not know is ignored; a newer version number is an error. The files under
 //! `tests/golden` hold samples of every version that was ever written.
@@ -61,6 +62,8 @@ struct EventOut<'a> {
     record: Option<(&'a str, u64, &'a RawValue)>,
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     metadata: &'a Metadata,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    tags: &'a [String],
 }
 
 fn is_message(kind: &EventKind) -> bool {
@@ -89,6 +92,7 @@ struct EventIn {
     record: Option<(String, u64, Box<RawValue>)>,
     #[serde(default)]
     metadata: Metadata,
+    tags: Option<Box<[String]>>,
 }
 
 /// The invocation of an event that does not name one. Runners build event ids from an invocation's id and an
@@ -173,6 +177,7 @@ impl Event {
             rewound_to: self.actions.rewound_to,
             record: self.record.as_ref().map(Record::stored),
             metadata: &self.metadata,
+            tags: self.tags(),
         }
     }
 
@@ -207,6 +212,7 @@ impl EventIn {
             actions: Actions { delta, started, rewound_to },
             record: self.record.map(Record::of_stored),
             metadata: self.metadata,
+            tags: self.tags.filter(|tags| !tags.is_empty()),
         })
     }
 }

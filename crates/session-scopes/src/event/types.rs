@@ -284,6 +284,8 @@ pub struct Event {
     pub record: Option<Record>,
     /// Metadata of the application.
     pub metadata: Metadata,
+    /// Few events have any.
+    pub(super) tags: Option<Box<[String]>>,
 }
 
 impl Event {
@@ -299,7 +301,31 @@ impl Event {
             actions: Actions::default(),
             record: None,
             metadata: Metadata::new(),
+            tags: None,
         }
+    }
+
+    /// This event with one more tag: a name under which [`find_tagged`](crate::SessionStore::find_tagged) finds it.
+    /// Several events may have the same.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_session_scopes::{Author, Event, EventId, InvocationId, Timestamp};
+    ///
+    /// let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, Timestamp::from_micros(0));
+    /// assert_eq!(event.with_tag("order 7").tags(), ["order 7"]);
+    /// # Ok::<(), stepfold_session_scopes::SessionError>(())
+    /// ```
+    #[must_use]
+    pub fn with_tag(mut self, tag: impl Into<String>) -> Self {
+        let tags = self.tags.take().unwrap_or_default().into_vec();
+        self.tags = Some(tags.into_iter().chain([tag.into()]).collect());
+        self
+    }
+
+    /// The tags.
+    pub fn tags(&self) -> &[String] {
+        self.tags.as_deref().unwrap_or_default()
     }
 
     /// This event, of another kind.

@@ -9,6 +9,7 @@ mod changed;
 mod claims;
 mod inbox;
 mod lists;
+mod tags;
 mod tenant;
 mod versions;
 
@@ -23,7 +24,7 @@ use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry,
+    EnqueueInput, Enqueued, EventRange, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
     LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox,
     ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
     SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteScope, first_events,
@@ -95,6 +96,12 @@ impl SessionStore for MemoryStore {
         let inner = self.lock();
         let (.., entry) = inner.entry(&request.key)?;
         Ok(entry.known(&request.id).version)
+    }
+
+    async fn find_tagged(&self, request: FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
+        let inner = self.lock();
+        let (.., entry) = inner.entry(&request.key)?;
+        Ok(entry.find_tagged(&request.tags))
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {

@@ -11,6 +11,7 @@ use stepfold_state_core::state::{Delta, Write};
 use super::branches::Branches;
 use super::changed::Changed;
 use super::claims::Work;
+use super::tags::Tags;
 use super::versions::{Known, Versions};
 use crate::apply::{WritesOf, merge_write};
 use crate::changes::ScopeVersions;
@@ -303,6 +304,7 @@ pub(super) struct Entry {
     cells: List<Cells>,
     rewinds: Vec<Rewound>,
     versions: Versions,
+    tags: Tags,
     pub(super) branches: Branches,
     pub(super) work: Work,
 }
@@ -327,6 +329,7 @@ impl Entry {
             cells: [cells].into_iter().collect(),
             rewinds: Vec::new(),
             versions: Versions::default(),
+            tags: Tags::default(),
             branches: Branches::default(),
             work: Work::new(life, number),
         })
@@ -375,6 +378,13 @@ impl Entry {
         self.versions.find(id, |version| self.committed(version).is_some_and(|event| event.id == *id))
     }
 
+    /// The version of the newest visible event with each of the tags.
+    pub(super) fn find_tagged(&self, tags: &[String]) -> Vec<Option<u64>> {
+        let visible = Visible::at(self.version(), &self.rewinds);
+        let newest = |tag: &String| self.tags.newest_first(tag).find(|version| visible.contains(*version));
+        tags.iter().map(newest).collect()
+    }
+
     fn committed(&self, version: u64) -> Option<&Event> {
         let offset = version.checked_sub(self.oldest + 1)?;
         self.log.get(index(offset)).map(|committed| &*committed.event)
@@ -404,6 +414,7 @@ impl Entry {
         let receipt = Receipt::new(event.id.clone(), version).with_scopes(scopes);
         self.updated = event.at;
         self.versions.insert(known, version);
+        self.tags.insert(&event, version);
         self.rewinds.extend(event.actions.rewound_to().map(|to| Rewound { version, to }));
         self.log.push(CommittedEvent { version, event });
         self.cells.push(cells);
@@ -425,6 +436,8 @@ impl Entry {
     ) -> Result<Self, SessionError> {
         self.cells_at(key, version)?;
         let length = index(version - self.oldest);
+        let mut tags = self.tags.clone();
+        tags.retain(|tagged| tagged <= version);
         Ok(Entry {
             number,
             updated: at,
@@ -436,6 +449,7 @@ impl Entry {
             cells: first(&self.cells, length + 1),
             rewinds: self.rewinds.iter().copied().filter(|rewound| rewound.version <= version).collect(),
             versions: Versions::default(),
+            tags,
             branches: Branches::default(),
             work: Work::new(life, number),
         })
@@ -457,6 +471,7 @@ impl Entry {
         self.log.keep_last(index(newest - oldest));
         self.cells.keep_last(index(newest - oldest + 1));
         self.oldest = oldest;
+        self.tags.retain(|version| version > oldest);
         self.branches.prune(oldest);
         Ok(Pruned { events, oldest })
     }

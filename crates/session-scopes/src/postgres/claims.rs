@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use super::inbox::{self, Waiting};
 use super::rows::SessionRow;
 use super::statements::{LOCK_SESSION, LOCK_SESSIONS, PUT_CLAIMS, PUT_WORK};
-use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_transaction, query};
+use super::transaction::{Given, Idle, Sent, Transaction, begin, commit, execute, in_transaction, query};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::rows::to_db;
@@ -123,9 +123,13 @@ pub(super) async fn lock(connection: &Object, key: &SessionKey) -> Result<Vec<Ro
     query(connection, LOCK_SESSION, given).await
 }
 
-pub(super) async fn claim(connection: Object, request: &ClaimSession) -> Result<Claim, SessionError> {
+pub(super) async fn claim(
+    connection: Object,
+    idle: &Idle,
+    request: &ClaimSession,
+) -> Result<Claim, SessionError> {
     let ClaimSession { key, owner, duration, take_over, .. } = request;
-    in_transaction!(connection, |inside| {
+    in_transaction!(connection, idle.limit(Some(*duration)), |inside| {
         let row = SessionRow::of(&lock(inside, key).await?, key)?;
         let fence = row.work.fence.taken(key, owner, *duration, *take_over, row.now)?;
         put_fence(inside, &row, &fence).await?;
@@ -133,9 +137,13 @@ pub(super) async fn claim(connection: Object, request: &ClaimSession) -> Result<
     })
 }
 
-pub(super) async fn renew(connection: Object, request: &RenewClaim) -> Result<Renewed, SessionError> {
+pub(super) async fn renew(
+    connection: Object,
+    idle: &Idle,
+    request: &RenewClaim,
+) -> Result<Renewed, SessionError> {
     let RenewClaim { key, token, duration, .. } = request;
-    in_transaction!(connection, |inside| {
+    in_transaction!(connection, idle.limit(Some(*duration)), |inside| {
         let row = SessionRow::of(&lock(inside, key).await?, key)?;
         let fence = row.work.fence.renewed(key, *token, *duration, row.now)?;
         put_fence(inside, &row, &fence).await?;
@@ -146,6 +154,7 @@ pub(super) async fn renew(connection: Object, request: &RenewClaim) -> Result<Re
 /// Renews claims by two statements: one locks and reads the rows, the other writes those that are still held.
 pub(super) async fn renew_all(
     connection: Object,
+    idle: &Idle,
     request: &RenewClaims,
 ) -> Result<Vec<Result<Renewed, SessionError>>, SessionError> {
     let column = |part: fn(&SessionKey) -> &str| -> Vec<&str> {
@@ -153,7 +162,7 @@ pub(super) async fn renew_all(
     };
     let (apps, owners) = (column(|key| key.app.as_str()), column(|key| key.user.as_str()));
     let ids = column(|key| key.id.as_str());
-    in_transaction!(connection, |inside| {
+    in_transaction!(connection, idle.limit(Some(request.duration)), |inside| {
         let locked = query(inside, LOCK_SESSIONS, &[&apps, &owners, &ids]).await?;
         let name =
             |row: &'_ Row| (row.get::<_, String>(18), row.get::<_, String>(19), row.get::<_, String>(7));
@@ -195,9 +204,13 @@ fn renewed(row: Option<&Row>, renew: &RenewClaim, put: &mut Put) -> Result<Renew
     Ok(Renewed { claim: work.fence.held(key)?, inbox: work.inbox })
 }
 
-pub(super) async fn release(connection: Object, request: &ReleaseClaim) -> Result<(), SessionError> {
+pub(super) async fn release(
+    connection: Object,
+    idle: &Idle,
+    request: &ReleaseClaim,
+) -> Result<(), SessionError> {
     let key = &request.key;
-    in_transaction!(connection, |inside| {
+    in_transaction!(connection, idle.limit(None), |inside| {
         let found = lock(inside, key).await?;
         if let Some(row) = found.first().map(|row| SessionRow::read(row, key)).transpose()?
             && let Ok(fence) = row.work.fence.given_up(request, Some(row.now))

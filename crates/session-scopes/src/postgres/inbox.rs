@@ -11,7 +11,9 @@ use super::rows::SessionRow;
 use super::statements::{
     ADD_INPUT, FIND_INPUT, FORGET_TAKEN, LOOK_AT_INBOX, READ_INBOX, READ_SESSION, READ_TAKEN, TAKE_INPUTS,
 };
-use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
+use super::transaction::{
+    Given, Idle, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query,
+};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::rows::{from_db, to_db};
@@ -96,8 +98,12 @@ pub(super) fn take<'c>(connection: &'c Object, number: i64, taken: &[InputRow]) 
     ]
 }
 
-pub(super) async fn enqueue(connection: Object, prepared: &PreparedInput) -> Result<Enqueued, SessionError> {
-    in_transaction!(connection, |inside| enqueue_inside(inside, prepared).await)
+pub(super) async fn enqueue(
+    connection: Object,
+    idle: &Idle,
+    prepared: &PreparedInput,
+) -> Result<Enqueued, SessionError> {
+    in_transaction!(connection, idle.limit(None), |inside| enqueue_inside(inside, prepared).await)
 }
 
 async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result<Enqueued, SessionError> {
@@ -183,9 +189,13 @@ pub(super) async fn verify(
     Ok(checked(&waiting, session, 0).and_then(|_| taken.iter().try_for_each(check_taken)))
 }
 
-pub(super) async fn dequeue(connection: Object, request: &DequeueInput) -> Result<Vec<u64>, SessionError> {
+pub(super) async fn dequeue(
+    connection: Object,
+    idle: &Idle,
+    request: &DequeueInput,
+) -> Result<Vec<u64>, SessionError> {
     let DequeueInput { key, positions, token } = request;
-    in_transaction!(connection, |inside| {
+    in_transaction!(connection, idle.limit(None), |inside| {
         let (row, mut waiting) = try_join!(biased; lock(inside, key), Waiting::look(inside, key, positions))?;
         let row = SessionRow::of(&row, key)?;
         if let Some(token) = token {

@@ -17,6 +17,7 @@ mod rows;
 mod statements;
 mod sums;
 mod tables;
+mod tags;
 mod tls;
 mod transaction;
 mod verify;
@@ -36,7 +37,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use self::error::{failed, no_connection};
 use self::notices::Board;
 use self::rows::Cache;
-use self::transaction::within;
+use self::transaction::{Idle, within};
 use crate::apply::initial;
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
@@ -44,8 +45,8 @@ use crate::rows::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, EventRange, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
-    ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
+    Enqueued, EventRange, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
+    ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
     StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
 };
@@ -160,7 +161,9 @@ impl PostgresOptions {
     }
 
     /// How long a transaction waits for its worker (`idle_in_transaction_session_timeout`); 10 seconds by default. Then
-    /// the server rolls it back and gives its locks free. Custom merge handlers run while the transaction waits.
+    /// the server rolls it back and gives its locks free. Custom merge handlers run while the transaction waits. Once this
+    /// store has asked for a claim, its transactions wait no longer than a third of the shortest one: a worker that is
+    /// frozen in a transaction does not hold up who takes over.
     pub fn idle_in_transaction_timeout(mut self, timeout: Duration) -> Self {
         self.limits.idle_in_transaction = timeout;
         self
@@ -182,7 +185,8 @@ impl PostgresOptions {
         tables::set_up(&config, tls.clone(), (self.timeout, patience)).await?;
         let pool = self.pool(config.clone(), tls.clone())?;
         let board = Board::new(pool.clone(), config, tls);
-        Ok(PostgresStore(Arc::new(Inner { pool, patience, cache: Cache::default(), board })))
+        let cache = Cache::new(Idle::new(self.limits.idle_in_transaction));
+        Ok(PostgresStore(Arc::new(Inner { pool, patience, cache, board })))
     }
 
     fn pool(&self, config: Config, tls: MakeRustlsConnect) -> Result<Pool, SessionError> {
@@ -330,6 +334,11 @@ impl SessionStore for PostgresStore {
         self.within(Box::pin(read::find_event(connection, &request))).await
     }
 
+    async fn find_tagged(&self, request: FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
+        let connection = self.connection().await?;
+        self.within(Box::pin(tags::find(connection, &request))).await
+    }
+
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
         let connection = self.connection().await?;
         self.within(Box::pin(read::list(connection, &self.0.cache, &request))).await
@@ -414,12 +423,12 @@ impl SessionStore for PostgresStore {
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::claim(connection, &request))).await
+        self.within(Box::pin(claims::claim(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::renew(connection, &request))).await
+        self.within(Box::pin(claims::renew(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn renew_all(
@@ -430,12 +439,12 @@ impl SessionStore for PostgresStore {
             return Ok(Vec::new());
         }
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::renew_all(connection, &request))).await
+        self.within(Box::pin(claims::renew_all(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::release(connection, &request))).await?;
+        self.within(Box::pin(claims::release(connection, &self.0.cache.idle, &request))).await?;
         if request.unfinished.is_some() {
             self.0.board.tell(&request.key, true);
         }
@@ -449,7 +458,8 @@ impl SessionStore for PostgresStore {
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
         let prepared = request.prepare()?;
         let connection = self.connection().await?;
-        let enqueued = self.within(Box::pin(inbox::enqueue(connection, &prepared))).await?;
+        let enqueued =
+            self.within(Box::pin(inbox::enqueue(connection, &self.0.cache.idle, &prepared))).await?;
         self.0.board.tell(&prepared.input.key, true);
         Ok(enqueued)
     }
@@ -461,6 +471,6 @@ impl SessionStore for PostgresStore {
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(inbox::dequeue(connection, &request))).await
+        self.within(Box::pin(inbox::dequeue(connection, &self.0.cache.idle, &request))).await
     }
 }

@@ -13,7 +13,7 @@ use tokio_postgres::Row;
 
 use super::statements::{ADD_SCHEMA, FIND_SCHEMA, READ_SCHEMA};
 use super::sums;
-use super::transaction::{execute, query};
+use super::transaction::{Idle, execute, query};
 use crate::chain::{Chain, gap};
 use crate::changes::ScopeVersions;
 use crate::digest::{Content, Digest};
@@ -138,11 +138,17 @@ impl Records {
     }
 }
 
-/// The store's cache of its database.
-#[derive(Default)]
+/// What the store knows of its database.
 pub(super) struct Cache {
     pub(super) schemas: Schemas,
     pub(super) records: Records,
+    pub(super) idle: Idle,
+}
+
+impl Cache {
+    pub(super) fn new(idle: Idle) -> Self {
+        Cache { schemas: Schemas::default(), records: Records::default(), idle }
+    }
 }
 
 /// The row of a session.

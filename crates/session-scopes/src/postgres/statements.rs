@@ -228,6 +228,16 @@ statements! {
         "SELECT number, (SELECT e.version FROM stepfold_events e WHERE e.stream = number AND e.id = $4 AND e.version > oldest) ",
         "FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3"
     );
+    ADD_TAGS = "INSERT INTO stepfold_tags (stream, version, tag) SELECT $1, $2, UNNEST($3::bytea[])";
+    // The versions of the events with the tags $4, in the history of a session.
+    FIND_TAGGED = concat!(
+        "SELECT t.tag, t.version FROM stepfold_lineage l JOIN stepfold_tags t ON t.stream = l.stream ",
+        "AND t.tag = ANY($4::bytea[]) AND t.version > l.after AND t.version <= l.upto ",
+        "WHERE l.number = ", number!()
+    );
+    // The tags of the events of session $1 after version $2.
+    READ_TAGS = "SELECT t.version, t.tag FROM stepfold_lineage l JOIN stepfold_tags t ON t.stream = l.stream \
+        AND t.version > GREATEST(l.after, $2) AND t.version <= l.upto WHERE l.number = $1";
     ADD_EVENT = "INSERT INTO stepfold_events (stream, version, id, at, body, seal) VALUES ($1, $2, $3, $4, $5, $6)";
     MOVE_VERSION = "UPDATE stepfold_sessions SET version = $2, updated = $3, seal = $4 WHERE number = $1";
     ADD_REWIND = "INSERT INTO stepfold_rewinds (stream, version, target, previous, visible, checksum) \
@@ -461,6 +471,7 @@ statements! {
     SHARERS = "SELECT MAX(l.upto), MIN(s.oldest), COUNT(*) FROM stepfold_lineage l \
         JOIN stepfold_sessions s ON s.number = l.number WHERE l.stream = $1";
     SWEEP_EVENTS = "DELETE FROM stepfold_events WHERE stream = $1 AND (version > $2 OR version <= $3)";
+    SWEEP_TAGS = "DELETE FROM stepfold_tags WHERE stream = $1 AND (version > $2 OR version <= $3)";
     SWEEP_CELLS = "DELETE FROM stepfold_cells WHERE stream = $1 AND version > $2";
     SWEEP_PAST = "DELETE FROM stepfold_past WHERE stream = $1 AND (version > $2 OR until <= $3)";
     SWEEP_ITEMS = "DELETE FROM stepfold_items WHERE stream = $1 AND version > $2";

@@ -7,15 +7,16 @@ use tokio_postgres::{Config, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
+use super::tags;
 use super::transaction::within;
 use crate::error::SessionError;
 use crate::rows::from_db;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// The migrations of the tables, from one version to the next. A released version never changes.
-const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql")];
 
 const META: &str = "stepfold_meta";
 
@@ -26,7 +27,7 @@ const LOCK: i64 = 0x7374_6570_666f_6c64;
 const WAIT_FOR_OTHERS: u64 = 60;
 
 /// Creates or upgrades the tables, on a separate connection. One instance does it, the others wait. The time
-/// limit applies to the connection and the server's answers, in addition to waiting for others.
+/// limit applies to the connection and to each of the server's answers, in addition to waiting for others.
 pub(super) async fn set_up(
     config: &Config,
     tls: MakeRustlsConnect,
@@ -36,7 +37,7 @@ pub(super) async fn set_up(
     let (mut client, connection) = within(connecting, connect).await?;
     let driver = tokio::spawn(connection);
     let patience = patience.saturating_add(Duration::from_secs(WAIT_FOR_OTHERS));
-    let result = within(patience, migrate(&mut client)).await;
+    let result = migrate(&mut client, patience).await;
     drop(client);
     if result.is_err() {
         // It would wait for what was not answered.
@@ -47,7 +48,24 @@ pub(super) async fn set_up(
     result
 }
 
-async fn migrate(client: &mut tokio_postgres::Client) -> Result<(), SessionError> {
+async fn migrate(client: &mut tokio_postgres::Client, patience: Duration) -> Result<(), SessionError> {
+    let (transaction, found) = within(patience, make_tables(client)).await?;
+    if found == 1 {
+        tags::add_all(&transaction, patience).await?;
+    }
+    let failed = failed("set up its tables");
+    within(patience, async {
+        if found < FORMAT {
+            let format = crate::rows::to_db(FORMAT);
+            transaction.execute("UPDATE stepfold_meta SET format = $1", &[&format]).await.map_err(failed)?;
+        }
+        transaction.commit().await.map_err(failed)
+    })
+    .await
+}
+
+/// Makes the tables that are not there; gives the transaction, and the version of those that were.
+async fn make_tables(client: &mut tokio_postgres::Client) -> Result<(Transaction<'_>, u64), SessionError> {
     let failed = failed("set up its tables");
     let transaction = client.transaction().await.map_err(failed)?;
     let wait = format!("SET LOCAL lock_timeout = '{WAIT_FOR_OTHERS}s'");
@@ -60,11 +78,7 @@ async fn migrate(client: &mut tokio_postgres::Client) -> Result<(), SessionError
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
         transaction.batch_execute(migration).await.map_err(failed)?;
     }
-    if found < FORMAT {
-        let format = crate::rows::to_db(FORMAT);
-        transaction.execute("UPDATE stepfold_meta SET format = $1", &[&format]).await.map_err(failed)?;
-    }
-    transaction.commit().await.map_err(failed)
+    Ok((transaction, found))
 }
 
 /// The version of the existing tables; 0 without tables.

@@ -7,6 +7,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -67,14 +68,43 @@ impl Transaction {
     }
 }
 
-/// Runs `$body` in a transaction; commits its value, and rolls back after an error.
+/// How long a transaction may wait for its worker, as the claims of that demand: one that is frozen in a transaction keeps
+/// the rows locked until its connection is closed, and whoever takes over needs them when the claim has expired.
+#[derive(Debug)]
+pub(super) struct Idle {
+    /// As it is for each connection.
+    usual: Duration,
+    /// A third of the shortest claim that was asked for, in milliseconds.
+    shortest: AtomicU64,
+}
+
+impl Idle {
+    /// Below this, a worker on a busy machine would lose transactions in vain.
+    const LEAST: Duration = Duration::from_millis(50);
+
+    pub(super) fn new(usual: Duration) -> Self {
+        Idle { usual, shortest: AtomicU64::new(u64::MAX) }
+    }
+
+    /// The limit of a transaction, if it is not the usual one, given the duration of the claim that is asked for in it.
+    pub(super) fn limit(&self, claim: Option<Duration>) -> Option<Duration> {
+        // One that expires at once is no claim that a worker goes on under.
+        let asked = claim.filter(|claim| !claim.is_zero()).map_or(u64::MAX, |claim| {
+            u64::try_from((claim / 3).max(Idle::LEAST).as_millis()).unwrap_or(u64::MAX)
+        });
+        let shortest = Duration::from_millis(self.shortest.fetch_min(asked, Ordering::Relaxed).min(asked));
+        (shortest < self.usual).then_some(shortest)
+    }
+}
+
+/// Runs `$body` in a transaction, which may wait so long for this worker; commits its value, and rolls back after an error.
 macro_rules! in_transaction {
-    ($connection:expr, |$inside:ident| $body:expr) => {{
+    ($connection:expr, $idle:expr, |$inside:ident| $body:expr) => {{
         let transaction = Transaction::new($connection);
         let result = {
             let $inside = transaction.connection()?;
             let body = async { $body };
-            match try_join!(biased; begin($inside), body) {
+            match try_join!(biased; begin($inside, $idle), body) {
                 Ok(((), done)) => commit($inside).await.map(|()| done),
                 Err(error) => Err(error),
             }
@@ -90,9 +120,14 @@ macro_rules! in_transaction {
 }
 pub(super) use in_transaction;
 
-/// Begins a transaction that writes: each statement sees what was committed before it.
-pub(super) async fn begin(connection: &Object) -> Result<(), SessionError> {
-    connection.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failed("begin"))
+/// Begins a transaction that writes: each statement sees what was committed before it. `idle` is how long it may wait for
+/// this worker, if that is not the usual time.
+pub(super) async fn begin(connection: &Object, idle: Option<Duration>) -> Result<(), SessionError> {
+    let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE".to_owned();
+    if let Some(idle) = idle {
+        begin += &format!("; SET LOCAL idle_in_transaction_session_timeout = {}", idle.as_millis());
+    }
+    connection.batch_execute(&begin).await.map_err(failed("begin"))
 }
 
 /// Begins a transaction that reads: all statements see one moment.

@@ -21,10 +21,12 @@ use super::statements::{
     ALL_REWINDS, EVENTS, FIND_SCOPE, LOST_SCOPES, LOST_SESSIONS, PAGE_OF_SCHEMAS, PAGE_OF_SCOPES,
     PAGE_OF_SESSIONS, READ_FORKS, READ_LABELS, READ_LINEAGE, READ_REWINDS, READ_SESSION,
 };
+use super::tags;
 use super::transaction::{Given, Transaction, begin_reading, commit, query, within};
-use crate::chain::{Link, check_links, scope_place, told};
+use crate::chain::{Link, check_links, check_tags, scope_place, told};
 use crate::digest::Content;
 use crate::error::SessionError;
+use crate::event::{TagDigest, tags_of_body};
 use crate::ids::{AppId, SessionKey, UserId};
 use crate::rewinds::Rewinds;
 use crate::rows::{from_db, to_db};
@@ -203,6 +205,7 @@ impl Verifier<'_> {
         row: &SessionRow,
     ) -> Result<(), SessionError> {
         let mut links: BTreeMap<u64, Link> = BTreeMap::new();
+        let mut tagged: BTreeMap<u64, Vec<TagDigest>> = BTreeMap::new();
         let mut first = row.oldest + 1;
         while first <= row.version {
             let last = row.version.min(first + PAGE - 1);
@@ -210,9 +213,13 @@ impl Verifier<'_> {
             let given: Given<'_> = &[&row.number, &0_i64, &firsts, &lasts, &i64::MAX];
             let rows = within(self.patience, query(connection, EVENTS, given)).await?;
             links.extend(rows.iter().map(|row| (from_db(row.get(0)), link(row))));
+            tagged.extend(rows.iter().map(|row| (from_db(row.get(0)), tags_of(row))));
             first = last + 1;
         }
         check_links(&mut self.report, key, row, &links);
+        let indexed = within(self.patience, tags::all(connection, row)).await?;
+        let tagged = tagged.iter().filter(|(version, _)| links.get(*version).is_some_and(Option::is_some));
+        check_tags(&mut self.report, key, tagged.map(|(version, tags)| (*version, &tags[..])), &indexed);
         Ok(())
     }
 
@@ -339,6 +346,11 @@ impl Verifier<'_> {
         }
         Ok(())
     }
+}
+
+/// The tags of the event of such a row.
+fn tags_of(row: &Row) -> Vec<TagDigest> {
+    tags_of_body(row.get(1), Timestamp::from_micros(row.get(2)), row.get(3))
 }
 
 /// What is known of the row of an event, `version, id, at, body, seal, stream`.

@@ -2,6 +2,7 @@
 //! this order, to avoid deadlocks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use deadpool_postgres::Object;
 use stepfold_state_core::state::{Delta, Write};
@@ -24,9 +25,10 @@ use super::statements::{
     FIRST_SINCE, FORGET_KEYS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
     LOCK_TENANT, MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PAST_SUMS, PUT_SEALS, READ_LINEAGE,
     READ_REWINDS, READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS,
-    SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
+    SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS, SWEEP_TAGS,
 };
 use super::sums;
+use super::tags;
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
 use crate::apply::{WritesOf, made_id};
 use crate::changes::ScopeVersions;
@@ -42,8 +44,9 @@ use crate::seal::{EventSeal, SessionRecord, State};
 use crate::session::{Rewound, Session, Values};
 use crate::shared::{ANEW, ScopeRow};
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence, ForkSession, GetSession,
-    Kept, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
+    AppendClaim, AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence,
+    ForkSession, GetSession, Kept, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt,
+    RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
 use crate::work::Work;
@@ -118,12 +121,13 @@ pub(super) async fn append(
     body: &str,
 ) -> Result<Receipt, SessionError> {
     if request.event.actions.delta.is_empty()
+        && request.event.found_by().is_empty()
         && let Some(receipt) = append_plain(&connection, &cache.records, request, body).await?
     {
         return Ok(receipt);
     }
     let schema = cache.schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| Box::pin(append_inside(
+    in_transaction!(connection, idle_of(cache, request.claim.as_ref()), |inside| Box::pin(append_inside(
         inside,
         cache,
         schema,
@@ -132,6 +136,14 @@ pub(super) async fn append(
         Shares::All
     ))
     .await)
+}
+
+/// How long the transaction of a write may wait for this worker, if that is not the usual time.
+fn idle_of(cache: &Cache, claim: Option<&AppendClaim>) -> Option<Duration> {
+    cache.idle.limit(match claim {
+        Some(AppendClaim::Take { duration, .. } | AppendClaim::Hold { duration, .. }) => Some(*duration),
+        Some(AppendClaim::Release { .. } | AppendClaim::Once { .. }) | None => None,
+    })
 }
 
 /// A session after one event more, and the seal of the event's row.
@@ -254,6 +266,7 @@ async fn append_inside(
     sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
     let (after, seal) = followed(&row, event, body, cells);
     sent.extend(commit_event(connection, key, &after, seal, event, body));
+    sent.extend(tags::add(connection, &after, event));
     sent.extend(left.statements(connection));
     in_order(sent).await?;
     cache.records.set(key, after, left.work.clone());
@@ -327,7 +340,7 @@ pub(super) async fn create(
     events: &[Arc<Event>],
 ) -> Result<SessionKey, SessionError> {
     let schema = cache.schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| {
+    in_transaction!(connection, None, |inside| {
         let (opened, labels) = (request.schema.clone(), request.labels.clone());
         let key = Box::pin(create_inside(inside, cache, schema, request, initial)).await?;
         for event in events {
@@ -479,7 +492,7 @@ pub(super) async fn fork(
         Some(event) => cache.schemas.number(&connection, event.schema.text()).await?,
         None => 0,
     };
-    in_transaction!(connection, |inside| Box::pin(fork_inside(inside, cache, schema, request)).await)
+    in_transaction!(connection, None, |inside| Box::pin(fork_inside(inside, cache, schema, request)).await)
 }
 
 async fn fork_inside(
@@ -567,7 +580,10 @@ pub(super) async fn rewind(
     event: &Event,
     body: &str,
 ) -> Result<Receipt, SessionError> {
-    in_transaction!(connection, |inside| Box::pin(rewind_inside(inside, cache, request, event, body)).await)
+    in_transaction!(connection, idle_of(cache, request.claim.as_ref()), |inside| Box::pin(rewind_inside(
+        inside, cache, request, event, body
+    ))
+    .await)
 }
 
 async fn rewind_inside(
@@ -630,7 +646,8 @@ pub(super) async fn write_scope(
     body: &str,
 ) -> Result<Values, SessionError> {
     let schema = schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| write_scope_inside(inside, schemas, schema, request, body).await)
+    in_transaction!(connection, None, |inside| write_scope_inside(inside, schemas, schema, request, body)
+        .await)
 }
 
 async fn write_scope_inside(
@@ -670,7 +687,7 @@ async fn write_scope_inside(
 }
 
 pub(super) async fn delete(connection: Object, request: &DeleteSession) -> Result<Deleted, SessionError> {
-    in_transaction!(connection, |inside| delete_inside(inside, request).await)
+    in_transaction!(connection, None, |inside| delete_inside(inside, request).await)
 }
 
 async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<Deleted, SessionError> {
@@ -722,7 +739,7 @@ async fn sweep(connection: &Object, stream: i64) -> Result<(), SessionError> {
     let Some(row) = sharers.first() else { return Ok(()) };
     let (upto, oldest): (Option<i64>, Option<i64>) = (row.get(0), row.get(1));
     let (upto, oldest, count) = (upto.unwrap_or(-1), oldest.unwrap_or(i64::MAX), row.get::<_, i64>(2));
-    for sql in [SWEEP_EVENTS, SWEEP_PAST] {
+    for sql in [SWEEP_EVENTS, SWEEP_PAST, SWEEP_TAGS] {
         execute(connection, sql, &[&stream, &upto, &oldest]).await?;
     }
     for sql in [SWEEP_CELLS, SWEEP_ITEMS, SWEEP_REWINDS] {
@@ -739,11 +756,11 @@ pub(super) async fn set_label(
     connection: Object,
     request: &LabelVersion,
 ) -> Result<Option<u64>, SessionError> {
-    in_transaction!(connection, |inside| branches::set_label(inside, request).await)
+    in_transaction!(connection, None, |inside| branches::set_label(inside, request).await)
 }
 
 pub(super) async fn prune(connection: Object, request: &PruneSession) -> Result<Pruned, SessionError> {
-    in_transaction!(connection, |inside| prune_inside(inside, request).await)
+    in_transaction!(connection, None, |inside| prune_inside(inside, request).await)
 }
 
 async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pruned, SessionError> {

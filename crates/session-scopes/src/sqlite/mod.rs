@@ -21,6 +21,7 @@ mod seal;
 mod shared;
 mod sweep;
 mod tables;
+mod tags;
 mod threads;
 mod trail;
 mod verify;
@@ -47,7 +48,7 @@ use crate::rows::check_size;
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
+    Enqueued, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
     ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
     StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
@@ -362,6 +363,10 @@ impl SessionStore for SqliteStore {
 
     async fn find_event(&self, request: FindEvent) -> Result<Option<u64>, SessionError> {
         self.0.readers.run(move |desk| read::find_event(desk, &request)).await
+    }
+
+    async fn find_tagged(&self, request: FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
+        self.0.readers.run(move |desk| tags::find(desk, &request)).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {

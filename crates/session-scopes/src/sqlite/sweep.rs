@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::error::failed;
+use super::tags;
 use super::threads::Desk;
 use super::trail::{Replaced, Trail};
 use super::write::run;
@@ -42,9 +43,11 @@ pub(super) fn sweep(desk: &Desk, stream: i64) -> Result<(), SessionError> {
     let (first, last) = (row_number(stream, 0), row_number(stream, u64::MAX));
     let Some(shared) = Shared::read(desk, stream)? else {
         run(desk, "DELETE FROM stepfold_events WHERE number BETWEEN ?1 AND ?2", &[&first, &last])?;
+        tags::sweep(desk, stream, -1, i64::MAX)?;
         return run(desk, "DELETE FROM stepfold_rewinds WHERE stream = ?1", &[&stream]).map(drop);
     };
     let upto = to_db(shared.upto);
+    tags::sweep(desk, stream, upto, to_db(shared.oldest))?;
     run(desk, "DELETE FROM stepfold_rewinds WHERE stream = ?1 AND version > ?2", &[&stream, &upto])?;
     run(
         desk,

@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::error::failed;
+use super::tags;
 use crate::digest::Check;
 use crate::error::SessionError;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// What takes the tables from one version to the next. A version that was released is never changed.
-const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql")];
 
 /// All names of ours begin with this.
 const META: &str = "stepfold_meta";
@@ -29,8 +30,12 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
         transaction.execute_batch(migration).map_err(&failed)?;
     }
+    if found == 1 {
+        tags::add_all(&transaction)?;
+    }
     if found < FORMAT {
-        let checksum = Meta { format: crate::rows::to_db(FORMAT), newest: 0 }.checksum();
+        let newest = newest_number(&transaction)?;
+        let checksum = Meta { format: crate::rows::to_db(FORMAT), newest }.checksum();
         transaction
             .execute(
                 "UPDATE stepfold_meta SET format = ?1, checksum = ?2",
@@ -55,6 +60,12 @@ pub(super) fn check(connection: &Connection) -> Result<bool, SessionError> {
         FORMAT => check_layout(connection).and_then(|()| Meta::read(connection)).map(|_| true),
         _ => Ok(true),
     }
+}
+
+/// The number of the newest session, by the row about the tables.
+fn newest_number(connection: &Connection) -> Result<i64, SessionError> {
+    let newest = connection.query_row("SELECT newest FROM stepfold_meta", [], |row| row.get(0));
+    newest.map_err(failed("inspect its tables"))
 }
 
 /// The row about the tables.

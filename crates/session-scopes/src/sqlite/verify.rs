@@ -14,12 +14,13 @@ use super::inbox;
 use super::seal::{self, EventSeal};
 use super::shared::{StoredKey, shared_items};
 use super::tables::Meta;
+use super::tags;
 use super::threads::Desk;
 use super::trail::{self, Trail};
-use crate::chain::{Link, check_links, scope_place, told};
+use crate::chain::{Link, check_links, check_tags, scope_place, told};
 use crate::digest::Content;
 use crate::error::SessionError;
-use crate::event::Event;
+use crate::event::{Event, TagDigest, tags_of_body};
 use crate::ids::{AppId, EventId, SessionKey, UserId};
 use crate::rows::{Head, Segment};
 use crate::scope::Scope;
@@ -280,6 +281,8 @@ fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
 /// What is known of the row of an event.
 struct Read {
     link: Link,
+    /// What it is found by.
+    tags: Vec<TagDigest>,
     /// Whether its trail is whole.
     has_trail: bool,
 }
@@ -297,10 +300,31 @@ fn check_events(
     }
     let links = found.iter().map(|(version, read)| (*version, read.link)).collect();
     check_links(report, key, row, &links);
+    check_index(connection, report, key, row, history, &found);
     for version in found.into_iter().filter(|(_, read)| !read.has_trail).map(|(version, _)| version) {
         let place = FaultPlace::Versions(key.clone(), version..=version);
         report.damaged(place, "checksum mismatch of the trail of its event");
     }
+}
+
+/// Compares the index of tags with the tags that the events have.
+fn check_index(
+    connection: &Connection,
+    report: &mut Verified,
+    key: &SessionKey,
+    row: &SessionRow,
+    history: &History,
+    found: &BTreeMap<u64, Read>,
+) {
+    let mut indexed = BTreeSet::new();
+    for segment in &history.lineage {
+        match tags::of_segment(connection, segment, (row.oldest, row.version)) {
+            Ok(tags) => indexed.extend(tags),
+            Err(error) => return report.damaged(FaultPlace::Session(key.clone()), told(&error)),
+        }
+    }
+    let whole = found.iter().filter(|(version, read)| **version > row.oldest && read.link.is_some());
+    check_tags(report, key, whole.map(|(version, read)| (*version, &read.tags[..])), &indexed);
 }
 
 /// Reads the rows of a segment; one by one, if a damaged page is in the way.
@@ -333,21 +357,25 @@ fn read_events(
             .and_then(|mut query| query.query_row([number], |row| Ok(read_event(number, row))).optional());
         match read {
             Ok(read) => _ = read.map(|read| found.insert(version, read)),
-            Err(_) => _ = found.insert(version, Read { link: None, has_trail: true }),
+            Err(_) => _ = found.insert(version, Read { link: None, tags: Vec::new(), has_trail: true }),
         }
     }
 }
 
 fn read_event(number: i64, row: &Row<'_>) -> Read {
-    let link = || -> rusqlite::Result<Link> {
+    let mut tags = Vec::new();
+    let mut link = || -> rusqlite::Result<Link> {
         let (id, at, body): (String, i64, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
         let seal: EventSeal = row.get(5)?;
         let Ok(state) = seal.open(number, at) else { return Ok(None) };
-        Ok(Some((Content::new(version_of(number), &id, Timestamp::from_micros(at), &body), state.head)))
+        let at = Timestamp::from_micros(at);
+        tags = tags_of_body(&id, at, &body);
+        Ok(Some((Content::new(version_of(number), &id, at, &body), state.head)))
     };
+    let link = link().ok().flatten();
     let trail = row.get::<_, Option<String>>(4);
     let has_trail = trail.is_ok_and(|text| text.is_none_or(|text| Trail::parse(number, &text).is_ok()));
-    Read { link: link().ok().flatten(), has_trail }
+    Read { link, tags, has_trail }
 }
 
 fn check_values(desk: &mut Desk, report: &mut Verified, key: &SessionKey, row: &SessionRow) {

@@ -17,6 +17,7 @@ use super::seal::{self, State};
 use super::shared::write_shared;
 use super::sweep::sweep;
 use super::tables::Meta;
+use super::tags;
 use super::threads::Desk;
 use super::trail::{CellRow, IS_VALUE, check_version_fits};
 use crate::apply::{WritesOf, made_id};
@@ -283,6 +284,7 @@ fn commit(
             &row.seal_after(event, body, written.cells),
         ],
     )?;
+    tags::add(&desk.connection, row.number, version, event)?;
     let (app, user, was) = (key.app.as_str(), key.user.as_str(), row.updated.as_micros());
     let (before, now) = (to_db(row.version), to_db(version));
     let moved = run(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, FindEvent, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
+    Enqueued, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
     ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
     StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
@@ -51,6 +51,7 @@ erase! {
     create: CreateSession => Session;
     get: GetSession => Session;
     find_event: FindEvent => Option<u64>;
+    find_tagged: FindTagged => Vec<Option<u64>>;
     list: ListSessions => SessionPage;
     delete: DeleteSession => Deleted;
     append: AppendEvent => Receipt;

@@ -33,7 +33,7 @@ pub(crate) use self::notices::digest;
 pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, FindEvent,
-    ForkSession, ForkedEvent, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS,
+    FindTagged, ForkSession, ForkedEvent, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS,
     REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionPage, WriteScope,
 };
 pub(crate) use self::requests::{Kept, first_events, page_of};
@@ -84,6 +84,20 @@ pub trait SessionStore: Send + Sync + 'static {
         &self,
         request: FindEvent,
     ) -> impl Future<Output = Result<Option<u64>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported("look-ups of events")) }
+    }
+
+    /// Of each of the tags, the version of the newest event of the session's history that has it and that no rewind has
+    /// hidden: events that a fork inherited are found as its own are. The cost does not depend on the number of events
+    /// without these tags (or as that of an index does).
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not look up events.
+    fn find_tagged(
+        &self,
+        request: FindTagged,
+    ) -> impl Future<Output = Result<Vec<Option<u64>>, SessionError>> + Send {
         let _ = request;
         async { Err(unsupported("look-ups of events")) }
     }

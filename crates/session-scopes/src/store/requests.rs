@@ -351,6 +351,23 @@ impl FindEvent {
     }
 }
 
+/// Events to be found by their tags.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FindTagged {
+    /// In which session.
+    pub key: SessionKey,
+    /// The tags.
+    pub tags: Vec<String>,
+}
+
+impl FindTagged {
+    /// The newest event with each of these tags.
+    pub fn new<T: Into<String>>(key: SessionKey, tags: impl IntoIterator<Item = T>) -> Self {
+        FindTagged { key, tags: tags.into_iter().map(Into::into).collect() }
+    }
+}
+
 /// The events of a session that are read. Other events cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,16 +1,18 @@
 //! What bounds the wait for a PostgreSQL server, and what is told of it.
 
 use std::error::Error;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
 use stepfold_session_scopes::{
-    AppendEvent, CreateSession, ErrorKind, PostgresOptions, PostgresStore, SessionSchema, SessionStore,
-    VerifySessions,
+    AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, ErrorKind, PostgresOptions, PostgresStore,
+    RenewClaims, SessionError, SessionSchema, SessionStore, TakeOver, VerifySessions, WorkerId,
 };
 use stepfold_state_core::state::{Handler, Schema};
 use tokio::runtime::Builder;
@@ -52,8 +54,17 @@ async fn a_writer_after_a_frozen_transaction_gets_a_transient_error() {
 /// It has a thread and a runtime of its own, as another process would: nothing in there continues.
 #[tokio::test]
 async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded_time() {
+    stopped_inside_an_append("stopped", false).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_stopped_inside_an_append_under_its_claim_holds_up_nobody_beyond_that() {
+    stopped_inside_an_append("stopped_with_claim", true).await;
+}
+
+async fn stopped_inside_an_append(name: &str, is_claimed: bool) {
     let Some(server) = server() else { return };
-    let url = server.database("stopped").await;
+    let url = server.database(name).await;
     let other = PostgresStore::open(&url).await.unwrap();
     let gate = Arc::new((Barrier::new(2), Barrier::new(2)));
     let inside = Arc::clone(&gate);
@@ -74,10 +85,16 @@ async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded
         let event = event(value).with_delta([write].into_iter().collect());
         AppendEvent::new(key(id), 0, event, &schema)
     };
-    let request = write("a", "stop");
+    // The limit of its own, or what its claim demands.
+    let (owner, duration) = (WorkerId::new("stopped").unwrap(), Duration::from_millis(900));
+    let take = AppendClaim::Take { owner, duration, take_over: TakeOver::Never };
+    let (limit, request) = match is_claimed {
+        true => (Duration::from_secs(3_600), write("a", "stop").with_claim(take)),
+        false => (Duration::from_millis(300), write("a", "stop")),
+    };
     let stopped = thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let options = PostgresOptions::new(url).idle_in_transaction_timeout(Duration::from_millis(300));
+        let options = PostgresOptions::new(url).idle_in_transaction_timeout(limit);
         runtime.block_on(async { options.open().await.unwrap().append(request).await })
     });
     let reached = Arc::clone(&gate);
@@ -90,6 +107,85 @@ async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded
     // It was not made, and is when it is repeated.
     assert_eq!(get(&other, &key("a")).await.version, 0);
     assert_eq!(other.append(write("a", "again")).await.unwrap().version, 1);
+}
+
+/// Stands between a store and its server, and can keep the server's answers from it: then the store is as a process that is
+/// frozen while it waits for one, at the same place each time.
+struct Wire {
+    port: u16,
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Wire {
+    fn to(url: &str) -> Self {
+        let server: u16 = url.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let cut = Arc::clone(&is_cut);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (mut asks, mut hears) =
+                    (client.unwrap(), TcpStream::connect(("127.0.0.1", server)).unwrap());
+                let (mut told, mut answers) = (hears.try_clone().unwrap(), asks.try_clone().unwrap());
+                thread::spawn(move || std::io::copy(&mut asks, &mut told));
+                let cut = Arc::clone(&cut);
+                thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(length @ 1..) = hears.read(&mut bytes) {
+                        if !cut.load(Ordering::SeqCst) && answers.write_all(&bytes[..length]).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        Wire { port, is_cut }
+    }
+
+    fn url(&self, url: &str) -> String {
+        let (_, database) = url.rsplit_once('/').unwrap();
+        format!("postgres://stepfold@127.0.0.1:{}/{database}", self.port)
+    }
+}
+
+/// A worker with a claim of this duration is frozen in its heartbeat, when the server has locked the row and the answer is on
+/// its way. Gives what the others hear who then ask for the claim, for as long as they only hear that it is held.
+async fn claimed_after_frozen_heartbeat(name: &str, duration: Duration) -> Result<Claim, SessionError> {
+    let url = server().unwrap().database(name).await;
+    let wire = Wire::to(&url);
+    let worker = |name: &str| WorkerId::new(name.to_owned()).unwrap();
+    let hour = Duration::from_secs(3_600);
+    let frozen = PostgresOptions::new(wire.url(&url)).idle_in_transaction_timeout(hour).open().await.unwrap();
+    create(&frozen, &key("s")).await;
+    let claim = frozen.claim(ClaimSession::new(key("s"), worker("frozen"), duration, at(0))).await.unwrap();
+    wire.is_cut.store(true, Ordering::SeqCst);
+    let renew = RenewClaims::new([(key("s"), claim.token)], duration, at(0));
+    let heartbeat = tokio::spawn(async move { frozen.renew_all(renew).await });
+    let other = PostgresOptions::new(&url).lock_timeout(Duration::from_secs(5)).open().await.unwrap();
+    let claimed = loop {
+        let claim = ClaimSession::new(key("s"), worker("other"), hour, at(0));
+        match other.claim(claim).await {
+            Err(SessionError::Claimed { .. }) => tokio::task::yield_now().await,
+            claimed => break claimed,
+        }
+    };
+    heartbeat.abort();
+    claimed
+}
+
+/// The server ends the transaction of the frozen worker before its claim expires: who takes over does not wait for the row.
+#[tokio::test]
+async fn a_worker_that_is_frozen_in_its_heartbeat_does_not_hold_up_who_takes_over() {
+    if server().is_none() {
+        return;
+    }
+    let claimed = claimed_after_frozen_heartbeat("frozen_heartbeat", Duration::from_secs(2)).await;
+    assert_eq!(claimed.unwrap().owner.as_str(), "other");
+    // What the claim demands is what frees the row: under a claim of an hour, it stays locked.
+    let hour = Duration::from_secs(3_600);
+    let error = claimed_after_frozen_heartbeat("frozen_for_an_hour", hour).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
 }
 
 /// A process that is frozen until this is dropped.

@@ -33,5 +33,6 @@ mod server;
 mod set_up;
 mod size;
 mod stored;
+mod tags;
 mod tenancy;
 mod tls;

@@ -2,10 +2,10 @@
 
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, FindEvent, ForkSession, GetSession, InboxEntry, ListSessions, ListUnattended,
-    ListUsers, PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore, Unattended, UserId, Values,
-    WriteScope,
+    EnqueueInput, Enqueued, FindEvent, FindTagged, ForkSession, GetSession, InboxEntry, ListSessions,
+    ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim,
+    RenewClaims, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore,
+    Unattended, UserId, Values, WriteScope,
 };
 use stepfold_session_scopes::{PostgresStore, SqliteStore};
 
@@ -69,6 +69,7 @@ impl<W: Watch> SessionStore for Watched<W> {
         renew: RenewClaim => Renewed;
         renew_all: RenewClaims => Vec<Result<Renewed, SessionError>>;
         find_event: FindEvent => Option<u64>;
+        find_tagged: FindTagged => Vec<Option<u64>>;
         release: ReleaseClaim => ();
         enqueue: EnqueueInput => Enqueued;
         inbox: ReadInbox => Vec<InboxEntry>;

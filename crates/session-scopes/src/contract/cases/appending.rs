@@ -9,8 +9,12 @@ use crate::contract::room::{
     Case, Checked, Fault, Room, cases, delta, ensure, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
+use crate::event::Event;
 use crate::ids::{EventId, SessionKey};
-use crate::store::{Before, Expected, FindEvent, ForkSession, PruneSession, ScopeKey, SessionStore};
+use crate::store::{
+    Before, DeleteSession, Expected, FindEvent, FindTagged, ForkSession, PruneSession, ScopeKey,
+    SessionStore, VerifySessions,
+};
 use crate::time::Timestamp;
 
 cases! {
@@ -22,6 +26,8 @@ cases! {
     a_repeated_append_gives_the_first_receipt,
     an_event_id_with_other_content_is_an_error,
     an_event_is_found_by_its_id,
+    a_tagged_event_is_found_after_ten_thousand_others,
+    a_tagged_event_is_found_in_forks_and_until_retention_takes_it,
     of_sixteen_repeats_one_is_made,
     keys_are_checked_in_deltas,
     removals_remove_and_null_is_a_value,
@@ -166,6 +172,83 @@ async fn an_event_is_found_by_its_id(room: Room) -> Checked {
     ensure_error!(find(&room.key("other")?, "e0").await, SessionError::NotFound { .. });
     room.store.prune(PruneSession::new(key.clone(), Before::Version(2))).await?;
     ensure_eq!((find(&key, "e0").await?, find(&key, "e2").await?), (None, Some(3)));
+    Ok(())
+}
+
+fn tagged(id: &str, tags: &[&str]) -> Result<Event, SessionError> {
+    Ok(tags.iter().fold(event(id)?, |event, tag| event.with_tag(*tag)))
+}
+
+async fn find_tagged(room: &Room, key: &SessionKey, tags: &[&str]) -> Result<Vec<Option<u64>>, SessionError> {
+    room.store.find_tagged(FindTagged::new(key.clone(), tags.iter().copied())).await
+}
+
+/// By whatever stands between, and not once a rewind has hidden it.
+async fn a_tagged_event_is_found_after_ten_thousand_others(room: Room) -> Checked {
+    const LAST: u64 = 10_000;
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    if let Err(SessionError::Unsupported { .. }) = find_tagged(&room, &key, &["a"]).await {
+        return Ok(());
+    }
+    let strange = "\u{0} '; DROP".repeat(500);
+    room.append(&key, 0, tagged("e1", &["a", "b", &strange, "a"])?, &schema).await?;
+    room.append(&key, 1, tagged("e2", &["b"])?.with_delta(delta(&schema, &[("sum", json!(1))])?), &schema)
+        .await?;
+    for version in 2..LAST {
+        room.append(&key, version, event(&format!("e{}", version + 1))?, &schema).await?;
+    }
+    let found = find_tagged(&room, &key, &["a", "b", "c", &strange]).await?;
+    ensure_eq!(found, [Some(1), Some(2), None, Some(1)]);
+    // A repeated append adds nothing.
+    let late = tagged("late", &["a"])?;
+    for expected in [Expected::Version(LAST), Expected::Any] {
+        room.append(&key, expected, late.clone(), &schema).await?;
+    }
+    ensure_eq!(find_tagged(&room, &key, &["a", "b"]).await?, [Some(LAST + 1), Some(2)]);
+    room.rewind(&key, "back", LAST).await?;
+    ensure_eq!(find_tagged(&room, &key, &["a", "b"]).await?, [Some(1), Some(2)]);
+    room.rewind(&key, "further", 1).await?;
+    ensure_eq!(find_tagged(&room, &key, &["a", "b"]).await?, [Some(1), Some(1)]);
+    // Back in the part that the last rewind had hidden.
+    room.rewind(&key, "forth", LAST + 1).await?;
+    ensure_eq!(find_tagged(&room, &key, &["a", "b"]).await?, [Some(LAST + 1), Some(2)]);
+    room.rewind(&key, "begin", 0).await?;
+    ensure_eq!(find_tagged(&room, &key, &["a", "b"]).await?, [None, None]);
+    ensure_error!(find_tagged(&room, &room.key("other")?, &["a"]).await, SessionError::NotFound { .. });
+    Ok(())
+}
+
+async fn a_tagged_event_is_found_in_forks_and_until_retention_takes_it(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    if let Err(SessionError::Unsupported { .. }) = find_tagged(&room, &key, &["a"]).await {
+        return Ok(());
+    }
+    for (version, tag) in [(0, "a"), (1, "b"), (2, "c"), (3, "a")] {
+        room.append(&key, version, tagged(&format!("e{version}"), &[tag])?, &schema).await?;
+    }
+    let fork = ForkSession::new(key.clone(), crate::contract::room::at(2)).at_version(2);
+    let fork = room.store.fork(fork).await?.key;
+    ensure_eq!(find_tagged(&room, &fork, &["a", "b", "c"]).await?, [Some(1), Some(2), None]);
+    room.append(&fork, 2, tagged("own", &["d"])?, &schema).await?;
+    ensure_eq!(find_tagged(&room, &fork, &["d"]).await?, [Some(3)]);
+    ensure_eq!(find_tagged(&room, &key, &["a", "d"]).await?, [Some(4), None]);
+    let read = room.get(&fork).await?;
+    ensure_eq!(read.events.last().map(|last| last.event.tags().to_vec()), Some(vec!["d".to_owned()]));
+    // Retention in one session takes nothing from the other one, nor does its end.
+    room.store.prune(PruneSession::new(key.clone(), Before::Version(2))).await?;
+    ensure_eq!(find_tagged(&room, &key, &["a", "b", "c"]).await?, [Some(4), None, Some(3)]);
+    ensure_eq!(find_tagged(&room, &fork, &["a", "b"]).await?, [Some(1), Some(2)]);
+    room.store.delete(DeleteSession::new(key.clone())).await?;
+    ensure_eq!(find_tagged(&room, &fork, &["a", "b", "c", "d"]).await?, [Some(1), Some(2), None, Some(3)]);
+    match room.store.verify(VerifySessions::session(fork.clone())).await {
+        Ok(verified) => ensure_eq!(verified.faults, []),
+        Err(SessionError::Unsupported { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    room.store.prune(PruneSession::new(fork.clone(), Before::Version(1))).await?;
+    ensure_eq!(find_tagged(&room, &fork, &["a", "b"]).await?, [None, Some(2)]);
     Ok(())
 }
 

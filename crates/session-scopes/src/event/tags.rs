@@ -1,0 +1,104 @@
+//! The tags of events: names under which an index finds them.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use super::types::Event;
+
+/// The length of a tag's digest in an index, in bytes.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) const TAG_BYTES: usize = 16;
+
+/// The digest of a tag, as indexes have it: of one length, whatever characters the tag has.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) type TagDigest = [u8; TAG_BYTES];
+
+/// The digest of a tag.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn tag_digest(tag: &str) -> TagDigest {
+    let mut digest = TagDigest::default();
+    digest.copy_from_slice(&blake3::hash(tag.as_bytes()).as_bytes()[..TAG_BYTES]);
+    digest
+}
+
+impl Event {
+    /// The tags that the event is found by: its own, or those that it would have today.
+    pub(crate) fn found_by(&self) -> Cow<'_, [String]> {
+        match self.tags() {
+            [] => untagged(self).unwrap_or_default().into(),
+            tags => tags.into(),
+        }
+    }
+
+    /// The digests of the tags that the event is found by, each once.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn tag_digests(&self) -> Vec<TagDigest> {
+        let mut digests: Vec<TagDigest> = self.found_by().iter().map(|tag| tag_digest(tag)).collect();
+        digests.sort_unstable();
+        digests.dedup();
+        digests
+    }
+}
+
+/// The digests of the tags of a stored event. Those of most are found out without reading it.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn tags_of_body(id: &str, at: crate::time::Timestamp, body: &str) -> Vec<TagDigest> {
+    if !MARKS.iter().any(|mark| body.contains(mark)) {
+        return Vec::new();
+    }
+    let event = crate::ids::EventId::new(id).and_then(|id| Event::from_body(id, at, body));
+    event.map(|event| event.tag_digests()).unwrap_or_default()
+}
+
+/// What the bodies of events with tags contain, one of these: the field, or a kind that had tags before there were any.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) const MARKS: [&str; 4] =
+    [r#""tags":["#, r#""kind":"decided""#, r#""kind":"edited""#, r#""kind":"state""#];
+
+/// The part of the records of runs, in format 1, that tells by which keys they are found.
+#[derive(Deserialize)]
+struct Recorded {
+    kind: Kind,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Decided {
+        decisions: Vec<(String, serde::de::IgnoredAny)>,
+        #[serde(default)]
+        idempotency_key: Option<String>,
+    },
+    Edited {
+        #[serde(default)]
+        idempotency_key: Option<String>,
+    },
+}
+
+/// What is known of an edit between runs.
+#[derive(Deserialize)]
+struct About {
+    #[serde(default)]
+    idempotency_key: Option<String>,
+}
+
+/// The tags that the runner would give an event that was stored before events had tags. This never changes.
+fn untagged(event: &Event) -> Option<Vec<String>> {
+    let edited = |key: String| format!("edit {key}");
+    match event.kind.as_str() {
+        "decided" | "edited" => match event.record.as_ref()?.read::<Recorded>().ok()?.kind {
+            Kind::Decided { decisions, idempotency_key } => {
+                let key = idempotency_key.map(|key| format!("decision {key}"));
+                let requests = decisions.into_iter().map(|(request, _)| format!("request {request}"));
+                Some(key.into_iter().chain(requests).collect())
+            }
+            Kind::Edited { idempotency_key } => Some(idempotency_key.map(edited).into_iter().collect()),
+        },
+        "state" if event.record.is_none() => {
+            let about: About = event.metadata.read("edit")?;
+            Some(about.idempotency_key.map(edited).into_iter().collect())
+        }
+        _ => None,
+    }
+}
