@@ -217,7 +217,7 @@ impl Place {
 async fn cost(kind: &str, mut place: Place) {
     let (mut alone, mut worked, mut served) = (Vec::new(), Vec::new(), Vec::new());
     let workers = place.workers(1);
-    let worker = workers[0].child.id();
+    let process = workers[0].child.id();
     // The first turn connects.
     place.turn().await;
     for _ in 0..setting("ROUNDS", 5) {
@@ -235,9 +235,9 @@ async fn cost(kind: &str, mut place: Place) {
         alone.push(cpu(std::process::id()).saturating_sub(before));
         place.version += (2 * STEPS) as u64;
         drop((handles, messages));
-        let before = (cpu(worker), cpu(place.server.process()));
+        let before = (cpu(process), cpu(place.server.process()));
         place.turn().await;
-        worked.push(cpu(worker).saturating_sub(before.0));
+        worked.push(cpu(process).saturating_sub(before.0));
         served.push(cpu(place.server.process()).saturating_sub(before.1));
     }
     let steps = count(place.sessions * STEPS);

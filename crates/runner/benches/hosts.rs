@@ -355,7 +355,7 @@ async fn takeover(kind: &str, place: &Place) {
 }
 
 /// What is repeated: an old run, an old edit, and an old decision. The first two in a process that has not read the session;
-/// a decision goes on with the session, and so reads it where that is not in memory.
+/// a decision continues the session, and so reads it where that is not in memory.
 const REPEATED: [&str; 3] =
     ["key of `run_as`", "key of an edit", "key of a decision, in a session kept open,"];
 

@@ -258,7 +258,7 @@ async fn when_a_worker_is_frozen_another_continues_and_writes_after_the_thaw_are
     each_place("host_frozen", |place| another_goes_on(place, "-STOP")).await;
 }
 
-/// A worker is killed while nodes run side by side. None of them has its effect twice, and the run comes to its end.
+/// A worker is killed while nodes run side by side. None of them has its effect twice, and the run ends.
 async fn another_goes_on_with_a_graph(place: Place) {
     let mut second = Worker::start("graph", &place);
     second.listen_for("ready");
@@ -276,7 +276,7 @@ async fn another_goes_on_with_a_graph(place: Place) {
     let report = runner.session("ada", "s1").await.unwrap().run_as("k1", "pay").await.unwrap();
     assert!(matches!(report.status, RunStatus::Finished(_)), "{report:?}");
     assert_eq!(report.text, "reported");
-    // The first one had begun, and nobody knows whether it had its effect.
+    // The first one had begun, and whether it had its effect is unknown.
     let effects = place.effects();
     assert!(effects.len() == 2 && effects.values().all(|times| *times == 1), "{effects:?}");
 }

@@ -26,12 +26,11 @@ impl ChatModel for Sender {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let is_sent = request.messages.last().is_some_and(|message| message.role() == Role::Tool);
-        let (message, finish) = match is_sent {
-            true => (Message::assistant("done"), FinishReason::Stop),
-            false => {
-                let call = ToolCall::new("c1", "send", serde_json::json!({"to": "Bob"}));
-                (Message::new(Role::Assistant).with_part(call), FinishReason::ToolCalls)
-            }
+        let (message, finish) = if is_sent {
+            (Message::assistant("done"), FinishReason::Stop)
+        } else {
+            let call = ToolCall::new("c1", "send", serde_json::json!({"to": "Bob"}));
+            (Message::new(Role::Assistant).with_part(call), FinishReason::ToolCalls)
         };
         ReplyStream::from_chunks(Chunk::of(&message).into_iter().chain([Chunk::Finished(finish)]))
     }
@@ -122,7 +121,7 @@ async fn check_known(store: &AnyStore, id: &str, first: &str) {
         let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
         match &*error {
             DecisionError::KeyReused { idempotency_key } => {
-                assert!(is_reused && idempotency_key == "click-1")
+                assert!(is_reused && idempotency_key == "click-1");
             }
             DecisionError::AlreadyDecided { id, .. } => assert!(!is_reused && id == first),
             error => panic!("{error:?}"),

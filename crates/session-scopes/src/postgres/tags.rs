@@ -97,7 +97,7 @@ pub(super) async fn all(
     let rows = query(connection, READ_TAGS, &[&row.number, &to_db(row.oldest)]).await?;
     let tag = |row: &Row| {
         let mut tag = TagDigest::default();
-        // One of another length is none that an event has.
+        // No event has one of another length.
         let stored = row.get::<_, &[u8]>(1);
         let length = stored.len().min(TAG_BYTES);
         tag[..length].copy_from_slice(&stored[..length]);

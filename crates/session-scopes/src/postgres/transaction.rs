@@ -69,7 +69,7 @@ impl Transaction {
 }
 
 /// How long a transaction may wait for its worker, as the claims of that demand: one that is frozen in a transaction keeps
-/// the rows locked until its connection is closed, and whoever takes over needs them when the claim has expired.
+/// the rows locked until its connection is closed, and the worker that takes over needs them when the claim has expired.
 #[derive(Debug)]
 pub(super) struct Idle {
     /// As it is for each connection.
@@ -88,7 +88,7 @@ impl Idle {
 
     /// The limit of a transaction, if it is not the usual one, given the duration of the claim that is asked for in it.
     pub(super) fn limit(&self, claim: Option<Duration>) -> Option<Duration> {
-        // One that expires at once is no claim that a worker goes on under.
+        // One that expires at once is no claim that a worker continues under.
         let asked = claim.filter(|claim| !claim.is_zero()).map_or(u64::MAX, |claim| {
             u64::try_from((claim / 3).max(Idle::LEAST).as_millis()).unwrap_or(u64::MAX)
         });
@@ -123,10 +123,11 @@ pub(super) use in_transaction;
 /// Begins a transaction that writes: each statement sees what was committed before it. `idle` is how long it may wait for
 /// this worker, if that is not the usual time.
 pub(super) async fn begin(connection: &Object, idle: Option<Duration>) -> Result<(), SessionError> {
-    let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE".to_owned();
-    if let Some(idle) = idle {
-        begin += &format!("; SET LOCAL idle_in_transaction_session_timeout = {}", idle.as_millis());
-    }
+    const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+    let limited = |idle: Duration| {
+        format!("{BEGIN}; SET LOCAL idle_in_transaction_session_timeout = {}", idle.as_millis())
+    };
+    let begin = idle.map_or_else(|| BEGIN.to_owned(), limited);
     connection.batch_execute(&begin).await.map_err(failed("begin"))
 }
 
