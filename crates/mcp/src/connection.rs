@@ -437,8 +437,7 @@ async fn page_of_tools(
         Err(ServiceError::UnexpectedResponse) => {}
         page => return page.map(definition::page),
     }
-    let mut request = wire::ListToolsRequest::default();
-    request.params = params;
+    let request = wire::ListToolsRequest { params, ..wire::ListToolsRequest::default() };
     match peer.send_request(wire::ClientRequest::ListToolsRequest(request)).await? {
         wire::ServerResult::ListToolsResult(page) => Ok(definition::page(page)),
         wire::ServerResult::CustomResult(page) => {

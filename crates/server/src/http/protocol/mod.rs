@@ -144,15 +144,19 @@ async fn session_of(
     }
 }
 
+/// A place for a run, before anything is stored for it: a client beyond its limit leaves nothing behind.
+fn place(shared: &Shared, principal: &Principal) -> Result<Place, Problem> {
+    shared.usage.run(principal.user(), &shared.limits)
+}
+
 /// Accepts what a client asks for. The run continues without the reader.
 async fn accept<E: From<Problem> + From<RunnerError>>(
-    shared: &Shared,
+    place: Place,
     principal: &Principal,
     runner: &Runner,
     session: SessionHandle,
     order: Order,
 ) -> Result<Reader, E> {
-    let place = shared.usage.run(principal.user(), &shared.limits)?;
     let before = Before::read(&session).await?;
     let invocation = match order {
         Order::Send(input, None) => session.send(*input).await?,

@@ -13,7 +13,7 @@ use stepfold_state_core::chat::{Message, Usage};
 use tokio::sync::oneshot;
 
 use super::happening::{End, Happening, Reader};
-use super::{Encoder, Frame, Made, Order, accept, key_of, stream, with_words};
+use super::{Encoder, Frame, Made, Order, accept, key_of, place, stream, with_words};
 use crate::http::operation::{Asked, Found, Json, Whole, json_response};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, exit};
@@ -170,16 +170,11 @@ pub(super) async fn chat(asked: Asked<Whole, (), Json<ChatCompletion>>) -> Resul
     });
     let input = request.input(is_temporary)?;
     let runner = app.runner();
+    let place = place(&asked.shared, &asked.principal)?;
     let session = runner.session(asked.principal.user().as_str(), id.as_str()).await?;
     let created = created(&session).await?;
-    let reader = accept::<Problem>(
-        &asked.shared,
-        &asked.principal,
-        runner,
-        session.clone(),
-        Order::Send(Box::new(input), key),
-    )
-    .await?;
+    let order = Order::Send(Box::new(input), key);
+    let reader = accept::<Problem>(place, &asked.principal, runner, session.clone(), order).await?;
     let reading =
         reader.invocation().filter(|_| is_temporary).map(|invocation| delete_after(session, invocation));
     let reader = reader.without_state().keeping(reading);

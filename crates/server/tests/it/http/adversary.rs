@@ -337,6 +337,23 @@ async fn decisions_create_no_session() {
     }
 }
 
+/// A client beyond its limit, in a session that is not there or in none, leaves no session behind.
+#[tokio::test]
+async fn a_refused_message_creates_no_session() {
+    let mut limits = Limits::default();
+    limits.runs_per_user = 0;
+    let runner =
+        Runner::builder(agent_of(Script::parse("").unwrap(), Vec::new()), MemoryStore::new()).build();
+    let site = Site::over(runner, limits).await;
+    for protocol in ["openai", "agui", "ai", "a2a"] {
+        let reply = say(&site, "ada", protocol, "hi").await;
+        assert_eq!(reply.status, 429, "{protocol}: {}", reply.text);
+    }
+    let (path, _, body) = request("openai", "hi");
+    assert_eq!(post(&site, "ada", path, &[], &body).await.status, 429);
+    assert_eq!(site.get("ada", "/sessions").await.json()["sessions"], json!([]));
+}
+
 /// A client of the AI SDK that lost the answer sends its whole message again.
 #[tokio::test]
 async fn a_decision_that_is_sent_again_is_taken_once() {

@@ -22,7 +22,7 @@ pub(super) use self::task::TaskId;
 use self::task::{State, tasks};
 pub(super) use self::updates::Updates;
 use super::happening::Reader;
-use super::{AnyQuery, Frame, Made, Order, accept, event_stream, stream};
+use super::{AnyQuery, Frame, Made, Order, accept, event_stream, place, stream};
 use crate::http::auth::Role;
 use crate::http::operation::{Asked, InApp, RequestBody, json_response};
 use crate::http::problem::Problem;
@@ -279,9 +279,10 @@ async fn decide(call: &Call, app: &App, task: &str, parts: &[Value]) -> Result<S
 
 /// Accepts a message: its task, its session, and what happens from then on.
 async fn begin(call: &Call, app: &App, params: &Value) -> Result<(TaskId, SessionHandle, Reader), Refused> {
+    let place = place(&call.shared, &call.principal)?;
     let Sent { session, order, task } = read(call, app, params).await?;
     let reader: Reader =
-        accept::<Refused>(&call.shared, &call.principal, app.runner(), session.clone(), order).await?;
+        accept::<Refused>(place, &call.principal, app.runner(), session.clone(), order).await?;
     let task = task.unwrap_or_else(|| TaskId {
         invocation: reader.id().to_owned(),
         session: session.key().id.to_string(),

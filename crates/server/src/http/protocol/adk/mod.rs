@@ -28,7 +28,7 @@ pub(in crate::http) use self::bundle::{BASE, Bundle};
 pub(super) use self::events::Events;
 use self::events::{CONFIRMATION, METADATA, Written};
 use super::happening::{End, Happening, Reader};
-use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, stream, with_words};
+use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, place, stream, with_words};
 use crate::http::auth::{Principal, Role};
 use crate::http::operation::{
     Asked, Found, InApp, InSession, Json, Operation, Target, Whole, find_session, json_response,
@@ -358,7 +358,8 @@ async fn begin(
     } else {
         Order::Decide(decisions(&session, answers).await?, None)
     };
-    let reader = accept::<Problem>(shared, principal, app.runner(), session, order).await?;
+    let reader =
+        accept::<Problem>(place(shared, principal)?, principal, app.runner(), session, order).await?;
     Ok((reader, Events::new(app.name().to_owned(), new.streaming)))
 }
 
