@@ -73,8 +73,8 @@ export function Timeline() {
     else if (y > element.scrollTop + element.clientHeight - 2 * HEIGHT) element.scrollTop = y - element.clientHeight + 2 * HEIGHT;
   }, [selected, rows.length, know.view.at]);
 
-  const most = Math.min(MOST, Math.ceil(height / HEIGHT) + 16);
-  const first = Math.max(0, top - 8);
+  const most = Math.min(MOST, Math.ceil(height / HEIGHT) + 10);
+  const first = Math.max(0, top - 4);
   const last = Math.min(rows.length, first + most);
   useEffect(() => {
     if (!rows[first]) return;

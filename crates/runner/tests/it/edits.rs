@@ -249,7 +249,7 @@ fn a_fork_continues_with_other_arguments_of_a_call() {
             assert_eq!(fork.replay(&agent().build().unwrap()).await.unwrap(), 1);
 
             // What does not fit makes no fork.
-            let wrong = Edit::new().arguments("c2", json!({"to": 3}));
+            let wrong = Edit::new().arguments("c2", json!("Ann"));
             let late = Edit::new().arguments("c2", json!({"to": "Ann"}));
             for (at, edit) in [(4, wrong), (before.0, late)] {
                 let error = session.fork_with("s4", Some(at), edit).await.unwrap_err();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use stepfold_agent_loop::state_core::state::{State, Write};
+use stepfold_agent_loop::state_core::state::{State, ValueRef, Write};
 use stepfold_agent_loop::{Edit, Ids as _, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{EventRange, GetSession, Scope, Session, SessionStore as _};
@@ -266,7 +266,7 @@ async fn state_before(
 
 /// The value of a key in a state before a write and after it.
 fn changed_by(state: &mut State, write: &Write) -> (Option<Value>, Option<Value>) {
-    let value = |state: &State| state.get(write.key()).map(|value| value.to_json());
+    let value = |state: &State| state.get(write.key()).map(ValueRef::to_json);
     let before = value(state);
     match state.apply_write(write) {
         Ok(()) => (before, value(state)),
