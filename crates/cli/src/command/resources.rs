@@ -22,7 +22,7 @@ pub(super) async fn resources(
     match read {
         None => list(json).await?,
         Some(named) => {
-            let said = messages(named, arguments).await?;
+            let said = Box::pin(messages(named, arguments)).await?;
             match json {
                 true => show::line(json!({"messages": said}).to_string()),
                 false => show::print(Transcript::from_iter(said).to_string()),

@@ -3,7 +3,7 @@
 //! A history only grows, so an index is never wrong: it is continued with the commits that are new, of whatever process. What
 //! counts at a version is decided when it is read, by the session at that version.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stepfold_session_scopes::{
@@ -103,7 +103,7 @@ pub(super) struct Index {
     keys: HashMap<Arc<str>, Vec<Of<Written>>>,
     spent: Vec<Of<Spent>>,
     /// Words that many writes have.
-    words: HashMap<String, Arc<str>>,
+    words: HashSet<Arc<str>>,
 }
 
 impl Index {
@@ -166,17 +166,21 @@ impl Index {
     fn add(&mut self, row: EventRow, spent: Option<Spent>) {
         let EventRow { version, kind, writes, .. } = row;
         for write in writes {
-            let (key, kind) = (self.word(write.key), self.word(kind.clone()));
-            let handler = write.handler.map(|handler| self.word(handler));
+            let (key, kind) = (self.word(&write.key), self.word(&kind));
+            let handler = write.handler.map(|handler| self.word(&handler));
             let what = Written { kind, handler, by: write.by.map(Box::new) };
             self.keys.entry(key).or_default().push(Of { version, what });
         }
         self.spent.extend(spent.map(|what| Of { version, what }));
     }
 
-    fn word(&mut self, word: String) -> Arc<str> {
-        let known = || Arc::from(word.as_str());
-        Arc::clone(self.words.entry(word.clone()).or_insert_with(known))
+    fn word(&mut self, word: &str) -> Arc<str> {
+        if let Some(known) = self.words.get(word) {
+            return Arc::clone(known);
+        }
+        let word: Arc<str> = Arc::from(word);
+        self.words.insert(Arc::clone(&word));
+        word
     }
 }
 

@@ -232,8 +232,8 @@ fn is_rightly(error: &FeedError, what: What, run: &Run) -> bool {
             (What::UnknownKey | What::Misfit, EditError::Value(_))
             | (What::Temporary, EditError::Temporary { .. })
             | (What::UnknownCall, EditError::UnknownCall { .. })
-            | (What::OpenCall, EditError::NotAnswered { .. } | EditError::Empty) => true,
-            (
+            | (What::OpenCall, EditError::NotAnswered { .. } | EditError::Empty)
+            | (
                 What::Arguments,
                 EditError::Begun { .. } | EditError::InvalidArguments { .. } | EditError::Empty,
             ) => true,

@@ -229,7 +229,7 @@ fn stretches(versions: &[u64]) -> Vec<(u64, u64)> {
     for version in versions {
         match stretches.last_mut() {
             Some((first, last)) if version - *last <= NEAR && version - *first < MOST as u64 => {
-                *last = *version
+                *last = *version;
             }
             _ => stretches.push((*version, *version)),
         }
