@@ -359,10 +359,13 @@ fn a_paused_run_is_edited_and_continues() {
         session f1: the same again, 1 run
     "#]],
     );
-    room.check("result set a.toml --session f1 c1 1", expect![[r#"
-        | error: invalid edit of the result of call `c1`: no run is open; fork the session at a version within the run
+    room.check(
+        "result set a.toml --session f1 c1 1",
+        expect![[r#"
+        | error: invalid edit of call `c1`: no run is open; fork the session at a version within the run
         exit 2
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

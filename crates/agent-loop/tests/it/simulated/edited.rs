@@ -37,6 +37,12 @@ enum What {
     Arguments,
 }
 
+impl What {
+    fn is_of_an_open_call(self) -> bool {
+        matches!(self, Self::OpenCall | Self::Arguments)
+    }
+}
+
 pub(crate) fn pauses() -> impl Strategy<Value = Vec<Pause>> {
     use What::{
         Arguments, Both, Failure, Merge, Misfit, OpenCall, Remove, Result, Set, Temporary, UnknownCall,
@@ -56,6 +62,8 @@ pub(crate) fn pauses() -> impl Strategy<Value = Vec<Pause>> {
         Temporary,
         UnknownCall,
         OpenCall,
+        Arguments,
+        Arguments,
         Arguments,
         Arguments,
     ]);
@@ -83,7 +91,12 @@ pub(crate) async fn check(
     let start = Run::new(agent, input, "run-1").map_err(|error| error.to_string())?;
     let (mut run, mut events, mut made) = (start.clone(), Vec::new(), Made::default());
     for pause in pauses {
-        let stopped = leg(run, &mut events, Some(pause.after), &decide).await;
+        let after = if pause.what.is_of_an_open_call() {
+            After::Reply(pause.after)
+        } else {
+            After::Events(pause.after)
+        };
+        let stopped = leg(run, &mut events, after, &decide).await;
         let folded = folded(&start, &events)?;
         if folded.to_json() != stopped.to_json() {
             return Err(format!("folded:  {}\nstopped: {}", folded.to_json(), stopped.to_json()));
@@ -97,16 +110,27 @@ pub(crate) async fn check(
         }
         run = Run::load(agent, &run.to_json()).map_err(|error| error.to_string())?;
     }
-    let ended = leg(run, &mut events, None, &decide).await;
+    let ended = leg(run, &mut events, After::End, &decide).await;
     holds(agent, &start, &events, &ended)?;
     Ok(made)
+}
+
+/// When the process ends.
+#[derive(Clone, Copy)]
+enum After {
+    /// So many more events.
+    Events(usize),
+    /// The first reply with calls behind so many more events: the calls have not begun.
+    Reply(usize),
+    /// The end of the run.
+    End,
 }
 
 /// Continues until so many more events are stored, or to the end.
 async fn leg(
     run: Run,
     events: &mut Vec<Event>,
-    stop_after: Option<usize>,
+    after: After,
     decide: &(impl Fn(&ApprovalRequest) -> Decision + Clone + Send + Sync + 'static),
 ) -> Run {
     let decide = decide.clone();
@@ -115,7 +139,7 @@ async fn leg(
             requests.into_iter().map(|request| (request.id.clone(), decide(&request))).collect();
         async move { decided }
     };
-    let mut stops = Stops { events, left: stop_after };
+    let mut stops = Stops { events, after };
     match run.resume().observe(&mut stops).approve_with(approve).await {
         Ok(outcome) => outcome.into_run(),
         Err(error) => error.into_run(),
@@ -125,20 +149,25 @@ async fn leg(
 /// An observer that keeps events, and fails before it has kept one too many.
 struct Stops<'a> {
     events: &'a mut Vec<Event>,
-    left: Option<usize>,
+    after: After,
 }
 
 impl Observer for Stops<'_> {
     async fn observe(&mut self, told: &RunEvent) -> Result<(), ObserverError> {
         let Some(event) = told.committed() else { return Ok(()) };
-        match &mut self.left {
-            Some(0) => return Err("the process ends".into()),
-            Some(left) => *left -= 1,
-            None => {}
+        match &mut self.after {
+            After::Events(0) => return Err("the process ends".into()),
+            After::Reply(0) if calls(event) => self.after = After::Events(0),
+            After::Events(left) | After::Reply(left) => *left = left.saturating_sub(1),
+            After::End => {}
         }
         self.events.push(event.clone());
         Ok(())
     }
+}
+
+fn calls(event: &Event) -> bool {
+    event.name() == "replied" && event.messages.iter().any(|message| message.tool_calls().next().is_some())
 }
 
 /// A fresh run with the events of a store.
