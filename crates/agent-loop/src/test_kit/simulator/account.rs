@@ -142,7 +142,12 @@ impl Account {
         steps.map(|(_, step)| step).min()
     }
 
-    /// Whether a step of a run comes behind something that was interrupted.
+    /// Whether something was interrupted in this step of a run, be it further inside.
+    pub(super) fn is_interrupted(&self, place: &(String, u64)) -> bool {
+        self.interruptions().contains(place)
+    }
+
+    /// Whether a step of a run comes behind the step in which something was interrupted.
     pub(super) fn is_behind(&self, run: &str, step: u64) -> bool {
         self.interruptions().iter().any(|(interrupted, at)| {
             if run == interrupted {

@@ -7,6 +7,7 @@ use stepfold_tools::Effect;
 
 use super::super::executions::Execution;
 use super::account::Account;
+use super::began::beginnings;
 use super::{json_of, same};
 use crate::outcome::Outcome;
 use crate::replay::Recording;
@@ -130,7 +131,9 @@ impl Ended {
         same("the conversation until the call failed", &expected, &found)
     }
 
-    /// Up to the step in which something was interrupted, nothing differs.
+    /// Up to the step in which something was interrupted, nothing differs. In that step, the requests of runs inside are the
+    /// same, but for those that come behind an interruption in their own run, and for those of calls that
+    /// [began with other values](Self::began_otherwise).
     fn agrees_until_interrupted(&self, whole: &Ended) -> Result<(), String> {
         let Some(step) = self.account.interrupted_at() else { return Ok(()) };
         let until = |ended: &Ended| {
@@ -143,11 +146,30 @@ impl Ended {
             (messages, writes.map(json_of).collect::<Vec<_>>())
         };
         same("the conversation and the writes before the interruption", &until(whole), &until(self))?;
+        let others = self.began_otherwise(whole)?;
+        let is_behind = |run: &str, step| {
+            self.account.is_behind(run, step) || others.iter().any(|other| is_part_of(run, other))
+        };
         let asked = |ended: &Ended| {
-            let asked = ended.asked.iter().filter(|((run, step), _)| !self.account.is_behind(run, *step));
+            let asked = ended.asked.iter().filter(|((run, step), _)| !is_behind(run, *step));
             asked.map(|(place, request)| (place.clone(), request.clone())).collect::<Vec<_>>()
         };
         same("the requests before the interruption", &asked(whole), &asked(self))
+    }
+
+    /// The runs inside of calls, in a step in which something was interrupted, that began with other values than those of the
+    /// whole run. A call comes after those of its reply that write what it reads, and sees their writes. A call whose
+    /// outcome is unknown has none, and what an agent writes that was told of such a call is its own affair. Values are all
+    /// that a call sees of the others: with the same ones it has to do the same. A run that began in one of the two only
+    /// is not among them, and differs.
+    fn began_otherwise(&self, whole: &Ended) -> Result<Vec<String>, String> {
+        let whole = beginnings(&whole.start, &whole.events)?;
+        let began = beginnings(&self.start, &self.events)?.into_iter();
+        let others = began.filter(|(run, began)| {
+            let is_other = whole.get(run).is_some_and(|whole| whole.values != began.values);
+            is_other && self.account.is_interrupted(&began.outer)
+        });
+        Ok(others.map(|(run, _)| run).collect())
     }
 
     /// Whether this was under way when a leg was ended: by itself, or inside of a call that was.
@@ -156,6 +178,11 @@ impl Ended {
             |call: &String| key.strip_prefix(call.as_str()).is_some_and(|inside| inside.starts_with("/run/"));
         self.under_way.contains(key) || self.under_way.iter().any(is_inside)
     }
+}
+
+/// Whether this is a run, or one inside of it.
+fn is_part_of(run: &str, outer: &str) -> bool {
+    run.strip_prefix(outer).is_some_and(|inside| inside.is_empty() || inside.starts_with('/'))
 }
 
 /// Whether a run that was ended in the middle came to the same.

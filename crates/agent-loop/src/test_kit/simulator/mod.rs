@@ -5,6 +5,7 @@
 //! the observer can fail.
 
 mod account;
+mod began;
 mod ended;
 mod simulate;
 mod watch;

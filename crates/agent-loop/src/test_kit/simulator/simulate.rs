@@ -50,11 +50,13 @@ use crate::run_error::RunFault;
 ///   agent that is a node or a tool must not have such calls: what is around it may go one way or the other then.
 /// - A call or a function node that [must not run twice](stepfold_tools::Effect::AtMostOnce) was executed once at most, and once more
 ///   each time that it asked. If it was under way, its outcome is unknown; up to
-///   there conversation, writes and requests are those of the uninterrupted run, and so are the requests of what ran
-///   beside it. What the model or the graph makes of it is its own affair.
+///   there conversation, writes and requests are those of the uninterrupted run, and so are the requests of agents that
+///   ran beside it, and of those that came after it in the same reply and began with the same values. A call whose outcome
+///   is unknown writes nothing, so that one that reads what it writes may begin with others. What the model or the
+///   graph makes of it is its own affair.
 ///
 /// A graph is simulated as `graph.agent()`. Tools that a run inside asks for again
-/// at each step are taken to be run at most once.
+/// at each step are taken to be run at most once, and agents among such tools to share no values.
 ///
 /// # Examples
 /// ```

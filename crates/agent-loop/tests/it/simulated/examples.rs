@@ -1,10 +1,12 @@
 //! Runs by hand: what the generated ones do not have, and that the simulator finds what is wrong.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use stepfold_agent_loop::test_kit::{Executions, Script, Simulator};
-use stepfold_agent_loop::{Agent, AskReason, Decision, Exit};
+use stepfold_agent_loop::test_kit::{Executions, Script, Simulated, SimulationError, Simulator};
+use stepfold_agent_loop::{Agent, AskReason, Decision, Exit, HookAction, HookContext};
+use stepfold_state_core::chat::Message;
+use stepfold_state_core::state::Schema;
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
 use super::block_on;
@@ -38,6 +40,58 @@ fn an_agent_inside_an_agent() {
         assert_eq!(simulated.outcome().exit(), &Exit::Text);
         assert_eq!(simulated.interrupted() > 0, is_interrupted);
     }
+}
+
+/// Two calls of an agent in one reply, which share what its hook writes for each of its payments, and show it to the model:
+/// so the second call comes after the first one.
+fn ledgers(
+    is_written: bool,
+    before_model: impl Fn(&HookContext) -> HookAction + Send + Sync + 'static,
+) -> Result<Simulated, SimulationError> {
+    let executions = Executions::new();
+    let schema = Schema::builder().key::<Vec<String>>("paid").build().unwrap();
+    let clerk = Agent::builder(script("assistant: > p1 pay()\nassistant: paid it"))
+        .schema(schema.clone())
+        .instructions("Paid so far: {paid?}.")
+        .before_model(move |context: HookContext| std::future::ready(Ok(before_model(&context))))
+        .before_tool(move |context: HookContext| {
+            std::future::ready(match is_written {
+                true => HookAction::proceed().write(&context, "paid", vec!["p1"]),
+                false => Ok(HookAction::proceed()),
+            })
+        })
+        .tools([pay(&executions, Effect::AtMostOnce)]);
+    let clerk = clerk.build().unwrap().as_tool("clerk", "Pays.").share(["paid"]);
+    let model = script("assistant: > c1 clerk(task=\"a\") > c2 clerk(task=\"b\")\nassistant: done");
+    let agent = Agent::builder(model).schema(schema).tools([clerk.build().unwrap()]).build().unwrap();
+    block_on(Simulator::new(&agent).counting(&executions).check("pay"))
+}
+
+/// What hooks write for a call is not written if its outcome is unknown. The agent that comes after that one in the same reply
+/// is shown as much as was written.
+#[test]
+fn an_agent_after_one_that_was_interrupted() {
+    let simulated = ledgers(true, |_| HookAction::proceed()).unwrap();
+    assert_eq!(simulated.outcome().state().get("paid").unwrap(), serde_json::json!(["p1", "p1"]));
+    assert!(simulated.interrupted() > 0);
+}
+
+/// An agent that comes after one that was interrupted begins with the same values, and is asked something else: the one before
+/// it has told it past the state.
+#[test]
+fn what_passes_by_the_state_is_found() {
+    let is_lost = Arc::new(AtomicBool::new(false));
+    let error = ledgers(false, move |context| {
+        if context.state.messages().to_string().contains("its outcome is unknown") {
+            is_lost.store(true, Ordering::Relaxed);
+        }
+        match is_lost.load(Ordering::Relaxed) {
+            true => HookAction::proceed().with_message(Message::user("one was lost")),
+            false => HookAction::proceed(),
+        }
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("the requests before the interruption differs"), "{error}");
 }
 
 /// An approver has a call run again that may have happened; nothing else does.
