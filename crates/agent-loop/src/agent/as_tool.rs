@@ -11,13 +11,16 @@ use super::{Agent, EndedAgent};
 ///
 /// The model passes a task in words and reads the agent's answer. The inner agent has its own state;
 /// [shared](AgentTool::share) keys begin with the outer state's values, and the inner run's writes to them
-/// are written to the outer state, with the same handlers, at the end of the step. Tokens and calls add up;
+/// are written to the outer state, with the same handlers, at the end of the step. Calls of one reply that share
+/// a key run one after the other, and each begins with the writes of those before it. An inner run that ends
+/// without an answer writes nothing. Tokens and calls add up;
 /// the outer run's limits apply to the inner one; when a decision about an inner call is required, the outer
 /// run pauses.
 ///
 /// Each commit of the inner run is one of the outer run: after a crash it continues, no call that must not
 /// run twice is repeated, and its fingerprint is part of the outer agent's. The effects of its own tools
-/// decide what may run twice.
+/// decide what may run twice. An inner call whose outcome is unknown then writes nothing, so that the calls
+/// after it begin without its writes.
 ///
 /// # Examples
 /// ```

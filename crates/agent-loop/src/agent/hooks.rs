@@ -133,6 +133,9 @@ impl HookAction {
     /// Adds a write with the key's own handler. Before and after a tool, the write is folded with those of
     /// the call, at the end of the step; elsewhere immediately.
     ///
+    /// A write before a tool is dropped unless the call succeeds, also if its outcome is unknown after a crash: hooks after
+    /// a tool are not called then. A write after a tool is kept if the call has failed.
+    ///
     /// # Errors
     /// When the value does not fit the schema.
     pub fn write<V, K: WriteKey<V>>(

@@ -310,8 +310,8 @@ async fn hook_answers_a_call() {
     .await;
 }
 
-/// Writes before and after a tool are folded with those of the call, at the end of the step, if the call
-/// succeeded; elsewhere at once.
+/// Writes before and after a tool are folded with those of the call, at the end of the step, those before it only if the
+/// call succeeded; elsewhere at once.
 #[tokio::test]
 async fn hook_writes() {
     for point in POINTS {

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use expect_test::expect;
 use serde_json::json;
+use stepfold_agent_loop::state_core::chat::ChatRequest;
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
 use stepfold_agent_loop::tools::{Approval, CancellationToken, Source, Toolset};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Decision, DecisionError, Exit, Input, Run, RunEvent, RunFault, RunLimits,
+    Agent, AgentBuilder, Decision, DecisionError, Exit, HookAction, Input, Run, RunEvent, RunFault, RunLimits,
 };
 
 use super::check;
@@ -490,6 +491,45 @@ async fn nested_call_with_an_outcome_is_not_repeated() {
     notes.clear();
     let ended = go_on(run, |run| run).await.unwrap();
     assert_eq!((ended.exit(), ended.unknown_calls().len(), notes.count("pay")), (&Exit::Text, 0, 0));
+}
+
+/// The payment of the first call was under way: nothing is written for it, neither what it would have written nor what a hook
+/// has for it. The second call comes after the first one, since it reads what that one writes, and begins without it.
+#[tokio::test]
+async fn nested_call_after_one_that_was_interrupted() {
+    let notes = Notes::default();
+    let model = Asked::new(script("assistant: > i1 pay()\nassistant: seen to"));
+    let inner = Agent::builder(model.clone())
+        .schema(schema())
+        .instructions("Visits: {visits?}.")
+        .before_tool(|context| async move { HookAction::proceed().write(&context, "visits", 1) })
+        .tools([notes.tool("pay").build().unwrap()]);
+    let inner = inner.build().unwrap().as_tool("ask", "Pays.").share(["visits"]).build().unwrap();
+    let outer = script("assistant: > c1 ask(task=\"a\")   > c2 ask(task=\"b\")\nassistant: done");
+    let agent = Agent::builder(outer).schema(schema()).tools([inner]).build().unwrap();
+    let mut stored = Vec::new();
+    let run = Run::new(&agent, "go", "run").unwrap();
+    let whole = run.clone().resume().record_with(&mut stored).await.unwrap();
+    assert_eq!(values(whole.state())["visits"], 2);
+    let second = |requests: &[ChatRequest]| {
+        let texts = requests.iter().map(|request| request.messages.to_string());
+        texts.filter(|text| text.contains("b\n")).collect::<Vec<_>>()
+    };
+    assert!(second(&model.requests()).iter().all(|text| text.contains("Visits: 1.")));
+    let asked_before = model.requests().len();
+
+    // Asked, begun inside, asked inside, the hook, the marker of the payment.
+    let mut died = run;
+    for committed in stored.iter().filter_map(RunEvent::committed).take(6) {
+        died.commit(committed.clone()).unwrap();
+    }
+    notes.clear();
+    let ended = go_on(Run::load(&agent, &died.to_json()).unwrap(), |run| run).await.unwrap();
+    let unknown: Vec<&str> = ended.unknown_calls().iter().map(|call| &*call.id).collect();
+    assert_eq!((unknown, notes.count("pay")), (vec!["c1/i1"], 1));
+    assert_eq!(values(ended.state())["visits"], 1);
+    let second = second(&model.requests()[asked_before..]);
+    assert!(second.len() == 2 && second.iter().all(|text| text.contains("Visits: .")), "{second:?}");
 }
 
 /// A run does not load with another agent inside, and the error says what has changed, as that of the outer agent does.
