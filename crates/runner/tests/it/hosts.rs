@@ -144,6 +144,15 @@ fn graph(world: &Path, is_slow: bool) -> Agent {
     graph.node("report", report).edge("report", END).build().unwrap().into()
 }
 
+/// Has the payments made by the other agent, in another session.
+async fn caller(place: &Place, is_slow: bool) -> Runner {
+    let pay = runner(place, is_slow).await.as_remote_tool("pay_all", "Pays all.").unwrap();
+    let script = Script::parse("assistant: > c1 pay_all(request=\"pay\")\nassistant: all is paid").unwrap();
+    let agent = Agent::builder(script).name("caller").tools([pay]).build().unwrap();
+    let runner = Runner::builder(agent, open(&place.address).await);
+    runner.app("callers").unwrap().claim_for(CLAIM).build()
+}
+
 async fn runner(place: &Place, is_slow: bool) -> Runner {
     runner_of(place, agent(&place.world, is_slow)).await
 }
@@ -173,6 +182,11 @@ fn child() {
                     Err(error) => println!("outcome {error}"),
                 }
             }
+            "call" => {
+                let session = caller(&place, true).await.session("ada", "s1").await.unwrap();
+                drop(session.run("go").await);
+            }
+            "callers" => work(caller(&place, false).await).await,
             "graph" => work(runner_of(&place, graph(&place.world, false)).await).await,
             _ => work(runner(&place, false).await).await,
         }
@@ -284,6 +298,37 @@ async fn another_goes_on_with_a_graph(place: Place) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_a_worker_is_killed_in_a_graph_another_continues() {
     each_place("host_graph", another_goes_on_with_a_graph).await;
+}
+
+/// The agent of the caller and the one that it calls are each recovered by a worker of its own app, behind a process that
+/// ran both and was killed. What the first reports reaches the second by the store alone, through timers.
+async fn an_agent_of_another_process_is_called(place: Place) {
+    let (mut called, mut callers) = (Worker::start("work", &place), Worker::start("callers", &place));
+    called.listen_for("ready");
+    callers.listen_for("ready");
+    let mut first = Worker::start("call", &place);
+    first.listen_for("paying");
+    first.signal("-KILL");
+    let session = caller(&place, false).await.session("ada", "s1").await.unwrap();
+    let ended = loop {
+        // Also when it is suspended.
+        assert_eq!(callers.listen_for("ended"), "s1");
+        let read = session.read(EventRange::All).await.unwrap();
+        if read.transcript().last().is_some_and(|message| message.text() == "all is paid") {
+            break read;
+        }
+    };
+    let transcript = ended.transcript();
+    let results: Vec<_> = transcript.iter().filter_map(|message| message.tool_result()).collect();
+    assert_eq!(results.iter().map(|result| result.text()).collect::<Vec<_>>(), ["done"]);
+    // The payment in which the process died is unknown.
+    let effects = place.effects();
+    assert!(effects.len() == 4 && effects.values().all(|times| *times == 1), "{effects:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_of_another_process_is_called_once_and_waited_for() {
+    each_place("host_remote", an_agent_of_another_process_is_called).await;
 }
 
 /// The number of sessions: more in a long run.
