@@ -1,33 +1,43 @@
 //! The exam of hosts, taken over Restate: workers in processes of their own, which are killed, frozen and thawed.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::{Agent, Decision, Decisions};
 use stepfold_restate::{Client, RemoteSession, Worker};
-use stepfold_runner::contract::{self, Exam, Host, HostError, Ready};
+use stepfold_runner::contract::{self, Effects, Exam, Host, HostError, Ready};
 use stepfold_runner::{Runner, RunnerBuilder};
-use stepfold_session_scopes::{AnyStore, SessionKey, SqliteStore};
+use stepfold_session_scopes::{AnyStore, PostgresStore, SessionKey, SqliteStore};
 use tokio::net::TcpListener;
 
 use crate::balancer::Balancer;
+use crate::exam_graph;
 use crate::interop::session_count;
+use crate::postgres;
 use crate::server::Server;
 
-/// Workers behind one address, over one file.
+/// Workers behind one address, over one store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Restate {
     ingress: String,
     /// Where workers write down their addresses.
     workers: PathBuf,
-    sessions: PathBuf,
+    /// A file, or the address of a database of PostgreSQL.
+    sessions: String,
 }
 
 impl Restate {
-    fn runner(&self, agent: &Agent) -> Result<RunnerBuilder, HostError> {
-        Ok(Runner::builder(agent.clone(), SqliteStore::open(&self.sessions)?).app("exam")?)
+    async fn open(&self) -> Result<AnyStore, HostError> {
+        Ok(match self.sessions.starts_with("postgres") {
+            true => AnyStore::new(PostgresStore::open(self.sessions.clone()).await?),
+            false => AnyStore::new(SqliteStore::open(&self.sessions)?),
+        })
+    }
+
+    async fn runner(&self, agent: &Agent) -> Result<RunnerBuilder, HostError> {
+        Ok(Runner::builder(agent.clone(), self.open().await?).app("exam")?)
     }
 
     fn remote(&self, session: &SessionKey) -> Result<RemoteSession, HostError> {
@@ -46,7 +56,7 @@ impl Restate {
     async fn register(&self, server: &Server, agent: &Agent) -> Result<(), HostError> {
         let balancer = Balancer::of_folder(&self.workers).await;
         let (listener, address) = self.listen().await?;
-        let runner = self.runner(agent)?.build();
+        let runner = self.runner(agent).await?.build();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let first = tokio::spawn(Worker::new(runner).serve(listener, stopped));
         server.register(balancer.address).await;
@@ -58,7 +68,7 @@ impl Restate {
 
 impl Host for Restate {
     async fn work(&self, agent: Agent, claim: Duration, ready: Ready) -> Result<(), HostError> {
-        let runner = self.runner(&agent)?.claim_for(claim).build();
+        let runner = self.runner(&agent).await?.claim_for(claim).build();
         let pause = Duration::from_millis(200);
         let worker = Worker::new(runner).pauses(pause, pause);
         let (listener, _) = self.listen().await?;
@@ -75,7 +85,7 @@ impl Host for Restate {
         input: &str,
     ) -> Result<(), HostError> {
         // The exam reads the session before a worker has made it.
-        self.runner(agent)?.build().session(session.user.as_str(), session.id.as_str()).await?;
+        self.runner(agent).await?.build().session(session.user.as_str(), session.id.as_str()).await?;
         self.remote(session)?.send(idempotency_key, input).await?;
         Ok(())
     }
@@ -99,7 +109,11 @@ impl Host for Restate {
     }
 
     async fn store(&self) -> Result<AnyStore, HostError> {
-        Ok(AnyStore::new(SqliteStore::open(&self.sessions)?))
+        self.open().await
+    }
+
+    fn graph(&self, effects: Effects) -> Option<Agent> {
+        Some(exam_graph::graph(effects))
     }
 }
 
@@ -109,19 +123,30 @@ fn child() {
     contract::child(async |address: String| serde_json::from_str::<Restate>(&address).unwrap());
 }
 
+async fn examined(server: &Server, folder: &Path, sessions: String, count: usize) {
+    let workers = folder.join("workers");
+    std::fs::create_dir(&workers).unwrap();
+    let host = Restate { ingress: server.ingress_url(""), workers, sessions };
+    // Any agent: what is served does not depend on it.
+    let agent = Agent::builder(stepfold_agent_loop::test_kit::Script::parse("").unwrap()).build().unwrap();
+    host.register(server, &agent).await.unwrap();
+    let address = serde_json::to_string(&host).unwrap();
+    let report = Exam::new(host, address, "exam::child").sessions(count).run().await;
+    println!("{report}");
+    report.passed().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restate_passes_the_exam_of_hosts() {
     let Some(server) = Server::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
-    let workers = folder.path().join("workers");
-    std::fs::create_dir(&workers).unwrap();
-    let sessions = folder.path().join("sessions.db");
-    let host = Restate { ingress: server.ingress_url(""), workers, sessions };
-    // Any agent: what is served does not depend on it.
-    let agent = Agent::builder(stepfold_agent_loop::test_kit::Script::parse("").unwrap()).build().unwrap();
-    host.register(&server, &agent).await.unwrap();
-    let address = serde_json::to_string(&host).unwrap();
-    let report = Exam::new(host, address, "exam::child").sessions(session_count()).run().await;
-    println!("{report}");
-    report.passed().unwrap();
+    let sessions = folder.path().join("sessions.db").display().to_string();
+    examined(&server, folder.path(), sessions, session_count()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restate_over_postgresql_passes_the_exam_of_hosts() {
+    let (Some(server), Some(postgres)) = (Server::start().await, postgres::server()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    examined(&server, folder.path(), postgres.database("restate_exam").await, 24).await;
 }

@@ -12,7 +12,7 @@ use stepfold_session_scopes::{EventRange, GetSession, Session, SessionKey, Sessi
 
 use super::Exam;
 use super::child::{CLAIM, Client, Kind, ROLE, agent};
-use super::host::{Host, HostError};
+use super::host::{Effects, Host, HostError};
 use crate::record::exit_of;
 use crate::runner::Runner;
 
@@ -55,6 +55,11 @@ pub(super) async fn all<H: Host>(exam: &Exam<H>) -> Vec<(&'static str, Result<()
         a_changed_agent_leaves_the_run_alone();
         many_sessions_outlive_a_worker();
     }
+    if exam.host.graph(Effects::on("", false)).is_some() {
+        run! {
+            a_worker_is_killed_in_a_graph();
+        }
+    }
     cases
 }
 
@@ -70,7 +75,7 @@ impl<'a, H: Host> Room<'a, H> {
     fn new(exam: &'a Exam<H>, case: &str) -> Self {
         let name = case.replace([' ', '"'], "-");
         let world = exam.folder.join(&name);
-        Room { exam, agent: agent(&world, Kind::Usual), name, world }
+        Room { exam, agent: agent(&Effects::on(&world, false), Kind::Usual), name, world }
     }
 
     fn session(&self, number: usize) -> Result<SessionKey, HostError> {
@@ -335,6 +340,24 @@ async fn a_changed_agent_leaves_the_run_alone<H: Host>(room: Room<'_, H>) -> Che
     let _same = room.worker(Kind::Usual)?;
     room.ended(&key).await?;
     ensure!(room.effects().len() == 1, "effects: {:?}", room.effects());
+    Ok(())
+}
+
+/// A worker is killed while nodes run side by side: none of them has its effect twice, and the run ends.
+async fn a_worker_is_killed_in_a_graph<H: Host>(mut room: Room<'_, H>) -> Checked {
+    room.agent = room.exam.host.graph(Effects::on(&room.world, false)).ok_or("the host has no graph")?;
+    let key = room.session(0)?;
+    let mut first = room.worker(Kind::SlowGraph)?;
+    room.submit(&key, "pay").await?;
+    first.listen_for("waits")?;
+    room.until("the other nodes have no effect", async || Ok(room.effects().len() == 2)).await?;
+    let _second = room.worker(Kind::Graph)?;
+    first.signal("-KILL")?;
+    let (_, exit) = room.ended(&key).await?;
+    ensure!(exit == Exit::End, "it ended so: {exit}");
+    // The one that waited had begun, and whether it had its effect is unknown.
+    let effects = room.effects();
+    ensure!(effects.len() == 2 && effects.values().all(|times| *times == 1), "effects: {effects:?}");
     Ok(())
 }
 

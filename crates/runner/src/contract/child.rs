@@ -2,9 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "a worker of an exam that cannot work ends, and the exam fails")]
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -12,9 +10,9 @@ use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, Decision};
 use stepfold_session_scopes::SessionKey;
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream, Role};
-use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
+use stepfold_tools::{Approval, Effect, Tool, ToolBuilder, ToolContext, ToolError};
 
-use super::host::{Host, Ready};
+use super::host::{Effects, Host, Ready};
 
 /// What a parent tells its child: how the worker is, where its host is, and the file of the world.
 pub(super) const ROLE: &str = "STEPFOLD_HOST_EXAM";
@@ -26,10 +24,14 @@ pub(super) const CLAIM: Duration = Duration::from_millis(900);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Usual,
-    /// Calls wait until they are told to continue.
+    /// The first call waits until it is told to continue.
     Slow,
     /// Its agent is another one.
     Changed,
+    /// Its agent is the graph of the host.
+    Graph,
+    /// The same, and the first node waits.
+    SlowGraph,
 }
 
 impl Kind {
@@ -38,6 +40,8 @@ impl Kind {
             Kind::Usual => "usual",
             Kind::Slow => "slow",
             Kind::Changed => "changed",
+            Kind::Graph => "graph",
+            Kind::SlowGraph => "slow-graph",
         }
     }
 
@@ -45,8 +49,15 @@ impl Kind {
         match word {
             "slow" => Kind::Slow,
             "changed" => Kind::Changed,
+            "graph" => Kind::Graph,
+            "slow-graph" => Kind::SlowGraph,
             _ => Kind::Usual,
         }
+    }
+
+    /// The effects of its agent on a file.
+    fn effects(self, world: PathBuf) -> Effects {
+        Effects::on(world, matches!(self, Kind::Slow | Kind::SlowGraph))
     }
 }
 
@@ -75,44 +86,41 @@ pub fn child<H: Host, F: Future<Output = H>>(open: impl FnOnce(String) -> F) {
         .map(|client| serde_json::from_str::<Client>(client).expect("the exam says it right"));
     runtime.block_on(async {
         let host = open(address).await;
+        let effects = kind.effects(world);
+        let agent = match kind {
+            Kind::Graph | Kind::SlowGraph => host.graph(effects).expect("the host has a graph"),
+            Kind::Usual | Kind::Slow | Kind::Changed => agent(&effects, kind),
+        };
         if let Some(Client { key: (app, user, id), decisions }) = client {
             let key = SessionKey::new(app, user, id).expect("the key of a session");
-            host.decide(&agent(&world, kind), &key, "k1", decisions).await.expect("the host takes decisions");
+            host.decide(&agent, &key, "k1", decisions).await.expect("the host takes decisions");
             // It stays until it is killed.
             return std::future::pending().await;
         }
-        host.work(agent(&world, kind), CLAIM, Ready(())).await.expect("the host works");
+        host.work(agent, CLAIM, Ready(())).await.expect("the host works");
     });
 }
 
 /// The agent of the exam: its model says what the input says, and its tools have an effect on a file.
-pub(super) fn agent(world: &Path, kind: Kind) -> Agent {
-    let look = tool(world, "look", Effect::Pure, kind);
-    let save = tool(world, "save", Effect::Idempotent, kind);
-    let pay = tool(world, "pay", Effect::AtMostOnce, kind);
-    let send = tool(world, "send", Effect::AtMostOnce, kind).approval(Approval::Always);
+pub(super) fn agent(effects: &Effects, kind: Kind) -> Agent {
+    let tool = |name, effect| tool(effects, name, effect);
+    let look = tool("look", Effect::Pure);
+    let save = tool("save", Effect::Idempotent);
+    let pay = tool("pay", Effect::AtMostOnce);
+    let send = tool("send", Effect::AtMostOnce).approval(Approval::Always);
     let tools = [look, save, pay, send].map(|tool| tool.build().expect("the tools of the exam are valid"));
     let instructions = if kind == Kind::Changed { "You are another one." } else { "You are examined." };
     let agent = Agent::builder(Says).name("examinee").instructions(instructions).tools(tools.to_vec());
     agent.build().expect("the agent of the exam is valid")
 }
 
-#[expect(clippy::print_stdout, reason = "this is how a child talks to the exam")]
-fn tool(world: &Path, name: &'static str, effect: Effect, kind: Kind) -> stepfold_tools::ToolBuilder {
-    let world = world.to_owned();
+fn tool(effects: &Effects, name: &'static str, effect: Effect) -> ToolBuilder {
+    let effects = effects.clone();
     let call = move |context: ToolContext| {
-        let world = world.clone();
+        let effects = effects.clone();
         async move {
-            println!("\nexam: calls {name}");
-            if kind == Kind::Slow {
-                let read = || std::io::stdin().read_line(&mut String::new());
-                let read = tokio::task::spawn_blocking(read).await;
-                read.map_err(ToolError::fatal)?.map_err(ToolError::fatal)?;
-            }
-            let file = OpenOptions::new().create(true).append(true).open(&world);
-            let line = format!("{}\n", context.idempotency_key());
-            file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(ToolError::fatal)?;
-            Ok::<_, ToolError>("done")
+            let had = effects.have(name, context.idempotency_key()).await;
+            had.map(|()| "done").map_err(ToolError::fatal)
         }
     };
     Tool::new(name, "Has an effect.", call).effect(effect)

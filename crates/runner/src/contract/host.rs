@@ -1,5 +1,10 @@
 //! The port of the exam: what a host does, and what its clients do.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use stepfold_agent_loop::{Agent, Decision};
@@ -50,6 +55,46 @@ pub trait Host: Send + Sync + 'static {
 
     /// The store with the record of the sessions.
     fn store(&self) -> impl Future<Output = Result<AnyStore, HostError>> + Send;
+
+    /// A graph for the case in which a worker is killed while nodes run side by side; without one, that case is not run.
+    ///
+    /// Three nodes run in one superstep, all of which must not run twice ([`Effect::AtMostOnce`]), and each calls
+    /// [`Effects::have`] once, with its name and its idempotency key. Whatever comes of them, the graph continues and ends.
+    ///
+    /// [`Effect::AtMostOnce`]: stepfold_tools::Effect::AtMostOnce
+    fn graph(&self, effects: Effects) -> Option<Agent> {
+        let _ = effects;
+        None
+    }
+}
+
+/// What calls and nodes have effects on: a file, in which the exam counts them by idempotency key.
+#[derive(Clone, Debug)]
+pub struct Effects {
+    world: PathBuf,
+    waits: Arc<AtomicBool>,
+}
+
+impl Effects {
+    /// Effects on this file. If it waits, the first one does so until the exam says that it continues.
+    pub(super) fn on(world: impl Into<PathBuf>, waits: bool) -> Self {
+        Effects { world: world.into(), waits: Arc::new(AtomicBool::new(waits)) }
+    }
+
+    /// Has an effect under a key.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    #[expect(clippy::print_stdout, reason = "this is how a child talks to the exam")]
+    pub async fn have(&self, name: &str, idempotency_key: &str) -> Result<(), HostError> {
+        println!("\nexam: calls {name}");
+        if self.waits.swap(false, Ordering::Relaxed) {
+            println!("\nexam: waits");
+            tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
+        }
+        let mut file = OpenOptions::new().create(true).append(true).open(&self.world)?;
+        Ok(file.write_all(format!("{idempotency_key}\n").as_bytes())?)
+    }
 }
 
 /// Tells the exam that a worker takes work.

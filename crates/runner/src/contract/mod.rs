@@ -22,7 +22,7 @@
 //! #   async fn decide(&self, _: &Agent, _: &SessionKey, _: &str, _: Vec<(String, Decision)>) -> Result<(), HostError> { todo!() }
 //! #   async fn cancel(&self, _: &Agent, _: &SessionKey) -> Result<(), HostError> { todo!() }
 //! #   async fn store(&self) -> Result<AnyStore, HostError> { todo!() }
-//!     // And what a client does: submit, decide, cancel.
+//!     // And what a client does: submit, decide, cancel; and a graph, for a case of its own.
 //! }
 //!
 //! // Does nothing, unless the exam has started this process.
@@ -46,7 +46,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use self::child::child;
-pub use self::host::{Host, HostError, Ready};
+pub use self::host::{Effects, Host, HostError, Ready};
 
 /// The exam, and the host that takes it.
 #[must_use = "nothing is examined until it runs"]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfold_agent_loop::{Agent, Decision, Decisions};
-use stepfold_runner::contract::{self, Exam, Host, HostError, Ready};
+use stepfold_runner::contract::{self, Effects, Exam, Host, HostError, Ready};
 use stepfold_runner::session_scopes::{
     AnyStore, EnqueueInput, IdempotencyKey, InboxKind, SessionKey, SessionStore, Timestamp,
 };
@@ -11,6 +11,7 @@ use stepfold_runner::{RecoverOptions, Runner, RunnerBuilder, SessionHandle};
 
 use crate::crash::server::server;
 use crate::crash::store::open;
+use crate::exam_graph;
 
 /// Workers that recover, over a store.
 struct Recovers(AnyStore);
@@ -79,6 +80,10 @@ impl Host for Recovers {
 
     async fn store(&self) -> Result<AnyStore, HostError> {
         Ok(self.0.clone())
+    }
+
+    fn graph(&self, effects: Effects) -> Option<Agent> {
+        Some(exam_graph::graph(effects))
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, Input};
-use stepfold_graph::{END, Graph, Node, NodeContext, NodeError, START, Update};
 use stepfold_runner::session_scopes::{
     EnqueueInput, EventRange, IdempotencyKey, InboxKind, Session, SessionStore, Timestamp,
 };
@@ -118,32 +117,6 @@ fn agent(world: &Path, is_slow: bool) -> Agent {
     Agent::builder(script).name("clerk").tools([pay]).build().unwrap()
 }
 
-/// Pays three times side by side, and then says so. The first payment of a slow one waits until it is told to continue.
-fn graph(world: &Path, is_slow: bool) -> Agent {
-    let mut graph = Graph::builder("clerk");
-    for name in ["first", "second", "third"] {
-        let (world, waits) = (world.to_owned(), is_slow && name == "first");
-        let pay = move |node: NodeContext| {
-            let world = world.clone();
-            async move {
-                if waits {
-                    println!("paying");
-                    let read = || std::io::stdin().read_line(&mut String::new());
-                    tokio::task::spawn_blocking(read).await.unwrap().unwrap();
-                }
-                let mut file = OpenOptions::new().create(true).append(true).open(&world).unwrap();
-                file.write_all(format!("{}\n", node.idempotency_key()).as_bytes()).unwrap();
-                println!("paid");
-                Ok::<_, NodeError>(Update::new())
-            }
-        };
-        let pay = Node::new(pay).effect(Effect::AtMostOnce).on_error("report");
-        graph = graph.node(name, pay).edge(START, name).edge(name, "report");
-    }
-    let report = |_: NodeContext| async { Ok::<_, NodeError>(Update::new().say("reported")) };
-    graph.node("report", report).edge("report", END).build().unwrap().into()
-}
-
 /// Has the payments made by the other agent, in another session.
 async fn caller(place: &Place, is_slow: bool) -> Runner {
     let pay = runner(place, is_slow).await.as_remote_tool("pay_all", "Pays all.").unwrap();
@@ -154,10 +127,7 @@ async fn caller(place: &Place, is_slow: bool) -> Runner {
 }
 
 async fn runner(place: &Place, is_slow: bool) -> Runner {
-    runner_of(place, agent(&place.world, is_slow)).await
-}
-
-async fn runner_of(place: &Place, agent: Agent) -> Runner {
+    let agent = agent(&place.world, is_slow);
     Runner::builder(agent, open(&place.address).await).claim_for(CLAIM).build()
 }
 
@@ -173,10 +143,8 @@ fn child() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         match role {
-            "begin" | "begin-graph" => {
-                let agent: fn(&Path, bool) -> Agent = if role == "begin" { agent } else { graph };
-                let runner = runner_of(&place, agent(&place.world, true)).await;
-                let session = runner.session("ada", "s1").await.unwrap();
+            "begin" => {
+                let session = runner(&place, true).await.session("ada", "s1").await.unwrap();
                 match session.run_as("k1", "pay").await {
                     Ok(report) => println!("outcome {}", report.text),
                     Err(error) => println!("outcome {error}"),
@@ -187,7 +155,6 @@ fn child() {
                 drop(session.run("go").await);
             }
             "callers" => work(caller(&place, false).await).await,
-            "graph" => work(runner_of(&place, graph(&place.world, false)).await).await,
             _ => work(runner(&place, false).await).await,
         }
     });
@@ -270,34 +237,6 @@ async fn when_a_worker_is_killed_in_a_call_another_continues() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_a_worker_is_frozen_another_continues_and_writes_after_the_thaw_are_refused() {
     each_place("host_frozen", |place| another_goes_on(place, "-STOP")).await;
-}
-
-/// A worker is killed while nodes run side by side. None of them has its effect twice, and the run ends.
-async fn another_goes_on_with_a_graph(place: Place) {
-    let mut second = Worker::start("graph", &place);
-    second.listen_for("ready");
-    let mut first = Worker::start("begin-graph", &place);
-    let (mut paid, mut is_paying) = (0, false);
-    while paid < 2 || !is_paying {
-        match &*first.listen_for("pa") {
-            "id" => paid += 1,
-            _ => is_paying = true,
-        }
-    }
-    first.signal("-KILL");
-    assert_eq!(second.listen_for("ended"), "s1");
-    let runner = runner_of(&place, graph(&place.world, false)).await;
-    let report = runner.session("ada", "s1").await.unwrap().run_as("k1", "pay").await.unwrap();
-    assert!(matches!(report.status, RunStatus::Finished(_)), "{report:?}");
-    assert_eq!(report.text, "reported");
-    // The first one had begun, and whether it had its effect is unknown.
-    let effects = place.effects();
-    assert!(effects.len() == 2 && effects.values().all(|times| *times == 1), "{effects:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_worker_is_killed_in_a_graph_another_continues() {
-    each_place("host_graph", another_goes_on_with_a_graph).await;
 }
 
 /// The agent of the caller and the one that it calls are each recovered by a worker of its own app, behind a process that

@@ -24,6 +24,7 @@ mod cut_off;
 mod decisions;
 mod edits;
 mod exam;
+mod exam_graph;
 mod failing;
 mod finished_work;
 mod flat;

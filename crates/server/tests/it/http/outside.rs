@@ -223,6 +223,7 @@ async fn the_log_has_no_tokens_and_no_words() {
     site.post("ada", "/sessions/s1/messages", json!({"text": WORDS})).await;
     live.until("failed").await;
     while !log.0.lock().unwrap().contains("invocation failed") {
+        // tidy: allow sleep, because there is no event for a new line of a log
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // Each route, with a token that counts and one that does not, a query and bodies that are wrong.
