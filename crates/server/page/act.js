@@ -69,7 +69,8 @@ function Request({ request, chosen, decide }) {
   const [mode, setMode] = useState("");
   const [text, setText] = useState("");
   const form = useRef();
-  useEffect(() => form.current?.querySelector("textarea, input")?.focus(), [mode]);
+  // Before the next key can be pressed.
+  useLayoutEffect(() => form.current?.querySelector("textarea, input")?.focus(), [mode]);
   const why = typeof request.reason === "string" ? request.reason : Object.keys(request.reason ?? {})[0] ?? "";
   const { value, wrong } = mode === "change" ? parsed(text) : { value: undefined, wrong: "" };
   const inputs = request.inputs_from_state;

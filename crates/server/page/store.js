@@ -58,7 +58,8 @@ export const watch = (watcher) => {
 export function fail(error) {
   if (error?.name === "AbortError") return;
   if (error instanceof Refused && error.status === 401) know.locked ??= "This browser is not logged in, or the server was started again.";
-  else know.note = { bad: true, text: error instanceof TypeError ? "The server cannot be reached. The page goes on when it is back." : error.message };
+  else if (error instanceof TypeError) know.note = { bad: true, isOfLink: true, text: "The server cannot be reached. The page goes on when it is back." };
+  else know.note = { bad: true, text: error.message };
   changed();
 }
 /** @param {string} text */
@@ -323,7 +324,7 @@ function listen() {
     heard,
     listed,
     link: (link) => {
-      if (know.link === "lost" && link === "live") know.note = null;
+      if (link === "live" && know.note?.isOfLink) know.note = null;
       know.link = link;
       changed();
     },

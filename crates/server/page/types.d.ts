@@ -53,7 +53,7 @@ export interface Know extends OfSession {
   /** What the dialog is about. */
   about?: { version: number; call: Call };
   link: "live" | "lost";
-  note: { text: string; bad: boolean } | null;
+  note: { text: string; bad: boolean; isOfLink?: boolean } | null;
   dialog: string | null;
 }
 /** What it knows of the session in view. */

@@ -285,7 +285,7 @@ async fn requests_that_do_not_fit_are_refused_at_once() {
 }
 
 /// The number of sessions: more in a long run.
-pub(crate) fn session_count() -> usize {
+fn session_count() -> usize {
     #[expect(clippy::disallowed_methods, reason = "a long run is asked for in the environment")]
     std::env::var("STEPFOLD_HOST_SESSIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(200)
 }

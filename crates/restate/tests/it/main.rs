@@ -12,12 +12,12 @@
 )]
 
 mod balancer;
-mod exam;
 #[path = "../../../runner/tests/it/exam_graph.rs"]
 mod exam_graph;
 #[path = "../../../providers/tests/it/installed.rs"]
 mod installed;
 mod interop;
+mod interop_exam;
 #[path = "../../../session-scopes/tests/it/server.rs"]
 mod postgres;
 mod server;

@@ -14,7 +14,6 @@ use tokio::net::TcpListener;
 
 use crate::balancer::Balancer;
 use crate::exam_graph;
-use crate::interop::session_count;
 use crate::postgres;
 use crate::server::Server;
 
@@ -123,7 +122,7 @@ fn child() {
     contract::child(async |address: String| serde_json::from_str::<Restate>(&address).unwrap());
 }
 
-async fn examined(server: &Server, folder: &Path, sessions: String, count: usize) {
+async fn examined(server: &Server, folder: &Path, sessions: String) {
     let workers = folder.join("workers");
     std::fs::create_dir(&workers).unwrap();
     let host = Restate { ingress: server.ingress_url(""), workers, sessions };
@@ -131,7 +130,7 @@ async fn examined(server: &Server, folder: &Path, sessions: String, count: usize
     let agent = Agent::builder(stepfold_agent_loop::test_kit::Script::parse("").unwrap()).build().unwrap();
     host.register(server, &agent).await.unwrap();
     let address = serde_json::to_string(&host).unwrap();
-    let report = Exam::new(host, address, "exam::child").sessions(count).run().await;
+    let report = Exam::new(host, address, "interop_exam::child").run().await;
     println!("{report}");
     report.passed().unwrap();
 }
@@ -140,13 +139,12 @@ async fn examined(server: &Server, folder: &Path, sessions: String, count: usize
 async fn restate_passes_the_exam_of_hosts() {
     let Some(server) = Server::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
-    let sessions = folder.path().join("sessions.db").display().to_string();
-    examined(&server, folder.path(), sessions, session_count()).await;
+    examined(&server, folder.path(), folder.path().join("sessions.db").display().to_string()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restate_over_postgresql_passes_the_exam_of_hosts() {
     let (Some(server), Some(postgres)) = (Server::start().await, postgres::server()) else { return };
     let folder = tempfile::tempdir().unwrap();
-    examined(&server, folder.path(), postgres.database("restate_exam").await, 24).await;
+    examined(&server, folder.path(), postgres.database("restate_exam").await).await;
 }
