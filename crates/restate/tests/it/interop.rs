@@ -284,12 +284,6 @@ async fn requests_that_do_not_fit_are_refused_at_once() {
     const { assert!(MAX_PART_BYTES < MAX_REQUEST_BYTES) };
 }
 
-/// The number of sessions: more in a long run.
-fn session_count() -> usize {
-    #[expect(clippy::disallowed_methods, reason = "a long run is asked for in the environment")]
-    std::env::var("STEPFOLD_HOST_SESSIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(200)
-}
-
 /// Nothing but Restate wakes them: no worker recovers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deadlines_wake_a_session_on_whatever_worker_is_alive() {

@@ -122,7 +122,13 @@ fn child() {
     contract::child(async |address: String| serde_json::from_str::<Restate>(&address).unwrap());
 }
 
-async fn examined(server: &Server, folder: &Path, sessions: String) {
+/// The number of sessions over SQLite, or what the environment says.
+fn session_count() -> usize {
+    #[expect(clippy::disallowed_methods, reason = "a long run is asked for in the environment")]
+    std::env::var("STEPFOLD_HOST_SESSIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(200)
+}
+
+async fn examined(server: &Server, folder: &Path, sessions: String, count: usize) {
     let workers = folder.join("workers");
     std::fs::create_dir(&workers).unwrap();
     let host = Restate { ingress: server.ingress_url(""), workers, sessions };
@@ -130,7 +136,7 @@ async fn examined(server: &Server, folder: &Path, sessions: String) {
     let agent = Agent::builder(stepfold_agent_loop::test_kit::Script::parse("").unwrap()).build().unwrap();
     host.register(server, &agent).await.unwrap();
     let address = serde_json::to_string(&host).unwrap();
-    let report = Exam::new(host, address, "interop_exam::child").run().await;
+    let report = Exam::new(host, address, "interop_exam::child").sessions(count).run().await;
     println!("{report}");
     report.passed().unwrap();
 }
@@ -139,12 +145,13 @@ async fn examined(server: &Server, folder: &Path, sessions: String) {
 async fn restate_passes_the_exam_of_hosts() {
     let Some(server) = Server::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
-    examined(&server, folder.path(), folder.path().join("sessions.db").display().to_string()).await;
+    let sessions = folder.path().join("sessions.db").display().to_string();
+    examined(&server, folder.path(), sessions, session_count()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restate_over_postgresql_passes_the_exam_of_hosts() {
     let (Some(server), Some(postgres)) = (Server::start().await, postgres::server()) else { return };
     let folder = tempfile::tempdir().unwrap();
-    examined(&server, folder.path(), postgres.database("restate_exam").await).await;
+    examined(&server, folder.path(), postgres.database("restate_exam").await, 24).await;
 }
