@@ -59,7 +59,8 @@
 //!
 //! A frozen worker is detected by its connection: set `RESTATE_WORKER__INVOKER__HTTP2_KEEP_ALIVE_INTERVAL=4s` and
 //! `RESTATE_WORKER__INVOKER__HTTP2_KEEP_ALIVE_TIMEOUT=2s`, and [`claim_for`](stepfold_runner::RunnerBuilder::claim_for) ten seconds.
-//! By default it takes a minute.
+//! By default it takes a minute. A balancer in front of workers has to check their health: the system of a frozen one still takes
+//! connections, and each attempt that ends there is lost until a timeout.
 //!
 //! The server is under the Business Source License 1.1, which is not an open source licence: it allows running your own services
 //! on it, and forbids offering it to others as a managed service. Each release becomes Apache-2.0 after four years. The SDK is MIT.

@@ -3,10 +3,14 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 
-/// Passes each connection on to a worker.
+/// How long a worker may be silent when it is connected to.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Passes each connection on to a worker that is healthy.
 #[derive(Clone)]
 pub(crate) struct Balancer {
     pub(crate) address: SocketAddr,
@@ -44,8 +48,10 @@ async fn accept(listener: TcpListener, balancer: Balancer) {
         let balancer = balancer.clone();
         tokio::spawn(async move {
             for next in balancer.in_turn() {
-                // One that was killed refuses, and the next one is asked.
-                if let Ok(mut to) = TcpStream::connect(next).await {
+                // One that was killed refuses, and one that is frozen is silent, while a healthy one sends its settings of HTTP/2
+                // at once: the next one is asked.
+                let Ok(mut to) = TcpStream::connect(next).await else { continue };
+                if let Ok(Ok(())) = tokio::time::timeout(SILENCE, to.readable()).await {
                     // It ends when one of both does.
                     let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
                     return;

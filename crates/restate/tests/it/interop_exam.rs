@@ -11,6 +11,7 @@ use stepfold_runner::contract::{self, Effects, Exam, Host, HostError, Ready};
 use stepfold_runner::{Runner, RunnerBuilder};
 use stepfold_session_scopes::{AnyStore, PostgresStore, SessionKey, SqliteStore};
 use tokio::net::TcpListener;
+use tokio::sync::OnceCell;
 
 use crate::balancer::Balancer;
 use crate::exam_graph;
@@ -25,14 +26,20 @@ struct Restate {
     workers: PathBuf,
     /// A file, or the address of a database of PostgreSQL.
     sessions: String,
+    /// Opened once in each process: the exam reads it every few milliseconds.
+    #[serde(skip)]
+    store: OnceCell<AnyStore>,
 }
 
 impl Restate {
     async fn open(&self) -> Result<AnyStore, HostError> {
-        Ok(match self.sessions.starts_with("postgres") {
-            true => AnyStore::new(PostgresStore::open(self.sessions.clone()).await?),
-            false => AnyStore::new(SqliteStore::open(&self.sessions)?),
-        })
+        let open = async || {
+            Ok::<_, HostError>(match self.sessions.starts_with("postgres") {
+                true => AnyStore::new(PostgresStore::open(self.sessions.clone()).await?),
+                false => AnyStore::new(SqliteStore::open(&self.sessions)?),
+            })
+        };
+        Ok(self.store.get_or_try_init(open).await?.clone())
     }
 
     async fn runner(&self, agent: &Agent) -> Result<RunnerBuilder, HostError> {
@@ -122,16 +129,10 @@ fn child() {
     contract::child(async |address: String| serde_json::from_str::<Restate>(&address).unwrap());
 }
 
-/// The number of sessions over SQLite, or what the environment says.
-fn session_count() -> usize {
-    #[expect(clippy::disallowed_methods, reason = "a long run is asked for in the environment")]
-    std::env::var("STEPFOLD_HOST_SESSIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(200)
-}
-
 async fn examined(server: &Server, folder: &Path, sessions: String, count: usize) {
     let workers = folder.join("workers");
     std::fs::create_dir(&workers).unwrap();
-    let host = Restate { ingress: server.ingress_url(""), workers, sessions };
+    let host = Restate { ingress: server.ingress_url(""), workers, sessions, store: OnceCell::new() };
     // Any agent: what is served does not depend on it.
     let agent = Agent::builder(stepfold_agent_loop::test_kit::Script::parse("").unwrap()).build().unwrap();
     host.register(server, &agent).await.unwrap();
@@ -146,7 +147,7 @@ async fn restate_passes_the_exam_of_hosts() {
     let Some(server) = Server::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
     let sessions = folder.path().join("sessions.db").display().to_string();
-    examined(&server, folder.path(), sessions, session_count()).await;
+    examined(&server, folder.path(), sessions, 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
