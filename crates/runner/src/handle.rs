@@ -413,7 +413,11 @@ impl SessionHandle {
     /// running in the session, [`WhenClaimed`] decides.
     ///
     /// Under an [idempotency key](Edit::with_idempotency_key) the same edit may be sent any number of times, by any process: it is made
-    /// once, as far as the newest 4,096 events show.
+    /// once, however long ago that was; over a store that does not find events by
+    /// [tags](stepfold_session_scopes::SessionStore::find_tagged), as far as the newest 4,096 events show.
+    ///
+    /// An edited run that waits for no decision is work that is left: where a worker [recovers](Runner::recover), that one continues
+    /// it at once, a fork [with an edit](SessionHandle::fork_with) as well. A fork without one waits until it is resumed.
     ///
     /// # Errors
     /// [`RunnerError::Edit`] with the reason; [`RunnerError::Conflict`] with both versions when the session is not at the

@@ -424,7 +424,8 @@ pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<Compa
     }))
 }
 
-/// A fork.
+/// A fork. One with changes within a run, which waits for no decision then, is continued by the server at once; one without
+/// changes waits until it is resumed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fork {

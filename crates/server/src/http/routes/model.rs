@@ -328,7 +328,7 @@ pub(super) struct TotalRow {
     version: u64,
     /// Always `USD`.
     currency: &'static str,
-    /// The number of replies and summaries.
+    /// The number of replies and summaries that reported their tokens.
     replies: u64,
     usage: UsageRow,
     /// The cost of those with a price, exactly, in decimal.
