@@ -373,7 +373,7 @@ impl SessionHandle {
         let is_known = self.slot.gate.try_lock().is_ok_and(|known| known.history.is_some());
         let (history, session) =
             if is_known { self.turn().read().await? } else { self.turn().read_end().await? };
-        if history.has_ended() {
+        if !history.is_unfinished() {
             return Ok(None);
         }
         let run = match self.run_of(&history, &session) {

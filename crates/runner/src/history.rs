@@ -119,6 +119,11 @@ impl History {
         Some((exit_of(&last.event)?, last.version))
     }
 
+    /// Whether a run has begun that has not ended.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.last.is_some() && !self.has_ended()
+    }
+
     /// Whether the last run has ended.
     pub(crate) fn has_ended(&self) -> bool {
         let last = self.last.as_ref().and_then(|last| last.events.last());

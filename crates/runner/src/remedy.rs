@@ -69,6 +69,21 @@ impl RunnerError {
             | RunnerError::Diverged { .. } => Remedy::Never,
         }
     }
+
+    /// Whether what is stored of the session cannot be restored by this agent and this version: a record is invalid or has
+    /// a newer format, or values do not fit the schema. Nothing is lost: the session can be read; its run can be
+    /// [abandoned](crate::SessionHandle::abandon); the session can be rewound to before it, and forked from there.
+    pub fn is_invalid_record(&self) -> bool {
+        match self {
+            RunnerError::Record { .. } | RunnerError::NewerRecord { .. } | RunnerError::Recover { .. } => {
+                true
+            }
+            RunnerError::Store { source, .. } => {
+                source.kind() == ErrorKind::Incompatible || matches!(**source, SessionError::Stored { .. })
+            }
+            _ => false,
+        }
+    }
 }
 
 fn of_store(error: &SessionError) -> Remedy {

@@ -18,7 +18,7 @@ export function parsed(text) {
 }
 
 /** Whether the run is unfinished and requires no decision. */
-const isStopped = () => know.detail?.unfinished && !know.detail.running && !know.detail.pending?.length;
+const isStopped = () => know.detail?.unfinished && !know.detail.running && !know.detail.pending?.length && !know.detail.invalid;
 
 /** What waits for a person: exactly what is approved, with the values that the state adds. */
 export function Requests() {
@@ -26,6 +26,7 @@ export function Requests() {
   const later = (know.detail?.pending ?? []).length - requests.length;
   const [chosen, choose] = useState(/** @type {Record<string, any>} */ ({}));
   const [fault, setFault] = useState("");
+  if (know.detail?.invalid) return html`<p class="banner">The last run is not continued: <span class="wrong">${cut(know.detail.invalid, 300)}</span> End it, rewind to before it, or fork from there.</p>`;
   if (!requests.length && later) return html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>`;
   if (!requests.length) return isStopped() ? html`<p class="banner"><${Stopped} /></p>` : null;
   /** @param {string} id @param {any} decision */

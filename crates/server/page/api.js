@@ -15,6 +15,13 @@ export class Refused extends Error {
   }
 }
 
+/** A request that the server was not reached with, or whose answer was cut. */
+export class Unreachable extends Error {
+  constructor() {
+    super("The server cannot be reached. The page goes on when it is back.");
+  }
+}
+
 /**
  * @param {string} method
  * @param {string} path
@@ -30,8 +37,9 @@ export async function ask(method, path, more = {}) {
   const given = Object.entries(more.query ?? {}).filter(([, value]) => value !== undefined && value !== "");
   const query = given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
   const body = more.body === undefined ? undefined : JSON.stringify(more.body);
-  const response = await fetch(ROOT + path + query, { method, headers, body, signal: more.signal });
-  const text = await response.text();
+  const { response, text } = await fetch(ROOT + path + query, { method, headers, body, signal: more.signal })
+    .then(async (response) => ({ response, text: await response.text() }))
+    .catch((error) => Promise.reject(error instanceof TypeError ? new Unreachable() : error));
   let value = null;
   try {
     value = text ? JSON.parse(text) : null;

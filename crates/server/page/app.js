@@ -24,6 +24,7 @@ const status = () => {
   if (!detail) return "";
   if (detail.running) return "running";
   if (detail.pending?.length) return "waiting";
+  if (detail.status === "invalid") return "invalid";
   const kind = know.rows.at(-1)?.kind ?? "";
   if (!detail.unfinished) return "idle";
   return ["rewind", "edited"].includes(kind) ? "paused" : store.statusOf({ ...detail, status: detail.status === "failed" ? "failed" : "interrupted" });
@@ -53,7 +54,7 @@ function App() {
         <${Composer} key=${view.session} />`}
     </main>
     ${view.session && html`<${Inspector} />`}
-    <div class="notes" role="status">${know.note && html`<p class=${know.note.bad ? "note bad" : "note"}>${know.note.text} <button type="button" class="link" onClick=${() => { know.note = null; store.changed(); }}>Close</button></p>`}</div>
+    <div class="notes" role="status">${/** @type {const} */ (["trouble", "note"]).map((which) => know[which] && html`<p class=${know[which].bad ? "note bad" : "note"}>${know[which].text} <button type="button" class="link" onClick=${() => { know[which] = null; store.changed(); }}>Close</button></p>`)}</div>
     <${Dialogs} key=${know.dialog} />
   </div>`;
 }
@@ -63,7 +64,7 @@ function Welcome() {
   const stopped = (know.stopped[know.view.app ?? ""] ?? []).slice(0, 5);
   return html`<div class="empty"><h1>${know.view.app ?? "No app"}</h1><${About} />
     <p>A session is a sequence of steps, and every step is kept. Open one and drag the bar above its steps to go back. Each value of the state names the call that wrote it. <b>Fork here</b> continues from any step without repeating finished calls.</p>
-    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ session: row.id })}>${row.id}</button> ${row.status === "waiting" ? "is waiting for a decision" : `${store.statusOf(row)}: can be resumed`}<br />`)}</p>`}
+    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ session: row.id })}>${row.id}</button> ${row.status === "waiting" ? "is waiting for a decision" : row.status === "invalid" ? "has an invalid record" : `${store.statusOf(row)}: can be resumed`}<br />`)}</p>`}
     <button type="button" class="main" onClick=${() => open("new")}>New session</button></div>`;
 }
 

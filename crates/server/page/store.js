@@ -1,6 +1,6 @@
 // What the page knows: one object, changed here only, and shown anew after each change.
 // @ts-check
-import { appPath, ask, get, newKey, post, Refused, sessionPath } from "./api.js";
+import { appPath, ask, get, newKey, post, Refused, sessionPath, Unreachable } from "./api.js";
 import { follow, unfollow } from "./live.js";
 import { read, write } from "./router.js";
 
@@ -10,11 +10,11 @@ import { read, write } from "./router.js";
 /** @type {import("./types").Know} */
 export const know = {
   view: read(location.hash), ready: false, stopped: {}, locked: null, me: null, apps: [], app: null, shape: null, sessions: [], more: null, search: "",
-  link: "live", note: null, dialog: null, ...ofSession(),
+  link: "live", note: null, trouble: null, dialog: null, ...ofSession(),
 };
 
 /** What a session does that needs a person. */
-const STOPPED = ["waiting", "interrupted", "failed"];
+const STOPPED = ["waiting", "interrupted", "failed", "invalid"];
 
 /** The status of a session, as a word. A fork whose run is open has not been interrupted. @param {import("./types").SessionRow} row */
 export function statusOf(row) {
@@ -54,12 +54,12 @@ export const watch = (watcher) => {
   return () => void watchers.delete(watcher);
 };
 
-/** @param {any} error */
-export function fail(error) {
+/** Shows what a person did in vain, or what the page could not read by itself: it does not take the place of what a person waits for.
+ * @param {any} error @param {"note" | "trouble"} [where] */
+export function fail(error, where = "trouble") {
   if (error?.name === "AbortError") return;
   if (error instanceof Refused && error.status === 401) know.locked ??= "This browser is not logged in, or the server was started again.";
-  else if (error instanceof TypeError) know.note = { bad: true, isOfLink: true, text: "The server cannot be reached. The page goes on when it is back." };
-  else know.note = { bad: true, text: error.message };
+  else know[where] = { bad: true, isOfLink: error instanceof Unreachable, text: error.message };
   changed();
 }
 /** @param {string} text */
@@ -84,7 +84,7 @@ export function takeNote() {
 export function go(part, isStep = false) {
   const before = know.view;
   const isOther = ("session" in part && part.session !== before.session) || ("app" in part && part.app !== before.app);
-  if (isOther) know.note = null;
+  if (isOther) know.note = know.trouble = null;
   const view = isOther ? { ...read(""), app: before.app, ...part } : { ...before, ...part };
   history[isStep ? "replaceState" : "pushState"](null, "", write(view));
   arrived(view);
@@ -325,6 +325,7 @@ function listen() {
     listed,
     link: (link) => {
       if (link === "live" && know.note?.isOfLink) know.note = null;
+      if (link === "live" && know.trouble?.isOfLink) know.trouble = null;
       know.link = link;
       changed();
     },
@@ -494,7 +495,7 @@ async function attempt(what) {
   try {
     return (await what()) ?? true;
   } catch (error) {
-    fail(error);
+    fail(error, "note");
     return null;
   }
 }

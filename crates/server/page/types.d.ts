@@ -6,13 +6,13 @@ export type Json = any;
 
 export interface App { app: string; agent: string; description?: string | null; model: string; schema: Json; has_graph: boolean; prices?: Prices; tools?: Tool[]; agents?: { name: string; tools: Tool[] }[] }
 export interface Parent { id: string; version: number }
-export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "deleted";
+export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "deleted";
 export interface SessionRow { id: string; version: number; oldest: number; created: string; updated: string; claimed: boolean; parent?: Parent | null; status?: Status; title?: string; forks?: number }
 /** A session that changed, as the live stream of all of them has it. */
 export interface Changed { app: string; id: string; version: number; status: Status }
 export interface Call { id: string; name: string; arguments: Json }
 export interface Request { id: string; call: Call; reason: Json; message?: string; inputs_from_state?: Json; schema?: Json; can_modify: boolean; token?: string; deadline?: string }
-export interface Detail extends SessionRow { running?: string | null; unfinished: boolean; pending: Request[]; inbox: { invocation: string; at: string; text: string; joins: boolean }[] }
+export interface Detail extends SessionRow { running?: string | null; unfinished: boolean; invalid?: string; pending: Request[]; inbox: { invocation: string; at: string; text: string; joins: boolean }[] }
 export interface Item { call_id: string; name: string; kind: "tool" | "node"; place: number }
 export interface Usage { input_tokens: number; output_tokens: number; cached_input_tokens: number; reasoning_tokens: number }
 export interface Outcome { call_id: string; name: string; kind: "tool" | "node"; status: string; result?: Json; error?: string; attempts: number; wrote?: string[]; elapsed_us?: number }
@@ -34,6 +34,8 @@ export interface Comparison { common: number; left: Row[]; right: Row[]; aligned
 export interface Shape { name: string; nodes: { name: string; agent?: string; is_tracked: boolean }[]; edges: { from: string; to: string; kind: string; of?: string }[] }
 export interface Me { user: string; name: string; role: "read" | "act" | "administer" }
 
+export interface Note { text: string; bad: boolean; isOfLink?: boolean }
+
 /** What the page knows. */
 export interface Know extends OfSession {
   view: import("./router.js").View;
@@ -53,7 +55,10 @@ export interface Know extends OfSession {
   /** What the dialog is about. */
   about?: { version: number; call: Call };
   link: "live" | "lost";
-  note: { text: string; bad: boolean; isOfLink?: boolean } | null;
+  /** What came of what the person did last. */
+  note: Note | null;
+  /** What the page could not read by itself. */
+  trouble: Note | null;
   dialog: string | null;
 }
 /** What it knows of the session in view. */

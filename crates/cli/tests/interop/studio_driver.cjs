@@ -23,7 +23,7 @@ const freePort = async () => {
 
 class Studio {
     constructor(port, token, agents) {
-        Object.assign(this, { port, token, agents, base: `http://127.0.0.1:${port}`, foreign: [], refused: [], errors: [], lives: new Set() });
+        Object.assign(this, { port, token, agents, base: `http://127.0.0.1:${port}`, foreign: [], refused: [], errors: [], failed: [], lives: new Set() });
     }
 
     // Starts the server, and waits until it has said where it is.
@@ -55,6 +55,8 @@ class Studio {
             page.on('close', () => {
                 for (const request of this.lives) if (request.frame().page() === page) this.lives.delete(request);
             });
+            page.on('response', (response) => { if (response.status() >= 400) this.failed.push(`${response.status()} ${response.url()}`); });
+            page.on('requestfailed', (request) => this.failed.push(`${request.failure()?.errorText} ${request.url()}`));
             for (const end of ['requestfinished', 'requestfailed']) page.on(end, (request) => this.lives.delete(request));
             page.on('console', (message) => {
                 if (/Content Security|TrustedHTML|violates/.test(message.text())) this.refused.push(message.text());
@@ -114,6 +116,11 @@ exports.studio = async (script, agents = {}) => {
         console.log(JSON.stringify(Object.fromEntries(all.sort(([left], [right]) => (left < right ? -1 : 1)))));
     } catch (error) {
         console.error(error);
+        // What the pages show, and which requests failed, tells why.
+        for (const page of studio?.browser?.contexts().flatMap((context) => context.pages()) ?? []) {
+            console.error(page.url(), await page.locator('body').innerText().catch(String));
+        }
+        console.error(studio?.failed.join('\n'));
         process.exitCode = 1;
     } finally {
         await studio?.browser?.close();

@@ -39,6 +39,10 @@ studio(async (studio) => {
     await page.waitForURL(/\/changed/);
     await page.getByRole('treeitem', { name: /hook before the run · the run ends: no budget is left/ }).waitFor();
     await page.getByRole('treeitem', { name: /failed the model cannot be reached/ }).waitFor();
+    // No run has a hook there: it is told, and hides no other session.
+    await page.getByText(/The last run is not continued: .* cannot be restored at version 16/).waitFor();
+    await page.getByRole('link', { name: /^changed .*invalid$/ }).waitFor();
+    await page.getByRole('link', { name: /^waits-for-approval .*waiting$/ }).waitFor();
     await page.getByRole('tab', { name: 'Conversation' }).click();
     await page.getByLabel('More actions').click();
     await page.getByRole('button', { name: 'Check replay' }).click();

@@ -15,7 +15,7 @@ use futures_util::{Stream, StreamExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stepfold_agent_loop::Run;
+use stepfold_agent_loop::ApprovalRequest;
 use stepfold_runner::{RunnerError, SessionChange, SessionHandle, failure};
 use stepfold_session_scopes::{
     ErrorKind, EventRange, ListSessions, Session, SessionKey, SessionStore as _, UserId,
@@ -48,6 +48,8 @@ pub(super) enum Status {
     Failed,
     /// Its last run has ended, or there was none.
     Idle,
+    /// Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there.
+    Invalid,
     /// There is no such session any more.
     Deleted,
 }
@@ -58,20 +60,53 @@ impl Status {
         let stored = session.read(EventRange::Last(1)).await?;
         let status = match is_running(session, &stored) {
             true => Status::Running,
-            false => Status::decide(session, &stored, session.unfinished().await?.as_ref()),
+            false => Status::decide(session, &stored, &LastRun::of(session).await?),
         };
         Ok((stored.version, status))
     }
 
     /// The status of a session that was read with its newest event, and whose unfinished run this is.
-    pub(super) fn decide(session: &SessionHandle, stored: &Session, run: Option<&Run>) -> Status {
+    pub(super) fn decide(session: &SessionHandle, stored: &Session, run: &LastRun) -> Status {
         let has_failed = stored.events.last().is_some_and(|newest| failure(&newest.event).is_some());
         match run {
             _ if is_running(session, stored) => Status::Running,
-            None => Status::Idle,
-            Some(run) if !run.pending().is_empty() => Status::Waiting,
-            Some(_) if has_failed => Status::Failed,
-            Some(_) => Status::Interrupted,
+            LastRun::Ended => Status::Idle,
+            LastRun::Unfinished(pending) if !pending.is_empty() => Status::Waiting,
+            LastRun::Unfinished(_) if has_failed => Status::Failed,
+            LastRun::Unfinished(_) => Status::Interrupted,
+            LastRun::Invalid(_) => Status::Invalid,
+        }
+    }
+}
+
+/// The last run of a session, for those who look at it: a record that cannot be restored hides neither the session nor others.
+pub(super) enum LastRun {
+    /// It has ended, or there was none.
+    Ended,
+    /// It has not ended, and waits for these decisions, if any.
+    Unfinished(Vec<ApprovalRequest>),
+    /// It cannot be restored, for this reason.
+    Invalid(String),
+}
+
+impl LastRun {
+    pub(super) async fn of(session: &SessionHandle) -> Result<Self, RunnerError> {
+        match session.unfinished().await {
+            Ok(None) => Ok(LastRun::Ended),
+            Ok(Some(run)) => Ok(LastRun::Unfinished(run.pending())),
+            // What begins a run is of its record as well.
+            Err(error) if error.is_invalid_record() || matches!(error, RunnerError::Input { .. }) => {
+                Ok(LastRun::Invalid(error.to_string()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The requests that wait for decisions.
+    pub(super) fn pending(&self) -> &[ApprovalRequest] {
+        match self {
+            LastRun::Unfinished(pending) => pending,
+            LastRun::Ended | LastRun::Invalid(_) => &[],
         }
     }
 }

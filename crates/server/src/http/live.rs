@@ -15,6 +15,7 @@ use stepfold_runner::{Runner, SessionHandle};
 use stepfold_session_scopes::{EventRange, GetSession, SessionKey, SessionStore as _};
 use tokio::sync::watch;
 
+use super::changes::LastRun;
 use super::channel::{At, Channel, Channels, end_of};
 use super::frame::{Position, encode, in_many};
 use super::metrics::CountedStream;
@@ -138,8 +139,8 @@ impl Following {
     }
 
     async fn hello(&self, session: &SessionHandle) -> Result<Bytes, Problem> {
-        let pending = session.pending().await?;
-        let requests: Vec<RequestRow> = pending.iter().map(RequestRow::of).collect();
+        let run = LastRun::of(session).await?;
+        let requests: Vec<RequestRow> = run.pending().iter().map(RequestRow::of).collect();
         let hello = json!({
             "version": self.version,
             "running": self.channel.running(),

@@ -335,6 +335,10 @@ impl From<RunnerError> for Problem {
         let (detail, remedy) = (error.to_string(), error.remedy());
         let of_kind = |status, kind, title| Problem::new(status, kind, title, detail.clone()).remedy(remedy);
         match &error {
+            _ if error.is_invalid_record() => {
+                tracing::warn!(error = %ErrorChain(&error), "invalid record");
+                of_kind(S::CONFLICT, "invalid_record", "Invalid record")
+            }
             RunnerError::InvalidId { source } => Problem::from(&**source),
             RunnerError::Store { source, .. } | RunnerError::Conflict { source, .. } => {
                 Problem::from(&**source)

@@ -191,6 +191,9 @@ pub(super) struct SessionDetail {
     pub(super) unfinished: bool,
     /// The requests that wait for decisions.
     pub(super) pending: Vec<RequestRow>,
+    /// Why its last run cannot be restored, with the status `invalid`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) invalid: Option<String>,
     /// The messages that were accepted and not taken.
     pub(super) inbox: Vec<WaitingRow>,
 }

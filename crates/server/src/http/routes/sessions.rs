@@ -15,7 +15,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::Role;
 
 use crate::http::auth::{self, Principal};
-use crate::http::changes::Status;
+use crate::http::changes::{LastRun, Status};
 use crate::http::operation::{Asked, Created, Done, Found, InApp, InSession, Json};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow};
@@ -129,8 +129,7 @@ pub(in crate::http) fn check_shared(
 pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>, Problem> {
     let session = &asked.target.session;
     let stored = session.read(EventRange::Last(1)).await?;
-    let run = session.unfinished().await?;
-    let pending = run.as_ref().map(stepfold_agent_loop::Run::pending).unwrap_or_default();
+    let run = LastRun::of(session).await?;
     let inbox = session.inbox().await?;
     let waiting = |message: &stepfold_runner::WaitingMessage| WaitingRow {
         invocation: message.id.to_string(),
@@ -139,13 +138,17 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
         joins: message.joins,
     };
     let mut row = SessionRow::of(&stored);
-    row.status = Some(Status::decide(session, &stored, run.as_ref()));
+    row.status = Some(Status::decide(session, &stored, &run));
     row.forks = number_of_forks(&asked.target.app, session).await?;
     Ok(Found(SessionDetail {
         session: row,
         running: session.running().map(|running| running.id().to_string()),
-        unfinished: run.is_some(),
-        pending: pending.iter().map(RequestRow::of).collect(),
+        unfinished: !matches!(run, LastRun::Ended),
+        pending: run.pending().iter().map(RequestRow::of).collect(),
+        invalid: match run {
+            LastRun::Invalid(why) => Some(why),
+            LastRun::Ended | LastRun::Unfinished(_) => None,
+        },
         inbox: inbox.iter().map(waiting).collect(),
     }))
 }

@@ -24,6 +24,7 @@ pub(super) use self::updates::Updates;
 use super::happening::Reader;
 use super::{AnyQuery, Frame, Made, Order, accept, event_stream, place, stream};
 use crate::http::auth::Role;
+use crate::http::changes::LastRun;
 use crate::http::operation::{Asked, InApp, RequestBody, json_response};
 use crate::http::problem::Problem;
 use crate::http::server::App;
@@ -215,9 +216,9 @@ async fn session(call: &Call, app: &App, id: &str) -> Result<Option<SessionHandl
 
 /// A task as it is stored. One that was accepted and has not begun is submitted.
 async fn shown(session: &SessionHandle, id: &str, history: usize) -> Result<Value, Refused> {
-    let (stored, pending) = (session.read(EventRange::All).await?, session.pending().await?);
+    let (stored, run) = (session.read(EventRange::All).await?, LastRun::of(session).await?);
     if let Some(task) = tasks(&stored).iter().find(|task| task.id.to_string() == id) {
-        return Ok(task.to_json(&pending, history));
+        return Ok(task.to_json(&run, history));
     }
     let waits = session.inbox().await?;
     let waiting =
@@ -266,14 +267,14 @@ async fn read(call: &Call, app: &App, params: &Value) -> Result<Sent, Refused> {
 /// A message to a task that waits: its decisions.
 async fn decide(call: &Call, app: &App, task: &str, parts: &[Value]) -> Result<Sent, Refused> {
     let (id, session) = find(call, app, &json!({"id": task})).await?;
-    let (stored, pending) = (session.read(EventRange::All).await?, session.pending().await?);
+    let (stored, run) = (session.read(EventRange::All).await?, LastRun::of(&session).await?);
     let tasks = tasks(&stored);
     let found = tasks.iter().find(|found| found.id == id).ok_or_else(|| Fault::unknown_task(task))?;
-    if found.status(&pending).0 != State::InputRequired {
+    if found.status(&run).0 != State::InputRequired {
         let words = "the task does not wait for input: send the message without its id, for a new one";
         return Err(Fault::new(-32004, "UNSUPPORTED_OPERATION", words).into());
     }
-    let decisions = task::decisions(parts, &pending).map_err(Fault::invalid)?;
+    let decisions = task::decisions(parts, run.pending()).map_err(Fault::invalid)?;
     Ok(Sent { session, order: Order::Decide(decisions, None), task: Some(id) })
 }
 
@@ -328,11 +329,11 @@ async fn subscribe(call: &Call, app: &App, id: Value, params: &Value) -> Result<
     let (task, session) = find(call, app, params).await?;
     let reader = Reader::attach(app.runner(), &session).await?;
     let stored: Session = session.read(EventRange::All).await?;
-    let pending = session.pending().await?;
+    let run = LastRun::of(&session).await?;
     let tasks = tasks(&stored);
     let found =
         tasks.iter().find(|found| found.id == task).ok_or_else(|| Fault::unknown_task(id_of(params)))?;
-    let (state, _) = found.status(&pending);
+    let (state, _) = found.status(&run);
     if state.is_terminal() {
         let words = "the task has ended: get it instead";
         return Err(Fault::new(-32004, "UNSUPPORTED_OPERATION", words).into());
@@ -340,7 +341,7 @@ async fn subscribe(call: &Call, app: &App, id: Value, params: &Value) -> Result<
     let is_of_task = |reader: &Reader| state == State::Working && reader.run() == task.invocation;
     let Some(reader) = reader.filter(is_of_task) else {
         // It waits, or was interrupted: the client gets it again later.
-        let told = updates::response(&id, &json!({"task": found.to_json(&pending, history(params))}));
+        let told = updates::response(&id, &json!({"task": found.to_json(&run, history(params))}));
         let told = futures_util::stream::once(async move { Frame::Json(told).text() });
         return Ok(event_stream(&call.shared, &call.principal, told)?);
     };
@@ -363,10 +364,10 @@ async fn list(call: &Call, app: &App, params: &Value) -> Result<Value, Refused> 
     };
     let mut found = Vec::new();
     for session in sessions {
-        let (stored, pending) = (session.read(EventRange::All).await?, session.pending().await?);
+        let (stored, run) = (session.read(EventRange::All).await?, LastRun::of(&session).await?);
         for task in tasks(&stored).iter().rev() {
-            if wanted.is_none_or(|wanted| task.status(&pending).0.name() == wanted) {
-                found.push(task.to_json(&pending, history(params)));
+            if wanted.is_none_or(|wanted| task.status(&run).0.name() == wanted) {
+                found.push(task.to_json(&run, history(params)));
             }
         }
     }
@@ -392,8 +393,8 @@ async fn cancel(call: &Call, app: &App, params: &Value) -> Result<Value, Refused
         return Err(Problem::forbidden(Role::Act).into());
     }
     let (id, session) = find(call, app, params).await?;
-    let (stored, pending) = (session.read(EventRange::All).await?, session.pending().await?);
-    let state = tasks(&stored).iter().find(|task| task.id == id).map(|task| task.status(&pending).0);
+    let (stored, run) = (session.read(EventRange::All).await?, LastRun::of(&session).await?);
+    let state = tasks(&stored).iter().find(|task| task.id == id).map(|task| task.status(&run).0);
     match state {
         None => withdraw(&session, &id).await,
         Some(state) if state.is_terminal() => {

@@ -6,6 +6,7 @@ use stepfold_runner::failure;
 use stepfold_session_scopes::{CommittedEvent, Session, Timestamp};
 use stepfold_state_core::chat::{Message, Role};
 
+use crate::http::changes::LastRun;
 use crate::http::rows::{DecisionRow, RequestRow};
 use crate::question::{of_persons, question};
 
@@ -127,7 +128,7 @@ pub(super) fn after(exit: &Exit) -> (State, Option<Value>) {
 
 impl Task<'_> {
     /// Its state, with what the session waits for.
-    pub(super) fn status(&self, pending: &[ApprovalRequest]) -> (State, Value) {
+    pub(super) fn status(&self, run: &LastRun) -> (State, Value) {
         let mut ends = self.commits.iter().rev().filter(|commit| commit.event.metadata.contains("exit"));
         let exit = ends.next().and_then(|last| last.event.metadata.read::<Exit>("exit"));
         let failed = self.commits.last().and_then(|last| failure(&last.event));
@@ -142,21 +143,27 @@ impl Task<'_> {
             (None, Some(why)) => {
                 (State::Failed, self.id.status(State::Failed, Some(json!([{"text": why}])), at))
             }
-            (None, None) if of_persons(pending).next().is_some() => {
-                (State::InputRequired, self.id.status(State::InputRequired, Some(asked(pending)), at))
-            }
-            (None, None) => (State::Working, self.id.status(State::Working, None, at)),
+            (None, None) => match run {
+                LastRun::Invalid(why) => {
+                    (State::Failed, self.id.status(State::Failed, Some(json!([{"text": why}])), at))
+                }
+                _ if of_persons(run.pending()).next().is_some() => {
+                    let asked = asked(run.pending());
+                    (State::InputRequired, self.id.status(State::InputRequired, Some(asked), at))
+                }
+                _ => (State::Working, self.id.status(State::Working, None, at)),
+            },
         }
     }
 
     /// The whole of it, with at most so many messages.
-    pub(super) fn to_json(&self, pending: &[ApprovalRequest], history: usize) -> Value {
+    pub(super) fn to_json(&self, run: &LastRun, history: usize) -> Value {
         let messages = self.history();
         let shown = &messages[messages.len().saturating_sub(history)..];
         json!({
             "id": self.id.to_string(),
             "contextId": self.id.session,
-            "status": self.status(pending).1,
+            "status": self.status(run).1,
             "artifacts": self.artifacts(),
             "history": shown,
         })

@@ -30,6 +30,7 @@ use self::events::{CONFIRMATION, METADATA, Written};
 use super::happening::{End, Happening, Reader};
 use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, place, stream, with_words};
 use crate::http::auth::{Principal, Role};
+use crate::http::changes::LastRun;
 use crate::http::operation::{
     Asked, Found, InApp, InSession, Json, Operation, Target, Whole, find_session, json_response,
 };
@@ -251,7 +252,7 @@ async fn with_events(target: &InUserSession) -> Result<Value, Problem> {
     }
     if let Some(last) = stored.visible_events().last() {
         let (invocation, at) = (last.event.invocation.as_str(), last.event.at);
-        all.extend(events::confirmations(name, invocation, &session.pending().await?, at));
+        all.extend(events::confirmations(name, invocation, LastRun::of(session).await?.pending(), at));
     }
     let mut shown = shown(user, &stored, title(&stored).as_ref());
     shown["events"] = Value::Array(all);
