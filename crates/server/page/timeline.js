@@ -78,11 +78,11 @@ export function Timeline() {
   const last = Math.min(rows.length, first + most);
   useEffect(() => {
     if (!rows[first]) return;
-    // While it is scrolled, not at each row.
+    // At once, and where it is scrolled, now and then and when it stands.
     const timer = setTimeout(() => {
       filled = performance.now();
       fill(placeOf(rows[first].version), placeOf(rows[last - 1].version) + 1);
-    }, filled + 150 - performance.now());
+    }, Math.min(120, filled + 400 - performance.now()));
     return () => clearTimeout(timer);
   }, [first, last, rows]);
 
