@@ -14,6 +14,8 @@ use serde_json::Value;
 use stepfold::state_core::chat::Price;
 use stepfold::tools::Effect;
 
+use super::by_type::by_type;
+
 /// An agent for `stepfold run` and `stepfold chat`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -177,7 +179,7 @@ pub(crate) struct ToolForm {
     /// The JSON Schema of the arguments, an object; no arguments by default.
     pub(crate) parameters: Option<BTreeMap<String, Value>>,
     /// Runs a program.
-    pub(crate) command: Option<CommandForm>,
+    pub(crate) command: Option<ProgramForm>,
     /// Asks a server.
     pub(crate) http: Option<HttpForm>,
     /// A built-in tool.
@@ -218,6 +220,27 @@ pub(crate) struct OutputBinding {
 pub(crate) struct StringBinding {
     /// The field of the result.
     pub(crate) source: String,
+}
+
+/// A program: alone, or with its bounds.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum ProgramForm {
+    /// The program and its arguments.
+    Argv(Vec<String>),
+    /// With its bounds.
+    Full(CommandForm),
+}
+
+by_type!(ProgramForm, "list or object", list => ProgramForm::Argv, table => ProgramForm::Full);
+
+impl ProgramForm {
+    pub(crate) fn command(&self) -> CommandForm {
+        match self {
+            ProgramForm::Full(form) => form.clone(),
+            ProgramForm::Argv(argv) => CommandForm { argv: argv.clone(), ..CommandForm::default() },
+        }
+    }
 }
 
 /// A program. It gets the arguments as JSON on its standard input and is run without a shell.

@@ -1,55 +1,14 @@
 //! The form of a graph file. As for agent files, the documentation of these fields is that of the file.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use schemars::JsonSchema;
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
-use super::form::{CommandForm, Effects, Form, Named, PriceForm, StateKey, Time};
-
-/// A form that says one of two things, told apart by the type of its value: a fault is one of what was meant.
-macro_rules! by_type {
-    ($form:ident, $types:literal, $($kind:ident => $variant:path),+) => {
-        impl<'de> Deserialize<'de> for $form {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct ByType;
-
-                impl<'de> Visitor<'de> for ByType {
-                    type Value = $form;
-
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str($types)
-                    }
-
-                    $(by_type!(@ $kind $variant);)+
-                }
-
-                deserializer.deserialize_any(ByType)
-            }
-        }
-    };
-    (@ text $variant:path) => {
-        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-            Ok($variant(text.to_owned()))
-        }
-    };
-    (@ list $variant:path) => {
-        fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Self::Value, A::Error> {
-            Deserialize::deserialize(SeqAccessDeserializer::new(items)).map($variant)
-        }
-    };
-    (@ table $variant:path) => {
-        fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
-            Deserialize::deserialize(MapAccessDeserializer::new(fields)).map($variant)
-        }
-    };
-}
+use super::by_type::by_type;
+use super::form::{Effects, Form, Named, PriceForm, ProgramForm, StateKey, Time};
 
 by_type!(AgentForm, "string or object", text => AgentForm::File, table => AgentForm::Inline);
-by_type!(ProgramForm, "list or object", list => ProgramForm::Argv, table => ProgramForm::Full);
 by_type!(AnswersForm, "string or object", text => AnswersForm::Key, table => AnswersForm::Fields);
 by_type!(Names, "string or list", text => Names::One, list => Names::Many);
 
@@ -141,16 +100,6 @@ pub(crate) enum AgentForm {
     File(String),
     /// The agent itself.
     Inline(Box<Form>),
-}
-
-/// A program of a node.
-#[derive(Clone, Debug, JsonSchema)]
-#[schemars(untagged)]
-pub(crate) enum ProgramForm {
-    /// The program and its arguments.
-    Argv(Vec<String>),
-    /// With its bounds.
-    Full(CommandForm),
 }
 
 /// The destination of an answer.

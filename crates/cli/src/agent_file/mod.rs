@@ -1,6 +1,7 @@
 //! The file that describes an agent or a graph: read with lines, checked whole, and built.
 
 mod build;
+mod by_type;
 pub(crate) mod faults;
 pub(crate) mod form;
 mod graph;

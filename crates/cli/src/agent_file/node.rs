@@ -11,9 +11,9 @@ use stepfold::state_core::state::{KeySchema, Template};
 use stepfold::tools::Retry;
 
 use super::faults::Faults;
-use super::form::{CommandForm, Effects, Form, Named, Reads, StateKey};
+use super::form::{Effects, Form, Named, ProgramForm, Reads, StateKey};
 use super::graph::{Place, library_name, unknown_key};
-use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm, ProgramForm};
+use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm};
 use super::placeholders::check_closed;
 use super::{AgentFile, Around, Built, build, model};
 use crate::tool::Program;
@@ -234,10 +234,7 @@ impl Workshop<'_> {
     }
 
     fn program(&self, form: &ProgramForm, answers: Answers, faults: &mut Faults) -> Option<Node> {
-        let form = match form {
-            ProgramForm::Full(form) => form.clone(),
-            ProgramForm::Argv(argv) => CommandForm { argv: argv.clone(), ..CommandForm::default() },
-        };
+        let form = form.command();
         let program = Program::new(&form, self.place.folder, faults);
         for (at, key) in self.form.reads.iter().flatten().enumerate() {
             if let Some(words) = unknown_key(key, self.schema) {

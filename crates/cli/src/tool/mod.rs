@@ -29,7 +29,9 @@ pub(crate) fn build(
     let parameters = parameters(form);
     let description = form.description.clone().unwrap_or_default();
     let built = match (&form.command, &form.http, &form.builtin) {
-        (Some(command), None, None) => command::builder(name, description, command, folder, faults),
+        (Some(command), None, None) => {
+            command::builder(name, description, &command.command(), folder, faults)
+        }
         (None, Some(http), None) => http::builder(name, description, http, &parameters, faults),
         (None, None, Some(builtin)) => {
             builtin::builder(name, form.description.as_deref(), builtin, schema, faults)
@@ -111,7 +113,7 @@ fn bind(
     for (key, parameter) in &form.defaults_from_state {
         builder = builder.default_from_state(key.as_str(), parameter);
     }
-    let reads = form.command.as_ref().map(|command| command.output);
+    let reads = form.command.as_ref().map(|command| command.command().output);
     let is_text = reads.or(form.http.as_ref().map(|http| http.output)) == Some(Reads::Text);
     for (key, OutputBinding { source, handler }) in &form.outputs_to_state {
         if source.is_some() && is_text {

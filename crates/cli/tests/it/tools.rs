@@ -31,6 +31,7 @@ fn a_program_gets_json_and_no_shell() {
         expect![[r#""{\"a\":1,\"b\":\"x\"}""#]],
     );
     check("command = { argv = [\"echo\", \"$PATH;ls\", \"*\"] }", "t()", expect![[r#""$PATH;ls *""#]]);
+    check("command = [\"echo\", \"$PATH;ls\", \"*\"]", "t()", expect![[r#""$PATH;ls *""#]]);
     check("command = { argv = [\"cat\"], output = \"json\" }", "t()", expect!["{}"]);
     check(
         "command = { argv = [\"echo\", \"no\"], output = \"json\" }",
