@@ -61,7 +61,7 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     let server = server.build().map_err(|error| Misuse(error.to_string()))?;
     let listener = TcpListener::bind(asked.bind).await.with_context(|| {
         format!(
-            "{} cannot be listened on: another process may; `--bind 127.0.0.1:0` takes a free port",
+            "{} cannot be bound: another process may use the port; `--bind 127.0.0.1:0` takes a free one",
             asked.bind
         )
     })?;

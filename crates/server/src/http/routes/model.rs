@@ -352,14 +352,14 @@ struct OfModelRow {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Spent {
+struct Total {
     replies: u64,
     usage: Usage,
     cost: Option<Cost>,
     is_unpriced: bool,
 }
 
-impl Spent {
+impl Total {
     fn add(&mut self, replies: u64, usage: Usage, cost: Option<Cost>) {
         self.replies += replies;
         self.usage += usage;
@@ -374,12 +374,12 @@ impl Spent {
 pub(super) async fn usage(asked: Asked<InSession, UsageAt>) -> Result<Found<TotalRow>, Problem> {
     let head = head(&asked.target, asked.query.at).await?;
     let models = asked.shared.indexes.read(&asked.target, &head, |index| by_model(index, &head)).await?;
-    let mut all = Spent::default();
+    let mut all = Total::default();
     for of in models.values() {
         all.add(of.replies, of.usage, of.cost);
     }
     let unpriced = models.iter().filter(|(_, of)| of.is_unpriced).map(|(model, _)| model.clone()).collect();
-    let row = |(model, of): (String, Spent)| OfModelRow {
+    let row = |(model, of): (String, Total)| OfModelRow {
         model,
         replies: of.replies,
         usage: of.usage.into(),
@@ -397,8 +397,8 @@ pub(super) async fn usage(asked: Asked<InSession, UsageAt>) -> Result<Found<Tota
 }
 
 /// The tokens of each model.
-fn by_model(index: &Index, head: &Session) -> BTreeMap<String, Spent> {
-    let mut models: BTreeMap<String, Spent> = BTreeMap::new();
+fn by_model(index: &Index, head: &Session) -> BTreeMap<String, Total> {
+    let mut models: BTreeMap<String, Total> = BTreeMap::new();
     for Of { what, .. } in index.spent(head).iter() {
         match models.get_mut(&what.model) {
             Some(spent) => spent.add(1, what.usage, what.cost),
