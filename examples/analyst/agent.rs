@@ -4,6 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use stepfold::agent_loop::AgentBuilder;
 use stepfold::prelude::*;
 use stepfold::tools::Resources;
 use stepfold::trim::{Pins, Trim};
@@ -28,8 +29,11 @@ Tables that you know: {tables?}
 The query that ran last: {last_query?}
 What the user wants of every answer: {user:preferences?}";
 
-/// The analyst with this model.
-pub(crate) fn analyst(model: impl ChatModel + 'static, database: Database) -> Result<Agent, Box<dyn Error>> {
+/// The analyst with this model, as far as all programs have it alike.
+pub(crate) fn analyst(
+    model: impl ChatModel + 'static,
+    database: Database,
+) -> Result<AgentBuilder, Box<dyn Error>> {
     let schema = Schema::builder()
         .key_schema(TABLES, json!("object"))
         .handler(Handler::merge_maps())
@@ -49,7 +53,7 @@ pub(crate) fn analyst(model: impl ChatModel + 'static, database: Database) -> Re
         run_sql_tool(),
         remember_preference_tool(),
     ];
-    let agent = Agent::builder(model)
+    Ok(Agent::builder(model)
         .name("analyst")
         .instructions(INSTRUCTIONS)
         .schema(schema)
@@ -57,9 +61,7 @@ pub(crate) fn analyst(model: impl ChatModel + 'static, database: Database) -> Re
         .resources(Resources::new().with(database))
         // Short, to be seen at work. What the user asked and what run_sql gave stays in view for longer.
         .trim(Trim::keep_last(8).with_pins(Pins::up_to(12).results_of(["run_sql"])))
-        .max_steps(12)
-        .build()?;
-    Ok(agent)
+        .max_steps(12))
 }
 
 /// Lists the tables of the database.

@@ -53,8 +53,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         None => Arc::new(recording.clone()),
     };
     // Killed, it continues at once where it was; a second one in the same folder waits while the first is at work.
-    let runner =
-        Runner::builder(analyst(model, Database::new(&database))?, store).app(APP)?.process_worker().build();
+    let agent = analyst(model, Database::new(&database))?.build()?;
+    let runner = Runner::builder(agent, store).app(APP)?.process_worker().build();
     if arguments.options.list {
         return list(&runner, &arguments.options.user).await;
     }

@@ -2,6 +2,7 @@
 //!
 //! `cargo run -p stepfold-examples --bin studio --features server` prints an address. No key is needed: the models say what
 //! was written beforehand. The tools, the database, the documents and the sessions are real; they are created again each time.
+//! The analyst has a model for summaries here, so that a long conversation is shown to it in short.
 
 #[path = "../analyst/agent.rs"]
 mod agent;
@@ -37,8 +38,11 @@ use stepfold::prelude::*;
 use stepfold::runner::Seen;
 use stepfold::server::http::{App, Principal, Role, Server, Token, Tokens};
 use stepfold::session_scopes::{AnyStore, EventRange, MemoryStore};
-use stepfold::state_core::chat::{ChatModel, ChatRequest, Chunk, Message, Price, Prices, ReplyStream, Usage};
-use stepfold::trim::{ApproximateTokens, TokenCounter as _};
+use stepfold::state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, Price, Prices, ReplyStream,
+    Usage,
+};
+use stepfold::trim::{ApproximateTokens, Summarize, TokenCounter as _, Trim};
 use stepfold_examples::{Failure, Recording, USER, ended, say};
 use tokio::net::TcpListener;
 
@@ -51,6 +55,9 @@ const ANALYST: &str = include_str!("../analyst/conversation.txt");
 const RESEARCH: &str = include_str!("../deep_research/conversation.txt");
 /// In the answer to this question the analyst is killed, after so many replies.
 const KILLED: (&str, usize) = ("Change the WHERE of that query: only zones south of the equator.", 2);
+
+/// What the analyst has of the conversation from the fourth question on.
+const SUMMARY: &str = "The user asked which country has the most time zones: US 29, RU 27, CA 23, BR 16, AU 13 (run_sql over zone_countries and zones). From now on answers are one sentence and name the country codes. South of the equator: BR 15, AU 12, AR 12, AQ 9, ID 4; the column is zones.latitude, there is no zones.lat.";
 
 /// The studio over the analyst and the deep research.
 #[derive(Debug, Parser)]
@@ -89,7 +96,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     let delay = Duration::from_millis(arguments.delay);
     let research = research_runner(&store, delay)?;
     let graph = deep_research(&written(delay)?, |_: &str| None, &Corpus::of_repository()?)?;
-    let prices = Prices::new().with("recording", Price::new(0.5, 2.0));
+    let price = Price::new(0.5, 2.0);
+    let prices = Prices::new().with("recording", price).with("summaries", price);
     let apps = [
         App::from(analyst(Recording::new(ANALYST, delay)?)?)
             .prices(prices.clone())
@@ -103,7 +111,10 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn analyst_runner(store: &AnyStore, database: &Path, recording: Recording) -> Result<Runner, Failure> {
-    let agent = analyst(Counted(recording), Database::new(database))?;
+    let agent = analyst(Counted(Known(recording)), Database::new(database))?
+        .summarize(Summarize::beyond(Trim::keep_last(1)).once(Trim::cap_messages(24)))
+        .summary_model(Counted(Summaries))
+        .build()?;
     Ok(Runner::builder(agent, store.clone()).app("analyst")?.process_worker().build())
 }
 
@@ -173,21 +184,60 @@ async fn serve(apps: [App; 2], bind: SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A written model that counts tokens, as a provider does: about as many as one would.
-struct Counted(Recording);
+/// The written conversation; to any other question it replies with those that it knows.
+struct Known(Recording);
 
-impl ChatModel for Counted {
+impl ChatModel for Known {
     fn id(&self) -> &str {
         self.0.id()
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
-        let sum = |messages: &[Arc<Message>]| {
-            messages.iter().map(|message| ApproximateTokens.count(message)).sum::<usize>()
-        };
+        let questions: String = self.0.questions().iter().map(|question| format!("\n- {question}")).collect();
+        let unknown = format!("My replies are written beforehand. I know these questions:\n{questions}");
+        ReplyStream::new(self.0.respond(request).flat_map(move |chunk| {
+            let chunks = match chunk {
+                Err(error) if *error.kind() == ModelErrorKind::InvalidRequest => said(&unknown),
+                chunk => vec![chunk],
+            };
+            futures_util::stream::iter(chunks)
+        }))
+    }
+}
+
+/// Writes the one summary that is needed here.
+struct Summaries;
+
+impl ChatModel for Summaries {
+    fn id(&self) -> &'static str {
+        "summaries"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        ReplyStream::new(futures_util::stream::iter(said(SUMMARY)))
+    }
+}
+
+/// A whole reply.
+fn said(text: &str) -> Vec<Result<Chunk, ModelError>> {
+    vec![Ok(Chunk::Text(text.to_owned())), Ok(Chunk::Finished(FinishReason::Stop))]
+}
+
+/// A written model that counts tokens, as a provider does: about as many as one would.
+struct Counted<M>(M);
+
+impl<M: ChatModel> ChatModel for Counted<M> {
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let messages = request.messages.iter().map(|message| ApproximateTokens.count(message));
+        let told = |tool| serde_json::to_string(tool).unwrap_or_default();
+        let tools = request.tools.iter().map(|tool| ApproximateTokens::of_text(&told(tool)));
+        let input = messages.sum::<usize>() + tools.sum::<usize>();
         let mut usage = Usage::new(0, 0);
-        usage.input_tokens =
-            u64::try_from(sum(&request.messages.iter().cloned().collect::<Vec<_>>())).unwrap_or(u64::MAX);
+        usage.input_tokens = u64::try_from(input).unwrap_or(u64::MAX);
         let mut text = String::new();
         ReplyStream::new(self.0.respond(request).flat_map(move |chunk| {
             match &chunk {

@@ -3,7 +3,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import * as store from "./store.js";
 import { know, lookedAt } from "./store.js";
-import { callText } from "./rows.js";
+import { callText, nameOf } from "./rows.js";
 import { cut, Value } from "./text.js";
 
 /** The value of JSON that somebody has typed; or what is wrong with it. @param {string} text */
@@ -26,12 +26,12 @@ export function Requests() {
   const later = (know.detail?.pending ?? []).length - requests.length;
   const [chosen, choose] = useState(/** @type {Record<string, any>} */ ({}));
   const [fault, setFault] = useState("");
-  if (know.detail?.invalid) return html`<p class="banner">The last run is not continued: <span class="wrong">${cut(know.detail.invalid, 300)}</span> End it, rewind to before it, or fork from there.</p>`;
+  if (know.detail?.invalid) return html`<${Invalid} why=${know.detail.invalid} />`;
   if (!requests.length && later) return html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>`;
   if (!requests.length) return isStopped() ? html`<p class="banner"><${Stopped} /></p>` : null;
-  /** @param {string} id @param {any} decision */
-  const decide = async (id, decision) => {
-    const all = { ...chosen, [id]: decision };
+  /** @param {Record<string, any>} decisions */
+  const decide = async (decisions) => {
+    const all = { ...chosen, ...decisions };
     choose(all);
     if (requests.every((request) => all[request.id] !== undefined)) {
       const done = await store.decide(Object.fromEntries(requests.map((request) => [request.id, all[request.id]])));
@@ -41,9 +41,18 @@ export function Requests() {
   };
   return html`<section class="requests" aria-label="Waits for a decision">
     <h2>${requests.length === 1 ? "One call waits for your decision" : `${requests.length} calls wait for your decisions: they are sent together`}</h2>
-    ${requests.map((request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen[request.id]} decide=${(decision) => decide(request.id, decision)} />`)}
+    ${requests.length > 1 && html`<div class="buttons"><button type="button" class="main" onClick=${() => decide(Object.fromEntries(requests.map(({ id }) => [id, chosen[id] ?? "approve"])))}>Approve ${requests.some(({ id }) => chosen[id] !== undefined) ? "the others" : "all"}</button></div>`}
+    ${requests.map((request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen[request.id]} isOne=${requests.length === 1} decide=${(decision) => decide({ [request.id]: decision })} />`)}
     ${fault && html`<p class="wrong" role="alert">${fault}</p>`}
   </section>`;
+}
+
+/** Why a run cannot be restored, and the ways on. @param {{ why: string }} props */
+function Invalid({ why }) {
+  const [, version, reason = why] = /cannot be restored at version (\d+): (.*)/s.exec(why) ?? [];
+  const before = Number(version ?? 0) - 1;
+  return html`<div class="banner"><p><span class="wrong">The last run cannot continue: ${version && `v${version} does not fit, `}${cut(reason, 300)}.</span></p>
+    <p>${before > 0 && html`<button type="button" class="link" onClick=${() => store.step(before)}>Go to v${before}</button> to fork or rewind there, or `}<button type="button" class="link" onClick=${() => open("abandon")}>${before > 0 ? "end" : "End"} the run…</button></p></div>`;
 }
 
 /** Where a run stopped, and what Resume does. */
@@ -53,20 +62,21 @@ function Stopped() {
   useEffect(() => void (first && store.fill(store.placeOf(first.version), know.rows.length)), [first?.version, know.rows.length]);
   const why = know.rows.at(-1)?.failure;
   if (why) return html`The run failed: <span class="wrong">${cut(why, 300)}</span> Resume tries again.`;
-  const calls = cut(open.map(callText).join(", "), 200);
+  const calls = cut(open.map(callText).join(", "), 120);
+  const before = html`<code>${calls}</code>${calls.endsWith("…") ? "" : "."}`;
   if (!open.length) return "Stopped before a model request. Resume sends it.";
   const isPaused = know.detail && store.statusOf({ ...know.detail, version: know.version }) === "paused";
-  if (isPaused || ["rewind", "edited"].includes(know.rows.at(-1)?.kind ?? "")) return html`Stopped before <code>${calls}</code>. Resume runs ${open.length > 1 ? "them" : "it"}.`;
+  if (isPaused || ["rewind", "edited"].includes(know.rows.at(-1)?.kind ?? "")) return html`Stopped before ${before} Resume runs ${open.length > 1 ? "them" : "it"}.`;
   const effects = [...new Set(open.map((call) => store.effectOf(call.name)))];
-  return html`Interrupted during <code>${calls}</code>. ${effects.includes("at_most_once") ? "Resume asks what happened if a call was started." : `Resume runs ${open.length > 1 ? "them" : "it"} again${effects.every((effect) => effect === "pure") ? " (read-only)" : ""}.`}`;
+  return html`Interrupted during ${before} ${effects.includes("at_most_once") ? "Resume asks what happened if a call was started." : `Resume runs ${open.length > 1 ? "them" : "it"} again${effects.every((effect) => effect === "pure") ? " (read-only)" : ""}.`}`;
 }
 
 const WHY = /** @type {Record<string, string>} */ ({
   rule: "the tool requires approval", may_have_happened: "it was started, and may have had its effect", node: "a node asks", input: "it asks for an input",
 });
 
-/** @param {{ request: any, chosen: any, decide: (decision: any) => void }} props */
-function Request({ request, chosen, decide }) {
+/** @param {{ request: any, chosen: any, isOne: boolean, decide: (decision: any) => void }} props */
+function Request({ request, chosen, isOne, decide }) {
   const [mode, setMode] = useState("");
   const [text, setText] = useState("");
   const form = useRef();
@@ -76,13 +86,13 @@ function Request({ request, chosen, decide }) {
   const { value, wrong } = mode === "change" ? parsed(text) : { value: undefined, wrong: "" };
   const inputs = request.inputs_from_state;
   return html`<div class="request">
-    <p><b>${request.call.name}</b> <span class="quiet">${request.call.id} · ${WHY[why] ?? why.replaceAll("_", " ")}${request.deadline ? ` · until ${request.deadline}` : ""}</span></p>
+    <p><b>${request.call.name}</b> <span class="quiet">${nameOf(request.id).replaceAll("/", " › ")} · ${WHY[why] ?? why.replaceAll("_", " ")}${request.deadline ? ` · until ${request.deadline}` : ""}</span></p>
     ${request.message && html`<p>${request.message}</p>`}
     <${Value} value=${request.call.arguments} />
     ${inputs && html`<p class="quiet">The state adds: <${Value} value=${inputs} /></p>`}
     ${chosen !== undefined ? html`<p class="quiet">Chosen: ${typeof chosen === "string" ? chosen : Object.keys(chosen)[0]}</p>`
     : mode === "" ? html`<div class="buttons">
-      <button type="button" class="main" onClick=${() => decide("approve")}>Approve</button>
+      <button type="button" class=${isOne ? "main" : ""} onClick=${() => decide("approve")}>Approve</button>
       ${request.can_modify && html`<button type="button" onClick=${() => { setText(JSON.stringify(request.call.arguments, null, 2)); setMode("change"); }}>Edit arguments…</button>`}
       <button type="button" onClick=${() => { setText(""); setMode("reject"); }}>Reject…</button></div>`
     : html`<form ref=${form} onSubmit=${(event) => {
@@ -112,7 +122,7 @@ export function Composer() {
     if (!(await store.send(said))) setText(said);
   };
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isPast ? `Viewing v${lookedAt()}. A message goes to v${know.version}; fork to continue from here` : isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : isStopped() ? "Message (after the open run, which is resumed)" : "Message"} value=${text}
+    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isPast ? `Viewing v${lookedAt()}. A message goes to v${know.version}; fork to continue from here` : know.detail?.invalid ? "Message (after the run is ended, or rewound)" : isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : isStopped() ? "Message (after the open run, which is resumed)" : "Message"} value=${text}
       onInput=${(event) => setText(event.currentTarget.value)}
       onKeyDown=${(event) => {
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {

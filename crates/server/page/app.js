@@ -54,17 +54,21 @@ function App() {
         <${Composer} key=${view.session} />`}
     </main>
     ${view.session && html`<${Inspector} />`}
-    <div class="notes" role="status">${/** @type {const} */ (["trouble", "note"]).map((which) => know[which] && html`<p class=${know[which].bad ? "note bad" : "note"}>${know[which].text} <button type="button" class="link" onClick=${() => { know[which] = null; store.changed(); }}>Close</button></p>`)}</div>
+    <div class="notes" role="status">${/** @type {const} */ (["trouble", "note"]).map((which) => know[which] && html`<p class=${know[which].bad ? "note bad" : "note"}><span>${know[which].text}</span> <button type="button" class="link" onClick=${() => { know[which] = null; store.changed(); }}>Close</button></p>`)}</div>
     <${Dialogs} key=${know.dialog} />
   </div>`;
 }
 
+const STOPPED = /** @type {Record<string, string>} */ ({
+  waiting: "waits for a decision", interrupted: "was interrupted, and can be resumed", paused: "is paused, and can be resumed", failed: "has failed, and can be resumed", invalid: "has an invalid record",
+});
+
 /** Without a session: what there is to do. */
 function Welcome() {
-  const stopped = (know.stopped[know.view.app ?? ""] ?? []).slice(0, 5);
+  const stopped = know.apps.flatMap(({ app }) => (know.stopped[app] ?? []).slice(0, 5).map((row) => ({ ...row, app })));
   return html`<div class="empty"><h1>${know.view.app ?? "No app"}</h1><${About} />
     <p>A session is a sequence of steps, and every step is kept. Open one and drag the bar above its steps to go back. Each value of the state names the call that wrote it. <b>Fork here</b> continues from any step without repeating finished calls.</p>
-    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ session: row.id })}>${row.id}</button> ${row.status === "waiting" ? "is waiting for a decision" : row.status === "invalid" ? "has an invalid record" : `${store.statusOf(row)}: can be resumed`}<br />`)}</p>`}
+    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ app: row.app, session: row.id })}>${row.id}</button>${row.app === know.view.app ? "" : ` of ${row.app}`} ${STOPPED[store.statusOf(row)]}<br />`)}</p>`}
     <button type="button" class="main" onClick=${() => open("new")}>New session</button></div>`;
 }
 
@@ -113,7 +117,7 @@ addEventListener("keydown", (event) => {
   const at = store.lookedAt();
   const inSession = /** @type {Record<string, () => void>} */ ({
     ArrowLeft: () => store.step(at - 1), ArrowRight: () => store.step(at + 1), "[": () => store.turn(-1), "]": () => store.turn(1), End: () => store.step(know.version),
-    j: () => move("j", 1), k: () => move("k", -1), f: () => open("fork"), r: () => at < know.version && open("rewind"), e: () => open("edit"), l: () => open("name"), c: () => focus("#composer"), a: () => focus(".request button"),
+    j: () => move("j", 1), k: () => move("k", -1), f: () => open("fork"), r: () => at < know.version && open("rewind"), e: () => open("edit"), l: () => open("name"), c: () => focus("#composer"), a: () => focus(".requests button"),
     s: () => store.go({ panel: know.view.panel === "state" ? "step" : "state" }, true),
     ...Object.fromEntries(tabs().map(([tab], index) => [index + 1, () => store.go({ tab })])),
   });

@@ -60,10 +60,18 @@ export function Seen() {
     ${messages.map((one) => {
       const before = gaps.filter((gap) => gap.to <= (one.index ?? 0));
       gaps = gaps.filter((gap) => !before.includes(gap));
-      return html`${before.map((gap) => html`<${Gap} gap=${gap} />`)}<${Shown} message=${one.message} more=${`${one.source === "summary" ? "a summary · " : ""}${count(one.tokens)} tokens`} />`;
+      return html`${before.map((gap) => html`<${Gap} gap=${gap} />`)}<${Shown} message=${one.message} kind=${one.source === "summary" ? "summary" : one.message.role} more=${`${one.source === "summary" ? "the summary · " : ""}${count(one.tokens)} tokens`} />`;
     })}
     ${gaps.map((gap) => html`<${Gap} gap=${gap} />`)}
+    ${found.reply && html`<${Answer} at=${found.reply} />`}
   </div>`;
+}
+
+/** What the model answered. @param {{ at: number }} props */
+function Answer({ at }) {
+  const row = rowAt(at);
+  useEffect(() => void (row?.is_brief && fill(placeOf(at), placeOf(at) + 1)), [row]);
+  return row?.messages.map((message) => html`<${Shown} message=${message} more=${`its answer, v${at}`} />`);
 }
 
 /** @param {{ why: string, at: number }} props */
@@ -77,6 +85,15 @@ function NotAsked({ why, at }) {
 const Gap = ({ gap }) => html`<details class="gap"><summary class="link">${gap.to - gap.from} message${gap.to - gap.from > 1 ? "s" : ""} left out${gap.summarised ? ", in the summary" : ""}</summary>
   ${gap.messages.map((message) => html`<${Shown} message=${message} more="not shown" />`)}</details>`;
 
-/** @param {{ message: Message, more: string }} props */
-const Shown = ({ message, more }) => html`<article class=${`said ${message.role}`}><h2>${message.role} <span>${more}</span></h2>
-  ${message.parts.map((part) => (typeof part.text === "string" ? html`<${Prose} text=${part.text} />` : html`<${Value} value=${part.tool_call ?? part.tool_result ?? part} />`))}</article>`;
+/** @param {{ message: Message, more: string, kind?: string }} props */
+const Shown = ({ message, more, kind = message.role }) => html`<article class=${`said ${kind}`}><h2>${[message.role, more].join(" · ")}</h2>
+  ${message.parts.map((part) => html`<${Part} part=${part} />`)}</article>`;
+
+/** @param {{ part: any }} props */
+function Part({ part }) {
+  const { text, tool_call: call, tool_result: result } = part;
+  if (typeof text === "string") return html`<${Prose} text=${text} />`;
+  const { id = result?.call_id, name } = call ?? result ?? {};
+  if (!name) return html`<${Value} value=${part} />`;
+  return html`<p class="part"><b>${name}</b> <span class="quiet">${id}</span></p><${Value} value=${call ? call.arguments : result.error ?? result.value ?? result} />`;
+}

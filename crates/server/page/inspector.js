@@ -2,7 +2,7 @@
 // @ts-check
 import { html, useEffect } from "./vendor/preact.js";
 import { callOf, effectOf, fill, go, know, lookedAt, placeOf, readHistory, rowAt, step } from "./store.js";
-import { decided, exitWord, kindWord, line, text, wordOf, writer } from "./rows.js";
+import { decided, exitWord, kindWord, line, nameOf, text, wordOf } from "./rows.js";
 import { open } from "./act.js";
 import { count, duration, moment, Prose, same, Value, words } from "./text.js";
 
@@ -108,7 +108,7 @@ function Step() {
     ${row.calls?.filter((call) => !row.asked?.some((request) => request.call.id === call.id)).map((call) => html`<${Call} call=${call} of=${row} />`)}
     ${row.outcomes?.map((outcome) => html`<${Outcome} outcome=${outcome} />`)}
     ${row.outcomes?.some((one) => one.kind === "tool") && html`<button type="button" class="link" onClick=${() => open("results")}>Edit a result…</button>`}
-    ${row.decisions?.map((one) => html`<div class="call"><h3><b>decision</b> <span class="quiet">${one.request.split("#")[0]}</span></h3><p>${decided(one, find)}</p></div>`)}
+    ${row.decisions?.map((one) => html`<div class="call"><h3><b>decision</b> <span class="quiet">${nameOf(one.request).replaceAll("/", " › ")}</span></h3><p>${decided(one, find)}</p></div>`)}
     ${Object.entries(row.edited?.arguments ?? {}).map(([call, given]) => html`<div class="call"><h3><b>${find(call)?.name}</b> <span class="quiet">${call} · new arguments</span></h3><${Value} value=${given} /></div>`)}
     ${Object.entries(row.edited?.results ?? {}).map(([call, result]) => html`<div class="call"><h3><b>new result</b> <span class="quiet">${call}</span></h3><${Value} value=${result} /></div>`)}
     ${row.writes?.length > 0 && html`<h3>Writes</h3><ul class="writes">${row.writes.map((write) => html`<li>

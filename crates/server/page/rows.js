@@ -6,7 +6,7 @@ import { cut, short } from "./text.js";
 
 const WORDS = /** @type {Record<string, string>} */ ({
   began: "question", replied: "reply", answered: "results", decided: "decision", asked: "asks", rewind: "rewind", hooked: "hook",
-  started: "started", edited: "edit", state: "edit", planned: "plan", ended: "run ended", cancelled: "cancelled", summarised: "summary",
+  started: "started", edited: "edit", state: "edit", planned: "plan", ended: "run ended", cancelled: "cancelled", summarized: "summary",
 });
 
 /** @param {Row} row */
@@ -26,6 +26,9 @@ export const args = (value) => {
 
 /** A call, as in a program. @param {{ name: string, arguments: any }} call */
 export const callText = (call) => `${call.name}(${args(call.arguments)})`;
+
+/** The call of a request, with the branches that it is inside of: `research#0/c1`. @param {string} request */
+export const nameOf = (request) => request.replace(/#[0-9a-f]{16}$/, "");
 
 /** One line about a commit. @param {Row} row @param {(id: string) => any} [callOf] a call, as it runs */
 export function line(row, callOf) {
@@ -53,8 +56,9 @@ const hookLine = ({ point, verdict, answers = [] }) => [point, ...answers.map((o
 
 /** A decision, with the call that runs by it. @param {{ request: string, decision: any }} one @param {(id: string) => any} [callOf] */
 export function decided({ request, decision }, callOf) {
-  const id = request.split("#")[0];
-  const call = callOf?.(id);
+  const name = nameOf(request);
+  const call = callOf?.(name);
+  const id = name.replaceAll("/", " › ");
   const { modify, reject } = decision ?? {};
   if (modify) return `approved with changes ${call ? callText({ ...call, arguments: modify.arguments }) : id}`;
   if (reject) return `rejected ${call?.name ?? id}${reject.reason ? `: ${short(reject.reason)}` : ""}`;
@@ -67,9 +71,3 @@ export const exitWord = (exit) => (typeof exit === "string" ? exit : Object.keys
 /** Whether a person should look at it. @param {Row} row */
 export const isBad = (row) =>
   row.failure || (row.exit && !["text", "output", "done", "finished", "end"].includes(exitWord(row.exit))) || row.outcomes?.some((one) => ["failed", "unknown", "rejected"].includes(one.status));
-
-/** The call of a commit that wrote a key, if it can be told. @param {Row | undefined} row @param {string} key */
-export function writer(row, key) {
-  const found = row?.outcomes ?? [];
-  return found.find((one) => one.wrote?.includes(key)) ?? (found.length === 1 ? found[0] : undefined);
-}

@@ -25,7 +25,7 @@ function draw(rows, key) {
     if (bin.some((one) => named.has(one.version))) paths.named += `M${column + 0.15} 29h0.7v3h-0.7z`;
     const row = rows[from];
     const height = 3 + Math.min(21, Math.log10(1 + longest / 200) * 5);
-    const kind = !row.visible ? "rewound" : row.kind === "replied" || row.kind === "answered" ? row.kind : "other";
+    const kind = !row.visible ? "rewound" : row.kind === "answered" ? row.kind : row.usage || row.kind === "replied" ? "replied" : "other";
     paths[kind] += `M${column + 0.15} 28v-${height.toFixed(1)}h0.7v${height.toFixed(1)}z`;
     if (row.kind === "began" && each === 1 && !row.path?.length) turns += `M${column + 0.1} 0v28`;
   }
@@ -77,6 +77,6 @@ export function Scrubber() {
     <button type="button" class="plain" aria-label="Step on" onClick=${() => step(at + 1)} disabled=${at >= know.version}>›</button>
     <p class="where"><b>v${at}</b> of ${know.version}<span class="quiet"> · ${kindWord(row)} · ${moment(row.at)}</span>
       ${know.view.at !== undefined && html` <button type="button" class="link" onClick=${() => step(know.version)}>to the newest</button>`}
-      <span class="legends" aria-hidden="true">${[["replied", "model"], ["answered", "tools"], ["other", "other"]].map(([kind, word]) => html`<svg class="legend"><rect class=${`c-${kind}`} width="9" height="9" /></svg> ${word} `)}${know.view.key ? html`<svg class="legend"><rect class="c-wrote" width="9" height="9" /></svg> writes of ${cut(know.view.key, 24)}` : "· height: duration"}</span></p>
+      <span class="legends" aria-hidden="true">${[["replied", "model"], ["answered", "tools"], ["other", "other"]].map(([kind, word]) => html`<span class=${know.view.key ? "aside" : ""}><svg class="legend"><rect class=${`c-${kind}`} width="9" height="9" /></svg> ${word} </span>`)}${know.view.key ? html`<svg class="legend"><rect class="c-wrote" width="9" height="9" /></svg> writes of ${cut(know.view.key, 24)}` : html`<span class="aside">· height: duration</span>`}</span></p>
   </div>`;
 }

@@ -12,14 +12,15 @@ export function Sessions() {
     <div class="top">
       ${know.apps.length > 1 ? html`<label class="quiet" for="app">Agent</label><select id="app" title="In brackets: sessions that wait, or were interrupted" value=${view.app} onChange=${(event) => go({ app: event.currentTarget.value, session: undefined })}>${know.apps.map(({ app }) => html`<option value=${app}>${app}${know.stopped[app]?.length ? ` (${know.stopped[app].length})` : ""}</option>`)}</select>`
       : html`<b class="app">${view.app}</b>`}
-      <button type="button" onClick=${() => openDialog("new")} title="n">New</button>
     </div>
-    <input id="search" type="search" aria-label="Search sessions" placeholder="Search" value=${know.search} onInput=${(event) => search(event.currentTarget.value)}
+    <div class="top"><input id="search" type="search" aria-label="Search sessions" placeholder="Search" value=${know.search} onInput=${(event) => search(event.currentTarget.value)}
       onKeyDown=${(event) => {
         if (event.key !== "Enter" || !found.length) return;
         open(found[0].id);
         search("");
       }} />
+      <button type="button" onClick=${() => openDialog("new")} title="n">New</button>
+    </div>
     ${!found.length && know.ready && html`<p class="quiet">${know.search ? "No session fits." : "No session yet: make one with New."}</p>`}
     <ul>${found.map((row) => html`<li key=${row.id}><a href=${`#/${encodeURIComponent(view.app ?? "")}/${encodeURIComponent(row.id)}`} aria-current=${row.id === view.session ? "page" : undefined}
       onClick=${(event) => {
@@ -27,8 +28,8 @@ export function Sessions() {
         event.preventDefault();
         open(row.id);
       }}>
-      <span class="name" title=${`${row.id}, ${moment(row.updated)}`}>${row.id.length > 20 ? html`<span>${row.id.slice(0, -8)}</span><span>${row.id.slice(-8)}</span>` : html`<span>${row.id}</span>`}</span> <span class="under right">v${row.version}</span>
-      <span class="under">${row.parent ? `↳ ${row.parent.id} v${row.parent.version}` : row.title || moment(row.updated)}</span><span class=${`right status ${statusOf(row)}`}>${statusOf(row)}</span></a></li>`)}</ul>
+      <span class="line"><span class="name" title=${`${row.id}, ${moment(row.updated)}`}>${row.id.length > 20 ? html`<span>${row.id.slice(0, -8)}</span><span>${row.id.slice(-8)}</span>` : html`<span>${row.id}</span>`}</span> <span class="under right">v${row.version}</span></span>
+      <span class="line"><span class="under">${row.parent ? `↳ ${row.parent.id} v${row.parent.version}` : row.title || moment(row.updated)}</span><span class=${`right status ${statusOf(row)}`}>${statusOf(row)}</span></span></a></li>`)}</ul>
     ${know.more && html`<button type="button" class="link" onClick=${() => listSessions(true)}>More</button>`}
   </nav>`;
 }

@@ -3,6 +3,7 @@
 import { appPath, ask, get, newKey, post, Refused, sessionPath, Unreachable } from "./api.js";
 import { follow, unfollow } from "./live.js";
 import { read, write } from "./router.js";
+import { nameOf } from "./rows.js";
 
 /** @typedef {import("./types").Row} Row */
 /** @typedef {import("./router.js").View} View */
@@ -278,14 +279,19 @@ export function placeOf(version, rows = know.rows) {
   return low - 1;
 }
 
-/** The call with this id that was made last before a place, with the arguments that it runs with; and where it was made.
- * @param {string} id @param {number} at @returns {(import("./types").Call & { row: Row }) | undefined} */
-export function callOf(id, at) {
+/** The call of this name that was made last before a place, with the arguments that it runs with; and where it was made. Names are
+ * those in the branch of the commit at the place: parallel branches have the same ids. @param {string} name @param {number} at
+ * @returns {(import("./types").Call & { row: Row }) | undefined} */
+export function callOf(name, at) {
+  const inside = (/** @type {Row | undefined} */ row) => (row?.path ?? []).map((item) => `${item.call_id}/`).join("");
+  const whole = inside(know.rows[at]) + name;
   let given;
   for (let place = at - 1; place >= Math.max(0, at - 200); place -= 1) {
     const row = know.rows[place];
-    given ??= row.edited?.arguments?.[id] ?? row.decisions?.find((one) => one.request.split("#")[0] === id)?.decision?.modify?.arguments;
-    const call = row.calls?.find((one) => one.id === id);
+    if (!row.calls && !row.decisions && !row.edited) continue;
+    const branch = inside(row);
+    given ??= row.edited?.arguments?.[whole] ?? row.decisions?.find((one) => branch + nameOf(one.request) === whole)?.decision?.modify?.arguments;
+    const call = row.calls?.find((one) => branch + one.id === whole);
     if (call) return { ...call, arguments: given ?? call.arguments, row };
   }
 }

@@ -50,10 +50,18 @@ function stable(value) {
 /** A value, in full. @param {{ value: any, most?: number }} props */
 export function Value({ value, most = 4000 }) {
   if (value === undefined) return html`<span class="quiet">unset</span>`;
-  const dense = JSON.stringify(value);
-  const text = dense.length >= 64 && typeof value === "object" ? JSON.stringify(value, null, 2)
-    : typeof value === "object" ? JSON.stringify(value, null, 1).replace(/([[{])\n\s*/g, "$1").replace(/\n\s*([\]}])/g, "$1").replace(/\n\s*/g, " ") : dense;
-  return html`<code class="value">${cut(text, most)}</code>`;
+  return html`<code class="value">${cut(laid(value, ""), most)}</code>`;
+}
+
+/** JSON, with what fits into a line in one. @param {any} value @param {string} indent @param {number} [used] @returns {string} */
+function laid(value, indent, used = 0) {
+  const line = JSON.stringify(value, null, 1).replace(/([[{])\n\s*/g, "$1").replace(/\n\s*([\]}])/g, "$1").replace(/\n\s*/g, " ");
+  if (!value || typeof value !== "object" || indent.length + used + line.length < 48) return line;
+  const inside = `${indent}  `;
+  const names = Array.isArray(value) ? value.map(() => "") : Object.keys(value).map((name) => `${JSON.stringify(name)}: `);
+  const parts = Object.values(value);
+  if (parts.length === 1 && typeof parts[0] !== "object") return line;
+  return `${line[0]}\n${parts.map((part, place) => inside + names[place] + laid(part, inside, names[place].length)).join(",\n")}\n${indent}${line.at(-1)}`;
 }
 
 /** A subset of Markdown: paragraphs, headings, lists, quotes, code, emphasis. @param {{ text: string }} props */

@@ -2,7 +2,7 @@
 // @ts-check
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { callOf, changed, effectOf, fill, go, know, lookedAt, placeOf, step } from "./store.js";
-import { isBad, kindWord, line } from "./rows.js";
+import { isBad, kindWord, line, nameOf } from "./rows.js";
 import { count, cut, duration, words } from "./text.js";
 
 /** @typedef {import("./types").Row} Row */
@@ -50,6 +50,7 @@ export function Timeline() {
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const [follows, setFollows] = useState(true);
+  const scrolled = useRef(0);
   const rows = useMemo(() => unfolded(know.rows, know.collapsed), [know.rows, know.collapsed]);
   const marked = useMemo(marks, [know.labels, know.forks, know.replay]);
   const slowest = useMemo(() => know.rows.slice(-500).reduce((most, row) => Math.max(most, row.latency_us ?? 0), 1), [know.rows]);
@@ -72,6 +73,11 @@ export function Timeline() {
     else if (y < element.scrollTop + HEIGHT) element.scrollTop = y - HEIGHT;
     else if (y > element.scrollTop + element.clientHeight - 2 * HEIGHT) element.scrollTop = y - element.clientHeight + 2 * HEIGHT;
   }, [selected, rows.length, know.view.at]);
+
+  // Also when something above it takes or leaves room.
+  useLayoutEffect(() => {
+    if (box.current && follows && know.view.at === undefined) box.current.scrollTop = box.current.scrollHeight;
+  }, [height]);
 
   const most = Math.min(MOST, Math.ceil(height / HEIGHT) + 10);
   const first = Math.max(0, top - 4);
@@ -106,7 +112,10 @@ export function Timeline() {
       onScroll=${(event) => {
         const { scrollTop, scrollHeight, clientHeight } = event.currentTarget;
         setTop(Math.floor(scrollTop / HEIGHT / 4) * 4);
-        setFollows(scrollHeight - scrollTop - clientHeight < 2 * HEIGHT);
+        // It is left by scrolling up only: the end may move away by itself.
+        const isUp = scrollTop < scrolled.current;
+        scrolled.current = scrollTop;
+        setFollows((was) => scrollHeight - scrollTop - clientHeight < 2 * HEIGHT || (was && !isUp));
       }}>
       <div role="presentation" style=${{ height: `${rows.length * HEIGHT}px` }}>
         ${rows.slice(first, last).map((row, index) => html`<${Commit} key=${(first + index) % most} row=${row} place=${first + index} size=${rows.length}
@@ -123,7 +132,7 @@ function Commit({ row, place, size, slowest, marks, isSelected, isLater }) {
   const at = placeOf(row.version);
   const isOpen = depthOf(know.rows[at + 1]) > depth ? !know.collapsed.has(row.version) : undefined;
   // What a decision is about may be filled later.
-  const of = row.decisions?.[0].request.split("#")[0] ?? row.started?.[0].call_id ?? Object.keys(row.edited?.arguments ?? {})[0];
+  const of = (row.decisions && nameOf(row.decisions[0].request)) ?? row.started?.[0].call_id ?? Object.keys(row.edited?.arguments ?? {})[0];
   const about = of && callOf(of, at)?.arguments;
   return useMemo(() => drawn(), [row, row.is_brief, place, size, slowest, marks, isSelected, isLater, isOpen, about, know.app]);
 
@@ -139,7 +148,7 @@ function Commit({ row, place, size, slowest, marks, isSelected, isLater }) {
       <span class="said" title=${cut(said, 1000)}>${isOpen !== undefined && html`<button type="button" class="fold" tabindex="-1" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); fold(row); }}>${isOpen ? "▾" : "▸"}</button>`}${inside && html`<span class="quiet">${inside}</span>`}${cut(said, 240)}</span>
       <span class="tags">${marks?.map((mark) => html`<b class="mark" title=${mark.text} onClick=${(event) => { if (mark.fork) { event.stopPropagation(); go({ session: mark.fork }); } }}>${mark.text}</b> `)}<span class="wrote">${tags(row)}</span></span>
       <span class="tokens" title=${row.usage && "tokens: input → output"}>${row.usage && row.usage.input_tokens + row.usage.output_tokens > 0 ? `${count(row.usage.input_tokens)} → ${count(row.usage.output_tokens)}` : ""}</span>
-      <span class="took">${duration(us)}<i style=${{ width: `${Math.round(((us ?? 0) / slowest) * 36)}px` }}></i></span>
+      <span class="took">${us ? duration(us) : ""}<i style=${{ width: `${Math.round(((us ?? 0) / slowest) * 36)}px` }}></i></span>
     </div>`;
   }
 }

@@ -3,6 +3,11 @@
 
 mod analyst;
 mod deep_research;
+#[cfg(feature = "server")]
+#[path = "../../../crates/providers/tests/it/installed.rs"]
+mod installed;
+#[cfg(feature = "server")]
+mod interop;
 mod small;
 
 use std::process::{Command, Stdio};

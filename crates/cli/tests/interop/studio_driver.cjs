@@ -1,5 +1,5 @@
 // What the scripts of the studio share: the server, which they start and kill in the current folder, and pages of a browser.
-// argv: Chromium, and the program `stepfold`. A script says what it saw as one line of JSON.
+// argv: Chromium, and the program: `stepfold`, or the studio of the examples. A script says what it saw as one line of JSON.
 const { spawn, execFileSync } = require('node:child_process');
 const { readFileSync, writeFileSync } = require('node:fs');
 const net = require('node:net');
@@ -8,7 +8,7 @@ const path = require('node:path');
 const playwright = process.env.STEPFOLD_INTEROP_PLAYWRIGHT;
 const { chromium } = require(playwright);
 const axe = readFileSync(path.join(playwright, '../axe-core/axe.min.js'), 'utf8');
-const [executablePath, stepfold] = process.argv.slice(2);
+const [executablePath, program] = process.argv.slice(2);
 
 // Below the ports that the system gives to clients: the server takes it again after a kill, and no connection of
 // another program may have it then.
@@ -22,19 +22,19 @@ const freePort = async () => {
 };
 
 class Studio {
-    constructor(port, token, agents) {
-        Object.assign(this, { port, token, agents, base: `http://127.0.0.1:${port}`, foreign: [], refused: [], errors: [], failed: [], lives: new Set() });
+    constructor(port, options, token) {
+        Object.assign(this, { port, options, token, base: `http://127.0.0.1:${port}`, foreign: [], refused: [], errors: [], failed: [], lives: new Set() });
     }
 
     // Starts the server, and waits until it has said where it is.
     async start() {
-        const options = ['serve', ...(this.agents.length ? this.agents : ['--demo']), '--store', 'demo.db', '--tokens', 'tokens', '--bind', `127.0.0.1:${this.port}`];
-        this.server = spawn(stepfold, ['--json', ...options], { stdio: ['ignore', 'pipe', 'ignore'] });
-        await new Promise((resolve, reject) => {
+        this.server = spawn(program, [...this.options, '--bind', `127.0.0.1:${this.port}`], { stdio: ['ignore', 'pipe', 'ignore'] });
+        const said = await new Promise((resolve, reject) => {
             this.server.stdout.once('data', resolve);
             this.server.once('exit', () => reject(new Error('the server has ended')));
         });
         this.server.removeAllListeners('exit');
+        this.token ??= /#token=(\S+)/.exec(said)[1];
     }
 
     async kill() {
@@ -99,15 +99,24 @@ class Studio {
     }
 }
 
-// Runs a script, and ends what it has started, however it ends. The agents of these files are served, or those of the demo.
-exports.studio = async (script, agents = {}) => {
+// Runs a script with what `stepfold serve` serves: the agents of these files, or those of the demo.
+exports.studio = (script, agents = {}) => run(script, (port) => {
+    const made = execFileSync(program, ['--json', 'token', '--user', 'local', '--role', 'administer']).toString();
+    const { token, line } = JSON.parse(made);
+    writeFileSync('tokens', `${line}\n`);
+    for (const [name, text] of Object.entries(agents)) writeFileSync(name, text);
+    const files = Object.keys(agents).filter((name) => name.endsWith('.toml'));
+    return new Studio(port, ['--json', 'serve', ...(files.length ? files : ['--demo']), '--store', 'demo.db', '--tokens', 'tokens'], token);
+});
+
+// Runs a script with the studio of the examples, which prints the address with its token. Replies come at once.
+exports.example = (script) => run(script, (port) => new Studio(port, ['--delay', '0']));
+
+// Runs a script, and ends what it has started, however it ends.
+const run = async (script, make) => {
     let studio;
     try {
-        const made = execFileSync(stepfold, ['--json', 'token', '--user', 'local', '--role', 'administer']).toString();
-        const { token, line } = JSON.parse(made);
-        writeFileSync('tokens', `${line}\n`);
-        for (const [name, text] of Object.entries(agents)) writeFileSync(name, text);
-        studio = new Studio(await freePort(), token, Object.keys(agents));
+        studio = make(await freePort());
         await studio.start();
         studio.browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
         const seen = await script(studio);

@@ -39,8 +39,10 @@ studio(async (studio) => {
     await page.waitForURL(/\/changed/);
     await page.getByRole('treeitem', { name: /hook before the run · the run ends: no budget is left/ }).waitFor();
     await page.getByRole('treeitem', { name: /failed the model cannot be reached/ }).waitFor();
-    // No run has a hook there: it is told, and hides no other session.
-    await page.getByText(/The last run is not continued: .* cannot be restored at version 16/).waitFor();
+    // No run has a hook there: it is told with the ways on, and hides no other session.
+    await page.getByText(/The last run cannot continue: v16 does not fit, unexpected event "hooked"/).waitFor();
+    await page.getByRole('button', { name: 'Go to v15' }).click();
+    await page.getByText('at v15', { exact: true }).waitFor();
     await page.getByRole('link', { name: /^changed .*invalid$/ }).waitFor();
     await page.getByRole('link', { name: /^waits-for-approval .*waiting$/ }).waitFor();
     await page.getByRole('tab', { name: 'Conversation' }).click();
@@ -51,6 +53,24 @@ studio(async (studio) => {
     await row.waitFor();
     const replay = `${await row.getAttribute('id')} ${await row.getAttribute('aria-selected')}`;
     await page.getByText(/Replay differs at v5: /).waitFor();
+    // What the page could not read stands beside it, and each goes by itself.
+    await page.route(/\/sessions\?q=/, (route) => route.abort());
+    await page.getByLabel('Search sessions').fill('changed');
+    const notes = page.locator('.note');
+    await notes.filter({ hasText: 'The server cannot be reached.' }).waitFor();
+    const barriers = await studio.barriers(page);
+    await notes.filter({ hasText: 'Replay differs' }).getByRole('button', { name: 'Close' }).click();
+    await notes.filter({ hasText: 'Replay differs' }).waitFor({ state: 'detached' });
+    await notes.getByRole('button', { name: 'Close' }).click();
+    await notes.waitFor({ state: 'detached' });
+    await page.unroute(/\/sessions\?q=/);
+    await page.getByLabel('Search sessions').fill('');
+    await page.getByRole('link', { name: /^changed .*invalid$/ }).waitFor();
+    // The run is ended, and the session takes messages again.
+    await page.getByRole('button', { name: 'end the run…' }).click();
+    await page.getByRole('button', { name: 'End it' }).click();
+    await page.getByText(/The last run cannot continue/).waitFor({ state: 'detached' });
+    await page.getByRole('link', { name: /^changed .*idle$/ }).waitFor();
     const [one, other] = await Promise.all(['fork-with-a-rewind', 'imported'].map((id) => studio.api('GET', `/apps/stalls/sessions/${id}`)));
-    return { test: /fn \w+\(/.test(test), replay, same_version: one.body.version === other.body.version };
+    return { test: /fn \w+\(/.test(test), replay, barriers, same_version: one.body.version === other.body.version };
 });

@@ -337,11 +337,18 @@ fn the_studio_with_a_graph() {
     assert_eq!(seen, json!({"state": "open"}), "{seen:#}");
 }
 
-/// A session as a file, as a test, and from a file.
+/// Calls that were tried more than once, in the timeline, in the tab of a step, and as the model was told.
+#[test]
+fn the_studio_with_attempts() {
+    let Some(seen) = studio("studio_rows.cjs") else { return };
+    expect_file!["../interop/studio_rows.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
+/// A session as a file, as a test, and from a file; one whose record is invalid; two notes at once.
 #[test]
 fn the_studio_with_files() {
     let Some(seen) = studio("studio_files.cjs") else { return };
-    assert_eq!(seen, json!({"test": true, "same_version": true, "replay": "row-5 true"}), "{seen:#}");
+    assert_eq!(seen, json!({"test": true, "same_version": true, "replay": "row-5 true", "barriers": []}), "{seen:#}");
 }
 
 /// Seven tabs with one stream of sessions and one of their list; no network for a while; a server that is killed while the page is open: nothing is lost.
