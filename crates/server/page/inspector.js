@@ -83,7 +83,7 @@ function History({ name }) {
   return html`<ol class="history" aria-label=${`Writes of ${name}`}>${history.writes.slice(-200).reverse().map((write) => html`<li>
     <button type="button" class="link" onClick=${() => step(write.version)}>v${write.version}</button>
     <span class="quiet"> ${by(write) ?? wordOf(write.kind)} · ${write.handler ? words(write.handler) : "removed"} </span>
-    ${"after" in write ? html`<${Value} value=${write.before} most=${200} /> → <${Value} value=${write.after} most=${300} />` : html`<${Value} value=${write.value} most=${300} />`}</li>`)}</ol>`;
+    ${"after" in write ? html`<span class="before"><${Value} value=${write.before} most=${200} /> → </span><${Value} value=${write.after} most=${300} />` : html`<${Value} value=${write.value} most=${300} />`}</li>`)}</ol>`;
 }
 
 function Step() {

@@ -18,8 +18,7 @@ fn the_studio_of_the_examples() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let script =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cli/tests/interop/studio_example.cjs");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cli/tests/interop/studio_example.cjs");
     let mut page = Command::new("node");
     page.env("STEPFOLD_INTEROP_PLAYWRIGHT", playwright).current_dir(folder.path());
     let output = page.arg(script).arg(chromium).arg(env!("CARGO_BIN_EXE_studio")).output().unwrap();

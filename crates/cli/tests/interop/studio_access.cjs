@@ -99,8 +99,13 @@ studio(async (studio) => {
     const link = await far.context().newCDPSession(far);
     await link.send('Network.enable');
     await link.send('Network.emulateNetworkConditions', { offline: false, latency: 300, downloadThroughput: 50_000, uploadThroughput: 50_000 });
+    // The modules come when that was seen, however slow the browser is itself.
+    let seeIt;
+    const isSeen = new Promise((resolve) => { seeIt = resolve; });
+    await far.route(/app\.js$/, (route) => isSeen.then(() => route.continue()));
     await far.goto(`${studio.base}/#token=${studio.token}`, { waitUntil: 'commit' });
     await far.getByText(/Loading the studio/).waitFor();
+    seeIt();
     // It opens at the agent with sessions that need a person.
     await far.getByRole('link', { name: /^waits-for-approval / }).first().click();
     await far.getByRole('treeitem', { name: /And area 5/ }).first().waitFor();

@@ -348,7 +348,11 @@ fn the_studio_with_attempts() {
 #[test]
 fn the_studio_with_files() {
     let Some(seen) = studio("studio_files.cjs") else { return };
-    assert_eq!(seen, json!({"test": true, "same_version": true, "replay": "row-5 true", "barriers": []}), "{seen:#}");
+    assert_eq!(
+        seen,
+        json!({"test": true, "same_version": true, "replay": "row-5 true", "barriers": []}),
+        "{seen:#}"
+    );
 }
 
 /// Seven tabs with one stream of sessions and one of their list; no network for a while; a server that is killed while the page is open: nothing is lost.
