@@ -119,8 +119,7 @@ impl SessionHandle {
     async fn apply(&self, request: EditSession) -> Result<EditReceipt, RunnerError> {
         let EditSession { edit, expected_version, with_changed_agent, .. } = request;
         self.check_open()?;
-        let gate = Arc::clone(&self.slot().gate);
-        let Ok(mut known) = gate.try_lock() else { return Err(self.busy("an invocation is running")) };
+        let mut known = self.unless_running().await?;
         loop {
             let (session, take_over) = self.until_free().await?;
             if let Some(receipt) = self.made_before(&edit).await? {

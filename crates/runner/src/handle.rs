@@ -1,7 +1,10 @@
 //! A session handle, for applications.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use stepfold_agent_loop::{Agent, ApprovalRequest, Edit, Input, Run};
@@ -11,6 +14,7 @@ use stepfold_session_scopes::{
     SessionKey, SessionStore, TakeOver,
 };
 use stepfold_state_core::state::State;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::accept::Acceptance;
 use crate::claim::{Holder, Waited, WhenClaimed};
@@ -24,7 +28,7 @@ use crate::invocation::{Ended, Invocation};
 use crate::resume::Resume;
 use crate::run_as::{RunAs, RunOptions};
 use crate::runner::{Busy, Inner, Runner};
-use crate::slot::{Current, Job, Slot, Ticket, Waiting};
+use crate::slot::{Current, Job, Known, Slot, Ticket, Waiting};
 use crate::turn::{Order, Turn};
 
 /// A session of the runner's store. Cloning is cheap; all handles of a session in a process work together.
@@ -619,9 +623,7 @@ impl SessionHandle {
     }
 
     async fn rewound(&self, expected: Option<u64>, to: u64) -> Result<u64, RunnerError> {
-        let Ok(mut known) = self.slot.gate.try_lock() else {
-            return Err(self.busy("an invocation is running"));
-        };
+        let mut known = self.unless_running().await?;
         (known.history, known.stopped) = (None, None);
         let (session, take_over) = self.until_free().await?;
         let name = self.runner.0.ids.next();
@@ -666,9 +668,7 @@ impl SessionHandle {
     /// # }).unwrap();
     /// ```
     pub async fn delete(&self, with_user_state: bool) -> Result<Deleted, RunnerError> {
-        let Ok(mut known) = self.slot.gate.try_lock() else {
-            return Err(self.busy("an invocation is running"));
-        };
+        let mut known = self.unless_running().await?;
         let (_, take_over) = self.until_free().await?;
         let mut request = DeleteSession::new(self.slot.key.clone()).now(self.runner.0.clock.now());
         (request.user_state, request.take_over) = (with_user_state, take_over);
@@ -678,6 +678,19 @@ impl SessionHandle {
         self.slot.held.take();
         self.inner().changes.tell_deleted(self.key());
         Ok(deleted)
+    }
+
+    /// The gate, for a change between runs. A caller that reads the session holds it for a moment, which is waited for; a run is
+    /// not. Whoever is queued first has it first, so that a run that begins later waits for the change.
+    pub(crate) async fn unless_running(&self) -> Result<OwnedMutexGuard<Known>, RunnerError> {
+        let mut queued = pin!(Arc::clone(&self.slot.gate).lock_owned());
+        if let Poll::Ready(known) = poll_fn(|context| Poll::Ready(queued.as_mut().poll(context))).await {
+            return Ok(known);
+        }
+        if self.slot.desk().is_worked() {
+            return Err(self.busy("an invocation is running"));
+        }
+        Ok(queued.await)
     }
 
     /// Waits until no other worker is running in the session, at most as long as configured. Returns the

@@ -1,18 +1,23 @@
 //! Messages for a session that is busy: refused with an error, or taken; never lost.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use expect_test::expect;
 use futures_util::future::join_all;
 use proptest::prelude::*;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction, Input};
-use stepfold_runner::session_scopes::EventRange;
-use stepfold_runner::{Busy, RunnerError, SessionHandle};
+use stepfold_runner::session_scopes::{
+    AnyStore, AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
+    ListSessions, MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError,
+    SessionPage, SessionStore, Values, WriteScope,
+};
+use stepfold_runner::{Busy, Runner, RunnerError, SessionHandle};
 use stepfold_state_core::chat::Role;
 use stepfold_tools::{Tool, ToolContext, ToolError};
 use tokio::sync::Semaphore;
 
-use crate::world::{Echo, Fault, World, each_store, process, schema, threads};
+use crate::world::{Echo, Fault, World, each_store, hand_on, process, schema, threads};
 
 /// An agent that says what it hears, each time when the gate lets it.
 fn gated(gate: &Arc<Semaphore>) -> AgentBuilder {
@@ -630,4 +635,63 @@ proptest! {
     ) {
         check_race(busy, &pauses, other);
     }
+}
+
+/// A store that holds one read back, until it is let go.
+#[derive(Clone)]
+struct Holding {
+    store: AnyStore,
+    holds: Arc<AtomicBool>,
+    arrived: Arc<Semaphore>,
+    gate: Arc<Semaphore>,
+}
+
+impl SessionStore for Holding {
+    async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
+        if self.holds.swap(false, Ordering::SeqCst) {
+            self.arrived.add_permits(1);
+            self.gate.acquire().await.unwrap().forget();
+        }
+        self.store.get(request).await
+    }
+
+    hand_on! { store =>
+        create: CreateSession => Session;
+        append: AppendEvent => Receipt;
+        list: ListSessions => SessionPage;
+        delete: DeleteSession => Deleted;
+        fork: ForkSession => Session;
+        rewind: RewindSession => Receipt;
+        read_scope: ScopeKey => Values;
+        write_scope: WriteScope => Values;
+        prune: PruneSession => Pruned;
+    }
+}
+
+/// A rewind and a deletion wait for whoever reads the session meanwhile: nothing runs in it, so it is not busy.
+#[tokio::test]
+async fn a_reader_makes_no_session_busy() {
+    let store = Holding {
+        store: AnyStore::new(MemoryStore::new()),
+        holds: Arc::default(),
+        arrived: Arc::new(Semaphore::new(0)),
+        gate: Arc::new(Semaphore::new(0)),
+    };
+    let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
+    let session = Runner::builder(agent, store.clone()).build().session("ada", "s1").await.unwrap();
+    session.run("one").await.unwrap();
+    for deletes in [false, true] {
+        store.holds.store(true, Ordering::SeqCst);
+        let (reader, changer) = (session.clone(), session.clone());
+        let read = tokio::spawn(async move { reader.unfinished().await });
+        store.arrived.acquire().await.unwrap().forget();
+        let change = tokio::spawn(async move {
+            if deletes { changer.delete(false).await.map(drop) } else { changer.rewind(0).await.map(drop) }
+        });
+        settle().await;
+        store.gate.add_permits(1);
+        assert!(read.await.unwrap().unwrap().is_none());
+        change.await.unwrap().unwrap();
+    }
+    assert!(matches!(session.read(EventRange::All).await, Err(error) if error.to_string().contains("s1")));
 }
