@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use expect_test::expect;
+use expect_test::expect_file;
 use serde_json::{Value, json};
 
 use crate::installed::installed;
@@ -30,7 +30,7 @@ fn the_studio_of_the_examples() {
         assert_eq!(seen[what].take(), json!([]), "{what}");
     }
     seen.as_object_mut().unwrap().retain(|_, value| !value.is_null());
-    expect![].assert_eq(&format!("{seen:#}\n"));
+    expect_file!["../../../crates/cli/tests/interop/studio_example.json"].assert_eq(&format!("{seen:#}\n"));
 }
 
 /// A program of `PATH`.
