@@ -55,13 +55,18 @@ export function Value({ value, most = 4000 }) {
 
 /** JSON, with what fits into a line in one. @param {any} value @param {string} indent @param {number} [used] @returns {string} */
 function laid(value, indent, used = 0) {
-  const line = JSON.stringify(value, null, 1).replace(/([[{])\n\s*/g, "$1").replace(/\n\s*([\]}])/g, "$1").replace(/\n\s*/g, " ");
-  if (!value || typeof value !== "object" || indent.length + used + line.length < 48) return line;
-  const inside = `${indent}  `;
-  const names = Array.isArray(value) ? value.map(() => "") : Object.keys(value).map((name) => `${JSON.stringify(name)}: `);
+  const dense = JSON.stringify(value);
+  if (!value || typeof value !== "object") return dense;
   const parts = Object.values(value);
-  if (parts.length === 1 && typeof parts[0] !== "object") return line;
-  return `${line[0]}\n${parts.map((part, place) => inside + names[place] + laid(part, inside, names[place].length)).join(",\n")}\n${indent}${line.at(-1)}`;
+  const room = 48 - indent.length - used;
+  const isOne = parts.length === 1 && typeof parts[0] !== "object";
+  if (isOne || dense.length < room) {
+    const line = JSON.stringify(value, null, 1).replace(/([[{])\n\s*/g, "$1").replace(/\n\s*([\]}])/g, "$1").replace(/\n\s*/g, " ");
+    if (isOne || line.length < room) return line;
+  }
+  const inside = `${indent}  `;
+  const names = Array.isArray(value) ? parts.map(() => "") : Object.keys(value).map((name) => `${JSON.stringify(name)}: `);
+  return `${dense[0]}\n${parts.map((part, place) => inside + names[place] + laid(part, inside, names[place].length)).join(",\n")}\n${indent}${dense.at(-1)}`;
 }
 
 /** A subset of Markdown: paragraphs, headings, lists, quotes, code, emphasis. @param {{ text: string }} props */
