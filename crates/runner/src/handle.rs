@@ -796,10 +796,6 @@ impl SessionHandle {
         }
     }
 
-    pub(crate) fn slot(&self) -> &Slot {
-        &self.slot
-    }
-
     pub(crate) fn inner(&self) -> &Inner {
         &self.runner.0
     }

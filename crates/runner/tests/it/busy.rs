@@ -679,8 +679,9 @@ async fn a_reader_makes_no_session_busy() {
     };
     let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
     let session = Runner::builder(agent, store.clone()).build().session("ada", "s1").await.unwrap();
-    session.run("one").await.unwrap();
     for deletes in [false, true] {
+        // Then its history is cached, which a reader continues.
+        session.run("one").await.unwrap();
         store.holds.store(true, Ordering::SeqCst);
         let (reader, changer) = (session.clone(), session.clone());
         let read = tokio::spawn(async move { reader.unfinished().await });
@@ -689,6 +690,7 @@ async fn a_reader_makes_no_session_busy() {
             if deletes { changer.delete(false).await.map(drop) } else { changer.rewind(0).await.map(drop) }
         });
         settle().await;
+        assert!(!change.is_finished());
         store.gate.add_permits(1);
         assert!(read.await.unwrap().unwrap().is_none());
         change.await.unwrap().unwrap();
