@@ -681,7 +681,7 @@ impl SessionHandle {
     }
 
     /// The gate, for a change between runs. A caller that reads the session holds it for a moment, which is waited for; a run is
-    /// not. Whoever is queued first has it first, so that a run that begins later waits for the change.
+    /// not. The first in the queue has it first, so that a run that begins later waits for the change.
     pub(crate) async fn unless_running(&self) -> Result<OwnedMutexGuard<Known>, RunnerError> {
         let mut queued = pin!(Arc::clone(&self.slot.gate).lock_owned());
         if let Poll::Ready(known) = poll_fn(|context| Poll::Ready(queued.as_mut().poll(context))).await {

@@ -668,7 +668,7 @@ impl SessionStore for Holding {
     }
 }
 
-/// A rewind and a deletion wait for whoever reads the session meanwhile: nothing runs in it, so it is not busy.
+/// A rewind and a deletion wait for a caller that reads the session meanwhile: nothing runs in it, so it is not busy.
 #[tokio::test]
 async fn a_reader_makes_no_session_busy() {
     let store = Holding {
