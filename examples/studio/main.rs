@@ -193,8 +193,9 @@ impl ChatModel for Known {
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
-        let questions: String = self.0.questions().iter().map(|question| format!("\n- {question}")).collect();
-        let unknown = format!("My replies are written beforehand. I know these questions:\n{questions}");
+        let questions: Vec<_> = self.0.questions().iter().map(|question| format!("- {question}")).collect();
+        let unknown =
+            format!("My replies are written beforehand. I know these questions:\n\n{}", questions.join("\n"));
         ReplyStream::new(self.0.respond(request).flat_map(move |chunk| {
             let chunks = match chunk {
                 Err(error) if *error.kind() == ModelErrorKind::InvalidRequest => said(&unknown),
