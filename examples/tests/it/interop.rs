@@ -1,5 +1,6 @@
 //! The studio of the examples in a browser. `cargo xtask interop` installs what drives it, and says where it is.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,7 +15,7 @@ use crate::installed::installed;
 fn the_studio_of_the_examples() {
     let Some(playwright) = installed("STEPFOLD_INTEROP_PLAYWRIGHT") else { return };
     let Some(chromium) = program("chromium") else {
-        eprintln!("skipped: chromium is not installed");
+        let _ = writeln!(std::io::stderr(), "skipped: chromium is not installed");
         return;
     };
     let folder = tempfile::tempdir().unwrap();
