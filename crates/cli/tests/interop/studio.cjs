@@ -64,6 +64,7 @@ studio(async (studio) => {
     // What the model was shown, and what the user has.
     await press('3');
     await page.getByRole('heading', { name: /instructions/ }).waitFor();
+    await page.getByRole('heading', { name: /its answer, v2/ }).waitFor();
     seen.shown = await page.getByRole('region', { name: 'What the model was shown' }).getByRole('article').count();
     await page.getByText('4 tools offered').waitFor();
     await page.getByRole('region', { name: 'What the model was shown' }).getByText(/^0\.\d+ USD$/).waitFor();
