@@ -171,7 +171,7 @@ impl Run {
                 self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
                 let pruned = match &event.rewrite {
                     Some(_) => 0,
-                    None => (messages_before + event.messages.len()).saturating_sub(log.len()),
+                    None => messages_before.saturating_add(event.messages.len()).saturating_sub(log.len()),
                 };
                 self.tally.is_pruned = pruned > 0;
                 let shown = shown.as_ref().map(|shown| shown.without_first(pruned));

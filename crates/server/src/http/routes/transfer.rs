@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_session_scopes::{
     CreateSession, Event, EventId, EventRange, GetSession, Label, MemoryStore, ReadLabels, Scope, Session,
-    SessionStore, Timestamp,
+    SessionError, SessionStore, Timestamp,
 };
 
 use super::history::at;
@@ -281,7 +281,11 @@ fn labels_of(row: &ExportRow) -> Result<Vec<(Label, u64)>, Problem> {
 /// Makes the session in memory first: its events have to add up to the values that it had.
 async fn check(row: &ExportRow, request: &CreateSession) -> Result<(), Problem> {
     let store = MemoryStore::new();
-    let made = store.create(request.clone()).await?;
+    let made = match store.create(request.clone()).await {
+        // One to which a rewind goes back.
+        Err(error @ SessionError::NoSuchVersion { .. }) => return Err(Problem::invalid("export", error)),
+        made => made?,
+    };
     let read = store.get(GetSession::new(made.key)).await?;
     let (values, _) = own_and_shared(&read);
     let differs = |key: &&String| values.get(*key) != row.values.get(*key);

@@ -7,6 +7,7 @@ mod api;
 mod branches;
 mod clients;
 mod files;
+mod hostile_imports;
 mod invalid;
 mod laws;
 mod limits;
