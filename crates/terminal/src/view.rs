@@ -527,7 +527,7 @@ pub fn restart(run: &Run) -> String {
     let open: Vec<String> = run.open_calls().into_iter().map(|(_, call)| call.name).collect();
     // Of a step whose calls are open the reply is there already.
     let (step, what) = match open.is_empty() {
-        true => (run.steps().saturating_add(1), "before the model had answered".to_owned()),
+        true => (run.steps() + 1, "before the model had answered".to_owned()),
         false => (run.steps(), format!("while {} ran", open.join(", "))),
     };
     format!("continues with \"{question}\", interrupted in step {step} {what}")

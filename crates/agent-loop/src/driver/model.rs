@@ -111,7 +111,7 @@ impl Host<'_> {
         let requires_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
         if !self.given.observers.is_empty() {
             let asking = RunEvent::Asking {
-                step: run.steps().saturating_add(1),
+                step: run.steps() + 1,
                 model: config.model.id().to_owned(),
                 request: Box::new(request.clone()),
             };

@@ -70,7 +70,8 @@ impl Run {
             Folding::CatchUp => event.fold_messages(&mut self.state),
         }
         self.tally.events += 1;
-        self.tally.steps = event.step;
+        // A record may say any number: the step after it can be counted.
+        self.tally.steps = event.step.min(u64::MAX - 1);
         self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
         self.note_ids(event);
         self.note_decisions(&event.kind);

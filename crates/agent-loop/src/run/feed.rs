@@ -411,7 +411,7 @@ impl Run {
             tools: self.digest_of_offer(),
             output,
         };
-        let mut event = Event::new(self.tally.steps.saturating_add(1), elapsed, kind);
+        let mut event = Event::new(self.tally.steps + 1, elapsed, kind);
         event.messages.push(Arc::clone(&message));
         let answered = event.outcomes();
         if message.has_tool_calls() && answered.len() == message.tool_calls().count() {
@@ -509,7 +509,7 @@ impl Run {
 
     fn may_repair_output(&self) -> bool {
         let spec = self.agent.output_spec();
-        let steps_left = self.tally.steps.saturating_add(1) < self.limits().steps;
+        let steps_left = self.tally.steps + 1 < self.limits().steps;
         steps_left && spec.is_some_and(|spec| self.tally.output_faults < spec.output.repairs)
     }
 
@@ -524,7 +524,7 @@ impl Run {
         {
             next = Next { routes: next.routes, ..Next::exit(limit) };
         }
-        let step = self.tally.steps.saturating_add(u64::from(next.exit.is_none()));
+        let step = self.tally.steps + u64::from(next.exit.is_none());
         let delta = planner.writes(walk.position(), &next, &self.state).map_err(FeedError::Plan)?;
         let Next { branches, deferred, arrived, routes, exit } = next;
         let kind = EventKind::Planned { branches, deferred, arrived, routes, exit };

@@ -686,7 +686,7 @@ impl Run {
                 breakpoint.node.as_deref() == Some(task.name()) && breakpoint.is_visit(execution..=execution)
             }),
             (Need::Model, None) if breakpoint.node.is_none() => {
-                breakpoint.is_visit(self.tally.steps.saturating_add(1)..=self.tally.steps.saturating_add(1))
+                breakpoint.is_visit(self.tally.steps + 1..=self.tally.steps + 1)
             }
             (Need::Calls, Some(tool)) => {
                 let open = self.open_calls().iter().filter(|(_, call)| call.name == *tool).count() as u64;

@@ -36,7 +36,7 @@ impl Restart {
             run.open_calls().into_iter().map(|(_, open)| call(&open).trim_start_matches("> ").to_owned());
         let open: Vec<String> = calls.chain(branches).collect();
         // Of a step whose calls are open the reply is there already.
-        let step = if run.open_calls().is_empty() { run.steps().saturating_add(1) } else { run.steps() };
+        let step = if run.open_calls().is_empty() { run.steps() + 1 } else { run.steps() };
         let waits = run.pending().into_iter().map(|request| request.id).collect();
         Restart { question, step, open, waits, is_graph }
     }

@@ -198,7 +198,7 @@ fn row(version: u64, step: ModelStep, (mut path, cost): (Vec<ItemRow>, Option<St
     ModelRow {
         version,
         reply: reply.as_ref().map(|(version, _)| *version),
-        step: run.steps().saturating_add(1),
+        step: run.steps() + 1,
         path,
         agent: run.agent().name().to_owned(),
         model: run.agent().model().id().to_owned(),
