@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod analyst;
+#[cfg(feature = "server")]
+#[path = "../../../crates/cli/tests/it/chromium.rs"]
+mod chromium;
 mod deep_research;
 #[cfg(feature = "server")]
 #[path = "../../../crates/providers/tests/it/installed.rs"]

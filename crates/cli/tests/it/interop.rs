@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use expect_test::expect_file;
 use serde_json::{Value, json};
 
+use crate::chromium::{in_chromium, seen_in_chromium, told};
 use crate::installed::installed;
 use crate::room::Room;
 
@@ -61,14 +62,6 @@ fn seen(room: &Room, client: &mut Command) -> Value {
     client.arg(server.get_program()).args(server.get_args()).current_dir(room.folder());
     client.env("XDG_DATA_HOME", room.path("data"));
     told(client)
-}
-
-/// What a client tells, as JSON.
-fn told(client: &mut Command) -> Value {
-    let output = client.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
 fn check(seen: &Value) {
@@ -234,19 +227,6 @@ fn spy() -> (String, Arc<AtomicUsize>) {
     (leak, asked)
 }
 
-/// A script that drives Chromium, with its path as the first argument; none where one of them is not installed.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn in_chromium(script: &str) -> Option<Command> {
-    let playwright = installed("STEPFOLD_INTEROP_PLAYWRIGHT")?;
-    let Some(chromium) = program("chromium") else {
-        eprintln!("skipped: chromium is not installed");
-        return None;
-    };
-    let mut page = Command::new("node");
-    page.env("STEPFOLD_INTEROP_PLAYWRIGHT", playwright).arg(script_of(script)).arg(chromium);
-    Some(page)
-}
-
 /// An agent that asks for two approvals, and whose last reply has markup with the addresses of images.
 fn leaking(leak: &str) -> Room {
     counter(&format!(
@@ -258,7 +238,8 @@ fn leaking(leak: &str) -> Room {
 /// The page of the wheel in Chromium. Text of the model names an address of images: none is requested.
 #[test]
 fn the_page_of_adk() {
-    let (Some(python), Some(mut page)) = (installed("STEPFOLD_INTEROP_ADK"), in_chromium("adk_web.cjs"))
+    let (Some(python), Some(mut page)) =
+        (installed("STEPFOLD_INTEROP_ADK"), in_chromium(&script_of("adk_web.cjs")))
     else {
         return;
     };
@@ -286,7 +267,7 @@ fn the_page_of_adk() {
 #[test]
 fn the_page_of_assistant_ui() {
     let (Some(modules), Some(mut page)) =
-        (installed("STEPFOLD_INTEROP_REACT_AG_UI"), in_chromium("react_ag_ui.cjs"))
+        (installed("STEPFOLD_INTEROP_REACT_AG_UI"), in_chromium(&script_of("react_ag_ui.cjs")))
     else {
         return;
     };
@@ -312,15 +293,9 @@ fn the_page_of_assistant_ui() {
 
 /// What a script saw of the studio in Chromium; none if it cannot be run here.
 fn studio(script: &str) -> Option<Value> {
-    let mut page = in_chromium(script)?;
+    let mut page = in_chromium(&script_of(script))?;
     let room = Room::new("", "");
-    let mut seen = told(page.current_dir(room.folder()).arg(env!("CARGO_BIN_EXE_stepfold")));
-    // No request to another host, nothing that the policy has refused, no error.
-    for what in ["foreign", "refused", "errors"] {
-        assert_eq!(seen[what].take(), json!([]), "{what}");
-    }
-    seen.as_object_mut().unwrap().retain(|_, value| !value.is_null());
-    Some(seen)
+    Some(seen_in_chromium(page.current_dir(room.folder()).arg(env!("CARGO_BIN_EXE_stepfold"))))
 }
 
 /// Each thing that the studio can do, done once, as a person would. Text of the model that names images fetches none.
@@ -388,13 +363,6 @@ fn the_types_of_the_studio() {
     check.current_dir(room.folder()).arg(script_of("studio_types.cjs")).arg(&packages).arg(page);
     let seen = told(check.arg(script_of("")).args([&server.url, &server.token]));
     assert_eq!(seen, json!({"wrong": []}), "{seen:#}");
-}
-
-/// A program of `PATH`.
-#[expect(clippy::disallowed_methods, reason = "where programs are is said in the environment")]
-fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 /// The analyst of the examples, with the server where it is installed in place of the one that `uvx` would fetch.

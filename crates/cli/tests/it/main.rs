@@ -12,6 +12,7 @@
 mod approvals;
 mod branches;
 mod checks;
+mod chromium;
 mod conversations;
 mod crashes;
 mod documents;
