@@ -29,6 +29,7 @@ studio(async (studio) => {
     seen.sessions = rows.map((text) => text.replace(/\s+/g, ' ').replace(/ v\d+/, '')).sort();
     await page.getByLabel('Search sessions').fill('killed');
     await link(/^waits-for-approval /).first().waitFor({ state: 'detached' });
+    await link(/^killed-in-a-call /).first().waitFor();
     seen.found = await page.getByRole('navigation', { name: 'Sessions' }).getByRole('listitem').count();
     await page.getByLabel('Search sessions').fill('');
 
