@@ -1,5 +1,6 @@
 //! Sessions as files: exported whole, imported as new sessions, and as scripted tests.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -8,13 +9,15 @@ use http::{HeaderValue, Response, StatusCode, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use stepfold_agent_loop::{Ids as _, RandomIds};
+use stepfold_agent_loop::{self as agent_loop, Ids as _, RandomIds};
+use stepfold_runner::RECORD_FORMAT;
 use stepfold_session_scopes::{
     CreateSession, Event, EventId, EventRange, GetSession, Label, MemoryStore, ReadLabels, Scope, Session,
     SessionError, SessionStore, Timestamp,
 };
 
 use super::history::at;
+use crate::http::auth::{Principal, Role};
 use crate::http::limits::Limits;
 use crate::http::operation::{Answer, Asked, Created, InApp, InSession, RequestBody, json_response};
 use crate::http::problem::Problem;
@@ -212,6 +215,7 @@ pub(super) async fn import(
     let (InApp(app), ImportBody(row)) = (asked.target, asked.body);
     let runner = app.runner();
     let events = events_of(&row)?;
+    check_unmerged(&asked.principal, &events)?;
     let labels = labels_of(&row)?;
     let id = asked.query.id.unwrap_or_else(|| RandomIds.next());
     let key = runner.key(asked.principal.user().as_str(), id.as_str())?;
@@ -261,6 +265,26 @@ fn events_of(row: &ExportRow) -> Result<Vec<Arc<Event>>, Problem> {
         event.map(Arc::new).map_err(|error| invalid(format!("event of version {version}: {error}")))
     };
     (0..).zip(&row.events).map(event).collect()
+}
+
+/// What a run has recorded and not merged yet is written when the run continues: values that all users share, for
+/// administrators only. No call of a tool stands behind what a file says.
+fn check_unmerged(principal: &Principal, events: &[Arc<Event>]) -> Result<(), Problem> {
+    let shares = |event: &Arc<Event>| {
+        let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
+        // One that cannot be read is of a run that does not continue.
+        let mut recorded = record.read::<agent_loop::Event>().ok()?;
+        let found = Cell::new(false);
+        recorded.retain_writes(|write| {
+            found.set(found.get() || Scope::of(write.key()) == Scope::App);
+            true
+        });
+        Some(found.get())
+    };
+    match events.iter().any(|event| shares(event) == Some(true)) && !principal.may(Role::Administer) {
+        true => Err(Problem::forbidden(Role::Administer)),
+        false => Ok(()),
+    }
 }
 
 fn labels_of(row: &ExportRow) -> Result<Vec<(Label, u64)>, Problem> {

@@ -103,6 +103,48 @@ async fn what_does_not_add_up_is_refused_and_nothing_is_stored() {
     assert_eq!(small.post("ada", "/import", good).await.problem(), (413, "too_large".to_owned()));
 }
 
+/// A run that continues writes what its record says of calls that have ended. A file may say anything.
+#[tokio::test]
+async fn an_import_writes_shared_values_for_administrators_only() {
+    let site = Site::new(BILL).await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    site.post("ada", "/sessions/s1/run", json!({"text": "pay"})).await;
+    let good = export(&site, "s1").await;
+    let forged = |key: &str, kind: &str| {
+        let delta = json!([{"key": key, "handler": "replace_values", "value": "mine"}]);
+        let result = json!({"call_id": "c1", "name": "pay", "value": {"euro": 5}});
+        let outcome = json!({"result": result, "delta": delta});
+        let answered = json!({"answered": [{"place": 0, "outcome": outcome}]});
+        let kind_of_run = match kind {
+            "answered" => answered,
+            "replied" => json!({"replied": {"fates": [[0, {"answer": outcome}]]}}),
+            "hooked" => json!({"hooked": {"point": "before_tool", "writes": [[0, delta]]}}),
+            _ => json!({"inner": {"place": 0, "event": {"step": 1, "kind": answered}}}),
+        };
+        let mut export = good.clone();
+        let last = export["events"][1].clone();
+        let invocation = last["id"].as_str().unwrap().split('.').next().unwrap();
+        let record = json!(["stepfold.run", 1, {"step": 1, "kind": kind_of_run}]);
+        let body = json!({"v": 1, "author": "clerk", "kind": kind, "record": record});
+        let added = json!({"version": 3, "id": format!("{invocation}.x"), "at": last["at"], "body": body});
+        export["events"].as_array_mut().unwrap().push(added);
+        export["version"] = json!(3);
+        export
+    };
+    for kind in ["answered", "replied", "hooked", "inner"] {
+        let id = |name: &str| format!("{kind}-{name}");
+        let import = async |user: &str, key: &str| {
+            site.post(user, &format!("/import?id={}", id(user)), forged(key, kind)).await
+        };
+        let refused = import("ada", "app:motto").await;
+        assert_eq!(refused.problem(), (403, "forbidden".to_owned()), "{kind}: {}", refused.text);
+        assert_eq!(site.get("ada", &format!("/sessions/{}", id("ada"))).await.status, 404, "{kind}");
+        let own = import("ada", "spent").await;
+        assert_eq!(own.status, 201, "{kind}: {}", own.text);
+        assert_eq!(import("root", "app:motto").await.status, 201, "{kind}");
+    }
+}
+
 /// The test that a session is exported as, with its agent beside it.
 mod exported {
     mod stepfold {
