@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures_util::Stream;
-use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, SessionKey, SessionStore};
+use stepfold_session_scopes::{
+    CommittedEvent, EventRange, GetSession, LifeId, Session, SessionError, SessionKey, SessionStore,
+};
 
 use crate::error::RunnerError;
 use crate::runner::Runner;
@@ -14,15 +16,15 @@ use crate::watch::{Newest, OfSession};
 const PAGE: usize = 256;
 
 /// How often the store is asked, at first and at last: commits of this process are told at once.
-const POLLS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+pub(crate) const POLLS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// How often at last, if the store tells of commits of other processes.
-const SLOW_POLL: Duration = Duration::from_secs(15);
+pub(crate) const SLOW_POLL: Duration = Duration::from_secs(15);
 
 impl Runner {
     /// Follows a session: each commit after a version, in order and once, whichever process makes it; those that a
-    /// rewind hid as well, and the rewind. It waits for more until it is dropped, and ends after an error, for example when
-    /// the session is deleted. Commits of this runner are told at once, and those of others when the store
+    /// rewind hid as well, and the rewind. It waits for more until it is dropped, and ends after an error: for example when
+    /// the session is deleted, also if it is created again. Commits of this runner are told at once, and those of others when the store
     /// [notifies](SessionStore::notices), within some 50 milliseconds (over SQLite within a second, while this
     /// runner commits itself); without notices within a second. It is woken by what happens in this session only.
     ///
@@ -49,9 +51,30 @@ impl Runner {
         key: SessionKey,
         after_version: u64,
     ) -> impl Stream<Item = Result<CommittedEvent, RunnerError>> + Send + Unpin + use<> {
+        self.follow_from(key, None, after_version)
+    }
+
+    /// Follows a session as [`follow`](Runner::follow) does, if it is still the one with this life: if it was deleted and
+    /// created again since, no commit of the other one is told, and the stream ends with an error of the kind
+    /// [`NotFound`](stepfold_session_scopes::ErrorKind::NotFound).
+    pub fn follow_life(
+        &self,
+        key: SessionKey,
+        life: LifeId,
+        after_version: u64,
+    ) -> impl Stream<Item = Result<CommittedEvent, RunnerError>> + Send + Unpin + use<> {
+        self.follow_from(key, Some(life), after_version)
+    }
+
+    fn follow_from(
+        &self,
+        key: SessionKey,
+        life: Option<LifeId>,
+        after_version: u64,
+    ) -> impl Stream<Item = Result<CommittedEvent, RunnerError>> + Send + Unpin + use<> {
         let (runner, watch) = (self.clone(), self.0.changes.watch_session(&key));
         let read = VecDeque::new();
-        let follower = Follower { runner, key, after: after_version, read, watch, pause: None };
+        let follower = Follower { runner, key, life, after: after_version, read, watch, pause: None };
         Box::pin(futures_util::stream::unfold(Some(follower), |follower| async move {
             let mut follower = follower?;
             match follower.next().await {
@@ -65,6 +88,8 @@ impl Runner {
 struct Follower {
     runner: Runner,
     key: SessionKey,
+    /// The life of the session; that of its first read, if none was given.
+    life: Option<LifeId>,
     /// The version of the last commit that was told.
     after: u64,
     read: VecDeque<CommittedEvent>,
@@ -84,13 +109,21 @@ impl Follower {
             let looks = self.watch.newest.borrow_and_update().looks;
             let page = EventRange::Page { after: self.after, limit: PAGE };
             let get = GetSession::new(self.key.clone()).events(page).without_state();
-            let session = self.runner.0.store.get(get).await;
-            let session = session.map_err(|error| RunnerError::store(&self.key, error))?;
-            self.read.extend(session.events);
+            let session = self.runner.0.store.get(get).await.and_then(|session| self.of_same_life(session));
+            self.read.extend(session.map_err(|error| RunnerError::store(&self.key, error))?.events);
             match self.read.is_empty() {
                 true => self.wait(looks).await,
                 false => self.pause = None,
             }
+        }
+    }
+
+    /// A session that was deleted and created again is not the one that is followed, whatever versions it has.
+    fn of_same_life(&mut self, session: Session) -> Result<Session, SessionError> {
+        let life = self.life.get_or_insert_with(|| session.life.clone());
+        match *life == session.life {
+            true => Ok(session),
+            false => Err(SessionError::NotFound { key: Box::new(self.key.clone()) }),
         }
     }
 

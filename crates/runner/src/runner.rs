@@ -346,8 +346,9 @@ impl Runner {
         self.0.changes.watch()
     }
 
-    /// Watches the sessions of one user, as [`watch`](Runner::watch) does: changes of other users are not reported. If the store
-    /// [tells](SessionStore::notices) of commits of other processes, [`SessionChange::Missed`] says that there may be some.
+    /// Watches the sessions of one user, as [`watch`](Runner::watch) does: changes of other users are not reported. Other
+    /// processes may have changed some when [`SessionChange::Missed`] says so: when the store
+    /// [tells](SessionStore::notices) of it, and every 15 seconds; each second, if it does not tell.
     ///
     /// # Examples
     /// ```
@@ -374,7 +375,7 @@ impl Runner {
     ) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
         let changes = self.0.changes.watch_user(user);
         self.hear().await;
-        changes
+        futures_util::stream::select(changes, Box::pin(self.looks()))
     }
 
     /// Watches one session: the newest change, if this runner made one since the one before. Changes of other sessions

@@ -11,6 +11,7 @@ use stepfold_session_scopes::{SessionKey, SessionStore, StoreNotice, StoreNotice
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast, watch};
 
+use crate::follow::{POLLS, SLOW_POLL};
 use crate::runner::Runner;
 
 /// The number of changes that are kept for slow watchers of all sessions, and of those of a user.
@@ -57,7 +58,7 @@ struct Board {
 #[derive(Debug, Default)]
 struct Watched {
     sessions: HashMap<SessionKey, watch::Sender<Newest>>,
-    /// The watched sessions by their names in notices.
+    /// The watched sessions, by their names in notices.
     names: HashMap<u64, Vec<SessionKey>>,
     users: HashMap<UserId, broadcast::Sender<SessionChange>>,
     /// Whether notices of the store are passed on.
@@ -232,16 +233,15 @@ impl Watched {
 
     /// Has those look who watch the sessions of a notice.
     fn look(&self, notice: &StoreNotice) {
-        match notice.sessions() {
+        match notice.names() {
             None => self.sessions.values().for_each(look),
             Some(names) => {
                 let keys = names.iter().filter_map(|name| self.names.get(name)).flatten();
                 keys.filter_map(|key| self.sessions.get(key)).for_each(look);
             }
         }
-        // A name does not tell the user.
-        for user in self.users.values() {
-            let _ = user.send(SessionChange::Missed { changes: 0 });
+        for (_, changes) in self.users.iter().filter(|(user, _)| notice.may_concern_user(user)) {
+            let _ = changes.send(SessionChange::Missed { changes: 0 });
         }
     }
 }
@@ -251,6 +251,15 @@ fn look(session: &watch::Sender<Newest>) {
 }
 
 impl Runner {
+    /// Has those look who watch, now and then: a notice may be lost, or the store gives none.
+    pub(crate) fn looks(&self) -> impl Stream<Item = SessionChange> + Send + use<> {
+        futures_util::stream::unfold(self.clone(), |runner| async move {
+            let pause = if runner.hear().await { SLOW_POLL } else { POLLS.1 };
+            runner.0.clock.sleep(pause).await;
+            Some((SessionChange::Missed { changes: 0 }, runner))
+        })
+    }
+
     /// Hears of commits of other processes, if the store tells of them, as long as anybody watches. All who watch share
     /// this. Returns whether the store does.
     pub(crate) async fn hear(&self) -> bool {
@@ -300,7 +309,7 @@ impl Hearing {
                 }
             };
             let Some(notice) = notice else { return };
-            let is_own = notice.sessions().is_none() && std::mem::take(&mut self.board.watched().has_told);
+            let is_own = notice.names().is_none() && std::mem::take(&mut self.board.watched().has_told);
             if is_own {
                 tokio::time::sleep(BETWEEN_LOOKS).await;
                 // One look is for all that came meanwhile.

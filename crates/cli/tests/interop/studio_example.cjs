@@ -90,6 +90,8 @@ example(async (studio) => {
         // It may be gone by the decision before.
         if (await approve.isVisible()) await approve.click({ timeout: 2_000 }).catch(() => {});
     }
+    // What asked is gone from above the rows, which moves them.
+    await page.locator('header .status.idle').waitFor();
     // A result stands beside the call of its own branch.
     const tree = page.getByRole('tree', { name: 'Commits' });
     await tree.press('Home');

@@ -3,7 +3,7 @@
 //! An event is the newest of its session, not each change: who misses some has nothing to catch up with. A stream begins with
 //! the sessions that were written last, so that one that connects again is as new as one that never left.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use stepfold_agent_loop::ApprovalRequest;
-use stepfold_runner::{RunnerError, SessionChange, SessionHandle, failure};
+use stepfold_runner::{Remedy, RunnerError, SessionChange, SessionHandle, failure};
 use stepfold_session_scopes::{
-    ErrorKind, EventRange, ListSessions, Session, SessionKey, SessionStore as _, UserId,
+    ErrorKind, EventRange, LifeId, ListSessions, Session, SessionKey, SessionStore as _, UserId,
 };
 use tokio::time::Instant;
 
@@ -55,14 +55,14 @@ pub(super) enum Status {
 }
 
 impl Status {
-    /// The version and the status of a session.
-    pub(super) async fn of(session: &SessionHandle) -> Result<(u64, Status), RunnerError> {
+    /// A session with its newest event, and its status.
+    pub(super) async fn of(session: &SessionHandle) -> Result<(Session, Status), RunnerError> {
         let stored = session.read(EventRange::Last(1)).await?;
         let status = match is_running(session, &stored) {
             true => Status::Running,
             false => Status::decide(session, &stored, &LastRun::of(session).await?),
         };
-        Ok((stored.version, status))
+        Ok((stored, status))
     }
 
     /// The status of a session that was read with its newest event, and whose unfinished run this is.
@@ -141,8 +141,17 @@ pub(super) async fn open(
     let apps = apps.values().cloned().collect();
     let queue = VecDeque::from([RETRY, hello]);
     let lists = Some(Instant::now());
-    let stream =
-        OfUser { apps, user: user.clone(), changes, lists, listed: None, queue, is_over: false, opening };
+    let stream = OfUser {
+        apps,
+        user: user.clone(),
+        changes,
+        told: HashMap::new(),
+        lists,
+        listed: None,
+        queue,
+        is_over: false,
+        opening,
+    };
     Ok(Body::from_stream(stream.into_stream()))
 }
 
@@ -150,12 +159,29 @@ struct OfUser {
     apps: Vec<Arc<App>>,
     user: UserId,
     changes: SelectAll<BoxStream<'static, (Arc<App>, SessionChange)>>,
+    /// The newest sessions, as they were when they were told.
+    told: HashMap<SessionKey, Mark>,
     /// When the newest sessions are listed, and when they were listed last.
     lists: Option<Instant>,
     listed: Option<Instant>,
     queue: VecDeque<Bytes>,
     is_over: bool,
     opening: Opening,
+}
+
+/// What tells, of a session in a list, whether its status may be another one.
+#[derive(PartialEq, Eq)]
+struct Mark {
+    life: LifeId,
+    version: u64,
+    is_claimed: bool,
+}
+
+impl Mark {
+    fn of(session: &Session) -> Self {
+        let is_claimed = session.claim.is_some();
+        Mark { life: session.life.clone(), version: session.version, is_claimed }
+    }
 }
 
 /// What a stream was woken by.
@@ -208,45 +234,76 @@ impl OfUser {
                 self.push(&key, version, Status::Running);
             }
             Woken::Changed(app, SessionChange::Changed { key, .. }) => self.tell(&app, &key).await,
-            Woken::Changed(..) => {
-                let now = Instant::now();
-                self.lists = Some(self.listed.map_or(now, |listed| now.max(listed + BETWEEN_LISTS)));
-            }
+            Woken::Changed(..) => self.list_soon(),
             Woken::Idle => self.queue.push_back(KEEP_ALIVE),
         }
     }
 
-    /// Tells of the sessions that were written last, the oldest of them first.
+    fn list_soon(&mut self) {
+        let now = Instant::now();
+        self.lists = Some(self.listed.map_or(now, |listed| now.max(listed + BETWEEN_LISTS)));
+    }
+
+    /// Tells of the sessions that were written last and are not as they were told, the oldest of them first; and of those
+    /// that are not among them any more.
     async fn list(&mut self) {
         (self.lists, self.listed) = (None, Some(Instant::now()));
         for app in self.apps.clone() {
             let Ok(request) = ListSessions::new(app.name(), self.user.as_str()) else { continue };
-            match app.runner().store().list(request.limit(NEWEST)).await {
-                Ok(page) => {
-                    for session in page.sessions.iter().rev() {
-                        self.tell(&app, &session.key).await;
-                    }
+            let page = match app.runner().store().list(request.limit(NEWEST)).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(%error, "sessions for a live stream could not be listed");
+                    self.list_soon();
+                    continue;
                 }
-                Err(error) => tracing::warn!(%error, "sessions for a live stream could not be listed"),
+            };
+            for session in page.sessions.iter().rev() {
+                if self.told.get(&session.key) != Some(&Mark::of(session)) {
+                    self.tell(&app, &session.key).await;
+                }
+            }
+            let listed: HashSet<&SessionKey> = page.sessions.iter().map(|session| &session.key).collect();
+            let is_left = |key: &&SessionKey| key.app.as_str() == app.name() && !listed.contains(key);
+            let left: Vec<SessionKey> = self.told.keys().filter(is_left).cloned().collect();
+            for key in left {
+                self.tell(&app, &key).await;
+                // It was deleted, or others were written later.
+                self.told.remove(&key);
             }
         }
     }
 
-    /// Tells how a session is now.
+    /// Tells how a session is now. If the store cannot be asked, it is asked again.
     async fn tell(&mut self, app: &App, key: &SessionKey) {
         let found = app.runner().find_session(key.user.as_str(), key.id.as_str()).await;
         let status = match found {
-            Ok(Some(session)) => Status::of(&session).await,
-            Ok(None) => Ok((0, Status::Deleted)),
+            Ok(Some(session)) => Status::of(&session).await.map(Some),
+            Ok(None) => Ok(None),
             Err(error) => Err(error),
         };
         match status {
-            Ok((version, status)) => self.push(key, version, status),
-            Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                self.push(key, 0, Status::Deleted);
+            Ok(Some((stored, status))) => {
+                self.push(key, stored.version, status);
+                self.told.insert(key.clone(), Mark::of(&stored));
             }
-            Err(error) => tracing::warn!(%error, "a session for a live stream could not be read"),
+            Ok(None) => self.forget(key),
+            Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                self.forget(key);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a session for a live stream could not be read");
+                self.told.remove(key);
+                if error.remedy() == Remedy::Retry {
+                    self.list_soon();
+                }
+            }
         }
+    }
+
+    fn forget(&mut self, key: &SessionKey) {
+        self.told.remove(key);
+        self.push(key, 0, Status::Deleted);
     }
 
     fn push(&mut self, key: &SessionKey, version: u64, status: Status) {

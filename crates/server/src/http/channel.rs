@@ -13,14 +13,14 @@ use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use serde::Serialize;
 use serde_json::{Value, json};
-use stepfold_agent_loop::{ApprovalRequest, Exit, Ids as _, Pause, RandomIds, RunEvent};
-use stepfold_runner::{Invocation, Runner, RunnerError, Seen, SessionChange, SessionHandle, failure};
-use stepfold_session_scopes::{CommittedEvent, EventRange, Session, SessionKey};
+use stepfold_agent_loop::{ApprovalRequest, Exit, Pause, RunEvent};
+use stepfold_runner::{Invocation, Remedy, Runner, RunnerError, Seen, SessionChange, SessionHandle, failure};
+use stepfold_session_scopes::{CommittedEvent, EventRange, LifeId, Session, SessionKey};
 use stepfold_state_core::chat::Prices;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
-use super::frame::{Frame, encode};
+use super::frame::{Frame, encode, new_epoch};
 use super::priced::Pricing;
 use super::problem::Problem;
 use super::rows::{self, EventRow, RequestRow};
@@ -32,6 +32,9 @@ const KEPT_BYTES: usize = 256 << 10;
 
 /// How long a session is followed without readers: a browser that connects again finds its place.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// How long it waits for a store that cannot be asked, at first and at last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 
 /// The sessions that have readers.
 #[derive(Clone, Default)]
@@ -45,6 +48,8 @@ pub(super) struct Channels {
 pub(super) struct Channel {
     /// Which one of the channels that a session had in any process.
     pub(super) epoch: String,
+    /// The life of the session: one that was created again after its deletion has another channel.
+    pub(super) life: LifeId,
     /// The version before its first event.
     began: u64,
     kept: Mutex<Kept>,
@@ -106,50 +111,75 @@ impl Channels {
         session: &SessionHandle,
     ) -> Result<(Arc<Channel>, watch::Receiver<u64>), Problem> {
         let key = session.key().clone();
-        if let Some(found) = self.open().get(&key) {
-            return Ok((Arc::clone(found), found.next.subscribe()));
+        let found = self.open().get(&key).map(subscribe);
+        // Another process may have deleted the session and created it again, and its channel may not know yet.
+        if let Some(found) = found
+            && found.0.life == session.read(EventRange::None).await?.life
+        {
+            return Ok(found);
         }
         let stored = session.read(EventRange::Last(BEFORE)).await?;
         let version = stored.version;
         let mut open = self.open();
-        if let Some(found) = open.get(&key) {
-            return Ok((Arc::clone(found), found.next.subscribe()));
+        if let Some(found) = open.get(&key).filter(|channel| channel.life == stored.life) {
+            return Ok(subscribe(found));
         }
         let channel = Arc::new(Channel {
-            epoch: RandomIds.next().chars().take(8).collect(),
+            epoch: new_epoch(&stored.life),
+            life: stored.life.clone(),
             began: version,
             kept: Mutex::new(Kept { version, ..Kept::default() }),
             next: watch::Sender::new(0),
         });
-        let receiver = channel.next.subscribe();
+        let subscribed = subscribe(&channel);
         open.insert(key.clone(), Arc::clone(&channel));
         drop(open);
-        let pump = Pump::new(
-            runner,
-            session.clone(),
-            Arc::clone(&channel),
-            &stored,
-            &self.pricing(runner, session.key()),
-        );
-        let channels = self.clone();
-        tokio::spawn(async move {
-            pump.run(&channels).await;
-        });
-        Ok((channel, receiver))
+        let pricing = self.pricing(runner, session.key());
+        let pump = Pump::new(runner, session.clone(), Arc::clone(&channel), &stored, &pricing);
+        let open = Open { channels: self.clone(), key, channel };
+        tokio::spawn(pump.run(open));
+        Ok(subscribed)
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<Channel>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Closes a channel if it has no readers.
-    fn close_unread(&self, key: &SessionKey) -> bool {
-        let mut open = self.open();
-        let is_unread = open.get(key).is_none_or(|channel| channel.next.receiver_count() == 0);
+fn subscribe(channel: &Arc<Channel>) -> (Arc<Channel>, watch::Receiver<u64>) {
+    (Arc::clone(channel), channel.next.subscribe())
+}
+
+/// The place of a channel among the open ones. It is given up when this is dropped, also by a panic: the next reader gets a
+/// new channel.
+struct Open {
+    channels: Channels,
+    key: SessionKey,
+    channel: Arc<Channel>,
+}
+
+impl Open {
+    /// Closes the channel if it has no readers.
+    fn close_unread(&self) -> bool {
+        let mut open = self.channels.open();
+        let is_unread = self.channel.next.receiver_count() == 0;
         if is_unread {
-            open.remove(key);
+            self.remove(&mut open);
         }
         is_unread
+    }
+
+    /// Another one may have its place by now.
+    fn remove(&self, open: &mut HashMap<SessionKey, Arc<Channel>>) {
+        if open.get(&self.key).is_some_and(|channel| Arc::ptr_eq(channel, &self.channel)) {
+            open.remove(&self.key);
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.remove(&mut self.channels.open());
     }
 }
 
@@ -258,10 +288,9 @@ impl Pump {
         pump
     }
 
-    async fn run(mut self, channels: &Channels) {
-        let key = self.session.key().clone();
-        let mut commits = self.runner.follow(key.clone(), self.told);
+    async fn run(mut self, open: Open) {
         let channel = Arc::clone(&self.channel);
+        let mut commits = commits(&self.runner, self.session.key().clone(), channel.life.clone(), self.told);
         let mut unread = None;
         loop {
             tokio::select! {
@@ -288,15 +317,13 @@ impl Pump {
                     unread = Some(Box::pin(tokio::time::sleep(LINGER)));
                 }
                 () = until(&mut unread) => {
-                    if channels.close_unread(&key) {
+                    if open.close_unread() {
                         return;
                     }
                     unread = None;
                 }
             }
         }
-        // The next reader gets a new one.
-        channels.open().remove(&key);
     }
 
     /// Tells a commit, and the end of a run that it is.
@@ -419,6 +446,38 @@ async fn until(time: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
+/// The commits of a session after a version, as long as it has this life. A store that cannot be asked is asked again:
+/// readers wait meanwhile.
+fn commits(
+    runner: &Runner,
+    key: SessionKey,
+    life: LifeId,
+    after: u64,
+) -> BoxStream<'static, Result<CommittedEvent, RunnerError>> {
+    let follow = {
+        let runner = runner.clone();
+        move |after| runner.follow_life(key.clone(), life.clone(), after)
+    };
+    let start = (follow(after), after, PAUSES.0);
+    let commits = futures_util::stream::unfold((follow, start), |(follow, place)| async move {
+        let (mut commits, mut after, mut pause) = place;
+        loop {
+            match commits.next().await? {
+                Err(error) if error.remedy() == Remedy::Retry => {
+                    tracing::warn!(%error, "commits for live streams could not be read");
+                    tokio::time::sleep(pause).await;
+                    (commits, pause) = (follow(after), (pause * 2).min(PAUSES.1));
+                }
+                next => {
+                    after = next.as_ref().map_or(after, |commit| commit.version);
+                    return Some((next, (follow, (commits, after, PAUSES.0))));
+                }
+            }
+        }
+    });
+    commits.boxed()
+}
+
 /// The next event of a run; never without one.
 async fn next_of(run: &mut Option<BoxStream<'static, Seen>>) -> Option<Seen> {
     match run {
@@ -475,7 +534,8 @@ mod tests {
 
     fn channel() -> Channel {
         let (kept, next) = (Mutex::default(), watch::Sender::new(0));
-        Channel { epoch: "e".to_owned(), began: 0, kept, next }
+        let life = LifeId::new("l").unwrap();
+        Channel { epoch: "e".to_owned(), life, began: 0, kept, next }
     }
 
     /// Readers that are slow or absent hold nothing: what is kept is bounded by number and by bytes, and counted.

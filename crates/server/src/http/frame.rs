@@ -3,12 +3,17 @@
 use std::fmt::{self, Write as _};
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use stepfold_agent_loop::{Ids as _, RandomIds};
+use stepfold_session_scopes::LifeId;
 
 /// A place in a live stream, as its ids name it: `VERSION.EPOCH.NUMBER`.
 ///
 /// The version is that of the newest commit that was sent: after a reconnection, all later ones come from the store. Epoch
-/// and number are the place in what this process has in memory; of another epoch, unfinished text is gone.
+/// and number are the place in what this process has in memory; of another epoch, unfinished text is gone. An epoch begins
+/// with the life of the session: the versions of another life are those of a session that was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) version: u64,
@@ -28,6 +33,11 @@ impl Position {
         Some(Position { version, epoch, number })
     }
 
+    /// Whether it is in the session that this epoch is of, and not in an earlier one with the same id.
+    pub(super) fn is_of_same_life(&self, epoch: &str) -> bool {
+        life_of(&self.epoch) == life_of(epoch)
+    }
+
     /// The places in several sessions, as an id names them.
     pub(super) fn parse_many(text: &str) -> Option<Vec<Self>> {
         text.split('~').map(Position::parse).collect()
@@ -42,6 +52,17 @@ impl fmt::Display for Position {
             None => f.write_str("-"),
         }
     }
+}
+
+/// A new epoch of a session with this life.
+pub(super) fn new_epoch(life: &LifeId) -> String {
+    let life = HEXLOWER.encode(&Sha256::digest(life.as_str().as_bytes())[..4]);
+    let random: String = RandomIds.next().chars().take(8).collect();
+    format!("{life}-{random}")
+}
+
+fn life_of(epoch: &str) -> &str {
+    epoch.split_once('-').map_or(epoch, |(life, _)| life)
 }
 
 /// The text of an event of a stream.
@@ -105,6 +126,15 @@ mod tests {
         for text in ["", "7", "7.b", "x.b.1", "7.b.x", "-1.b.1"] {
             assert_eq!(Position::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn an_epoch_names_the_life_of_its_session() {
+        let [first, second] = ["a.life", "another~one"].map(|life| LifeId::new(life).unwrap());
+        let place = Position { version: 7, epoch: new_epoch(&first), number: None };
+        assert!(place.is_of_same_life(&new_epoch(&first)) && place.epoch != new_epoch(&first));
+        assert!(!place.is_of_same_life(&new_epoch(&second)));
+        assert_eq!(Position::parse(&place.to_string()), Some(place));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use futures_util::Stream;
 use futures_util::future::select_all;
 use serde_json::json;
 use stepfold_runner::{Runner, SessionHandle};
-use stepfold_session_scopes::{EventRange, GetSession, SessionKey, SessionStore as _};
+use stepfold_session_scopes::{ErrorKind, EventRange, GetSession, SessionKey, SessionStore as _};
 use tokio::sync::watch;
 
 use super::changes::LastRun;
@@ -26,6 +26,9 @@ use super::steps::{page, rows};
 
 /// The number of commits that are read from the store at once.
 const PAGE: usize = 64;
+
+/// How long a reader waits that could not ask the store.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Comments that keep proxies from closing an idle stream.
 pub(super) const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
@@ -90,6 +93,8 @@ struct Following {
     first: Option<Bytes>,
     /// The version of the end of a run that was read from the store, and told.
     ended: u64,
+    /// The store could not be asked, and is asked again soon.
+    is_failing: bool,
     /// Nothing more is told.
     is_over: bool,
 }
@@ -110,9 +115,13 @@ impl Following {
         let here = last.as_ref().filter(|last| last.epoch == channel.epoch);
         let kept = here.and_then(|last| channel.after(last.number));
         let start = kept.unwrap_or_else(|| channel.start());
-        let mut known = last.as_ref().map(|last| last.version).or(after).unwrap_or(start.version);
-        // This process may not have followed yet what the client has of another one. A version that never was is that of a
-        // session which was deleted and created again.
+        let is_other = last.as_ref().is_some_and(|last| !last.is_of_same_life(&channel.epoch));
+        let mut known = match &last {
+            Some(_) if is_other => 0,
+            Some(last) => last.version,
+            None => after.unwrap_or(start.version),
+        };
+        // This process may not have followed yet what the client has of another one.
         if known > start.version && known > session.read(EventRange::None).await?.version {
             known = start.version;
         }
@@ -128,10 +137,12 @@ impl Following {
             read: VecDeque::new(),
             first: None,
             ended: 0,
+            is_failing: false,
             is_over: false,
         };
         following.first = match (&last, kept) {
             (Some(_), Some(_)) => None,
+            (Some(_), None) if is_other => Some(following.reset("the session was deleted and created again")),
             (Some(_), None) => Some(following.reset("connected again: unfinished text before this is gone")),
             (None, _) => Some(following.hello(&session).await?),
         };
@@ -178,10 +189,14 @@ impl Following {
                 return Next::Event(self.encode("committed", &row));
             }
             if self.version < self.until {
-                if let Err(reason) = self.read_store().await {
-                    return Next::End(reason);
+                match self.read_store().await {
+                    Ok(()) => continue,
+                    Err(None) => {
+                        self.changes.mark_unchanged();
+                        return Next::Later;
+                    }
+                    Err(Some(reason)) => return Next::End(reason),
                 }
-                continue;
             }
             self.changes.mark_unchanged();
             match self.channel.at(self.number) {
@@ -209,13 +224,20 @@ impl Following {
         }
     }
 
-    /// Reads the next commits that were missed.
-    async fn read_store(&mut self) -> Result<(), &'static str> {
+    /// Reads the next commits that were missed. Without a reason, the store could not be asked.
+    async fn read_store(&mut self) -> Result<(), Option<&'static str>> {
         let get = GetSession::new(self.key.clone()).events(page(self.version, PAGE)).without_state();
-        let session = self.runner.store().get(get).await.map_err(|error| {
-            tracing::warn!(%error, "commits for a live stream could not be read");
-            "failed"
-        })?;
+        let session = self.runner.store().get(get).await;
+        self.is_failing = session.as_ref().is_err_and(|error| error.kind() == ErrorKind::Transient);
+        let session = match session {
+            Ok(session) if session.life != self.channel.life => return Err(Some("deleted")),
+            Ok(session) => session,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(Some("deleted")),
+            Err(error) => {
+                tracing::warn!(%error, "commits for a live stream could not be read");
+                return Err((!self.is_failing).then_some("failed"));
+            }
+        };
         let rows = rows(&session, self.version, PAGE, &self.pricing);
         let rows = rows.into_iter().filter(|row| row.version <= self.until);
         self.read.extend(rows);
@@ -312,6 +334,10 @@ impl Reader {
 
     /// Waits for what comes next.
     async fn wait(&mut self) {
+        let pause = match self.sessions.iter().any(|session| session.is_failing) {
+            true => STORE_PAUSE.min(self.opening.keep_alive),
+            false => self.opening.keep_alive,
+        };
         let open = self.sessions.iter_mut().filter(|session| !session.is_over);
         let changes: Vec<_> = open.map(|session| Box::pin(session.changes.changed())).collect();
         let next = async {
@@ -324,7 +350,7 @@ impl Reader {
             biased;
             _ = self.opening.stopping.wait_for(|stopping| *stopping) => Some("shutdown"),
             next = next => next.is_err().then_some("failed"),
-            () = tokio::time::sleep(self.opening.keep_alive) => return self.queue.push_back(KEEP_ALIVE),
+            () = tokio::time::sleep(pause) => return self.queue.push_back(KEEP_ALIVE),
         };
         if let Some(reason) = over {
             self.bye(reason);

@@ -318,6 +318,7 @@ impl SessionStore for PostgresStore {
         let connection = self.connection().await?;
         let create = write::create(connection, &self.0.cache, request, &delta, &events);
         let key = self.within(Box::pin(create)).await?;
+        self.0.board.tell(&key, false);
         // Other sessions may write to shared scopes meanwhile; the read is a snapshot.
         let connection = self.connection().await?;
         let get = GetSession::new(key).events(EventRange::None);
@@ -346,7 +347,9 @@ impl SessionStore for PostgresStore {
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(write::delete(connection, &request))).await
+        let deleted = self.within(Box::pin(write::delete(connection, &request))).await?;
+        self.0.board.tell(&request.key, false);
+        Ok(deleted)
     }
 
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
@@ -361,7 +364,9 @@ impl SessionStore for PostgresStore {
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(write::fork(connection, &self.0.cache, request))).await
+        let fork = self.within(Box::pin(write::fork(connection, &self.0.cache, request))).await?;
+        self.0.board.tell(&fork.key, false);
+        Ok(fork)
     }
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
@@ -445,9 +450,7 @@ impl SessionStore for PostgresStore {
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
         let connection = self.connection().await?;
         self.within(Box::pin(claims::release(connection, &self.0.cache.idle, &request))).await?;
-        if request.unfinished.is_some() {
-            self.0.board.tell(&request.key, true);
-        }
+        self.0.board.tell(&request.key, request.unfinished.is_some());
         Ok(())
     }
 

@@ -13,12 +13,12 @@ use tokio_postgres::{AsyncMessage, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::ids::SessionKey;
-use crate::store::{StoreNotice, StoreNotices, Subscribers, digest};
+use crate::store::{StoreNotice, StoreNotices, Subscribers};
 
 /// How long notices are collected.
 const COLLECTED: Duration = Duration::from_millis(20);
 
-/// How many sessions a notice names: a payload has 8,000 bytes.
+/// How many names a notice has: a payload has 8,000 bytes.
 const MOST: usize = 400;
 
 /// How long the listener waits before it connects again, and how often it looks whether anybody listens.
@@ -37,9 +37,15 @@ pub(super) struct Board {
 /// What is told next.
 #[derive(Default)]
 struct Told {
-    sessions: BTreeSet<u64>,
+    names: BTreeSet<u64>,
     has_work: bool,
     is_scheduled: bool,
+}
+
+impl Told {
+    fn add(&mut self, key: &SessionKey) {
+        self.names.extend([StoreNotice::name_of(key), StoreNotice::name_of_user(&key.user)]);
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,10 +58,10 @@ impl Board {
         Board { pool, config, tls, told, subscribers: Subscribers::default(), is_heard }
     }
 
-    /// Tells all processes soon that something was committed in a session.
+    /// Tells all processes soon that a session has changed.
     pub(super) fn tell(&self, key: &SessionKey, has_work: bool) {
         let mut told = locked(&self.told);
-        told.sessions.insert(digest(key));
+        told.add(key);
         told.has_work |= has_work;
         if !std::mem::replace(&mut told.is_scheduled, true) {
             let scheduled = Scheduled(Arc::clone(&self.told));
@@ -102,13 +108,13 @@ async fn send(scheduled: Scheduled, pool: Pool) {
     }
 }
 
-/// `w` if work is left, and the sessions; no sessions if there are too many of them.
+/// `w` if work is left, and the names; no names if there are too many of them.
 fn payload(told: &Told) -> String {
     let mut payload = String::from(if told.has_work { "w" } else { "" });
-    if told.sessions.len() <= MOST {
-        for session in &told.sessions {
+    if told.names.len() <= MOST {
+        for name in &told.names {
             // Writing to a string cannot fail.
-            let _ = write!(payload, ",{session:x}");
+            let _ = write!(payload, ",{name:x}");
         }
     }
     payload
@@ -117,8 +123,8 @@ fn payload(told: &Told) -> String {
 fn notice(payload: &str) -> StoreNotice {
     let mut parts = payload.split(',');
     let has_work = parts.next() == Some("w");
-    let sessions: Vec<u64> = parts.filter_map(|part| u64::from_str_radix(part, 16).ok()).collect();
-    if sessions.is_empty() { StoreNotice::anything() } else { StoreNotice::of(sessions, has_work) }
+    let names: Vec<u64> = parts.filter_map(|part| u64::from_str_radix(part, 16).ok()).collect();
+    if names.is_empty() { StoreNotice::anything() } else { StoreNotice::of(names, has_work) }
 }
 
 /// The task that listens.
@@ -175,20 +181,25 @@ async fn hear_once(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::UserId;
 
     #[test]
     fn notices_survive_their_payload() {
         let key = |id: &str| SessionKey::new("app", "ada", id).unwrap();
+        let of_user = |user: &str, notice: &StoreNotice| notice.may_concern_user(&UserId::new(user).unwrap());
         let mut told = Told { has_work: true, ..Told::default() };
-        told.sessions.extend([digest(&key("s1")), digest(&key("s2"))]);
+        for id in ["s1", "s2"] {
+            told.add(&key(id));
+        }
         let heard = notice(&payload(&told));
         assert!(heard.has_work() && heard.may_concern(&key("s2")) && !heard.may_concern(&key("s3")));
+        assert!(of_user("ada", &heard) && !of_user("bob", &heard));
         told.has_work = false;
         assert!(!notice(&payload(&told)).has_work());
-        told.sessions.extend(0..MOST as u64);
+        told.names.extend(0..MOST as u64);
         let heard = notice(&payload(&told));
-        assert!(heard.may_concern(&key("s3")), "too many to be named are all");
-        told.sessions = (0..MOST as u64).map(|session| u64::MAX - session).collect();
+        assert!(heard.may_concern(&key("s3")) && of_user("bob", &heard), "too many to be named are all");
+        told.names = (0..MOST as u64).map(|name| u64::MAX - name).collect();
         assert!(payload(&told).len() < 8_000);
     }
 }

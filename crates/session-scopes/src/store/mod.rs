@@ -28,8 +28,6 @@ pub(crate) use self::inbox::{InputDigest, PreparedInput};
 pub use self::lists::{ListUnattended, ListUsers, Unattended};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::notices::Subscribers;
-#[cfg(feature = "postgres")]
-pub(crate) use self::notices::digest;
 pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, FindEvent,
@@ -231,7 +229,8 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(CLAIMS)) }
     }
 
-    /// Notices of commits, whichever process makes them: hints to look, for those who follow sessions or recover runs. A
+    /// Notices of commits, and of sessions that were created or deleted, whichever process makes them: hints to look, for
+    /// those who follow sessions or recover runs. A
     /// store may notify late, in vain, or not at all; a listener also polls, slowly.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::ids::SessionKey;
+use crate::ids::{SessionKey, UserId};
 
 /// A request for [notices](crate::SessionStore::notices).
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,35 +24,50 @@ impl WatchStore {
 /// A notice of commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreNotice {
-    /// The digests of the keys of the sessions; none if it may be any.
-    sessions: Option<Arc<[u64]>>,
+    /// The names of the sessions and of their users; none if it may be any.
+    names: Option<Arc<[u64]>>,
     has_work: bool,
 }
 
 impl StoreNotice {
     /// Something may have happened in any session.
     pub const fn anything() -> Self {
-        StoreNotice { sessions: None, has_work: true }
+        StoreNotice { names: None, has_work: true }
     }
 
     #[cfg(feature = "postgres")]
-    pub(crate) fn of(sessions: impl IntoIterator<Item = u64>, has_work: bool) -> Self {
-        StoreNotice { sessions: Some(sessions.into_iter().collect()), has_work }
+    pub(crate) fn of(names: impl IntoIterator<Item = u64>, has_work: bool) -> Self {
+        StoreNotice { names: Some(names.into_iter().collect()), has_work }
     }
 
     /// Whether it may be about this session.
     pub fn may_concern(&self, key: &SessionKey) -> bool {
-        self.sessions.as_ref().is_none_or(|sessions| sessions.contains(&digest(key)))
+        self.has(StoreNotice::name_of(key))
     }
 
-    /// The [names](StoreNotice::name_of) of the sessions that it is about; none if it may be any.
-    pub fn sessions(&self) -> Option<&[u64]> {
-        self.sessions.as_deref()
+    /// Whether it may be about a session of this user.
+    pub fn may_concern_user(&self, user: &UserId) -> bool {
+        self.has(StoreNotice::name_of_user(user))
+    }
+
+    fn has(&self, name: u64) -> bool {
+        self.names.as_ref().is_none_or(|names| names.contains(&name))
+    }
+
+    /// The [names of the sessions](StoreNotice::name_of) that it is about, and [of their
+    /// users](StoreNotice::name_of_user); none if it may be any.
+    pub fn names(&self) -> Option<&[u64]> {
+        self.names.as_deref()
     }
 
     /// The name that notices have for a session: the same in every process, and shared with few others, if any.
     pub fn name_of(key: &SessionKey) -> u64 {
-        digest(key)
+        digest(&[key.app.as_str(), key.user.as_str(), key.id.as_str()])
+    }
+
+    /// The name that notices have for a user, of any app.
+    pub fn name_of_user(user: &UserId) -> u64 {
+        digest(&[user.as_str()])
     }
 
     /// Whether work may be left that no worker has: messages were accepted, or a run was given up.
@@ -62,9 +77,8 @@ impl StoreNotice {
 }
 
 /// The same in every process (FNV-1a).
-pub(crate) fn digest(key: &SessionKey) -> u64 {
-    let parts = [key.app.as_str(), key.user.as_str(), key.id.as_str()];
-    let bytes = parts.into_iter().flat_map(|part| part.bytes().chain([0xff]));
+fn digest(parts: &[&str]) -> u64 {
+    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0xff]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

@@ -363,6 +363,15 @@ fn last_event_id<T>(headers: &HeaderMap, parse: impl Fn(&str) -> Option<T>) -> R
     position.map(Some).ok_or_else(|| Problem::invalid("Last-Event-ID", "it was not issued by this stream"))
 }
 
+/// A version of a list; the newest one if there is nothing.
+fn version_after(text: &str) -> Result<Option<u64>, Problem> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let invalid = |_| Problem::invalid("after", format!("expected a version, or nothing, found `{text}`"));
+    text.parse().map(Some).map_err(invalid)
+}
+
 fn opening(shared: &Shared, principal: &Principal) -> Result<live::Opening, Problem> {
     let place = shared.usage.stream(principal.user(), &shared.limits)?;
     Ok(live::Opening {
@@ -379,7 +388,7 @@ pub(super) struct LiveOf {
     /// Sessions as `APP/SESSION`, separated by commas, whose live streams are sent as one; in a name, a comma is written
     /// `%2C`, and a percent sign `%25`. Without, the changes of all sessions are sent.
     sessions: Option<String>,
-    /// For each session the version after which its commits are sent, separated by commas; the newest by default.
+    /// For each session the version after which its commits are sent, separated by commas; the newest where there is none.
     after: Option<String>,
 }
 
@@ -400,7 +409,7 @@ pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Prob
     };
     let versions = match &asked.query.after {
         None => vec![None; names.len()],
-        Some(after) => after.split(',').map(|version| version.parse().ok()).collect(),
+        Some(after) => after.split(',').map(version_after).collect::<Result<_, _>>()?,
     };
     if lasts.len() != names.len() {
         return Err(of_each("Last-Event-ID"));

@@ -305,6 +305,37 @@ async fn a_deleted_session_ends_its_streams() {
     assert!(live.next().await.is_none());
 }
 
+/// Its versions say nothing about those of the one before, whichever process deleted it and made it again.
+#[tokio::test]
+async fn a_session_that_is_created_again_is_reported_from_its_beginning() {
+    for (commits_before, cut_at) in [(2, 1), (2, 2), (4, 2), (4, 4)] {
+        let here = site_with_session(TALK).await;
+        for _ in 0..commits_before / 2 {
+            run(&here, "first").await;
+        }
+        let there = here.again(TALK).await;
+        let mut open = here.live_from("ada", "/sessions/s1/live?after=0", None).await;
+        let last = open.until_version(cut_at).await.pop().unwrap().id;
+        if commits_before > cut_at {
+            open.until_version(commits_before).await;
+        }
+        assert_eq!(there.ask("root", Method::DELETE, "/sessions/s1", &[], "").await.status, 204);
+        assert_eq!(there.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
+        run(&there, "of the second").await;
+        let rest = open.until("bye").await;
+        assert_eq!(
+            (rest.last().unwrap().data["reason"].as_str(), versions(&rest)),
+            (Some("deleted"), vec![])
+        );
+        for site in [&here, &there] {
+            let mut again = site.live("ada", "s1", last.as_deref()).await;
+            let reset = again.next().await.unwrap();
+            assert_eq!((reset.event.as_str(), &reset.data["after_version"]), ("reset", &json!(0)));
+            assert_eq!(versions(&again.until_version(2).await), [1, 2], "{commits_before}, cut at {cut_at}");
+        }
+    }
+}
+
 /// Text inside of an agent that is a tool has its path, arguments come while they are written, and progress is told.
 #[tokio::test]
 async fn what_happens_inside_has_its_path() {

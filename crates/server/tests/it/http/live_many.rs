@@ -141,6 +141,10 @@ async fn what_is_asked_for_is_bounded_and_checked() {
         ("nobody/s1", "", 404),
         ("s1", "", 400),
         ("clerk/s1&after=1,2", "", 400),
+        ("clerk/s1&after=x", "", 400),
+        ("clerk/s1&after=-1", "", 400),
+        ("clerk/s1&after=1.5", "", 400),
+        ("clerk/s1&after=18446744073709551616", "", 400),
         ("clerk/s1", "1.a.1~1.b.1", 400),
         ("clerk/s1", "x", 400),
     ] {
@@ -202,4 +206,27 @@ async fn a_session_that_waits_or_failed_says_so() {
     site.post("ada", "/sessions/s1/decisions", json!({"decisions": {request: "approve"}})).await;
     // The script has no more replies.
     until(&mut live, "s1", "failed").await;
+}
+
+/// Also over a store without notices of other processes.
+#[tokio::test]
+async fn sessions_of_another_process_are_reported_once_for_each_change() {
+    let here = site(1).await;
+    let there = here.again(TALK).await;
+    let mut live = here.live_from("ada", "/live", None).await;
+    until(&mut live, "s1", "idle").await;
+    assert_eq!(there.post("ada", "/sessions", json!({"id": "s2"})).await.status, 201);
+    until(&mut live, "s2", "idle").await;
+    run(&there, "s2").await;
+    while until(&mut live, "s2", "idle").await["version"] != 2 {}
+    assert_eq!(there.ask("root", Method::DELETE, "/sessions/s1", &[], "").await.status, 204);
+    // Of the one that has not changed nothing is told meanwhile.
+    let told = live.until("session").await;
+    let told: Vec<_> = told.iter().map(|told| (&told.data["id"], &told.data["status"])).collect();
+    assert_eq!(told, [(&json!("s1"), &json!("deleted"))]);
+    // Created again, it has the versions that it had.
+    assert_eq!(there.ask("root", Method::DELETE, "/sessions/s2", &[], "").await.status, 204);
+    assert_eq!(there.post("ada", "/sessions", json!({"id": "s2"})).await.status, 201);
+    run(&there, "s2").await;
+    while until(&mut live, "s2", "idle").await["version"] != 2 {}
 }

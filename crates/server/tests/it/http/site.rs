@@ -206,18 +206,28 @@ impl Site {
     }
 
     pub(crate) async fn live_from(&self, name: &str, path: &str, last: Option<&str>) -> Live {
+        self.try_live(name, path, last).await.unwrap_or_else(|status| panic!("{status} for {path}"))
+    }
+
+    /// Opens a live stream, which may be refused.
+    pub(crate) async fn try_live(
+        &self,
+        name: &str,
+        path: &str,
+        last: Option<&str>,
+    ) -> Result<Live, StatusCode> {
         let bearer = self.bearer(name);
         let mut headers = vec![("authorization", bearer.as_str())];
         headers.extend(last.map(|last| ("last-event-id", last)));
-        // The streams of several sessions are of no app.
+        // The live stream of all sessions is not below an app.
         let app = if path.starts_with("/live") { "" } else { "/apps/clerk" };
         let path = format!("/api/v1{app}{path}");
         let (status, headers, body) = self.open(Method::GET, &path, &headers, "").await;
-        assert_eq!(
-            (status, &headers["content-type"]),
-            (StatusCode::OK, &"text/event-stream".parse().unwrap())
-        );
-        Live { body, text: String::new() }
+        if status != StatusCode::OK {
+            return Err(status);
+        }
+        assert_eq!(headers["content-type"], "text/event-stream");
+        Ok(Live { body, text: String::new() })
     }
 }
 
