@@ -1,7 +1,7 @@
 //! Repeated decisions: looks them up in the record of a session.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use stepfold_agent_loop::{Decision, DecisionError, Decisions, EventKind};
 use stepfold_session_scopes::{
@@ -189,15 +189,15 @@ pub(crate) fn newest_first(session: &Session) -> Vec<&CommittedEvent> {
     events
 }
 
-/// Sends the receipt to the caller that decided.
+/// Sends the receipt to the caller that decided. When all of its copies are gone without one, nothing was decided.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Receipts(Arc<Mutex<Told>>);
-
-#[derive(Debug, Default)]
-struct Told {
-    waiting: Option<Waiting>,
-    receipt: Option<DecisionReceipt>,
+pub(crate) struct Receipts {
+    waiting: Arc<Mutex<Option<Waiting>>>,
+    stored: StoredReceipt,
 }
+
+/// The receipt, once the decisions are stored.
+pub(crate) type StoredReceipt = Arc<OnceLock<DecisionReceipt>>;
 
 /// The waiting caller.
 type Waiting = oneshot::Sender<Result<DecisionReceipt, RunnerError>>;
@@ -205,24 +205,24 @@ type Waiting = oneshot::Sender<Result<DecisionReceipt, RunnerError>>;
 impl Receipts {
     pub(crate) fn new() -> (Self, oneshot::Receiver<Result<DecisionReceipt, RunnerError>>) {
         let (sender, receiver) = oneshot::channel();
-        (Receipts(Arc::new(Mutex::new(Told { waiting: Some(sender), receipt: None }))), receiver)
+        let waiting = Arc::new(Mutex::new(Some(sender)));
+        (Receipts { waiting, stored: StoredReceipt::default() }, receiver)
     }
 
     /// Only the first result counts.
     pub(crate) fn tell(&self, receipt: Result<DecisionReceipt, RunnerError>) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(receipt) = &receipt {
-            told.receipt.get_or_insert_with(|| receipt.clone());
+            self.stored.get_or_init(|| receipt.clone());
         }
-        if let Some(sender) = told.waiting.take() {
+        if let Some(sender) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // The caller may be gone.
             let _ = sender.send(receipt);
         }
     }
 
-    /// The receipt, after storage.
-    pub(crate) fn receipt(&self) -> Option<DecisionReceipt> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).receipt.clone()
+    /// Where the receipt is, after storage.
+    pub(crate) fn stored_receipt(&self) -> StoredReceipt {
+        Arc::clone(&self.stored)
     }
 
     /// The decisions of an event were stored.

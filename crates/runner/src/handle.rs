@@ -826,7 +826,7 @@ impl SessionHandle {
         let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
         let mut ticket = Ticket::new(&self.slot.key, id, waiting);
         if let Order::Resume { receipts, .. } = &order {
-            ticket.current.invocation.give_receipts(receipts.clone());
+            ticket.current.invocation.set_receipt(receipts.stored_receipt());
         }
         let invocation = ticket.current.invocation.clone();
         self.start(Job { order, ticket }, IfWorked::Wait);

@@ -12,7 +12,7 @@ use stepfold_session_scopes::{InvocationId, SessionKey};
 use stepfold_tools::CancellationToken;
 use tokio::sync::watch;
 
-use crate::decided::{DecisionReceipt, Receipts};
+use crate::decided::{DecisionReceipt, StoredReceipt};
 use crate::error::RunnerError;
 use crate::hub::{Hub, Seen};
 
@@ -30,7 +30,7 @@ pub struct Invocation {
     ended: watch::Receiver<Option<Ended>>,
     cancellation: CancellationToken,
     recovered: Arc<Mutex<Vec<Arc<Outcome>>>>,
-    receipts: Receipts,
+    receipt: StoredReceipt,
     /// The version of the session after the run.
     version: Arc<AtomicU64>,
 }
@@ -43,8 +43,8 @@ impl Invocation {
         ended: watch::Receiver<Option<Ended>>,
         cancellation: CancellationToken,
     ) -> Self {
-        let (recovered, receipts, version) = (Arc::default(), Receipts::default(), Arc::default());
-        Invocation { id, key, hub, ended, cancellation, recovered, receipts, version }
+        let (recovered, receipt, version) = (Arc::default(), StoredReceipt::default(), Arc::default());
+        Invocation { id, key, hub, ended, cancellation, recovered, receipt, version }
     }
 
     /// The id of the invocation.
@@ -87,11 +87,11 @@ impl Invocation {
 
     /// The receipt of the decisions that it was resumed with, after their storage.
     pub fn receipt(&self) -> Option<DecisionReceipt> {
-        self.receipts.receipt()
+        self.receipt.get().cloned()
     }
 
-    pub(crate) fn give_receipts(&mut self, receipts: Receipts) {
-        self.receipts = receipts;
+    pub(crate) fn set_receipt(&mut self, receipt: StoredReceipt) {
+        self.receipt = receipt;
     }
 
     /// The version of the session after the last event of the run whose outcome this is.

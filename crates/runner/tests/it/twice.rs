@@ -359,3 +359,21 @@ fn a_fork_made_after_a_decision_has_it() {
         });
     });
 }
+
+/// A run that is cancelled before it takes the decisions ends without them: the one who decided is told so.
+#[test]
+fn while_the_run_is_cancelled() {
+    each_store(|world| {
+        let id = asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let (decided, ()) = tokio::join!(approve(&session, &id, "left").submit(), async {
+                session.running().expect("it is submitted").cancel();
+            });
+            let error = decided.map(|(receipt, _)| receipt).unwrap_err();
+            assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+            assert!(session.pending().await.unwrap().is_empty(), "the run is cancelled");
+            assert!(paid(world).is_empty());
+        });
+    });
+}
