@@ -3,7 +3,7 @@
 //! A change wakes the watchers of its session, and no others.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, Stream};
@@ -49,7 +49,8 @@ pub(crate) struct Changes(Arc<Board>);
 
 #[derive(Debug)]
 struct Board {
-    all: broadcast::Sender<SessionChange>,
+    /// Made for the first one who watches all sessions: it has room for all of its changes at once, 0.4 MB.
+    all: OnceLock<broadcast::Sender<SessionChange>>,
     watched: Mutex<Watched>,
     /// Woken when the last one who follows a session has left.
     is_idle: Notify,
@@ -80,7 +81,7 @@ pub(crate) struct Newest {
 
 impl Default for Changes {
     fn default() -> Self {
-        let (all, watched) = (broadcast::Sender::new(KEPT), Mutex::default());
+        let (all, watched) = (OnceLock::new(), Mutex::default());
         Changes(Arc::new(Board { all, watched, is_idle: Notify::new() }))
     }
 }
@@ -88,9 +89,9 @@ impl Default for Changes {
 impl Changes {
     pub(crate) fn tell(&self, key: &SessionKey, version: u64, is_running: bool) {
         let change = || SessionChange::Changed { key: key.clone(), version, is_running };
-        if self.0.all.receiver_count() > 0 {
+        if let Some(all) = self.0.all.get().filter(|all| all.receiver_count() > 0) {
             // The watcher may leave meanwhile.
-            let _ = self.0.all.send(change());
+            let _ = all.send(change());
         }
         let mut watched = self.0.watched();
         watched.has_told = true;
@@ -114,7 +115,7 @@ impl Changes {
     }
 
     pub(crate) fn watch(&self) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
-        changes_of(self.0.all.subscribe(), ())
+        changes_of(self.0.all.get_or_init(|| broadcast::Sender::new(KEPT)).subscribe(), ())
     }
 
     pub(crate) fn watch_user(
