@@ -79,8 +79,10 @@
 //! # What is absent
 //!
 //! Nothing polls, and there are no timers: external work is done in nodes. Branches share nothing while they
-//! run. Nodes run in the task of the run: use [`spawn_blocking`](tokio::task::spawn_blocking) for blocking
+//! run. Nodes run in the task of the run: use [`spawn_blocking`] for blocking
 //! work.
+//!
+//! [`spawn_blocking`]: https://docs.rs/tokio/latest/tokio/task/fn.spawn_blocking.html
 //!
 //! # Prior art
 //!

@@ -26,7 +26,7 @@ pub use self::fingerprint::Fingerprint;
 pub use self::hooks::{HookAction, HookContext, HookError, HookPoint, HookResult, HookVerdict};
 pub use self::limits::{RepeatGuard, RunLimits};
 pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
-pub use self::planner::{BranchAgent, BranchEnd, Emitter, EndedAgent, NodeFunctions, NotBegun, Planner};
+pub use self::planner::{BranchAgent, BranchEnd, Emitter, EndedAgent, NotBegun, Planner};
 
 pub(crate) use self::as_tool::{AgentCall, result_of_call};
 pub(crate) use self::fingerprint::of_offer as digest_of_offer;
