@@ -5,9 +5,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use serde_json::Value;
-use stepfold_agent_loop::plan::{BranchAgent, EndedAgent, NotBegun, OpenBranch};
+use stepfold_agent_loop::plan::{BranchAgent, NotBegun, OpenBranch};
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, Planned};
-use stepfold_state_core::chat::{Message, Transcript};
+use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Template, Write};
 use stepfold_tools::{CancellationToken, panic_message};
 
@@ -301,32 +301,19 @@ impl AgentNode {
         self.prompt.is_none() && item.is_none()
     }
 
-    /// The result of an ended branch for the graph: the answer, the writes, the messages.
-    pub(super) fn result(
-        &self,
-        ended: &EndedAgent<'_>,
-        graph: &Schema,
-        item: Option<&Value>,
-    ) -> Result<Given, String> {
-        let answer = ended.answer.clone()?;
-        let mut delta = ended.writes.clone();
+    /// The writes of an answer.
+    pub(super) fn writes_of(&self, answer: Option<&Value>, graph: &Schema) -> Result<Delta, String> {
+        let mut delta = Delta::new();
+        let Some(answer) = answer else { return Ok(delta) };
         for to in &self.answers {
-            let Some(value) = answer.as_ref().map(|answer| to.part_of(answer)).transpose()?.flatten() else {
-                continue;
-            };
-            let write = graph.write(to.key.as_str(), value.clone());
-            delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
+            if let Some(value) = to.part_of(answer)? {
+                let write = graph.write(to.key.as_str(), value.clone());
+                delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
+            }
         }
-        let messages = match self.is_in_conversation(item) {
-            true => ended.said.to_vec(),
-            false => Vec::new(),
-        };
-        Ok((answer, delta, messages))
+        Ok(delta)
     }
 }
-
-/// The result of an ended agent for the graph: the answer, the writes, the messages.
-type Given = (Option<Value>, Delta, Vec<Arc<Message>>);
 
 /// The application's functions configure the agent and its request. They may panic.
 impl BranchAgent for AgentNode {

@@ -141,16 +141,20 @@ impl Planner for Shape {
         };
         let is_output = node.kind.is_some() || *is_tracked;
         let output = |answer| NodeOutput { kind: node.kind.clone(), ..track(before, planned).output(answer) };
-        match node.result(ended, before.schema(), planned.item.as_ref()) {
-            Err(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
-            Ok((answer, delta, messages)) => {
-                let mut outcome = NodeOutcome::succeeded();
-                outcome.outputs = as_values(answer.filter(|_| is_output).map(output).into_iter());
-                outcome.delta = delta;
-                outcome.messages = messages;
-                outcome
-            }
+        let answer = ended.answer.clone();
+        let answered =
+            answer.and_then(|answer| Ok((node.writes_of(answer.as_ref(), before.schema())?, answer)));
+        let (writes, answer) = match answered {
+            Ok(answered) => answered,
+            Err(error) => return NodeOutcome::failed(NodeStatus::Failed, error, 1),
+        };
+        let mut outcome = NodeOutcome::succeeded();
+        outcome.delta = ended.writes.iter().cloned().chain(writes).collect();
+        outcome.outputs = as_values(answer.filter(|_| is_output).map(output).into_iter());
+        if node.shares_messages(planned) {
+            outcome.messages = ended.said.to_vec();
         }
+        outcome
     }
 
     fn takes_failures(&self, node: &str) -> bool {
