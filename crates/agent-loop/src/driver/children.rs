@@ -16,15 +16,16 @@ use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
 use super::functions::Happened;
-use super::trouble::outcomes_in;
+use super::trouble::outcomes_inside;
 use crate::agent::{BranchEnd, Emitter, NotBegun};
-use crate::approval::{ApprovalRequest, Decision, nested_path};
+use crate::approval::{ApprovalRequest, Decision};
 use crate::exit::{Exit, Pause};
 use crate::observe::{Observer, ObserverError, RunEvent};
+use crate::outcome::Outcome;
 use crate::planned::{NodeOutcome, NodeStatus};
 use crate::ports::Clock;
 use crate::run::Run;
-use crate::run_error::RunFault;
+use crate::run_error::{RunError, RunFault};
 
 /// What functions and runs inside tell until the driver takes it. They wait while there is more.
 const QUEUE: usize = 64;
@@ -60,26 +61,6 @@ impl AttemptEnd {
     }
 }
 
-impl From<BranchEnd> for AttemptEnd {
-    fn from(end: BranchEnd) -> Self {
-        match end {
-            BranchEnd::Outcome(outcome) => AttemptEnd::Outcome(outcome),
-            BranchEnd::Failed(error) => AttemptEnd::Failed(NodeStatus::Failed, error),
-            BranchEnd::Asks(request) => AttemptEnd::Asks(request),
-        }
-    }
-}
-
-impl From<NotBegun> for AttemptEnd {
-    fn from(begun: NotBegun) -> Self {
-        match begun {
-            NotBegun::Asks(request) => AttemptEnd::Asks(request),
-            // To begin once more would give the same.
-            NotBegun::Failed(error) => AttemptEnd::Outcome(NodeOutcome::failed(NodeStatus::Failed, error, 1)),
-        }
-    }
-}
-
 /// What the inside of an item tells the driver.
 pub(super) enum Told {
     /// What a run does. The driver answers when it has taken note of it: whether the run continues.
@@ -91,13 +72,12 @@ pub(super) enum Told {
 impl Told {
     /// The calls or branches that came to an end, if that is what it tells.
     pub(super) fn outcomes(&self, run: &Run) -> Vec<String> {
-        let Told::Inner { place, event, .. } = self else { return Vec::new() };
-        let outcomes = || {
-            let inner = outcomes_in(run.item(*place)?.child()?, event.committed()?);
-            let label = run.task(*place)?.label();
-            Some(inner.iter().map(|inner| nested_path(&label, inner)).collect())
-        };
-        outcomes().unwrap_or_default()
+        match self {
+            Told::Inner { place, event, .. } => {
+                event.committed().map(|event| outcomes_inside(run, *place, event)).unwrap_or_default()
+            }
+            Told::Output { .. } => Vec::new(),
+        }
     }
 }
 
@@ -171,19 +151,19 @@ impl<'a> Children<'a> {
         let Some(task) = run.task(place) else { return };
         let work = match (run.inside(task), run.planner()) {
             (Some(inside), _) => {
-                let child = match run.item(place).and_then(|item| item.child()) {
+                let child = match run.inside_of(place) {
                     Some(child) => Ok(child.clone()),
                     None => run.begin_inside(task, inside),
                 };
                 match child {
-                    Ok(child) => self.drive(place, child, task.decisions(), stop.clone()),
-                    Err(begun) => std::future::ready(begun.into()).boxed(),
+                    Ok(child) => Attempt::Run(self.drive(place, child, task.decisions(), stop.clone())),
+                    Err(begun) => Attempt::NotBegun(begun),
                 }
             }
             (None, Some(planner)) => {
                 let Some(branch) = task.branch() else { return };
-                let called = Arc::clone(planner).call(branch, stop.clone(), emitter(place, self.teller()));
-                called_until(stop.clone(), called).boxed()
+                let emitter = emitter(place, self.teller());
+                Attempt::Function(Arc::clone(planner).call(branch, stop.clone(), emitter))
             }
             (None, None) => return,
         };
@@ -197,9 +177,9 @@ impl<'a> Children<'a> {
                 };
             let end = match attempts.timeout {
                 _ if is_stopped => AttemptEnd::Stopped,
-                None => work.await,
+                None => work.end(&stop).await,
                 // How far a run has come only the run around it knows.
-                Some(timeout) => tokio::time::timeout(timeout, work)
+                Some(timeout) => tokio::time::timeout(timeout, work.end(&stop))
                     .await
                     .unwrap_or_else(|_| AttemptEnd::Failed(NodeStatus::TimedOut, attempts.too_long())),
             };
@@ -207,32 +187,16 @@ impl<'a> Children<'a> {
         }));
     }
 
-    /// Drives a run inside until it ends, waits or fails.
     fn drive(
         &mut self,
         place: usize,
         child: Run,
         decisions: &[(String, Decision)],
         stop: CancellationToken,
-    ) -> BoxFuture<'a, AttemptEnd> {
+    ) -> BoxFuture<'a, Result<Outcome, RunError>> {
         let decisions = own_decisions(&child, decisions);
-        let running = child
-            .resume()
-            .clock(Arc::clone(&self.clock))
-            .observe(Teller { place, teller: self.teller() })
-            .cancel_with(stop)
-            .decide_all(decisions)
-            .into_future();
-        let ended = running.map(|ended| match ended {
-            Ok(outcome) if matches!(outcome.exit(), Exit::Paused(Pause::Approval)) => AttemptEnd::Waits,
-            Ok(_) => AttemptEnd::Ended,
-            // The run around it has failed, which knows why.
-            Err(error) if matches!(error.fault(), RunFault::Observer(_) | RunFault::Commit { .. }) => {
-                AttemptEnd::Stopped
-            }
-            Err(error) => AttemptEnd::Failed(NodeStatus::Failed, ErrorChain(&error).to_string()),
-        });
-        ended.boxed()
+        let running = child.resume().clock(Arc::clone(&self.clock)).cancel_with(stop).decide_all(decisions);
+        running.observe(Teller { place, teller: self.teller() }).into_future()
     }
 
     fn teller(&mut self) -> mpsc::Sender<Told> {
@@ -244,6 +208,44 @@ impl<'a> Children<'a> {
     }
 }
 
+/// What an attempt waits for.
+enum Attempt<'a> {
+    Run(BoxFuture<'a, Result<Outcome, RunError>>),
+    Function(BoxFuture<'static, BranchEnd>),
+    NotBegun(NotBegun),
+}
+
+impl Attempt<'_> {
+    /// Until it ends, waits or fails. A function is dropped when it is stopped; a run ends by itself.
+    async fn end(self, stop: &CancellationToken) -> AttemptEnd {
+        match self {
+            Attempt::Run(running) => match running.await {
+                Ok(outcome) if matches!(outcome.exit(), Exit::Paused(Pause::Approval)) => AttemptEnd::Waits,
+                Ok(_) => AttemptEnd::Ended,
+                // The run around it has failed, which knows why.
+                Err(error) if matches!(error.fault(), RunFault::Observer(_) | RunFault::Commit { .. }) => {
+                    AttemptEnd::Stopped
+                }
+                Err(error) => AttemptEnd::Failed(NodeStatus::Failed, ErrorChain(&error).to_string()),
+            },
+            Attempt::Function(called) => tokio::select! {
+                biased;
+                () = stop.cancelled() => AttemptEnd::Stopped,
+                end = called => match end {
+                    BranchEnd::Outcome(outcome) => AttemptEnd::Outcome(outcome),
+                    BranchEnd::Failed(error) => AttemptEnd::Failed(NodeStatus::Failed, error),
+                    BranchEnd::Asks(request) => AttemptEnd::Asks(request),
+                },
+            },
+            Attempt::NotBegun(NotBegun::Asks(request)) => AttemptEnd::Asks(request),
+            // To begin once more would give the same.
+            Attempt::NotBegun(NotBegun::Failed(error)) => {
+                AttemptEnd::Outcome(NodeOutcome::failed(NodeStatus::Failed, error, 1))
+            }
+        }
+    }
+}
+
 /// The decisions about requests of the run inside itself: one about its prompt is not.
 fn own_decisions(child: &Run, decided: &[(String, Decision)]) -> Vec<(String, Decision)> {
     if decided.is_empty() {
@@ -252,14 +254,6 @@ fn own_decisions(child: &Run, decided: &[(String, Decision)]) -> Vec<(String, De
     let pending = child.pending();
     let is_own = |id: &str| pending.iter().any(|request| request.id == id);
     decided.iter().filter(|(id, _)| is_own(id)).cloned().collect()
-}
-
-async fn called_until(stop: CancellationToken, called: BoxFuture<'static, BranchEnd>) -> AttemptEnd {
-    tokio::select! {
-        biased;
-        () = stop.cancelled() => AttemptEnd::Stopped,
-        end = called => end.into(),
-    }
 }
 
 fn emitter(place: usize, teller: mpsc::Sender<Told>) -> Emitter {

@@ -8,7 +8,7 @@ use stepfold_tools::{CallOutcome, CancellationToken, FatalError, ToolError};
 use super::Host;
 use super::children::{AttemptEnd, Attempted, Children, Told};
 use super::functions::{Functions, Happened};
-use super::hooks::{SeenOutcome, after_tool};
+use super::hooks::after_tool;
 use super::model::sleep;
 use super::trouble::Trouble;
 use crate::agent::HookPoint;
@@ -265,10 +265,10 @@ impl Host<'_> {
         let mut outcomes = Vec::with_capacity(ended.len());
         for (place, outcome) in ended {
             let seen = match run.agent().config().hooks.has(HookPoint::AfterTool) && outcome.tries > 0 {
-                true => after_tool(run, &run.shown(place), outcome, 0).await,
-                false => SeenOutcome::of(outcome),
+                true => after_tool(run, place, outcome, 0).await,
+                false => (ItemOutcome::new(place, outcome), None),
             };
-            outcomes.push(self.concluded(place, seen, &mut work.trouble).await);
+            outcomes.push(self.concluded(seen, &mut work.trouble).await);
         }
         work.trouble.note(self.commit_outcomes(run, outcomes).await);
         for place in amended {
@@ -316,16 +316,15 @@ impl Host<'_> {
 
     /// Runs the hooks that a call still waits for, because one of them failed.
     pub(super) async fn run_pending_hook(&mut self, run: &mut Run) -> Result<(), RunFault> {
-        let Some(PendingHook { place, call, outcome, hook }) = run.pending_hooks().into_iter().next() else {
+        let Some(PendingHook { place, outcome, hook, .. }) = run.pending_hooks().into_iter().next() else {
             return Ok(());
         };
-        let seen = after_tool(run, &call, outcome, hook).await;
-        match seen.failed {
+        match after_tool(run, place, outcome, hook).await {
             // There is nothing new to commit.
-            Some((failed, fault)) if failed == hook => Err(fault),
-            _ => {
+            (item, Some(fault)) if item.pending_hook == Some(hook) => Err(fault),
+            seen => {
                 let mut trouble = Trouble::default();
-                let outcome = self.concluded(place, seen, &mut trouble).await;
+                let outcome = self.concluded(seen, &mut trouble).await;
                 trouble.note(self.commit_outcomes(run, vec![outcome]).await);
                 trouble.end()
             }
@@ -334,17 +333,19 @@ impl Host<'_> {
 
     /// An outcome as hooks have left it, which is committed whatever they and the observers say: it has happened. It is
     /// told as finished when all of them have seen it.
-    async fn concluded(&mut self, place: usize, seen: SeenOutcome, trouble: &mut Trouble) -> ItemOutcome {
-        let SeenOutcome { outcome, stop, failed } = seen;
-        let pending_hook = failed.map(|(hook, fault)| {
-            trouble.note::<()>(Err(fault));
-            hook
-        });
-        if pending_hook.is_none() {
-            let told = self.tell(|| finished(&outcome));
+    async fn concluded(
+        &mut self,
+        (item, fault): (ItemOutcome, Option<RunFault>),
+        trouble: &mut Trouble,
+    ) -> ItemOutcome {
+        trouble.note(fault.map_or(Ok(()), Err));
+        if item.pending_hook.is_none()
+            && let Some(outcome) = item.outcome.call()
+        {
+            let told = self.tell(|| finished(outcome));
             trouble.note(told.await);
         }
-        ItemOutcome { stop, pending_hook, ..ItemOutcome::new(place, outcome) }
+        item
     }
 
     /// Commits outcomes of calls. The error of a write that cannot be merged is for the caller, if failures are.
@@ -388,13 +389,13 @@ fn name_of(run: &Run, place: usize) -> String {
 /// record that do not list the tools of the step.
 fn requests_to_record(run: &Run, place: usize) -> Option<Vec<crate::approval::ApprovalRequest>> {
     let task = run.task(place)?;
-    let child = run.item(place)?.child()?;
+    let child = run.inside_of(place)?;
     (!run.is_known_inside(task)).then(|| child.pending())
 }
 
 /// Whether the run inside has ended since it was stopped.
 fn is_cancelled(run: &Run, place: usize, stop: &CancellationToken) -> bool {
-    let child = run.item(place).and_then(|item| item.child());
+    let child = run.inside_of(place);
     stop.is_cancelled() && child.is_some_and(|child| child.exit() == Some(&Exit::Cancelled))
 }
 
