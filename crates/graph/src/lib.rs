@@ -110,7 +110,7 @@ use stepfold_agent_loop::{Agent, Input, RunBuilder};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_state_core::state::Schema;
 
-pub use self::agent_node::{AgentNode, NodeAgent};
+pub use self::agent_node::AgentNode;
 pub use self::builder::GraphBuilder;
 pub use self::context::{NodeContext, NodeError};
 pub use self::graph_shape::{EdgeKind, GraphEdge, GraphNode, GraphShape};
