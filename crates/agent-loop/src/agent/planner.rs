@@ -171,6 +171,7 @@ impl fmt::Debug for Emitter {
 }
 
 /// The agent inside of a node, or a graph, with what it shares with the run around it. Its events are events of that run.
+/// An agent that is a tool is one as well: a call is a branch of the tool's name, whose item is its arguments.
 pub trait BranchAgent: Send + Sync {
     /// The agent, whatever the state is.
     fn agent(&self) -> &Agent;

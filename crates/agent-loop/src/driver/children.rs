@@ -161,9 +161,8 @@ impl<'a> Children<'a> {
                 }
             }
             (None, Some(planner)) => {
-                let Some(branch) = task.branch() else { return };
                 let emitter = emitter(place, self.teller());
-                Attempt::Function(Arc::clone(planner).call(branch, stop.clone(), emitter))
+                Attempt::Function(Arc::clone(planner).call(task.branch(), stop.clone(), emitter))
             }
             (None, None) => return,
         };
