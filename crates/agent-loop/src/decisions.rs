@@ -173,21 +173,19 @@ fn by_whom(by: Option<&str>) -> String {
 
 impl DecisionError {
     /// The same error with another request id, as known outside.
-    pub(crate) fn renamed(self, rename: impl Fn(&str) -> String) -> Self {
-        match self {
+    pub(crate) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Self {
+        match &mut self {
             DecisionError::NotPending { id, pending } => {
-                DecisionError::NotPending { id: rename(&id), pending: pending.iter().map(rename).collect() }
+                *id = rename(id);
+                *pending = pending.iter().map(rename).collect();
             }
-            DecisionError::AlreadyDecided { id, decision, by } => {
-                DecisionError::AlreadyDecided { id: rename(&id), decision, by }
-            }
-            DecisionError::InvalidArguments { id, faults } => {
-                DecisionError::InvalidArguments { id: rename(&id), faults }
-            }
-            DecisionError::Expired { id } => DecisionError::Expired { id: rename(&id) },
-            DecisionError::Duplicate { id } => DecisionError::Duplicate { id: rename(&id) },
-            error @ DecisionError::KeyReused { .. } => error,
+            DecisionError::AlreadyDecided { id, .. }
+            | DecisionError::InvalidArguments { id, .. }
+            | DecisionError::Expired { id }
+            | DecisionError::Duplicate { id } => *id = rename(id),
+            DecisionError::KeyReused { .. } => {}
         }
+        self
     }
 }
 

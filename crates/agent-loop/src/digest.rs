@@ -1,6 +1,7 @@
 //! Digests that identify runs and agents, which detect changes and are not a protection; and digests of
 //! requests, which a model that chooses the arguments must not be able to forge.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use data_encoding::HEXLOWER;
@@ -37,50 +38,26 @@ pub(crate) fn sha256(text: &str) -> String {
 
 /// A value as text that equal values share, whatever the order of their keys. 1 is not 1.0.
 pub(crate) fn canonical(value: &Value) -> String {
-    let mut text = String::new();
-    write_canonical(value, &mut text);
-    text
+    sorted(value).to_string()
 }
 
 /// The same of an object.
 pub(crate) fn canonical_object(object: &Map<String, Value>) -> String {
-    let mut text = String::new();
-    write_object(object, &mut text);
-    text
+    sorted_object(object).to_string()
 }
 
-fn write_canonical(value: &Value, text: &mut String) {
+/// A value with the keys of its objects in order: which order they have otherwise depends on features of the build.
+pub(crate) fn sorted(value: &Value) -> Value {
     match value {
-        Value::Object(object) => write_object(object, text),
-        Value::Array(items) => {
-            text.push('[');
-            for (place, item) in items.iter().enumerate() {
-                separate(place, text);
-                write_canonical(item, text);
-            }
-            text.push(']');
-        }
-        value => text.push_str(&value.to_string()),
+        Value::Object(object) => sorted_object(object),
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        value => value.clone(),
     }
 }
 
-fn write_object(object: &Map<String, Value>, text: &mut String) {
-    let mut fields: Vec<(&String, &Value)> = object.iter().collect();
-    fields.sort_unstable_by_key(|(key, _)| *key);
-    text.push('{');
-    for (place, (key, value)) in fields.into_iter().enumerate() {
-        separate(place, text);
-        text.push_str(&Value::from(key.as_str()).to_string());
-        text.push(':');
-        write_canonical(value, text);
-    }
-    text.push('}');
-}
-
-fn separate(place: usize, text: &mut String) {
-    if place > 0 {
-        text.push(',');
-    }
+fn sorted_object(object: &Map<String, Value>) -> Value {
+    let fields: BTreeMap<&String, &Value> = object.iter().collect();
+    fields.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect()
 }
 
 struct Hasher(Xxh3);

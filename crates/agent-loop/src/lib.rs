@@ -137,7 +137,7 @@ pub mod test_kit;
 pub mod plan {
     #![doc = include_str!("plan.md")]
 
-    pub use crate::agent::{BranchAgent, BranchEnd, Emitter, EndedAgent, NodeFunctions, NotBegun, Planner};
+    pub use crate::agent::{BranchAgent, BranchEnd, Emitter, EndedAgent, NotBegun, Planner};
     pub use crate::planned::{Attempts, Ended, Next, OpenBranch, PlanError, Planned, Position};
 }
 

@@ -287,10 +287,7 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     let mut made = made.map_err(refused)?;
     take_asking(&mut made, recorded, run);
     take_inputs(&mut made.kind, &recorded.kind);
-    take_pruned(&mut made, recorded);
-    take_lasting(&mut made, recorded, run);
-    take_large(&mut made, recorded, run);
-    take_name_and_values(&mut made, recorded);
+    take_beginning(&mut made, recorded, run);
     Ok(made)
 }
 
@@ -303,27 +300,6 @@ fn as_decided(run: &Run, recorded: &EventKind) -> Option<Run> {
     }
     let prefix = key_prefix.clone().unwrap_or_else(|| run.id().to_owned());
     Some(run.clone().with_key_prefix(prefix))
-}
-
-/// Instructions may show values that were too large to be recorded: then what stands around them is compared.
-fn take_large(made: &mut Event, recorded: &Event, run: &Run) {
-    let (EventKind::Began { instructions, .. }, EventKind::Began { instructions: Some(known), .. }) =
-        (&mut made.kind, &recorded.kind)
-    else {
-        return;
-    };
-    let shared = &recorded.shared;
-    let is_part_of = |name: &str, key: &str| {
-        name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    let is_large =
-        |name: &str| shared.iter().any(|(key, value)| *value == SharedValue::Large && is_part_of(name, key));
-    if shared.values().any(|value| *value == SharedValue::Large)
-        && instructions.as_ref() != Some(known)
-        && run.may_have_instructions(known, &is_large)
-    {
-        *instructions = Some(known.clone());
-    }
 }
 
 /// Whether other tools are offered to the model. They are compared last: the outcomes of the calls say more.
@@ -346,44 +322,50 @@ fn take_tools(made: &mut EventKind, recorded: &EventKind) -> bool {
     }
 }
 
-/// The instructions of a record that outlives the run have no values that do not last.
-fn take_lasting(made: &mut Event, recorded: &Event, run: &Run) {
-    if let (EventKind::Began { instructions, .. }, EventKind::Began { instructions: Some(known), .. }) =
-        (&mut made.kind, &recorded.kind)
-        && instructions.as_ref() != Some(known)
-        && run.lasting_instructions().as_ref() == Some(known)
-    {
-        *instructions = Some(known.clone());
-    }
-}
-
-/// What a run is called says nothing about what it does, and what it found in shared scopes is not of its making.
-fn take_name_and_values(made: &mut Event, recorded: &Event) {
+/// What the beginning of a run has from outside: its id, and the values of shared keys. Instructions are those of the
+/// record where they differ in values that it cannot contain: those that do not last, and those that were too large,
+/// around which the text is compared. A pruned conversation is shown and repaired as the whole one was.
+fn take_beginning(made: &mut Event, recorded: &Event, run: &Run) {
     made.shared.clone_from(&recorded.shared);
-    if let (EventKind::Began { id, .. }, EventKind::Began { id: known, .. }) =
-        (&mut made.kind, &recorded.kind)
+    let (
+        EventKind::Began { id, instructions, repairs, shown, messages_before, .. },
+        EventKind::Began {
+            id: known_id,
+            instructions: known,
+            repairs: known_repairs,
+            shown: known_shown,
+            messages_before: known_before,
+            ..
+        },
+    ) = (&mut made.kind, &recorded.kind)
+    else {
+        return;
+    };
+    id.clone_from(known_id);
+    if instructions != known
+        && let Some(text) = known
+        && (run.lasting_instructions() == *known || is_around_large(text, recorded, run))
     {
-        id.clone_from(known);
+        instructions.clone_from(known);
     }
+    if *messages_before < *known_before {
+        shown.clone_from(known_shown);
+        repairs.clone_from(known_repairs);
+        made.rewrite.clone_from(&recorded.rewrite);
+        made.messages.clone_from(&recorded.messages);
+    }
+    *messages_before = *known_before;
 }
 
-/// Where the beginning of the conversation was pruned since: the result. Records of before do not say how long it
-/// was.
-fn take_pruned(made: &mut Event, recorded: &Event) {
-    if let (
-        EventKind::Began { messages_before, shown, repairs, .. },
-        EventKind::Began { messages_before: known, shown: known_shown, repairs: known_repairs, .. },
-    ) = (&mut made.kind, &recorded.kind)
-    {
-        let is_pruned = *messages_before < *known;
-        *messages_before = *known;
-        if is_pruned {
-            shown.clone_from(known_shown);
-            repairs.clone_from(known_repairs);
-            made.rewrite.clone_from(&recorded.rewrite);
-            made.messages.clone_from(&recorded.messages);
-        }
-    }
+/// Whether these can be the instructions, whatever the values are that were too large to be recorded.
+fn is_around_large(instructions: &str, recorded: &Event, run: &Run) -> bool {
+    let large = recorded.shared.iter().filter(|(_, value)| **value == SharedValue::Large);
+    let large: Vec<&str> = large.map(|(key, _)| key.as_str()).collect();
+    let is_large = |name: &str| {
+        let mut rests = large.iter().filter_map(|key| name.strip_prefix(*key));
+        rests.any(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    !large.is_empty() && run.may_have_instructions(instructions, &is_large)
 }
 
 impl Observer for Recording {

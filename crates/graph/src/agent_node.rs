@@ -5,9 +5,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use serde_json::Value;
-use stepfold_agent_loop::plan::{BranchAgent, EndedAgent, NotBegun, OpenBranch};
+use stepfold_agent_loop::plan::{BranchAgent, NotBegun, OpenBranch};
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, Planned};
-use stepfold_state_core::chat::{Message, Transcript};
+use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Template, Write};
 use stepfold_tools::{CancellationToken, panic_message};
 
@@ -51,7 +51,7 @@ use super::types;
 #[must_use = "a node does nothing until it is in a graph"]
 #[derive(Clone)]
 pub struct AgentNode {
-    agent: NodeAgent,
+    agent: Stage,
     prompt: Option<Prompt>,
     pub(crate) answers: Vec<AnswerTo>,
     pub(crate) kind: Option<String>,
@@ -59,41 +59,28 @@ pub struct AgentNode {
     adjust: Option<Arc<Adjust>>,
 }
 
-/// The agent of a node: built, or to be built when the graph is, since it reads keys of the graph's schema.
-#[must_use = "it is given to a node"]
-#[derive(Clone)]
-pub struct NodeAgent(Stage);
-
+/// The agent of a node. A builder is built when the graph is, since it reads keys of the graph's schema.
 #[derive(Clone)]
 enum Stage {
     Built(Agent),
     Draft(Box<AgentBuilder>),
 }
 
-impl From<Agent> for NodeAgent {
+impl From<Agent> for AgentNode {
     fn from(agent: Agent) -> Self {
-        NodeAgent(Stage::Built(agent))
+        AgentNode::of(Stage::Built(agent))
     }
 }
 
-impl From<super::Graph> for NodeAgent {
+impl From<super::Graph> for AgentNode {
     fn from(graph: super::Graph) -> Self {
-        NodeAgent(Stage::Built(graph.into()))
+        AgentNode::of(Stage::Built(graph.into()))
     }
 }
 
-impl From<AgentBuilder> for NodeAgent {
+impl From<AgentBuilder> for AgentNode {
     fn from(builder: AgentBuilder) -> Self {
-        NodeAgent(Stage::Draft(Box::new(builder)))
-    }
-}
-
-impl fmt::Debug for NodeAgent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Stage::Built(agent) => f.debug_tuple("NodeAgent").field(&agent.name()).finish(),
-            Stage::Draft(_) => f.debug_tuple("NodeAgent").finish_non_exhaustive(),
-        }
+        AgentNode::of(Stage::Draft(Box::new(builder)))
     }
 }
 
@@ -130,15 +117,12 @@ type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + 
 impl AgentNode {
     /// A node of this agent, or of this graph. The builder of an agent is built with the graph, and reads keys of the
     /// graph's schema without declaring them again.
-    pub fn new(agent: impl Into<NodeAgent>) -> Self {
-        AgentNode {
-            agent: agent.into(),
-            prompt: None,
-            answers: Vec::new(),
-            kind: None,
-            shared: None,
-            adjust: None,
-        }
+    pub fn new(agent: impl Into<AgentNode>) -> Self {
+        agent.into()
+    }
+
+    const fn of(agent: Stage) -> Self {
+        AgentNode { agent, prompt: None, answers: Vec::new(), kind: None, shared: None, adjust: None }
     }
 
     /// Sets the agent's request, in a separate conversation: a
@@ -226,16 +210,16 @@ impl AgentNode {
 
     /// Builds the agent if that is still to be done, on the keys of the graph's schema that are shared.
     pub(super) fn build(&mut self, graph: &Schema) -> Result<(), AgentError> {
-        if let Stage::Draft(builder) = &self.agent.0 {
+        if let Stage::Draft(builder) = &self.agent {
             let keys = graph.declared_keys().map(KeySchema::name).filter(|name| self.wants(name));
             let keys = Schema::default().with_keys_of(graph, keys);
-            self.agent = builder.as_ref().clone().graph_schema(keys).build()?.into();
+            self.agent = Stage::Built(builder.as_ref().clone().graph_schema(keys).build()?);
         }
         Ok(())
     }
 
     pub(crate) fn agent(&self) -> &Agent {
-        match &self.agent.0 {
+        match &self.agent {
             Stage::Built(agent) => agent,
             Stage::Draft(_) => unreachable!("the graph has built the agents of its nodes"),
         }
@@ -301,32 +285,19 @@ impl AgentNode {
         self.prompt.is_none() && item.is_none()
     }
 
-    /// The result of an ended branch for the graph: the answer, the writes, the messages.
-    pub(super) fn result(
-        &self,
-        ended: &EndedAgent<'_>,
-        graph: &Schema,
-        item: Option<&Value>,
-    ) -> Result<Given, String> {
-        let answer = ended.answer.clone()?;
-        let mut delta = ended.writes.clone();
+    /// The writes of an answer.
+    pub(super) fn writes_of(&self, answer: Option<&Value>, graph: &Schema) -> Result<Delta, String> {
+        let mut delta = Delta::new();
+        let Some(answer) = answer else { return Ok(delta) };
         for to in &self.answers {
-            let Some(value) = answer.as_ref().map(|answer| to.part_of(answer)).transpose()?.flatten() else {
-                continue;
-            };
-            let write = graph.write(to.key.as_str(), value.clone());
-            delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
+            if let Some(value) = to.part_of(answer)? {
+                let write = graph.write(to.key.as_str(), value.clone());
+                delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
+            }
         }
-        let messages = match self.is_in_conversation(item) {
-            true => ended.said.to_vec(),
-            false => Vec::new(),
-        };
-        Ok((answer, delta, messages))
+        Ok(delta)
     }
 }
-
-/// The result of an ended agent for the graph: the answer, the writes, the messages.
-type Given = (Option<Value>, Delta, Vec<Arc<Message>>);
 
 /// The application's functions configure the agent and its request. They may panic.
 impl BranchAgent for AgentNode {
@@ -404,15 +375,13 @@ fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Res
     })
 }
 
-impl<A: Into<NodeAgent>> From<A> for AgentNode {
-    fn from(agent: A) -> Self {
-        AgentNode::new(agent)
-    }
-}
-
 impl fmt::Debug for AgentNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AgentNode").field("agent", &self.agent).finish_non_exhaustive()
+        let name = match &self.agent {
+            Stage::Built(agent) => Some(agent.name()),
+            Stage::Draft(_) => None,
+        };
+        f.debug_struct("AgentNode").field("agent", &name).finish_non_exhaustive()
     }
 }
 

@@ -1,18 +1,17 @@
 //! Builds graphs. All detectable faults are reported together.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, HookContext, HookPoint, HookResult, RunLimits};
-use stepfold_state_core::state::{Issue, Schema};
+use stepfold_state_core::state::{Schema, State, ValueRef};
 use stepfold_tools::Resources;
 
 use super::check;
-use super::node::{IntoNode, Node};
-use super::shape::{Choice, Choose, END, Edge, Items, Join, START, Shape, Target, shown};
+use super::node::IntoNode;
+use super::shape::{Choice, Choose, Edge, Join, Shape};
 use super::{Graph, NoModel};
 
 /// The branches of one superstep, by default.
@@ -26,18 +25,9 @@ pub struct GraphBuilder {
     agent: AgentBuilder,
     name: String,
     schema: Schema,
-    nodes: Vec<(String, Node)>,
-    edges: Vec<(String, Wanted)>,
-    joins: Vec<(Vec<String>, String)>,
-    max_branches: usize,
-    max_parallel: usize,
-}
-
-/// An edge whose names were not looked up yet.
-enum Wanted {
-    To(String),
-    Route { targets: Vec<String>, choose: Arc<Choose>, is_single: bool },
-    Each { node: String, items: Arc<Items>, of: String, key: Option<String> },
+    shape: Shape,
+    /// With their sources, in order of declaration.
+    edges: Vec<(String, Edge)>,
 }
 
 impl GraphBuilder {
@@ -46,11 +36,8 @@ impl GraphBuilder {
             agent: Agent::builder(NoModel).name(name.clone()),
             name,
             schema: Schema::default(),
-            nodes: Vec::new(),
+            shape: Shape { max_branches: MAX_BRANCHES, max_parallel: MAX_PARALLEL, ..Shape::default() },
             edges: Vec::new(),
-            joins: Vec::new(),
-            max_branches: MAX_BRANCHES,
-            max_parallel: MAX_PARALLEL,
         }
     }
 
@@ -64,15 +51,19 @@ impl GraphBuilder {
     /// Adds a node. Nodes are merged in the order in which they are added.
     #[doc(alias("add_node"))]
     pub fn node<Kind>(mut self, name: impl Into<String>, node: impl IntoNode<Kind>) -> Self {
-        self.nodes.push((name.into(), node.into_node()));
+        let name = name.into();
+        // Of two nodes of one name, which is a fault, the first.
+        self.shape.places.entry(name.clone()).or_insert(self.shape.nodes.len());
+        self.shape.names.push(name);
+        self.shape.nodes.push(node.into_node());
         self
     }
 
-    /// Goes from one node to another, or from [`START`], or to [`END`]. Several edges from one node lead to branches
+    /// Goes from one node to another, or from [`START`](super::START), or to [`END`](super::END). Several edges from one node lead to branches
     /// side by side.
     #[doc(alias("add_edge"))]
     pub fn edge(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
-        self.edges.push((from.into(), Wanted::To(to.into())));
+        self.edges.push((from.into(), Edge::To(to.into())));
         self
     }
 
@@ -92,13 +83,13 @@ impl GraphBuilder {
         self,
         from: impl Into<String>,
         targets: impl IntoIterator<Item = N>,
-        choose: impl Fn(&stepfold_state_core::state::State) -> C + Send + Sync + 'static,
+        choose: impl Fn(&State) -> C + Send + Sync + 'static,
     ) -> Self
     where
         N: Into<String>,
         C: Into<Choice>,
     {
-        self.router(from.into(), targets, Arc::new(move |state| choose(state).into()), true)
+        self.router(from.into(), targets, Box::new(move |state| choose(state).into()), true)
     }
 
     /// As [`route`](GraphBuilder::route), to any number of nodes: [`Choice::all`].
@@ -106,20 +97,20 @@ impl GraphBuilder {
         self,
         from: impl Into<String>,
         targets: impl IntoIterator<Item = N>,
-        choose: impl Fn(&stepfold_state_core::state::State) -> Choice + Send + Sync + 'static,
+        choose: impl Fn(&State) -> Choice + Send + Sync + 'static,
     ) -> Self {
-        self.router(from.into(), targets, Arc::new(choose), false)
+        self.router(from.into(), targets, Box::new(choose), false)
     }
 
     fn router<N: Into<String>>(
         mut self,
         from: String,
         targets: impl IntoIterator<Item = N>,
-        choose: Arc<Choose>,
+        choose: Box<Choose>,
         is_single: bool,
     ) -> Self {
         let targets = targets.into_iter().map(Into::into).collect();
-        self.edges.push((from, Wanted::Route { targets, choose, is_single }));
+        self.edges.push((from, Edge::Route { targets, choose, is_single }));
         self
     }
 
@@ -129,18 +120,14 @@ impl GraphBuilder {
     #[doc(alias("Send", "map_reduce"))]
     pub fn fan_out(mut self, from: impl Into<String>, to: impl Into<String>, key: impl Into<String>) -> Self {
         let key: String = key.into();
-        let of = key.clone();
         let listed = key.clone();
-        let items = move |state: &stepfold_state_core::state::State| match state.get(listed.as_str()) {
-            Some(value) => match value.to_json() {
-                Value::Array(items) => Ok(items),
-                Value::Null => Ok(Vec::new()),
-                value => Err(format!("its fan-out over \"{listed}\": expected a list, found {value}")),
-            },
-            None => Ok(Vec::new()),
+        let items = move |state: &State| match state.get(listed.as_str()).map(ValueRef::to_json) {
+            Some(Value::Array(items)) => Ok(items),
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(value) => Err(format!("its fan-out over \"{listed}\": expected a list, found {value}")),
         };
-        let wanted = Wanted::Each { node: to.into(), items: Arc::new(items), of, key: Some(key) };
-        self.edges.push((from.into(), wanted));
+        self.edges
+            .push((from.into(), Edge::Each { node: to.into(), items: Box::new(items), key: Some(key) }));
         self
     }
 
@@ -150,18 +137,16 @@ impl GraphBuilder {
         mut self,
         from: impl Into<String>,
         to: impl Into<String>,
-        items: impl Fn(&stepfold_state_core::state::State) -> Vec<Value> + Send + Sync + 'static,
+        items: impl Fn(&State) -> Vec<Value> + Send + Sync + 'static,
     ) -> Self {
-        let items = move |state: &stepfold_state_core::state::State| Ok(items(state));
-        let wanted =
-            Wanted::Each { node: to.into(), items: Arc::new(items), of: "items".to_owned(), key: None };
-        self.edges.push((from.into(), wanted));
+        let items = move |state: &State| Ok(items(state));
+        self.edges.push((from.into(), Edge::Each { node: to.into(), items: Box::new(items), key: None }));
         self
     }
 
     /// Goes to `to` when all of these have finished, be it in different supersteps, since it last did.
     pub fn join<N: Into<String>>(mut self, from: impl IntoIterator<Item = N>, to: impl Into<String>) -> Self {
-        self.joins.push((from.into_iter().map(Into::into).collect(), to.into()));
+        self.shape.joins.push(Join { from: from.into_iter().map(Into::into).collect(), to: to.into() });
         self
     }
 
@@ -191,13 +176,13 @@ impl GraphBuilder {
 
     /// Limits the branches of one superstep; 4,096 by default. More are an error.
     pub fn max_branches(mut self, branches: usize) -> Self {
-        self.max_branches = branches;
+        self.shape.max_branches = branches;
         self
     }
 
     /// Limits the branches that run at the same time; 64 by default. The others wait.
     pub fn max_parallel(mut self, branches: usize) -> Self {
-        self.max_parallel = branches;
+        self.shape.max_parallel = branches;
         self
     }
 
@@ -235,33 +220,13 @@ impl GraphBuilder {
     /// cannot be reached, a join that cannot complete, limits of zero, a key that the schema does not have or whose type
     /// does not fit, an agent that cannot be built on the graph's keys.
     pub fn build(self) -> Result<Graph, AgentError> {
-        let GraphBuilder { agent, name, schema, mut nodes, edges, joins, max_branches, max_parallel } = self;
-        let mut faults = check::names(&nodes);
-        faults.extend(check::agents(&mut nodes, &schema));
-        let mut places = HashMap::new();
-        for (place, (node, _)) in nodes.iter().enumerate() {
-            places.entry(node.clone()).or_insert(place);
+        let GraphBuilder { agent, name, schema, mut shape, edges } = self;
+        let mut faults = check::names(&shape);
+        faults.extend(check::agents(&mut shape, &schema));
+        faults.extend(check::links(&shape, &edges, &schema));
+        for (from, edge) in edges {
+            shape.edges.entry(from).or_default().push(edge);
         }
-        let mut links = Links { places: &places, faults: Vec::new() };
-        let (mut start, mut outgoing) = (Vec::new(), vec![Vec::new(); nodes.len()]);
-        for (from, wanted) in edges {
-            faults.extend(check::items(wanted.listed(), &schema));
-            let edge = links.edge(&from, wanted);
-            if from == START {
-                start.extend(edge);
-            } else if let Some(place) = links.node(&from, "an edge comes from") {
-                outgoing[place].extend(edge);
-            }
-        }
-        let joins: Vec<Join> = joins.iter().filter_map(|(from, to)| links.join(from, to)).collect();
-        for (from, node) in &nodes {
-            for name in node.named() {
-                links.target(name, &format!("node '{from}' goes to"));
-            }
-        }
-        faults.extend(links.faults);
-        let (names, nodes) = nodes.into_iter().unzip();
-        let shape = Shape { names, places, nodes, start, edges: outgoing, joins, max_branches, max_parallel };
         if faults.is_empty() {
             faults = check::shape(&shape, &schema);
         }
@@ -274,82 +239,11 @@ impl GraphBuilder {
     }
 }
 
-impl Wanted {
-    /// The key whose items it is for.
-    fn listed(&self) -> Option<&str> {
-        match self {
-            Wanted::Each { key, .. } => key.as_deref(),
-            _ => None,
-        }
-    }
-}
-
-/// Looks names up.
-struct Links<'a> {
-    places: &'a HashMap<String, usize>,
-    faults: Vec<Issue>,
-}
-
-impl Links<'_> {
-    fn node(&mut self, name: &str, what: &str) -> Option<usize> {
-        if let Some(place) = self.places.get(name) {
-            return Some(*place);
-        }
-        self.faults.push(match name {
-            START => Issue::new("START", format!("not a node, but {what} it; use a node")),
-            END => Issue::new("END", format!("not a node, but {what} it; use a node")),
-            name => Issue::new(format!("node '{name}'"), format!("missing, but {what} it; add it")),
-        });
-        None
-    }
-
-    fn target(&mut self, name: &str, what: &str) -> Option<Target> {
-        match name {
-            END => Some(Target::End),
-            START => {
-                self.faults.push(Issue::new("START", "not a target: the graph begins there"));
-                None
-            }
-            name => self.node(name, what).map(Target::Node),
-        }
-    }
-
-    fn edge(&mut self, from: &str, wanted: Wanted) -> Option<Edge> {
-        let what = format!("an edge from {} leads to", shown(from));
-        Some(match wanted {
-            Wanted::To(to) => Edge::To(self.target(&to, &what)?),
-            Wanted::Route { targets, choose, is_single } => {
-                if targets.is_empty() {
-                    self.faults.push(Issue::new(
-                        format!("route from {}", shown(from)),
-                        "missing targets: name at least one",
-                    ));
-                }
-                let targets = targets.iter().filter_map(|name| self.target(name, &what)).collect();
-                Edge::Route { targets, choose, is_single }
-            }
-            Wanted::Each { node, items, of, .. } => Edge::Each { node: self.node(&node, &what)?, items, of },
-        })
-    }
-
-    fn join(&mut self, from: &[String], to: &str) -> Option<Join> {
-        if from.is_empty() {
-            self.faults
-                .push(Issue::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
-        }
-        let what = format!("the join at '{to}' waits for");
-        let from: Vec<usize> = from.iter().filter_map(|name| self.node(name, &what)).collect();
-        let to = self.node(to, "a join leads to")?;
-        Some(Join { from, to })
-    }
-}
-
 impl std::fmt::Debug for GraphBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let nodes: Vec<&str> = self.nodes.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("GraphBuilder")
             .field("name", &self.name)
-            .field("nodes", &nodes)
+            .field("nodes", &self.shape.names)
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,7 @@
 //! Checks of a graph when it is built.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::json;
 use stepfold_state_core::state::{Issue, KeySchema, Schema};
@@ -8,7 +9,7 @@ use stepfold_tools::Effect;
 
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeRun, keys};
-use super::shape::{END, Edge, START, Shape, Target, shown};
+use super::shape::{END, Edge, Join, START, Shape, shown};
 use super::types;
 
 impl Node {
@@ -22,28 +23,80 @@ impl Node {
     }
 }
 
+fn of_node(name: &str, words: impl Into<String>) -> Issue {
+    Issue::new(format!("node '{name}'"), words)
+}
+
 /// Duplicate and invalid names.
-pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Issue> {
-    let mut seen = BTreeSet::new();
+pub(super) fn names(shape: &Shape) -> Vec<Issue> {
     let mut faults = Vec::new();
-    for (name, _) in nodes {
+    for (place, name) in shape.names.iter().enumerate() {
         let why = if name == START || name == END {
             "invalid name: reserved by graphs"
         } else if name.trim().is_empty() || name.contains(['#', '>']) || name.chars().any(char::is_control) {
             "invalid name: must not be empty, nor contain '#', '>' or control characters"
-        } else if !seen.insert(name) {
+        } else if shape.place(name) != Some(place) {
             "duplicate name: use a unique name for each node"
         } else {
             continue;
         };
-        faults.push(Issue::new(format!("node '{}'", name.escape_debug()), why));
+        faults.push(of_node(&name.escape_debug().to_string(), why));
+    }
+    faults
+}
+
+/// Builds the agents of nodes that are builders; returns their faults.
+pub(super) fn agents(shape: &mut Shape, schema: &Schema) -> Vec<Issue> {
+    let mut faults = Vec::new();
+    for (name, node) in shape.names.iter().zip(&mut shape.nodes) {
+        let NodeWork::Agent(agent) = &mut node.work else { continue };
+        if let Err(error) = agent.build(schema) {
+            let words = |fault: &Issue| format!("invalid agent: {}: {}", fault.path, fault.message);
+            faults.extend(error.faults.iter().map(|fault| of_node(name, words(fault))));
+        }
+    }
+    faults
+}
+
+/// The names and keys that edges, joins and nodes lead to, wait for and are over.
+pub(super) fn links(shape: &Shape, edges: &[(String, Edge)], schema: &Schema) -> Vec<Issue> {
+    let mut faults: Vec<Issue> = edges.iter().filter_map(|(_, edge)| items(edge, schema)).collect();
+    for (from, edge) in edges {
+        let what = format!("an edge from {} leads to", shown(from));
+        let to = edge.targets().iter().filter_map(|target| match edge {
+            Edge::Each { .. } => no_node(shape, target, &what),
+            _ => no_target(shape, target, &what),
+        });
+        faults.extend(to);
+        if edge.targets().is_empty() {
+            faults.push(Issue::new(
+                format!("route from {}", shown(from)),
+                "missing targets: name at least one",
+            ));
+        }
+        if from != START {
+            faults.extend(no_node(shape, from, "an edge comes from"));
+        }
+    }
+    for Join { from, to } in &shape.joins {
+        if from.is_empty() {
+            faults
+                .push(Issue::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
+        }
+        let what = format!("the join at '{to}' waits for");
+        faults.extend(from.iter().filter_map(|from| no_node(shape, from, &what)));
+        faults.extend(no_node(shape, to, "a join leads to"));
+    }
+    for (name, node) in shape.named_nodes() {
+        let what = format!("node '{name}' goes to");
+        faults.extend(node.named().filter_map(|target| no_target(shape, target, &what)));
     }
     faults
 }
 
 /// A key whose items a fan-out is over.
-pub(super) fn items(key: Option<&str>, schema: &Schema) -> Option<Issue> {
-    let key = key?;
+fn items(edge: &Edge, schema: &Schema) -> Option<Issue> {
+    let Edge::Each { key: Some(key), .. } = edge else { return None };
     let is_known = schema.declares(key) || schema.is_open();
     let why = match schema.key(key).map(KeySchema::json_schema) {
         _ if !is_known => "not declared by the schema".to_owned(),
@@ -55,121 +108,98 @@ pub(super) fn items(key: Option<&str>, schema: &Schema) -> Option<Issue> {
     Some(Issue::new(format!("fan-out over \"{key}\""), why))
 }
 
-/// Builds the agents of nodes that are builders; returns their faults.
-pub(super) fn agents(nodes: &mut [(String, Node)], schema: &Schema) -> Vec<Issue> {
-    let mut faults = Vec::new();
-    for (name, node) in nodes {
-        let NodeWork::Agent(agent) = &mut node.work else { continue };
-        if let Err(error) = agent.build(schema) {
-            let words = |fault: &Issue| format!("invalid agent: {}: {}", fault.path, fault.message);
-            faults
-                .extend(error.faults.iter().map(|fault| Issue::new(format!("node '{name}'"), words(fault))));
-        }
+fn no_node(shape: &Shape, name: &str, what: &str) -> Option<Issue> {
+    let is_missing = shape.place(name).is_none();
+    is_missing.then(|| match name {
+        START | END => Issue::new(shown(name), format!("not a node, but {what} it; use a node")),
+        name => of_node(name, format!("missing, but {what} it; add it")),
+    })
+}
+
+fn no_target(shape: &Shape, name: &str, what: &str) -> Option<Issue> {
+    match name {
+        END => None,
+        START => Some(Issue::new("START", "not a target: the graph begins there")),
+        name => no_node(shape, name, what),
     }
-    faults
 }
 
 /// The faults of a graph with valid names.
 pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Issue> {
     let mut faults = limits(shape);
-    if shape.start.is_empty() {
+    if shape.edges_from(START).is_empty() {
         faults.push(Issue::new("START", "missing edge: add one from it"));
         return faults;
     }
-    let reached = Reach::of(shape).nodes;
-    for (place, name) in shape.names.iter().enumerate() {
-        if !reached.contains(&place) {
-            faults.push(Issue::new(
-                format!("node '{name}'"),
-                "not reachable from START: add a route to it, or remove it",
-            ));
-        }
-    }
+    let reached = Reach::of(shape).from([START]);
+    let unreached = shape.names.iter().filter(|name| !reached.contains(name.as_str()));
+    faults.extend(
+        unreached.map(|name| of_node(name, "not reachable from START: add a route to it, or remove it")),
+    );
     // Where a node is unreachable, a join after it cannot complete; one fault is enough.
     if faults.is_empty() {
         faults.extend(joins(shape));
     }
-    for (name, node) in shape.names.iter().zip(&shape.nodes) {
-        faults.extend(keys_of(name, node, schema));
-    }
+    faults.extend(shape.named_nodes().flat_map(|(name, node)| keys_of(name, node, schema)));
     faults
 }
 
 fn limits(shape: &Shape) -> Vec<Issue> {
-    let mut faults = Vec::new();
-    for (name, is_zero) in
-        [("max_branches", shape.max_branches == 0), ("max_parallel", shape.max_parallel == 0)]
-    {
-        if is_zero {
-            faults.push(Issue::new(name, "must be positive: nothing could run"));
-        }
-    }
-    for (name, node) in shape.names.iter().zip(&shape.nodes) {
-        if node.max_executions == 0 {
-            faults.push(Issue::new(
-                format!("node '{name}'"),
-                "must be allowed to run: raise its limit, or remove it",
-            ));
-        }
-        if node.timeout.is_some_and(|timeout| timeout.is_zero()) {
-            faults.push(Issue::new(
-                format!("node '{name}'"),
-                "invalid timeout of zero: no attempt could complete",
-            ));
-        }
-        if node.retry.is_some() && node.effect == Effect::AtMostOnce {
-            faults.push(Issue::new(
-                format!("node '{name}'"),
+    let of_graph = [("max_branches", shape.max_branches), ("max_parallel", shape.max_parallel)];
+    let zero = of_graph.into_iter().filter(|(_, limit)| *limit == 0);
+    let mut faults: Vec<Issue> =
+        zero.map(|(name, _)| Issue::new(name, "must be positive: nothing could run")).collect();
+    for (name, node) in shape.named_nodes() {
+        let rules = [
+            (node.max_executions == 0, "must be allowed to run: raise its limit, or remove it"),
+            (node.timeout == Some(Duration::ZERO), "invalid timeout of zero: no attempt could complete"),
+            (
+                node.retry.is_some() && node.effect == Effect::AtMostOnce,
                 "invalid retries: it must not run twice; declare it idempotent",
-            ));
-        }
-        if node.at_limit.as_deref() == Some(name) {
-            faults.push(Issue::new(
-                format!("node '{name}'"),
+            ),
+            (
+                node.at_limit.as_deref() == Some(name),
                 "invalid fallback: it cannot replace itself at its limit",
-            ));
-        }
+            ),
+        ];
+        let broken = rules.into_iter().filter(|(is_broken, _)| *is_broken);
+        faults.extend(broken.map(|(_, words)| of_node(name, words)));
     }
     faults
 }
 
 /// Keys that a node needs.
 fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Issue> {
-    let path = || format!("node '{name}'");
-    let mut faults = Vec::new();
+    let mut words = Vec::new();
     if node.is_tracked
         && let Err(error) = NodeRun::new(name).task(0).check(schema)
     {
-        faults.push(Issue::new(path(), format!("cannot be tracked: {error}")));
+        words.push(format!("cannot be tracked: {error}"));
     }
     if let NodeWork::Agent(agent) = &node.work {
-        for key in agent.unshared(schema) {
-            faults.push(Issue::new(
-                path(),
-                format!("invalid shared key \"{key}\": both schemas must declare it equally"),
-            ));
-        }
+        let unshared = agent.unshared(schema).into_iter();
+        words.extend(
+            unshared.map(|key| format!("invalid shared key \"{key}\": both schemas must declare it equally")),
+        );
         if agent.kind.is_some()
             && let Err(error) = schema.check_write_to(keys::OUTPUTS.name(), None)
         {
-            faults.push(Issue::new(path(), format!("invalid output: {error}")));
+            words.push(format!("invalid output: {error}"));
         }
-        for key in agent.unknown_in_request(schema) {
-            let words = format!(
+        words.extend(agent.unknown_in_request(schema).map(|key| {
+            format!(
                 "unknown state key \"{key}\" in the request: declare it in the graph's schema, or double the braces \
                  if it is text"
-            );
-            faults.push(Issue::new(path(), words));
-        }
+            )
+        }));
         for to in &agent.answers {
-            if let Err(error) = schema.check_write_to(&to.key, None) {
-                faults.push(Issue::new(path(), format!("invalid key of the answer: {error}")));
-            } else if let Some(words) = agent.misfit(to, schema) {
-                faults.push(Issue::new(path(), words));
+            match schema.check_write_to(&to.key, None) {
+                Err(error) => words.push(format!("invalid key of the answer: {error}")),
+                Ok(()) => words.extend(agent.misfit(to, schema)),
             }
         }
     }
-    faults
+    words.into_iter().map(|words| of_node(name, words)).collect()
 }
 
 /// The keys that the graph itself writes must accept its writes, if they exist.
@@ -190,114 +220,69 @@ pub(crate) fn own_keys(schema: &Schema) -> Vec<Issue> {
 /// Joins that can never complete.
 fn joins(shape: &Shape) -> Vec<Issue> {
     let mut faults = Vec::new();
-    for join in &shape.joins {
-        let at = || format!("join at '{}'", shape.names[join.to]);
+    for Join { from, to } in &shape.joins {
+        let mut add = |words: String| {
+            faults.push(Issue::new(format!("join at '{to}'"), format!("cannot complete: {words}")));
+        };
         // Nodes that are reachable only after the join cannot finish before it.
-        let before = Reach::without(shape, join.to).nodes;
-        for from in &join.from {
-            if !before.contains(from) {
-                let name = &shape.names[*from];
-                faults.push(Issue::new(
-                    at(),
-                    format!("cannot complete: node '{name}' is only reachable after it"),
-                ));
-            }
+        let before = Reach { closed: Some(to), ..Reach::of(shape) }.from([START]);
+        for from in from.iter().filter(|from| !before.contains(from.as_str())) {
+            add(format!("node '{from}' is only reachable after it"));
         }
-        let starts = std::iter::once((None, &shape.start));
-        let mut routers =
-            starts.chain(shape.edges.iter().enumerate().map(|(node, edges)| (Some(node), edges)));
-        let router = routers.find_map(|(node, edges)| {
-            edges.iter().any(|edge| is_exclusive(shape, node, edge, &join.from)).then_some(node)
-        });
-        if let Some(router) = router {
-            let name = shown(router.map_or(START, |node| &shape.names[node]));
-            let words = format!("cannot complete: {name} chooses between the nodes that it waits for");
-            faults.push(Issue::new(at(), words));
+        if let Some((router, _)) = shape.edges().find(|(node, edge)| is_exclusive(shape, node, edge, from)) {
+            add(format!("{} chooses between the nodes that it waits for", shown(router)));
         }
     }
     faults
 }
 
 /// Whether a router runs once and leads, whatever it chooses, past one of these nodes.
-fn is_exclusive(shape: &Shape, node: Option<usize>, edge: &Edge, wanted: &[usize]) -> bool {
+fn is_exclusive(shape: &Shape, node: &str, edge: &Edge, wanted: &[String]) -> bool {
     let Edge::Route { targets, is_single: true, .. } = edge else { return false };
-    let comes_again = node.is_some_and(|node| Reach::from(shape, targets).nodes.contains(&node));
+    let comes_again = Reach::of(shape).from(targets.iter().map(String::as_str)).contains(node);
     !comes_again
         && targets.iter().all(|target| {
-            let reached = Reach::choosing(shape, edge, *target).nodes;
-            wanted.iter().any(|node| !reached.contains(node))
+            let reached = Reach { chosen: Some((edge, target)), ..Reach::of(shape) }.from([START]);
+            wanted.iter().any(|node| !reached.contains(node.as_str()))
         })
 }
 
-/// The nodes that can be reached.
+/// What can be reached.
 struct Reach<'a> {
     shape: &'a Shape,
-    nodes: BTreeSet<usize>,
     /// A node that is not gone through.
-    closed: Option<usize>,
+    closed: Option<&'a str>,
     /// A router that leads only to this target.
-    chosen: Option<(&'a Edge, Target)>,
+    chosen: Option<(&'a Edge, &'a str)>,
 }
 
 impl<'a> Reach<'a> {
-    fn new(shape: &'a Shape) -> Self {
-        Reach { shape, nodes: BTreeSet::new(), closed: None, chosen: None }
+    const fn of(shape: &'a Shape) -> Self {
+        Reach { shape, closed: None, chosen: None }
     }
 
-    fn of(shape: &'a Shape) -> Self {
-        Reach::new(shape).visiting_start()
-    }
-
-    fn without(shape: &'a Shape, node: usize) -> Self {
-        Reach { closed: Some(node), ..Reach::new(shape) }.visiting_start()
-    }
-
-    fn choosing(shape: &'a Shape, edge: &'a Edge, target: Target) -> Self {
-        Reach { chosen: Some((edge, target)), ..Reach::new(shape) }.visiting_start()
-    }
-
-    fn from(shape: &'a Shape, targets: &[Target]) -> Self {
-        Reach::new(shape).visiting(targets.to_vec())
-    }
-
-    fn visiting_start(self) -> Self {
-        let first = self.targets(&self.shape.start);
-        self.visiting(first)
-    }
-
-    /// Each node is gone into once.
-    fn visiting(mut self, mut next: Vec<Target>) -> Self {
-        while let Some(target) = next.pop() {
-            let Target::Node(place) = target else { continue };
-            if self.closed != Some(place) && self.nodes.insert(place) {
-                next.extend(self.behind(place));
+    /// From these on, with them. Each is gone into once.
+    fn from(&self, names: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
+        let mut next: Vec<&str> = names.into_iter().collect();
+        let mut reached = BTreeSet::new();
+        while let Some(name) = next.pop() {
+            if self.closed != Some(name) && reached.insert(name) {
+                self.add_next(name, &mut next);
             }
         }
-        self
+        reached
     }
 
     /// Where a node leads, by its edges, by what it names itself, and by the joins that it is one of.
-    fn behind(&self, place: usize) -> Vec<Target> {
-        let mut targets = self.targets(&self.shape.edges[place]);
-        let named = self.shape.nodes[place].named().filter_map(|name| self.shape.place(name));
-        targets.extend(named.map(Target::Node));
-        let joins = self.shape.joins.iter().filter(|join| join.from.contains(&place));
-        targets.extend(joins.map(|join| Target::Node(join.to)));
-        targets
-    }
-
-    fn targets(&self, edges: &[Edge]) -> Vec<Target> {
-        let mut targets = Vec::new();
-        for edge in edges {
-            match edge {
-                Edge::To(target) => targets.push(*target),
-                Edge::Each { node, .. } => targets.push(Target::Node(*node)),
-                Edge::Route { targets: all, .. } => match self.chosen {
-                    Some((chosen, target)) if std::ptr::eq(chosen, edge) => targets.push(target),
-                    _ => targets.extend(all),
-                },
+    fn add_next(&self, name: &str, next: &mut Vec<&'a str>) {
+        for edge in self.shape.edges_from(name) {
+            match self.chosen {
+                Some((chosen, target)) if std::ptr::eq(chosen, edge) => next.push(target),
+                _ => next.extend(edge.targets().iter().map(String::as_str)),
             }
         }
-        targets
+        next.extend(self.shape.node(name).into_iter().flat_map(Node::named));
+        let joins = self.shape.joins.iter().filter(|join| join.from.iter().any(|from| from == name));
+        next.extend(joins.map(|join| join.to.as_str()));
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::node::{Node, NodeWork, OnError};
-use super::shape::{Edge, START, Shape};
+use super::shape::{Edge, START, Shape, described};
 
 /// The nodes and edges of a graph, as data: for pages and programs that draw a graph, or show where a run is.
 ///
@@ -93,18 +93,14 @@ pub enum EdgeKind {
 
 impl GraphShape {
     pub(crate) fn of(name: &str, shape: &Shape) -> Self {
-        let nodes =
-            shape.names.iter().zip(&shape.nodes).map(|(name, node)| GraphNode::of(name, node)).collect();
-        let mut edges: Vec<GraphEdge> =
-            shape.start.iter().flat_map(|edge| of_edge(shape, START, edge)).collect();
-        for ((name, node), outgoing) in shape.names.iter().zip(&shape.nodes).zip(&shape.edges) {
-            edges.extend(outgoing.iter().flat_map(|edge| of_edge(shape, name, edge)));
+        let nodes = shape.named_nodes().map(|(name, node)| GraphNode::of(name, node)).collect();
+        let mut edges = edges_from(shape, START);
+        for (name, node) in shape.named_nodes() {
+            edges.extend(edges_from(shape, name));
             edges.extend(of_node(name, node));
         }
         for join in &shape.joins {
-            let to = &shape.names[join.to];
-            edges
-                .extend(join.from.iter().map(|from| GraphEdge::new(&shape.names[*from], to, EdgeKind::Join)));
+            edges.extend(join.from.iter().map(|from| GraphEdge::new(from, &join.to, EdgeKind::Join)));
         }
         GraphShape { name: name.to_owned(), nodes, edges }
     }
@@ -128,18 +124,17 @@ impl GraphEdge {
     }
 }
 
-/// One declared edge; a router has several.
-fn of_edge(shape: &Shape, from: &str, edge: &Edge) -> Vec<GraphEdge> {
-    match edge {
-        Edge::To(target) => vec![GraphEdge::new(from, shape.target_name(*target), EdgeKind::Always)],
-        Edge::Route { targets, .. } => {
-            let choice = |target: &_| GraphEdge::new(from, shape.target_name(*target), EdgeKind::Choice);
-            targets.iter().map(choice).collect()
-        }
-        Edge::Each { node, of, .. } => {
-            vec![GraphEdge::new(from, &shape.names[*node], EdgeKind::Each { of: of.clone() })]
-        }
-    }
+/// The declared edges; a router has several.
+fn edges_from(shape: &Shape, from: &str) -> Vec<GraphEdge> {
+    let all = shape.edges_from(from).iter().flat_map(|edge| {
+        let kind = match edge {
+            Edge::To(_) => EdgeKind::Always,
+            Edge::Route { .. } => EdgeKind::Choice,
+            Edge::Each { key, .. } => EdgeKind::Each { of: described(key.as_deref()).to_owned() },
+        };
+        edge.targets().iter().map(move |to| GraphEdge::new(from, to, kind.clone()))
+    });
+    all.collect()
 }
 
 /// What the settings of a node add.

@@ -79,8 +79,10 @@
 //! # What is absent
 //!
 //! Nothing polls, and there are no timers: external work is done in nodes. Branches share nothing while they
-//! run. Nodes run in the task of the run: use [`spawn_blocking`](tokio::task::spawn_blocking) for blocking
+//! run. Nodes run in the task of the run: use [`spawn_blocking`] for blocking
 //! work.
+//!
+//! [`spawn_blocking`]: https://docs.rs/tokio/latest/tokio/task/fn.spawn_blocking.html
 //!
 //! # Prior art
 //!
@@ -108,7 +110,7 @@ use stepfold_agent_loop::{Agent, Input, RunBuilder};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_state_core::state::Schema;
 
-pub use self::agent_node::{AgentNode, NodeAgent};
+pub use self::agent_node::AgentNode;
 pub use self::builder::GraphBuilder;
 pub use self::context::{NodeContext, NodeError};
 pub use self::graph_shape::{EdgeKind, GraphEdge, GraphNode, GraphShape};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use stepfold_agent_loop::plan::{
-    Attempts, BranchAgent, BranchEnd, Emitter, Ended, EndedAgent, Next, NodeFunctions, OpenBranch, PlanError,
-    Planner, Position,
+    Attempts, BranchAgent, BranchEnd, Emitter, Ended, EndedAgent, Next, OpenBranch, PlanError, Planner,
+    Position,
 };
 use stepfold_agent_loop::{FeedError, NodeOutcome, NodeStatus, Planned};
 use stepfold_state_core::state::{Delta, Handler, Issue, Schema, State, StateError, Write};
@@ -141,16 +141,20 @@ impl Planner for Shape {
         };
         let is_output = node.kind.is_some() || *is_tracked;
         let output = |answer| NodeOutput { kind: node.kind.clone(), ..track(before, planned).output(answer) };
-        match node.result(ended, before.schema(), planned.item.as_ref()) {
-            Err(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
-            Ok((answer, delta, messages)) => {
-                let mut outcome = NodeOutcome::succeeded();
-                outcome.outputs = as_values(answer.filter(|_| is_output).map(output).into_iter());
-                outcome.delta = delta;
-                outcome.messages = messages;
-                outcome
-            }
+        let answer = ended.answer.clone();
+        let answered =
+            answer.and_then(|answer| Ok((node.writes_of(answer.as_ref(), before.schema())?, answer)));
+        let (writes, answer) = match answered {
+            Ok(answered) => answered,
+            Err(error) => return NodeOutcome::failed(NodeStatus::Failed, error, 1),
+        };
+        let mut outcome = NodeOutcome::succeeded();
+        outcome.delta = ended.writes.iter().cloned().chain(writes).collect();
+        outcome.outputs = as_values(answer.filter(|_| is_output).map(output).into_iter());
+        if node.shares_messages(planned) {
+            outcome.messages = ended.said.to_vec();
         }
+        outcome
     }
 
     fn takes_failures(&self, node: &str) -> bool {
@@ -158,12 +162,6 @@ impl Planner for Shape {
         self.node(node).is_some_and(takes)
     }
 
-    fn functions(self: Arc<Self>) -> Arc<dyn NodeFunctions> {
-        self
-    }
-}
-
-impl NodeFunctions for Shape {
     fn max_parallel(&self) -> usize {
         self.max_parallel
     }
@@ -174,18 +172,8 @@ impl NodeFunctions for Shape {
         stop: CancellationToken,
         emitter: Emitter,
     ) -> BoxFuture<'static, BranchEnd> {
-        let place = self.place(&branch.planned.node);
-        let context = NodeContext::of(branch, stop.clone(), Some(emitter));
-        Box::pin(async move {
-            let Some(place) = place else {
-                return failed(NodeStatus::Failed, "removed from the graph", 1);
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => BranchEnd::Stopped,
-                ended = call(&self, place, &context) => ended,
-            }
-        })
+        let context = NodeContext::of(branch, stop, Some(emitter));
+        Box::pin(async move { call(&self, &context).await })
     }
 }
 
@@ -231,70 +219,43 @@ fn as_values(outputs: impl Iterator<Item = NodeOutput>) -> Vec<Value> {
     outputs.map(|output| serde_json::to_value(output).unwrap_or_default()).collect()
 }
 
-/// Calls the function of a node, with its attempts.
-async fn call(shape: &Shape, place: usize, context: &NodeContext) -> BranchEnd {
-    let (name, node) = (&shape.names[place], &shape.nodes[place]);
-    let NodeWork::Function(function) = &node.work else { return BranchEnd::Stopped };
-    let attempts = node.attempts();
-    let mut pauses = attempts.pauses();
-    let mut tries = 1;
-    loop {
-        let result = match attempts.timeout {
-            None => Ok(function(context.clone()).await),
-            Some(timeout) => tokio::time::timeout(timeout, function(context.clone())).await,
-        };
-        let (status, error) = match result {
-            Ok(Ok(update)) => return settled(shape, name, context, update, tries),
-            Ok(Err(NodeError(NodeErrorKind::Asks(request)))) => return BranchEnd::Asks(request),
-            Ok(Err(NodeError(NodeErrorKind::Failed { message, is_permanent: true }))) => {
-                return failed(NodeStatus::Failed, message, tries);
-            }
-            Ok(Err(error)) => (NodeStatus::Failed, error.to_string()),
-            Err(_) => (NodeStatus::TimedOut, attempts.too_long()),
-        };
-        let Some(pause) = pauses.next() else { return failed(status, error, tries) };
-        tokio::time::sleep(pause).await;
-        tries += 1;
+async fn call(shape: &Shape, context: &NodeContext) -> BranchEnd {
+    let failed = |error: String| NodeOutcome::failed(NodeStatus::Failed, error, 1);
+    let Some(Node { work: NodeWork::Function(function), goes_to, .. }) = shape.node(context.node()) else {
+        return BranchEnd::Outcome(failed("removed from the graph".to_owned()));
+    };
+    match function(context.clone()).await {
+        Ok(update) => BranchEnd::Outcome(settled(goes_to, context, update).unwrap_or_else(failed)),
+        Err(NodeError(NodeErrorKind::Asks(request))) => BranchEnd::Asks(request),
+        Err(NodeError(NodeErrorKind::Failed { message, is_permanent: true })) => {
+            BranchEnd::Outcome(failed(message))
+        }
+        Err(error) => BranchEnd::Failed(error.to_string()),
     }
-}
-
-fn failed(status: NodeStatus, error: impl Into<String>, tries: u32) -> BranchEnd {
-    BranchEnd::Outcome(NodeOutcome::failed(status, error, tries))
 }
 
 /// The result of a function, checked against the schema and the graph.
-fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update, tries: u32) -> BranchEnd {
-    let delta = match update.delta(context.state().schema()) {
-        Ok(delta) => delta,
-        Err(error) => return failed(NodeStatus::Failed, NodeError::from(error).to_string(), tries),
-    };
-    if !update.outputs.is_empty()
-        && let Err(error) = context.state().schema().check_write_to(keys::OUTPUTS.name(), None)
-    {
-        return failed(NodeStatus::Failed, format!("invalid outputs: {error}"), tries);
+fn settled(goes_to: &[String], context: &NodeContext, mut update: Update) -> Result<NodeOutcome, String> {
+    let schema = context.state().schema();
+    let delta = update.delta(schema).map_err(|error| NodeError::from(error).to_string())?;
+    if !update.outputs.is_empty() {
+        let checked = schema.check_write_to(keys::OUTPUTS.name(), None);
+        checked.map_err(|error| format!("invalid outputs: {error}"))?;
     }
-    let known = shape.node(name).map(|node| node.goes_to.as_slice()).unwrap_or_default();
-    if let Some((target, _)) = update.goto.iter().find(|(target, _)| !known.contains(target)) {
-        let known = match known.is_empty() {
-            true => "none".to_owned(),
-            false => listed(known.iter().map(String::as_str)),
+    if let Some((target, _)) = update.goto.iter().find(|(target, _)| !goes_to.contains(target)) {
+        let known = match goes_to {
+            [] => "none".to_owned(),
+            known => listed(known.iter().map(String::as_str)),
         };
-        let error = format!("undeclared target \"{target}\"; declared: {known}; see `goes_to`");
-        return failed(NodeStatus::Failed, error, tries);
+        return Err(format!("undeclared target \"{target}\"; declared: {known}; see `goes_to`"));
     }
     let run = track(context.state(), &Planned::new(context.node().to_owned(), context.item().cloned()));
-    let outputs = update.outputs.into_iter().map(|(kind, content)| {
-        let output = run.output(content);
-        match kind {
-            Some(kind) => output.kind(kind),
-            None => output,
-        }
-    });
+    let outputs =
+        update.outputs.into_iter().map(|(kind, content)| NodeOutput { kind, ..run.output(content) });
     let mut outcome = NodeOutcome::succeeded();
     outcome.delta = delta;
     outcome.messages = update.messages;
     outcome.outputs = as_values(outputs);
     outcome.goto = update.goto.into_iter().map(|(node, item)| Planned::new(node, item)).collect();
-    outcome.tries = tries;
-    BranchEnd::Outcome(outcome)
+    Ok(outcome)
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stepfold_agent_loop::plan::{Ended, Next, Position};
@@ -34,41 +33,47 @@ pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The shape of a checked graph. Nodes are identified by their index, in order of declaration.
+/// The shape of a graph. A node has a place, in order of declaration.
+#[derive(Default)]
 pub(crate) struct Shape {
     pub(crate) names: Vec<String>,
     pub(crate) places: HashMap<String, usize>,
     pub(crate) nodes: Vec<Node>,
-    pub(crate) start: Vec<Edge>,
-    /// By the index of their source node.
-    pub(crate) edges: Vec<Vec<Edge>>,
+    /// By their source, a node or [`START`].
+    pub(crate) edges: HashMap<String, Vec<Edge>>,
     pub(crate) joins: Vec<Join>,
     pub(crate) max_branches: usize,
     pub(crate) max_parallel: usize,
 }
 
-/// A route from a node.
-#[derive(Clone)]
+/// A route from a node, to nodes or [`END`].
 pub(crate) enum Edge {
     /// Always there.
-    To(Target),
+    To(String),
     /// To the choice of a function of the state.
-    Route { targets: Vec<Target>, choose: Arc<Choose>, is_single: bool },
-    /// To the node, once for each item.
-    Each { node: usize, items: Arc<Items>, of: String },
+    Route { targets: Vec<String>, choose: Box<Choose>, is_single: bool },
+    /// To the node, once for each item: of a key, or those of a function.
+    Each { node: String, items: Box<Items>, key: Option<String> },
 }
 
-/// A target of an edge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Target {
-    Node(usize),
-    End,
+impl Edge {
+    pub(crate) fn targets(&self) -> &[String] {
+        match self {
+            Edge::To(target) | Edge::Each { node: target, .. } => std::slice::from_ref(target),
+            Edge::Route { targets, .. } => targets,
+        }
+    }
+}
+
+/// The description of a list of items.
+pub(crate) fn described(key: Option<&str>) -> &str {
+    key.unwrap_or("items")
 }
 
 /// Runs its node when all the others have finished, since it last did.
 pub(crate) struct Join {
-    pub(crate) from: Vec<usize>,
-    pub(crate) to: usize,
+    pub(crate) from: Vec<String>,
+    pub(crate) to: String,
 }
 
 pub(crate) type Choose = dyn Fn(&State) -> Choice + Send + Sync;
@@ -129,11 +134,18 @@ impl Shape {
         self.place(name).map(|place| &self.nodes[place])
     }
 
-    pub(crate) fn target_name(&self, target: Target) -> &str {
-        match target {
-            Target::Node(place) => &self.names[place],
-            Target::End => END,
-        }
+    pub(crate) fn edges_from(&self, name: &str) -> &[Edge] {
+        self.edges.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The edges with their sources: those of [`START`], then those of the nodes in their order.
+    pub(crate) fn edges(&self) -> impl Iterator<Item = (&str, &Edge)> {
+        let sources = std::iter::once(START).chain(self.names.iter().map(String::as_str));
+        sources.flat_map(|from| self.edges_from(from).iter().map(move |edge| (from, edge)))
+    }
+
+    pub(crate) fn named_nodes(&self) -> impl Iterator<Item = (&str, &Node)> {
+        self.names.iter().map(String::as_str).zip(&self.nodes)
     }
 
     /// The next superstep after these branches, from the graph's position and the resulting state.
@@ -148,7 +160,7 @@ impl Shape {
     ) -> Result<Next, FeedError> {
         let mut walk = Steps::new(self, position, state);
         if !position.has_begun {
-            walk.follow(START, &self.start, None)?;
+            walk.follow(START)?;
         }
         for ended in ended {
             match (ended.error, &self.on_error(ended.node)) {
@@ -158,13 +170,13 @@ impl Shape {
                 }
                 (Some(error), OnError::Goto(target)) => {
                     let item = failure_item(ended.node, error, ended.item);
-                    walk.trigger(self.place(target), Some(item));
+                    walk.trigger(target, Some(item));
                 }
                 (Some(_), OnError::GoOn) => walk.leave(ended.node)?,
                 (None, _) if ended.goto.is_empty() => walk.leave(ended.node)?,
                 (None, _) => {
                     for Planned { node, item, .. } in ended.goto {
-                        walk.trigger(self.place(node), item.clone());
+                        walk.trigger(node, item.clone());
                     }
                 }
             }
@@ -174,24 +186,17 @@ impl Shape {
 
     /// The parts of the graph that a stored run depends on.
     pub(crate) fn parts(&self) -> Vec<(String, Value)> {
-        let arrow = |from: &str, edge: &Edge| match edge {
-            Edge::To(target) => format!("{from} -> {}", self.target_name(*target)),
-            Edge::Each { node, of, .. } => format!("{from} -> {} for each of {of}", self.names[*node]),
-            Edge::Route { targets, .. } => {
-                let targets: Vec<_> = targets.iter().map(|target| self.target_name(*target)).collect();
-                format!("{from} -> one of {}", targets.join(", "))
+        let arrow = |(from, edge): (&str, &Edge)| match edge {
+            Edge::To(target) => format!("{from} -> {target}"),
+            Edge::Each { node, key, .. } => {
+                format!("{from} -> {node} for each of {}", described(key.as_deref()))
             }
+            Edge::Route { targets, .. } => format!("{from} -> one of {}", targets.join(", ")),
         };
-        let mut edges: Vec<String> = self.start.iter().map(|edge| arrow(START, edge)).collect();
-        for (name, outgoing) in self.names.iter().zip(&self.edges) {
-            edges.extend(outgoing.iter().map(|edge| arrow(name, edge)));
-        }
-        for join in &self.joins {
-            let from: Vec<_> = join.from.iter().map(|from| self.names[*from].as_str()).collect();
-            edges.push(format!("{} -> {}", from.join(" and "), self.names[join.to]));
-        }
+        let joins = self.joins.iter().map(|join| format!("{} -> {}", join.from.join(" and "), join.to));
+        let edges: Vec<String> = self.edges().map(arrow).chain(joins).collect();
         let mut parts = vec![("edges".to_owned(), edges.into())];
-        for (place, (name, node)) in self.names.iter().zip(&self.nodes).enumerate() {
+        for (place, (name, node)) in self.named_nodes().enumerate() {
             parts.push((format!("node {name}"), json!([place, node.parts()])));
         }
         parts
@@ -233,17 +238,16 @@ impl<'a> Steps<'a> {
         let mut arrived = vec![BTreeSet::new(); shape.joins.len()];
         for known in position.arrived {
             // A changed graph may have other joins: what does not fit any more is forgotten.
-            let join = shape.joins.get(known.join).filter(|join| shape.names[join.to] == known.at);
-            if let Some(join) = join {
-                let from = known.from.iter().filter_map(|name| shape.place(name));
-                arrived[known.join].extend(from.filter(|place| join.from.contains(place)));
+            if let Some(join) = shape.joins.get(known.join).filter(|join| join.to == known.at) {
+                let from = known.from.iter().filter(|name| join.from.contains(name));
+                arrived[known.join].extend(from.filter_map(|name| shape.place(name)));
             }
         }
         let (branches, routes, left) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
         let mut steps = Steps { shape, position, state, branches, arrived, routes, left };
         // What was put off came before what comes now.
         for planned in position.deferred {
-            steps.trigger(shape.place(&planned.node), planned.item.clone());
+            steps.trigger(&planned.node, planned.item.clone());
         }
         steps
     }
@@ -255,30 +259,30 @@ impl<'a> Steps<'a> {
             return Ok(());
         }
         for (join, arrived) in self.shape.joins.iter().zip(&mut self.arrived) {
-            if join.from.contains(&place) {
+            if join.from.iter().any(|from| from == name) {
                 arrived.insert(place);
             }
         }
-        self.follow(name, &self.shape.edges[place], Some(place))
+        self.follow(name)
     }
 
-    fn follow(&mut self, from: &str, edges: &'a [Edge], place: Option<usize>) -> Result<(), FeedError> {
-        for edge in edges {
+    fn follow(&mut self, from: &str) -> Result<(), FeedError> {
+        for edge in self.shape.edges_from(from) {
             match edge {
-                Edge::To(target) => self.go(*target),
+                Edge::To(target) => self.trigger(target, None),
                 Edge::Route { targets, choose, is_single } => {
                     for target in self.choice(from, targets, &**choose, *is_single)? {
-                        self.go(target);
+                        self.trigger(&target, None);
                     }
                 }
                 Edge::Each { node, items, .. } => {
                     let items = self.items(from, &**items)?;
                     // With nothing to do for it, the node has done all.
-                    if items.is_empty() && place != Some(*node) {
-                        self.leave(&self.shape.names[*node])?;
+                    if items.is_empty() && node != from {
+                        self.leave(node)?;
                     }
                     for item in items {
-                        self.trigger(Some(*node), Some(item));
+                        self.trigger(node, Some(item));
                     }
                 }
             }
@@ -289,10 +293,10 @@ impl<'a> Steps<'a> {
     fn choice(
         &mut self,
         from: &str,
-        targets: &[Target],
+        targets: &[String],
         choose: &Choose,
         is_single: bool,
-    ) -> Result<Vec<Target>, FeedError> {
+    ) -> Result<Vec<String>, FeedError> {
         let fault = |words: String| FeedError::Route { node: shown(from), words };
         let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
             .map_err(|panic| fault(format!("its router panicked: {}", panic_message(&*panic))))?;
@@ -302,16 +306,12 @@ impl<'a> Steps<'a> {
                 "expected one target, found {count}; use `route_to_many` for several"
             )));
         }
-        let mut found = Vec::new();
-        for name in &chosen.nodes {
-            let target = targets.iter().find(|target| self.shape.target_name(**target) == name);
-            found.push(*target.ok_or_else(|| {
-                let known = listed(targets.iter().map(|target| self.shape.target_name(*target)));
-                fault(format!("unknown target \"{name}\"; declared: {known}"))
-            })?);
+        if let Some(unknown) = chosen.nodes.iter().find(|name| !targets.contains(name)) {
+            let known = listed(targets.iter().map(String::as_str));
+            return Err(fault(format!("unknown target \"{unknown}\"; declared: {known}")));
         }
-        self.routes.push(Routed::new(from.to_owned(), chosen.nodes, chosen.reason));
-        Ok(found)
+        self.routes.push(Routed::new(from.to_owned(), chosen.nodes.clone(), chosen.reason));
+        Ok(chosen.nodes)
     }
 
     fn items(&self, from: &str, items: &Items) -> Result<Vec<Value>, FeedError> {
@@ -321,15 +321,10 @@ impl<'a> Steps<'a> {
             .map_err(|words| FeedError::Route { node: shown(from), words })
     }
 
-    fn go(&mut self, target: Target) {
-        if let Target::Node(place) = target {
-            self.trigger(Some(place), None);
-        }
-    }
-
-    /// Branches with items stand for themselves; without one, a node runs once however many lead to it.
-    fn trigger(&mut self, place: Option<usize>, item: Option<Value>) {
-        let Some(place) = place else { return };
+    /// Branches with items stand for themselves; without one, a node runs once however many lead to it. [`END`] is no
+    /// node.
+    fn trigger(&mut self, name: &str, item: Option<Value>) {
+        let Some(place) = self.shape.place(name) else { return };
         let branches = self.branches.entry(place).or_default();
         if item.is_some() || !branches.contains(&None) {
             branches.push(item);
@@ -362,9 +357,12 @@ impl<'a> Steps<'a> {
 
     fn complete_joins(&mut self) {
         for (place, join) in self.shape.joins.iter().enumerate() {
-            if join.from.iter().all(|from| self.arrived[place].contains(from)) {
+            let has_arrived = |from: &String| {
+                self.shape.place(from).is_some_and(|from| self.arrived[place].contains(&from))
+            };
+            if join.from.iter().all(has_arrived) {
                 self.arrived[place].clear();
-                self.trigger(Some(join.to), None);
+                self.trigger(&join.to, None);
             }
         }
     }
@@ -387,14 +385,13 @@ impl<'a> Steps<'a> {
         loop {
             let may_run = |place: &&usize| self.shape.may_run(**place, self.position, self.state);
             let place = *self.branches.keys().find(|place| !may_run(place))?;
-            let node = &self.shape.nodes[place];
-            let instead = node.at_limit.as_deref();
             // Two nodes that stand in for each other have no third to stand in for them.
-            if instead.is_none() || !replaced.insert(place) {
+            let instead = self.shape.nodes[place].at_limit.as_deref().filter(|_| replaced.insert(place));
+            let Some(instead) = instead else {
                 return Some(Exit::NodeLimit(self.shape.names[place].clone()));
-            }
+            };
             self.branches.remove(&place);
-            self.trigger(instead.and_then(|name| self.shape.place(name)), None);
+            self.trigger(instead, None);
         }
     }
 
@@ -411,7 +408,7 @@ impl<'a> Steps<'a> {
         let waiting = joins.filter(|(_, (_, arrived))| !arrived.is_empty());
         let arrived = waiting.map(|(place, (join, arrived))| {
             let from = arrived.iter().map(|place| self.shape.names[*place].clone()).collect();
-            Arrived::new(self.shape.names[join.to].clone(), place, from)
+            Arrived::new(join.to.clone(), place, from)
         });
         arrived.collect()
     }

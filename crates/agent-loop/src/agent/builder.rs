@@ -1,6 +1,5 @@
 //! Builds agents. All detectable faults are reported together.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +11,11 @@ use stepfold_state_core::state::{Issue, KeySchema, Schema, Template};
 use stepfold_tools::{Approval, BuildError, CallLimits, IntoTool, Overflow, Resources, Tools, Toolset};
 
 use super::hooks::{HookContext, HookPoint, HookResult, Hooks};
+use super::keys::{named_keys, roots};
 use super::limits::{RepeatGuard, RunLimits};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
 use super::planner::Planner;
-use super::{Agent, Built, Config, Offer, OutputSpec};
+use super::{Agent, Built, Config, Derived, Offer, OutputSpec};
 use crate::error::AgentError;
 use stepfold_trim::{Summarize, Trim, Window};
 
@@ -441,7 +441,7 @@ impl AgentBuilder {
             warn_without_tools(&config, tools.as_ref());
         }
         let offer = tools.map(|tools| Offer::new(tools, output.as_ref()));
-        Ok(Agent(Arc::new(Built::new(config, offer, output))))
+        Ok(Agent(Arc::new(Built { config, offer, output, derived: Derived::default() })))
     }
 }
 
@@ -461,20 +461,9 @@ fn faults_of_name(name: &str) -> Option<Issue> {
 /// before they are asked for, all keys may be named.
 fn with_keys_of_graph(config: &Config, graph: &Schema) -> Schema {
     let keys = graph.declared_keys().map(KeySchema::name);
-    let Some(tools) = config.toolset.static_tools() else {
-        return config.schema.with_keys_of(graph, keys);
-    };
-    let mut named = BTreeSet::new();
-    for (name, _) in config.instructions.iter().flat_map(Template::placeholders) {
-        named.extend(roots(name));
-    }
-    named.extend(tools.iter().flat_map(|tool| tool.reads().chain(tool.writes())));
-    config.schema.with_keys_of(graph, keys.filter(|key| named.contains(key)))
-}
-
-/// The keys that a name in a template may mean: a dotted one is a key, or leads into the value of one.
-fn roots(name: &str) -> impl Iterator<Item = &str> {
-    name.match_indices('.').map(|(dot, _)| &name[..dot]).chain([name])
+    let tools = config.toolset.static_tools();
+    let named = named_keys(config, tools.as_ref());
+    config.schema.with_keys_of(graph, keys.filter(|key| tools.is_none() || named.contains(key)))
 }
 
 /// A placeholder that may be absent has to name a key, too: nothing could ever fill it otherwise.

@@ -1,14 +1,12 @@
 //! What a run depends on, part by part, so that a stored run can say what of its agent has changed.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use stepfold_state_core::chat::MAX_REPLY_BYTES;
+use serde_json::{Value, json};
 use stepfold_tools::Tool;
 
-use super::{Agent, AgentCall, Config, Offer, RepeatGuard, RunLimits};
+use super::{Agent, AgentCall, Config, Offer};
 use crate::digest;
 
 /// What a run depends on, part by part, each as a digest or in words.
@@ -41,7 +39,7 @@ impl Fingerprint {
         if let Some(template) = &config.instructions {
             add("instructions", digest::of(template.text()));
         }
-        add("limits", digest_of(&LimitsIn::of(&config.limits)));
+        add("limits", digest_of(&config.limits));
         add("exit conditions", config.exit_tools.join(", "));
         add("approval", format!("{:?}", config.approval));
         add("hooks", format!("{:?}", config.hooks));
@@ -52,7 +50,7 @@ impl Fingerprint {
         if let Some(output) = &config.output {
             add("output", digest_of(&(&output.name, &output.schema, format!("{:?}", output.mode))));
         }
-        add("rules", digest_of(&RulesIn::of(config)));
+        add("rules", digest_of(&rules_of(config)));
         for key in config.schema.declared_keys() {
             let words = (key.json_schema(), key.handler().to_string(), key.default());
             add(&format!("state key {}", key.name()), digest_of(&words));
@@ -112,90 +110,35 @@ pub(crate) fn of_offer(offer: &Offer) -> String {
     digest_of(&(&*offer.specs, bindings))
 }
 
-/// The limits as they are digested. One that is added later is left out while it has its default, so that the runs
-/// that were stored before it know their agent again.
-#[derive(Serialize)]
-struct LimitsIn {
-    steps: u64,
-    calls_per_reply: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<Duration>,
-    /// Unless it is the default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reply_bytes: Option<usize>,
+/// The switches of an agent as they are digested: by the rule of [`RunLimits`](super::RunLimits).
+fn rules_of(config: &Config) -> Value {
+    json!({
+        "final_answer": config.final_answer,
+        "recover_leaked_calls": config.recover_leaked_calls,
+        "raise_on_failure": config.raise_on_failure,
+        "ask_when_uncertain": config.ask_when_uncertain,
+        "repeat_guard": config.repeat_guard.map(|guard| json!({"warn": guard.warn, "stop": guard.stop})),
+    })
 }
 
-impl LimitsIn {
-    fn of(limits: &RunLimits) -> Self {
-        // Field by field, so that a new limit does not compile until it is added here.
-        let RunLimits { steps, calls_per_reply, tool_calls, tokens, time, reply_bytes } = *limits;
-        let reply_bytes = (reply_bytes != MAX_REPLY_BYTES).then_some(reply_bytes);
-        LimitsIn { steps, calls_per_reply, tool_calls, tokens, time, reply_bytes }
-    }
-}
-
-/// The switches of an agent as they are digested, by the same rule.
-#[derive(Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
-struct RulesIn {
-    final_answer: bool,
-    recover_leaked_calls: bool,
-    raise_on_failure: bool,
-    ask_when_uncertain: bool,
-    repeat_guard: Option<RepeatGuardIn>,
-}
-
-#[derive(Serialize)]
-struct RepeatGuardIn {
-    warn: u32,
-    stop: u32,
-}
-
-impl RulesIn {
-    fn of(config: &Config) -> Self {
-        let guard = |RepeatGuard { warn, stop }| RepeatGuardIn { warn, stop };
-        RulesIn {
-            final_answer: config.final_answer,
-            recover_leaked_calls: config.recover_leaked_calls,
-            raise_on_failure: config.raise_on_failure,
-            ask_when_uncertain: config.ask_when_uncertain,
-            repeat_guard: config.repeat_guard.map(guard),
-        }
-    }
-}
-
-/// A digest of what a value says, whatever order its objects are in: that order depends on features of the
-/// build, and a run must load in the next build as well.
+/// A digest of what a value says, whatever order its objects are in, so that a run loads in the next build as well.
 fn digest_of<T: Serialize>(value: &T) -> String {
-    digest::of(&sorted(serde_json::to_value(value).unwrap_or_default()))
-}
-
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields: BTreeMap<String, Value> = fields.into_iter().collect();
-            Value::Object(fields.into_iter().map(|(name, value)| (name, sorted(value))).collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        value => value,
-    }
+    digest::of(&digest::sorted(&serde_json::to_value(value).unwrap_or_default()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use expect_test::expect;
 
-    use super::*;
+    use crate::RunLimits;
 
     /// What is digested of the default limits: a limit that is added later must not show
     /// here, or else every run that is stored looks as if its agent had changed.
     #[test]
     fn limits_are_digested_without_the_default_ones() {
-        let words = |limits: RunLimits| serde_json::to_string(&LimitsIn::of(&limits)).unwrap();
+        let words = |limits: RunLimits| serde_json::to_string(&limits).unwrap();
         expect![[r#"{"steps":100,"calls_per_reply":64}"#]].assert_eq(&words(RunLimits::default()));
         let limits = RunLimits::default().with_tokens(5).with_time(Duration::from_millis(1500));
         expect![[r#"{"steps":100,"calls_per_reply":64,"tokens":5,"time":{"secs":1,"nanos":500000000}}"#]]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use stepfold_state_core::chat::MAX_REPLY_BYTES;
 use stepfold_state_core::state::Issue;
 
@@ -17,7 +18,9 @@ use stepfold_state_core::state::Issue;
 /// assert_eq!((limits.steps, limits.calls_per_reply), (20, 64));
 /// ```
 #[doc(alias("recursion_limit", "max_turns", "max_steps"))]
-#[derive(Clone, Debug, PartialEq, Eq)]
+// Its form is what fingerprints have a digest of. A limit that is added later must be left out of it while it has its
+// default, so that the runs that were stored before know their agent again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RunLimits {
     /// Steps: model calls, or in a graph supersteps; 100 by default.
@@ -25,16 +28,25 @@ pub struct RunLimits {
     /// Calls of one reply; 64 by default. Further calls are answered, not run.
     pub calls_per_reply: usize,
     /// Tool calls in all. Calls beyond it are answered, not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<u64>,
     /// Tokens read and written, as the provider counts them. Looked at after each step.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// The maximum duration, without pauses. When it is exceeded, the model and the tools are stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Duration>,
     /// [Bytes](stepfold_state_core::chat::ReplyBuilder::bytes) of one reply; [32
     /// MiB](stepfold_state_core::chat::MAX_REPLY_BYTES) by default. Nothing beyond is read. This limit fails
     /// the run, since a truncated reply is not an answer: with a model error of kind
     /// [`ReplyTooLarge`](stepfold_state_core::chat::ModelErrorKind::ReplyTooLarge) and the partial reply.
+    #[serde(skip_serializing_if = "is_max_reply_bytes")]
     pub reply_bytes: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_max_reply_bytes(bytes: &usize) -> bool {
+    *bytes == MAX_REPLY_BYTES
 }
 
 impl Default for RunLimits {

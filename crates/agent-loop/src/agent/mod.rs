@@ -4,11 +4,11 @@ mod as_tool;
 mod builder;
 mod fingerprint;
 mod hooks;
+mod keys;
 mod leaked;
 mod limits;
 mod output;
 mod planner;
-mod shared_keys;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,7 +26,7 @@ pub use self::fingerprint::Fingerprint;
 pub use self::hooks::{HookAction, HookContext, HookError, HookPoint, HookResult, HookVerdict};
 pub use self::limits::{RepeatGuard, RunLimits};
 pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
-pub use self::planner::{BranchAgent, BranchEnd, Emitter, EndedAgent, NodeFunctions, NotBegun, Planner};
+pub use self::planner::{BranchAgent, BranchEnd, Emitter, EndedAgent, NotBegun, Planner};
 
 pub(crate) use self::as_tool::{AgentCall, result_of_call};
 pub(crate) use self::fingerprint::of_offer as digest_of_offer;
@@ -85,24 +85,16 @@ struct Built {
     /// The tools of every step, if they are the same at every step.
     offer: Option<Offer>,
     output: Option<OutputSpec>,
+    derived: Derived,
+}
+
+/// What is computed when it is first asked for.
+#[derive(Default)]
+struct Derived {
     fingerprint: OnceLock<Fingerprint>,
     fingerprint_json: OnceLock<Arc<RawValue>>,
     tools_digest: OnceLock<String>,
     shared_keys: OnceLock<BTreeSet<String>>,
-}
-
-impl Built {
-    fn new(config: Config, offer: Option<Offer>, output: Option<OutputSpec>) -> Self {
-        Built {
-            config,
-            offer,
-            output,
-            fingerprint: OnceLock::new(),
-            fingerprint_json: OnceLock::new(),
-            tools_digest: OnceLock::new(),
-            shared_keys: OnceLock::new(),
-        }
-    }
 }
 
 /// The configuration of an agent.
@@ -235,7 +227,7 @@ impl Agent {
 
     /// The parts that a run depends on: used to detect a changed agent when a stored run is loaded.
     pub fn fingerprint(&self) -> &Fingerprint {
-        self.0.fingerprint.get_or_init(|| Fingerprint::of(self))
+        self.0.derived.fingerprint.get_or_init(|| Fingerprint::of(self))
     }
 
     /// The same as JSON, for hosts that store it where each run begins: made once.
@@ -252,18 +244,18 @@ impl Agent {
     /// ```
     pub fn fingerprint_json(&self) -> &Arc<RawValue> {
         let text = || to_raw_value(self.fingerprint()).unwrap_or_else(|_| RawValue::NULL.to_owned());
-        self.0.fingerprint_json.get_or_init(|| text().into())
+        self.0.derived.fingerprint_json.get_or_init(|| text().into())
     }
 
     /// A digest of the offered tools and their bindings; `None` if they are listed at each step.
     pub(crate) fn tools_digest(&self) -> Option<&str> {
         let offer = self.static_offer()?;
-        Some(self.0.tools_digest.get_or_init(|| fingerprint::of_offer(offer)))
+        Some(self.0.derived.tools_digest.get_or_init(|| fingerprint::of_offer(offer)))
     }
 
     /// The keys of shared scopes that a run records when it begins.
     pub(crate) fn shared_keys(&self) -> &BTreeSet<String> {
-        self.0.shared_keys.get_or_init(|| shared_keys::shared_keys(self))
+        self.0.derived.shared_keys.get_or_init(|| keys::shared_keys(self))
     }
 
     pub(crate) fn config(&self) -> &Config {

@@ -25,8 +25,8 @@ use crate::planned::{
 /// [module](crate::plan) for an example.
 ///
 /// Called by the machine: [`next`](Planner::next) and [`writes`](Planner::writes) where a superstep begins,
-/// [`merged`](Planner::merged) for each branch and then [`closed`](Planner::closed) where it ends. Everything here is a
-/// pure function of its arguments, so that a record replays; [`NodeFunctions`] is the half that a host calls.
+/// [`merged`](Planner::merged) for each branch and then [`closed`](Planner::closed) where it ends. Everything that the machine
+/// calls is a pure function of its arguments, so that a record replays; [`call`](Planner::call) is for the host.
 pub trait Planner: fmt::Debug + Send + Sync {
     /// The names of the nodes.
     fn names(&self) -> &[String];
@@ -95,7 +95,7 @@ pub trait Planner: fmt::Debug + Send + Sync {
         None
     }
 
-    /// How often, and how long, the agent inside of a node is run.
+    /// How often, and how long, a node is attempted.
     fn attempts(&self, _node: &str) -> Attempts {
         Attempts::default()
     }
@@ -119,19 +119,12 @@ pub trait Planner: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The functions of the nodes, for the host.
-    fn functions(self: Arc<Self>) -> Arc<dyn NodeFunctions>;
-}
-
-/// Calls the functions of nodes: the half of a plan that a host needs.
-pub trait NodeFunctions: Send + Sync {
     /// The number of branches that run side by side.
     fn max_parallel(&self) -> usize {
         64
     }
 
-    /// Calls the function of a branch, as often as it is to be attempted. Cancelled, it ends with
-    /// [`BranchEnd::Stopped`].
+    /// Calls the function of a branch, once: the host [attempts](Planner::attempts) it, and drops the future where it stops it.
     fn call(
         self: Arc<Self>,
         branch: OpenBranch,
@@ -146,10 +139,10 @@ pub trait NodeFunctions: Send + Sync {
 pub enum BranchEnd {
     /// With an outcome.
     Outcome(NodeOutcome),
+    /// With a failure after which it may be [attempted](Planner::attempts) again.
+    Failed(String),
     /// With a request for approval: see [`OpenBranch::decision`].
     Asks(Box<ApprovalRequest>),
-    /// It was stopped.
-    Stopped,
 }
 
 /// Emits outputs of a branch while its function runs, as [`RunEvent::Output`](crate::RunEvent::Output).
@@ -178,6 +171,7 @@ impl fmt::Debug for Emitter {
 }
 
 /// The agent inside of a node, or a graph, with what it shares with the run around it. Its events are events of that run.
+/// An agent that is a tool is one as well: a call is a branch of the tool's name, whose item is its arguments.
 pub trait BranchAgent: Send + Sync {
     /// The agent, whatever the state is.
     fn agent(&self) -> &Agent;

@@ -1,76 +1,96 @@
-//! Driving the runs inside of items: agents that are tools or nodes. Each is driven by the driver of agents; what it
-//! tells goes to the driver of the run around it, and it continues when that has taken note.
+//! What is inside of items at work: the functions of nodes, and the runs of agents that are tools or nodes. Each is
+//! attempted as often, and as long, as its node says.
+//!
+//! A run inside is driven by the driver of agents; what it tells goes to the driver of the run around it, and it continues
+//! when that has taken note.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use serde_json::Value;
 use stepfold_state_core::ErrorChain;
 use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
 use super::functions::Happened;
-use super::trouble::outcomes_in;
-use crate::agent::NotBegun;
-use crate::approval::{ApprovalRequest, Decision, nested_path};
+use super::trouble::outcomes_inside;
+use crate::agent::{BranchEnd, Emitter, NotBegun};
+use crate::approval::{ApprovalRequest, Decision};
 use crate::exit::{Exit, Pause};
 use crate::observe::{Observer, ObserverError, RunEvent};
-use crate::planned::Attempts;
+use crate::outcome::Outcome;
+use crate::planned::{NodeOutcome, NodeStatus};
 use crate::ports::Clock;
 use crate::run::Run;
-use crate::run_error::RunFault;
+use crate::run_error::{RunError, RunFault};
 
-/// What runs inside tell until the driver takes it. They wait while there is more.
+/// What functions and runs inside tell until the driver takes it. They wait while there is more.
 const QUEUE: usize = 64;
 
-/// What a run inside came to.
-pub(super) enum ChildEnd {
-    /// It has ended.
+/// An attempt that has ended.
+pub(super) struct Attempted {
+    pub(super) place: usize,
+    /// The number of attempts, with this one.
+    pub(super) tries: u32,
+    pub(super) end: AttemptEnd,
+}
+
+/// How an attempt ended.
+pub(super) enum AttemptEnd {
+    /// The function has an outcome.
+    Outcome(NodeOutcome),
+    /// The run inside has ended.
     Ended,
-    /// It waits for decisions.
+    /// The run inside waits for decisions.
     Waits,
-    /// It requires a decision before it begins.
+    /// It requires a decision before it continues.
     Asks(Box<ApprovalRequest>),
     /// It was stopped, or the run around it failed beside it.
     Stopped,
-    /// It could not be run to its end.
-    Failed { error: String, tries: u32 },
-    /// The time of an attempt was up, which was this one.
-    TimedOut(u32),
+    /// It failed, or its time was up.
+    Failed(NodeStatus, String),
 }
 
-/// What a run inside tells the driver, which answers when it has taken note of it: whether the run continues.
-pub(super) struct Told {
-    pub(super) place: usize,
-    pub(super) event: RunEvent,
-    pub(super) goes_on: oneshot::Sender<bool>,
+impl AttemptEnd {
+    /// Whether it is of a run inside, whose end is a commit of its own.
+    const fn is_of_run(&self) -> bool {
+        matches!(self, AttemptEnd::Ended | AttemptEnd::Waits)
+    }
+}
+
+/// What the inside of an item tells the driver.
+pub(super) enum Told {
+    /// What a run does. The driver answers when it has taken note of it: whether the run continues.
+    Inner { place: usize, event: RunEvent, goes_on: oneshot::Sender<bool> },
+    /// What a function says.
+    Output { place: usize, kind: String, value: Value },
 }
 
 impl Told {
     /// The calls or branches that came to an end, if that is what it tells.
     pub(super) fn outcomes(&self, run: &Run) -> Vec<String> {
-        let outcomes = || {
-            let inner = outcomes_in(run.item(self.place)?.child()?, self.event.committed()?);
-            let label = run.task(self.place)?.label();
-            Some(inner.iter().map(|inner| nested_path(&label, inner)).collect())
-        };
-        outcomes().unwrap_or_default()
+        match self {
+            Told::Inner { place, event, .. } => {
+                event.committed().map(|event| outcomes_inside(run, *place, event)).unwrap_or_default()
+            }
+            Told::Output { .. } => Vec::new(),
+        }
     }
 }
 
-/// The runs inside of the items of a step.
+/// What is inside of the items of a step.
 pub(super) struct Children<'a> {
     /// Created for the first one: most steps have none.
     started: Option<Started<'a>>,
     clock: Arc<dyn Clock + 'a>,
 }
 
-/// The runs inside that were started, and the channel for their events.
+/// The attempts that were started, and the channel for what they tell.
 struct Started<'a> {
-    running: FuturesUnordered<BoxFuture<'a, (usize, ChildEnd)>>,
+    running: FuturesUnordered<BoxFuture<'a, Attempted>>,
     told: mpsc::Receiver<Told>,
     teller: mpsc::Sender<Told>,
 }
@@ -87,135 +107,165 @@ impl<'a> Children<'a> {
         Children { started: None, clock }
     }
 
-    /// The next event of a run inside, or the end of one; `None` if none was started. Cancel-safe: a dropped future
-    /// loses nothing.
+    /// What is told next, or the next end, with those of functions that end at the same moment; `None` if nothing is at
+    /// work. Cancel-safe: a dropped future loses nothing.
     pub(super) async fn next(&mut self) -> Option<Happened> {
         let Started { running, told, .. } = self.started.as_mut()?;
-        tokio::select! {
+        let first = tokio::select! {
             biased;
-            Some(told) = told.recv() => Some(Happened::Told(told)),
-            Some((place, end)) = running.next() => Some(Happened::Inside(place, end)),
-            else => None,
+            Some(told) = told.recv() => return Some(Happened::Told(told)),
+            Some(first) = running.next() => first,
+            else => return None,
+        };
+        let mut ended = vec![first];
+        // What is said in the moment of an end comes before the next one.
+        while told.is_empty()
+            && ended.last().is_some_and(|ended| !ended.end.is_of_run())
+            && let Some(Some(next)) = running.next().now_or_never()
+        {
+            ended.push(next);
         }
+        Some(Happened::Ended(ended))
     }
 
-    /// The next event of a run inside, if there is one by now.
+    /// What was told until now.
     pub(super) fn try_told(&mut self) -> Option<Told> {
         self.started.as_mut()?.told.try_recv().ok()
     }
 
-    /// Starts those of these items that have a run inside, from where it is, until `stop` is cancelled.
+    /// Starts what is inside of those of these items that have something inside, until `stop` is cancelled.
     pub(super) fn start(&mut self, run: &Run, places: &[usize], stop: &CancellationToken) {
-        for place in places.iter().copied() {
-            let Some(task) = run.task(place) else { continue };
-            let Some(inside) = run.inside(task) else { continue };
-            let child = match run.item(place).and_then(|item| item.child()) {
-                Some(child) => Ok(child.clone()),
-                None => run.begin_inside(task, inside),
-            };
-            match child {
-                Ok(child) => self.drive(run, (place, child), (1, Duration::ZERO), stop),
-                Err(NotBegun::Asks(request)) => self.end(place, ChildEnd::Asks(request)),
-                Err(NotBegun::Failed(error)) => self.end(place, ChildEnd::Failed { error, tries: 1 }),
-            }
+        for place in places {
+            self.attempt(run, *place, (1, Duration::ZERO), stop);
         }
     }
 
-    /// Once more after the time of an attempt was up, from where the run inside is by now. Whether it may be attempted
-    /// again.
-    pub(super) fn again(&mut self, run: &Run, place: usize, tries: u32, stop: &CancellationToken) -> bool {
-        let Some(pause) = run.attempts(place).pauses().nth(tries as usize - 1) else { return false };
-        let Some(child) = run.item(place).and_then(|item| item.child()) else { return false };
-        self.drive(run, (place, child.clone()), (tries + 1, pause), stop);
-        true
-    }
-
-    fn end(&mut self, place: usize, end: ChildEnd) {
-        let started = self.started.get_or_insert_with(Started::new);
-        started.running.push(Box::pin(std::future::ready((place, end))));
-    }
-
-    /// Drives a run inside after a pause.
-    fn drive(
+    /// Starts an attempt after a pause, of a run from where it is by now; nothing for a call without an agent inside.
+    pub(super) fn attempt(
         &mut self,
         run: &Run,
-        (place, child): (usize, Run),
+        place: usize,
         (tries, pause): (u32, Duration),
         stop: &CancellationToken,
     ) {
-        let decided = run.task(place).map(|task| task.decisions()).unwrap_or_default();
-        // A decision about its prompt is not one of its own.
-        let pending = if decided.is_empty() { Vec::new() } else { child.pending() };
-        let is_own = |id: &str| pending.iter().any(|request| request.id == id);
-        let decisions = decided.iter().filter(|(id, _)| is_own(id)).cloned().collect();
-        let attempts = run.attempts(place);
-        let started = self.started.get_or_insert_with(Started::new);
-        let teller = Teller { place, teller: started.teller.clone() };
-        let (stop, clock) = (stop.clone(), Arc::clone(&self.clock));
-        started.running.push(Box::pin(async move {
-            if !pause.is_zero() {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return (place, ChildEnd::Stopped),
-                    () = tokio::time::sleep(pause) => {}
+        let Some(task) = run.task(place) else { return };
+        let work = match (run.inside(task), run.planner()) {
+            (Some(inside), _) => {
+                let child = match run.inside_of(place) {
+                    Some(child) => Ok(child.clone()),
+                    None => run.begin_inside(task, inside),
+                };
+                match child {
+                    Ok(child) => Attempt::Run(self.drive(place, child, task.decisions(), stop.clone())),
+                    Err(begun) => Attempt::NotBegun(begun),
                 }
             }
-            (place, drive(attempts, child, decisions, &teller, &stop, &clock, tries).await)
+            (None, Some(planner)) => {
+                let emitter = emitter(place, self.teller());
+                Attempt::Function(Arc::clone(planner).call(task.branch(), stop.clone(), emitter))
+            }
+            (None, None) => return,
+        };
+        let (attempts, stop) = (run.attempts(place), stop.clone());
+        self.started().running.push(Box::pin(async move {
+            let is_stopped = tries > 1
+                && tokio::select! {
+                    biased;
+                    () = stop.cancelled() => true,
+                    () = tokio::time::sleep(pause) => false,
+                };
+            let end = match attempts.timeout {
+                _ if is_stopped => AttemptEnd::Stopped,
+                None => work.end(&stop).await,
+                // How far a run has come only the run around it knows.
+                Some(timeout) => tokio::time::timeout(timeout, work.end(&stop))
+                    .await
+                    .unwrap_or_else(|_| AttemptEnd::Failed(NodeStatus::TimedOut, attempts.too_long())),
+            };
+            Attempted { place, tries, end }
         }));
+    }
+
+    fn drive(
+        &mut self,
+        place: usize,
+        child: Run,
+        decisions: &[(String, Decision)],
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<Outcome, RunError>> {
+        let decisions = own_decisions(&child, decisions);
+        let running = child.resume().clock(Arc::clone(&self.clock)).cancel_with(stop).decide_all(decisions);
+        running.observe(Teller { place, teller: self.teller() }).into_future()
+    }
+
+    fn teller(&mut self) -> mpsc::Sender<Told> {
+        self.started().teller.clone()
+    }
+
+    fn started(&mut self) -> &mut Started<'a> {
+        self.started.get_or_insert_with(Started::new)
     }
 }
 
-/// Drives a run inside until it ends, waits, has failed as often as it may, or the time of an attempt is up.
-async fn drive(
-    attempts: Attempts,
-    mut child: Run,
-    mut decisions: Vec<(String, Decision)>,
-    teller: &Teller,
-    stop: &CancellationToken,
-    clock: &Arc<dyn Clock + '_>,
-    mut tries: u32,
-) -> ChildEnd {
-    let mut pauses = attempts.pauses().skip(tries as usize - 1);
-    loop {
-        let running = child
-            .resume()
-            .clock(Arc::clone(clock))
-            .observe(teller.clone())
-            .cancel_with(stop.clone())
-            .decide_all(std::mem::take(&mut decisions))
-            .into_future();
-        let ended = match attempts.timeout {
-            None => running.await,
-            Some(timeout) => match tokio::time::timeout(timeout, running).await {
-                Ok(ended) => ended,
-                // How far it has come only the run around it knows.
-                Err(_) => return ChildEnd::TimedOut(tries),
+/// What an attempt waits for.
+enum Attempt<'a> {
+    Run(BoxFuture<'a, Result<Outcome, RunError>>),
+    Function(BoxFuture<'static, BranchEnd>),
+    NotBegun(NotBegun),
+}
+
+impl Attempt<'_> {
+    /// Until it ends, waits or fails. A function is dropped when it is stopped; a run ends by itself.
+    async fn end(self, stop: &CancellationToken) -> AttemptEnd {
+        match self {
+            Attempt::Run(running) => match running.await {
+                Ok(outcome) if matches!(outcome.exit(), Exit::Paused(Pause::Approval)) => AttemptEnd::Waits,
+                Ok(_) => AttemptEnd::Ended,
+                // The run around it has failed, which knows why.
+                Err(error) if matches!(error.fault(), RunFault::Observer(_) | RunFault::Commit { .. }) => {
+                    AttemptEnd::Stopped
+                }
+                Err(error) => AttemptEnd::Failed(NodeStatus::Failed, ErrorChain(&error).to_string()),
             },
-        };
-        let error = match ended {
-            Ok(outcome) if matches!(outcome.exit(), Exit::Paused(Pause::Approval)) => return ChildEnd::Waits,
-            Ok(_) => return ChildEnd::Ended,
-            // The run around it has failed, which knows why.
-            Err(error) if matches!(error.fault(), RunFault::Observer(_) | RunFault::Commit { .. }) => {
-                return ChildEnd::Stopped;
+            Attempt::Function(called) => tokio::select! {
+                biased;
+                () = stop.cancelled() => AttemptEnd::Stopped,
+                end = called => match end {
+                    BranchEnd::Outcome(outcome) => AttemptEnd::Outcome(outcome),
+                    BranchEnd::Failed(error) => AttemptEnd::Failed(NodeStatus::Failed, error),
+                    BranchEnd::Asks(request) => AttemptEnd::Asks(request),
+                },
+            },
+            Attempt::NotBegun(NotBegun::Asks(request)) => AttemptEnd::Asks(request),
+            // To begin once more would give the same.
+            Attempt::NotBegun(NotBegun::Failed(error)) => {
+                AttemptEnd::Outcome(NodeOutcome::failed(NodeStatus::Failed, error, 1))
             }
-            Err(error) => error,
-        };
-        let Some(pause) = pauses.next() else {
-            return ChildEnd::Failed { error: ErrorChain(&error).to_string(), tries };
-        };
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return ChildEnd::Stopped,
-            () = tokio::time::sleep(pause) => {}
         }
-        child = error.into_run();
-        tries += 1;
     }
+}
+
+/// The decisions about requests of the run inside itself: one about its prompt is not.
+fn own_decisions(child: &Run, decided: &[(String, Decision)]) -> Vec<(String, Decision)> {
+    if decided.is_empty() {
+        return Vec::new();
+    }
+    let pending = child.pending();
+    let is_own = |id: &str| pending.iter().any(|request| request.id == id);
+    decided.iter().filter(|(id, _)| is_own(id)).cloned().collect()
+}
+
+fn emitter(place: usize, teller: mpsc::Sender<Told>) -> Emitter {
+    Emitter::new(move |kind, value| {
+        let teller = teller.clone();
+        Box::pin(async move {
+            // The receiver may be gone when the run is torn down.
+            let _ = teller.send(Told::Output { place, kind, value }).await;
+        })
+    })
 }
 
 /// Tells the driver of the run around it what a run inside does, and waits until it has taken note of it.
-#[derive(Clone)]
 struct Teller {
     place: usize,
     teller: mpsc::Sender<Told>,
@@ -227,7 +277,7 @@ impl Observer for Teller {
             return Ok(());
         }
         let (goes_on, answer) = oneshot::channel();
-        let told = Told { place: self.place, event: event.clone(), goes_on };
+        let told = Told::Inner { place: self.place, event: event.clone(), goes_on };
         self.teller.send(told).await?;
         match answer.await? {
             true => Ok(()),

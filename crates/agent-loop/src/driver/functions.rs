@@ -1,66 +1,53 @@
-//! The functions of a step at work: those of tools, which an [`Invocation`] runs, or those of nodes.
+//! The items of a step at work: which start next. An [`Invocation`] runs the functions of tools, in their order; what
+//! is inside of items, as the functions of nodes are, runs among the [children](super::children).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{
     CallEvent, CallOutcome, CancellationToken, FatalError, InputRequest, Invocation, InvokeOptions, ToolError,
 };
-use tokio::sync::mpsc;
 
-use super::children::{ChildEnd, Told};
-use crate::agent::{BranchEnd, Emitter, HookPoint, NodeFunctions, Planner};
+use super::children::{Attempted, Told};
+use crate::agent::HookPoint;
 use crate::run::{Fate, Run};
-
-/// What nodes say until the driver takes it. They wait while there is more.
-const QUEUE: usize = 64;
-
-/// What a node says while it works.
-#[derive(Debug)]
-pub(super) struct Said {
-    pub(super) place: usize,
-    pub(super) kind: String,
-    pub(super) value: Value,
-}
 
 /// What happens while the items of a step are under way.
 pub(super) enum Happened {
-    /// These start when the functions are asked what happens next.
+    /// These start: calls when the functions are asked what happens next, what is inside of items by itself.
     Starting(Vec<usize>),
     /// A tool reports progress.
     Progress { call_id: String, report: Value },
-    /// A node says something.
-    Said(Said),
     /// A call asks the user.
     Asks { place: usize, requests: Vec<InputRequest> },
     /// Calls have their outcomes, which ended at the same moment.
     Finished(Vec<(usize, CallOutcome)>),
-    /// The functions of branches ended at the same moment.
-    Called(Vec<(usize, BranchEnd)>),
-    /// A run inside tells of what it does.
+    /// What is inside of an item tells of what it does.
     Told(Told),
-    /// A run inside has come to its end.
-    Inside(usize, ChildEnd),
+    /// Attempts of what is inside of items ended at the same moment.
+    Ended(Vec<Attempted>),
 }
 
-/// The functions of a step. They count what is inside of items among the items that run side by side, until that
-/// is [held](Functions::hold) or [complete](Functions::complete).
+/// The functions of a step. What is inside of items counts among those that run side by side, until it is
+/// [held](Functions::hold) or [complete](Functions::complete).
 pub(super) enum Functions {
     Calls { invocation: Box<Invocation>, calls: Arc<[ToolCall]>, has_hooks: bool },
-    Nodes(Box<Nodes>),
+    Nodes(Nodes),
 }
 
 impl Functions {
     /// They stop when the run is cancelled, or at their own [token](Functions::stop).
     pub(super) fn of(run: &Run, cancellation: &CancellationToken) -> Self {
         if let Some(planner) = run.planner() {
-            return Functions::Nodes(Box::new(Nodes::of(run, planner, cancellation.child_token())));
+            return Functions::Nodes(Nodes {
+                queue: run.open_tasks().map(|task| task.place).collect(),
+                at_work: BTreeSet::new(),
+                max_parallel: planner.max_parallel(),
+                stop: cancellation.child_token(),
+            });
         }
         let hooks = &run.agent().config().hooks;
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
@@ -78,9 +65,9 @@ impl Functions {
     }
 
     /// What happens next; none when nothing is left to run, here or inside of items.
-    pub(super) async fn next(&mut self, run: &Run) -> Option<Happened> {
+    pub(super) async fn next(&mut self) -> Option<Happened> {
         let (invocation, calls, has_hooks) = match self {
-            Functions::Nodes(nodes) => return nodes.next(run).await,
+            Functions::Nodes(nodes) => return nodes.next().await,
             Functions::Calls { invocation, calls, has_hooks } => (invocation, calls, *has_hooks),
         };
         loop {
@@ -131,7 +118,7 @@ impl Functions {
             // Calls that read what it will have written wait with it.
             Functions::Calls { invocation, .. } => invocation.hold(place),
             Functions::Nodes(nodes) => {
-                nodes.inside.remove(&place);
+                nodes.at_work.remove(&place);
             }
         }
     }
@@ -141,7 +128,7 @@ impl Functions {
         match self {
             Functions::Calls { invocation, .. } => invocation.complete(place, result),
             Functions::Nodes(nodes) => {
-                nodes.inside.remove(&place);
+                nodes.at_work.remove(&place);
             }
         }
     }
@@ -159,8 +146,7 @@ impl Functions {
         match self {
             Functions::Calls { invocation, .. } => invocation.withdraw(),
             Functions::Nodes(nodes) => {
-                nodes.announced.clear();
-                nodes.inside.retain(|place| !places.contains(place));
+                nodes.at_work.retain(|place| !places.contains(place));
             }
         }
         self.drain();
@@ -198,99 +184,26 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
     invocation
 }
 
-/// The functions of nodes, as an [`Invocation`] is those of tools.
+/// The branches of a step, which start in order while not too many are at work.
 pub(super) struct Nodes {
-    functions: Arc<dyn NodeFunctions>,
     queue: VecDeque<usize>,
-    announced: Vec<usize>,
-    running: FuturesUnordered<BoxFuture<'static, (usize, BranchEnd)>>,
-    /// Branches that have an agent inside, under way.
-    inside: BTreeSet<usize>,
-    ended: VecDeque<(usize, BranchEnd)>,
-    speaker: mpsc::Sender<Said>,
-    said: mpsc::Receiver<Said>,
+    at_work: BTreeSet<usize>,
+    max_parallel: usize,
     stop: CancellationToken,
 }
 
 impl Nodes {
-    fn of(run: &Run, planner: &Arc<dyn Planner>, stop: CancellationToken) -> Self {
-        let (speaker, said) = mpsc::channel(QUEUE);
-        Nodes {
-            functions: Arc::clone(planner).functions(),
-            queue: run.open_tasks().map(|task| task.place).collect(),
-            announced: Vec::new(),
-            running: FuturesUnordered::new(),
-            inside: BTreeSet::new(),
-            ended: VecDeque::new(),
-            speaker,
-            said,
-            stop,
+    /// What starts next; none when all have ended. It is pending while all that may start is at work.
+    async fn next(&mut self) -> Option<Happened> {
+        let free = self.max_parallel.saturating_sub(self.at_work.len()).min(self.queue.len());
+        if free > 0 && !self.stop.is_cancelled() {
+            let places: Vec<usize> = self.queue.drain(..free).collect();
+            self.at_work.extend(&places);
+            return Some(Happened::Starting(places));
         }
-    }
-
-    /// Cancel-safe: a dropped future loses nothing.
-    async fn next(&mut self, run: &Run) -> Option<Happened> {
-        self.launch(run);
-        loop {
-            // What a branch said in the moment in which it ended comes before its end.
-            if let Ok(said) = self.said.try_recv() {
-                return Some(Happened::Said(said));
-            }
-            let called = self.also_called();
-            if !called.is_empty() {
-                return Some(Happened::Called(called));
-            }
-            let free = self.functions.max_parallel().saturating_sub(self.running.len() + self.inside.len());
-            if free > 0 && !self.stop.is_cancelled() && !self.queue.is_empty() {
-                return Some(Happened::Starting(self.announce(run, free)));
-            }
-            if self.running.is_empty() && self.inside.is_empty() {
-                return None;
-            }
-            tokio::select! {
-                biased;
-                Some(said) = self.said.recv() => return Some(Happened::Said(said)),
-                Some(ended) = self.running.next() => self.ended.push_back(ended),
-            }
+        if self.at_work.is_empty() {
+            return None;
         }
-    }
-
-    /// The branches that have ended by now. The output of a branch comes before its end.
-    fn also_called(&mut self) -> Vec<(usize, BranchEnd)> {
-        let mut called = Vec::new();
-        while !self.ended.is_empty() && self.said.is_empty() {
-            called.extend(self.ended.pop_front());
-            self.ended.extend(self.running.next().now_or_never().flatten());
-        }
-        called
-    }
-
-    fn announce(&mut self, run: &Run, most: usize) -> Vec<usize> {
-        let places: Vec<usize> = self.queue.drain(..most.min(self.queue.len())).collect();
-        let is_inside = |place: &usize| run.task(*place).is_some_and(|task| run.inside(task).is_some());
-        let (inside, functions): (Vec<usize>, Vec<usize>) = places.iter().copied().partition(is_inside);
-        self.inside.extend(inside);
-        self.announced = functions;
-        places
-    }
-
-    fn emitter(&self, place: usize) -> Emitter {
-        let speaker = self.speaker.clone();
-        Emitter::new(move |kind, value| {
-            let speaker = speaker.clone();
-            Box::pin(async move {
-                // The receiver may be gone when the run is torn down.
-                let _ = speaker.send(Said { place, kind, value }).await;
-            })
-        })
-    }
-
-    /// Starts what was announced.
-    fn launch(&mut self, run: &Run) {
-        for place in std::mem::take(&mut self.announced) {
-            let Some(branch) = run.task(place).and_then(|task| task.branch()) else { continue };
-            let called = Arc::clone(&self.functions).call(branch, self.stop.clone(), self.emitter(place));
-            self.running.push(Box::pin(async move { (place, called.await) }));
-        }
+        std::future::pending().await
     }
 }

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use stepfold_state_core::chat::{ToolCall, ToolResult};
+use stepfold_state_core::chat::ToolResult;
 use stepfold_state_core::state::State;
 use stepfold_tools::{CallOutcome, panic_message};
 
@@ -12,7 +12,7 @@ use super::Host;
 use crate::agent::HookVerdict;
 use crate::agent::{HookAction, HookContext, HookError, HookPoint};
 use crate::error::FeedError;
-use crate::run::{Answer, HookReport, Run};
+use crate::run::{Answer, HookReport, ItemOutcome, Run};
 use crate::run_error::RunFault;
 
 impl Host<'_> {
@@ -102,30 +102,20 @@ async fn before_tools(run: &Run) -> Result<HookReport, RunFault> {
     Ok(report)
 }
 
-/// An outcome that hooks have seen.
-pub(super) struct SeenOutcome {
-    /// As they want it.
-    pub(super) outcome: CallOutcome,
-    /// Why the run is to end, if it is.
-    pub(super) stop: Option<String>,
-    /// The hook that failed, by its place, and its fault. Those after it have not seen the outcome either.
-    pub(super) failed: Option<(usize, RunFault)>,
-}
-
-impl SeenOutcome {
-    pub(super) const fn of(outcome: CallOutcome) -> Self {
-        SeenOutcome { outcome, stop: None, failed: None }
-    }
-}
-
-/// The hooks after a call, from a place on.
-pub(super) async fn after_tool(run: &Run, call: &ToolCall, outcome: CallOutcome, from: usize) -> SeenOutcome {
-    let mut seen = SeenOutcome::of(outcome);
+/// The hooks after a call, from a place on: the outcome as they want it, and the fault of the hook that failed, if one did.
+/// It and those after it have not seen the outcome.
+pub(super) async fn after_tool(
+    run: &Run,
+    place: usize,
+    mut outcome: CallOutcome,
+    from: usize,
+) -> (ItemOutcome, Option<RunFault>) {
+    let (call, mut stop, mut failed) = (run.shown(place), None, None);
     let hooks = run.agent().config().hooks.at(HookPoint::AfterTool);
-    for (place, hook) in hooks.enumerate().skip(from) {
+    for (number, hook) in hooks.enumerate().skip(from) {
         let context = HookContext {
             call: Some(call.clone()),
-            outcome: Some(seen.outcome.clone()),
+            outcome: Some(outcome.clone()),
             ..context(run, run.state(), HookPoint::AfterTool)
         };
         // The call has happened, and its outcome must not go with a panic.
@@ -137,18 +127,22 @@ pub(super) async fn after_tool(run: &Run, call: &ToolCall, outcome: CallOutcome,
         let action = action.map_err(|error| fault(HookPoint::AfterTool, error));
         let action = match action.and_then(|action| refuse_messages(&action).map(|()| action)) {
             Ok(action) => action,
-            Err(fault) => return SeenOutcome { failed: Some((place, fault)), ..seen },
+            Err(fault) => {
+                failed = Some((number, fault));
+                break;
+            }
         };
-        seen.outcome.delta.extend(action.delta);
+        outcome.delta.extend(action.delta);
         if let Some(content) = action.result {
-            let outcome = &mut seen.outcome;
             outcome.result = ToolResult::new(outcome.call_id(), outcome.tool(), content);
         }
         if let HookVerdict::Stop(reason) = action.verdict {
-            return SeenOutcome { stop: Some(reason), ..seen };
+            stop = Some(reason);
+            break;
         }
     }
-    seen
+    let (pending_hook, fault) = failed.unzip();
+    (ItemOutcome { stop, pending_hook, ..ItemOutcome::new(place, outcome) }, fault)
 }
 
 /// Within a step, messages have no place: the results of the calls come next.

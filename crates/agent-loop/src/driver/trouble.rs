@@ -56,15 +56,18 @@ pub(super) fn refused(run: &Run, event: &Event, source: ObserverError) -> RunFau
 }
 
 /// The ids of the calls or branches that came to an end by what the event says; it is the next event of the run.
-pub(super) fn outcomes_in(run: &Run, event: &Event) -> Vec<String> {
-    let label = |place: usize| run.task(place).map(|task| task.label());
+fn outcomes_in(run: &Run, event: &Event) -> Vec<String> {
     match &event.kind {
-        EventKind::Answered(items) => items.iter().filter_map(|item| label(item.place)).collect(),
-        EventKind::Inner { place, event } => {
-            let child = run.item(*place).and_then(|item| item.child());
-            let (Some(child), Some(label)) = (child, label(*place)) else { return Vec::new() };
-            outcomes_in(child, event).iter().map(|inner| nested_path(&label, inner)).collect()
+        EventKind::Answered(items) => {
+            items.iter().filter_map(|item| Some(run.task(item.place)?.label())).collect()
         }
+        EventKind::Inner { place, event } => outcomes_inside(run, *place, event),
         _ => Vec::new(),
     }
+}
+
+/// The same of an event of the run inside of an item.
+pub(super) fn outcomes_inside(run: &Run, place: usize, event: &Event) -> Vec<String> {
+    let Some((task, child)) = run.task(place).zip(run.inside_of(place)) else { return Vec::new() };
+    outcomes_in(child, event).iter().map(|inner| nested_path(&task.label(), inner)).collect()
 }

@@ -3,18 +3,18 @@
 //! functions of the others, and what it commits is committed here before it continues.
 
 use stepfold_state_core::chat::ToolCall;
-use stepfold_tools::{CallOutcome, FatalError, ToolError};
+use stepfold_tools::{CallOutcome, CancellationToken, FatalError, ToolError};
 
 use super::Host;
-use super::children::{ChildEnd, Children, Told};
-use super::functions::{Functions, Happened, Said};
-use super::hooks::{SeenOutcome, after_tool};
+use super::children::{AttemptEnd, Attempted, Children, Told};
+use super::functions::{Functions, Happened};
+use super::hooks::after_tool;
 use super::model::sleep;
 use super::trouble::Trouble;
-use crate::agent::{BranchEnd, HookPoint};
+use crate::agent::HookPoint;
 use crate::exit::Exit;
 use crate::observe::RunEvent;
-use crate::planned::{NodeOutcome, NodeStatus};
+use crate::planned::NodeOutcome;
 use crate::run::{Answer, Fate, ItemOutcome, PendingHook, Run};
 use crate::run_error::RunFault;
 
@@ -52,7 +52,7 @@ impl Host<'_> {
             let happened = tokio::select! {
                 biased;
                 Some(happened) = children.next() => happened,
-                happened = functions.next(run) => match happened {
+                happened = functions.next() => match happened {
                     Some(happened) => happened,
                     None => break,
                 },
@@ -131,18 +131,14 @@ impl Host<'_> {
                 let told = self.tell(|| RunEvent::ToolProgress { call_id, report });
                 work.trouble.note(told.await);
             }
-            Happened::Said(said) => {
-                work.trouble.note(self.said(run, said).await);
-            }
             Happened::Asks { place, requests } => {
                 let now = self.clock.time_of_day();
                 let requests = run.task(place).map(|task| task.requests(requests, now)).unwrap_or_default();
                 work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
             }
             Happened::Finished(ended) => self.calls_ended(run, work, ended).await,
-            Happened::Called(ended) => self.branches_ended(run, work, ended).await,
             Happened::Told(told) => self.told(run, told, &mut work.trouble).await,
-            Happened::Inside(place, end) => self.inside_ended(run, work, place, end).await,
+            Happened::Ended(ended) => self.attempts_ended(run, work, ended).await,
         }
     }
 
@@ -162,16 +158,18 @@ impl Host<'_> {
         !trouble.is_refusal()
     }
 
-    async fn said(&mut self, run: &Run, said: Said) -> Result<(), RunFault> {
-        let Said { place, kind, value } = said;
-        let node = name_of(run, place);
-        self.tell(|| RunEvent::Output { node, branch: place, kind: Some(kind), value }).await
-    }
-
-    /// Takes note of what a run inside does. When something has failed, it commits what is under way, and begins nothing
+    /// Takes note of what the inside of an item does. When something has failed, it commits what is under way, and begins nothing
     /// more. If its commit is refused, it is never answered.
     async fn told(&mut self, run: &mut Run, told: Told, trouble: &mut Trouble) {
-        let Told { place, event, goes_on } = told;
+        let (place, event, goes_on) = match told {
+            Told::Inner { place, event, goes_on } => (place, event, goes_on),
+            Told::Output { place, kind, value } => {
+                let node = name_of(run, place);
+                let said = self.tell(|| RunEvent::Output { node, branch: place, kind: Some(kind), value });
+                trouble.note(said.await);
+                return;
+            }
+        };
         let is_heard = match event {
             RunEvent::Committed(event) => {
                 trouble.note(self.commit(run, Answer::Inner { place, event }).await);
@@ -193,8 +191,9 @@ impl Host<'_> {
         let _ = goes_on.send(is_heard);
     }
 
-    /// What a run inside has told in the moment in which it ended comes before its end.
-    async fn inside_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, place: usize, end: ChildEnd) {
+    /// Attempts that ended at the same moment: begins the next ones, and commits the outcomes of branches as one event, each
+    /// request by itself. What was told in that moment comes before the end.
+    async fn attempts_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<Attempted>) {
         while !work.trouble.is_refusal()
             && let Some(told) = work.children.try_told()
         {
@@ -204,43 +203,57 @@ impl Host<'_> {
             return;
         }
         let is_node = run.walk().is_some();
-        let child = run.item(place).and_then(|item| item.child());
-        let stop = work.functions.stop();
-        let is_stopped =
-            stop.is_cancelled() && child.is_some_and(|child| child.exit() == Some(&Exit::Cancelled));
-        match end {
-            // It may be attempted again when the run is resumed.
-            ChildEnd::TimedOut(_) if work.trouble.is_there() => work.functions.hold(place),
-            ChildEnd::TimedOut(tries) if work.children.again(run, place, tries, stop) => {}
-            ChildEnd::Stopped => work.functions.hold(place),
-            // The run around it is about to be cancelled, and keeps its messages and writes.
-            ChildEnd::Ended if is_node && is_stopped => work.functions.hold(place),
-            ChildEnd::Waits => {
-                work.functions.hold(place);
-                if let Some(requests) = requests_to_record(run, place) {
-                    work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
+        let (mut outcomes, mut asked) = (Vec::new(), Vec::new());
+        for Attempted { place, tries, end } in ended {
+            if let AttemptEnd::Failed(..) = end
+                && let Some(pause) = run.attempts(place).pauses().nth(tries as usize - 1)
+            {
+                match work.trouble.is_there() {
+                    // It may be attempted again when the run is resumed.
+                    true => work.functions.hold(place),
+                    false => work.children.attempt(run, place, (tries + 1, pause), work.functions.stop()),
                 }
+                continue;
             }
-            ChildEnd::Asks(request) => {
-                work.functions.hold(place);
-                let requests = vec![*request];
-                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
-            }
-            end if is_node => {
-                work.functions.hold(place);
-                // The run of an agent that has ended without having finished is over: to continue would give the same.
-                let is_over = matches!(end, ChildEnd::Ended);
-                if let Some(outcome) = outcome_of_branch(run, place, end) {
-                    let ended = self.node_ended(run, work, place, outcome, is_over).await;
-                    self.commit_branches(run, work, ended.into_iter().collect()).await;
+            // The run of an agent that has ended without having finished is over: to continue would give the same.
+            let is_over = matches!(end, AttemptEnd::Ended);
+            let outcome = match end {
+                AttemptEnd::Outcome(outcome) => Some(NodeOutcome { tries, ..outcome }),
+                AttemptEnd::Failed(status, error) => Some(NodeOutcome::failed(status, error, tries)),
+                AttemptEnd::Ended if !is_node => {
+                    work.functions.complete(place, run.result_inside(place));
+                    continue;
                 }
+                // The run around it is about to be cancelled, and keeps its messages and writes.
+                AttemptEnd::Ended if is_cancelled(run, place, work.functions.stop()) => None,
+                AttemptEnd::Ended => run.outcome_inside(place),
+                AttemptEnd::Asks(request) => {
+                    asked.push((place, vec![*request]));
+                    None
+                }
+                AttemptEnd::Waits => {
+                    asked.extend(requests_to_record(run, place).map(|requests| (place, requests)));
+                    None
+                }
+                AttemptEnd::Stopped => None,
+            };
+            match outcome {
+                Some(outcome) if !is_node => {
+                    let error = outcome.error.unwrap_or_default();
+                    work.functions.complete(place, Err(ToolError::permanent(error)));
+                }
+                Some(outcome) => {
+                    work.functions.hold(place);
+                    outcomes.extend(self.node_ended(run, work, place, outcome, is_over).await);
+                }
+                None => work.functions.hold(place),
             }
-            ChildEnd::Ended => work.functions.complete(place, run.result_inside(place)),
-            ChildEnd::Failed { error, .. } => {
-                work.functions.complete(place, Err(ToolError::permanent(error)));
-            }
-            ChildEnd::TimedOut(_) => {
-                work.functions.complete(place, Err(ToolError::permanent("its time was up")));
+        }
+        let outcomes = (!outcomes.is_empty()).then_some(Answer::Outcomes(outcomes));
+        let asked = asked.into_iter().map(|(place, requests)| Answer::Asks { place, requests });
+        for answer in outcomes.into_iter().chain(asked) {
+            if !work.trouble.is_refusal() {
+                work.trouble.note(self.commit(run, answer).await);
             }
         }
     }
@@ -252,40 +265,14 @@ impl Host<'_> {
         let mut outcomes = Vec::with_capacity(ended.len());
         for (place, outcome) in ended {
             let seen = match run.agent().config().hooks.has(HookPoint::AfterTool) && outcome.tries > 0 {
-                true => after_tool(run, &run.shown(place), outcome, 0).await,
-                false => SeenOutcome::of(outcome),
+                true => after_tool(run, place, outcome, 0).await,
+                false => (ItemOutcome::new(place, outcome), None),
             };
-            outcomes.push(self.concluded(place, seen, &mut work.trouble).await);
+            outcomes.push(self.concluded(seen, &mut work.trouble).await);
         }
         work.trouble.note(self.commit_outcomes(run, outcomes).await);
         for place in amended {
             work.functions.amend(run, place);
-        }
-    }
-
-    /// Commits the outcomes of branches that ended at the same moment, as one event; each request by itself.
-    async fn branches_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, BranchEnd)>) {
-        let (mut outcomes, mut asked) = (Vec::new(), Vec::new());
-        for (place, end) in ended {
-            match end {
-                BranchEnd::Outcome(outcome) => {
-                    outcomes.extend(self.node_ended(run, work, place, outcome, false).await);
-                }
-                BranchEnd::Asks(request) => asked.push((place, vec![*request])),
-                BranchEnd::Stopped => {}
-            }
-        }
-        self.commit_branches(run, work, outcomes).await;
-        for (place, requests) in asked {
-            if !work.trouble.is_refusal() {
-                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
-            }
-        }
-    }
-
-    async fn commit_branches(&mut self, run: &mut Run, work: &mut AtWork<'_>, outcomes: Vec<ItemOutcome>) {
-        if !outcomes.is_empty() && !work.trouble.is_refusal() {
-            work.trouble.note(self.commit(run, Answer::Outcomes(outcomes)).await);
         }
     }
 
@@ -329,16 +316,15 @@ impl Host<'_> {
 
     /// Runs the hooks that a call still waits for, because one of them failed.
     pub(super) async fn run_pending_hook(&mut self, run: &mut Run) -> Result<(), RunFault> {
-        let Some(PendingHook { place, call, outcome, hook }) = run.pending_hooks().into_iter().next() else {
+        let Some(PendingHook { place, outcome, hook, .. }) = run.pending_hooks().into_iter().next() else {
             return Ok(());
         };
-        let seen = after_tool(run, &call, outcome, hook).await;
-        match seen.failed {
+        match after_tool(run, place, outcome, hook).await {
             // There is nothing new to commit.
-            Some((failed, fault)) if failed == hook => Err(fault),
-            _ => {
+            (item, Some(fault)) if item.pending_hook == Some(hook) => Err(fault),
+            seen => {
                 let mut trouble = Trouble::default();
-                let outcome = self.concluded(place, seen, &mut trouble).await;
+                let outcome = self.concluded(seen, &mut trouble).await;
                 trouble.note(self.commit_outcomes(run, vec![outcome]).await);
                 trouble.end()
             }
@@ -347,17 +333,19 @@ impl Host<'_> {
 
     /// An outcome as hooks have left it, which is committed whatever they and the observers say: it has happened. It is
     /// told as finished when all of them have seen it.
-    async fn concluded(&mut self, place: usize, seen: SeenOutcome, trouble: &mut Trouble) -> ItemOutcome {
-        let SeenOutcome { outcome, stop, failed } = seen;
-        let pending_hook = failed.map(|(hook, fault)| {
-            trouble.note::<()>(Err(fault));
-            hook
-        });
-        if pending_hook.is_none() {
-            let told = self.tell(|| finished(&outcome));
+    async fn concluded(
+        &mut self,
+        (item, fault): (ItemOutcome, Option<RunFault>),
+        trouble: &mut Trouble,
+    ) -> ItemOutcome {
+        trouble.note(fault.map_or(Ok(()), Err));
+        if item.pending_hook.is_none()
+            && let Some(outcome) = item.outcome.call()
+        {
+            let told = self.tell(|| finished(outcome));
             trouble.note(told.await);
         }
-        ItemOutcome { stop, pending_hook, ..ItemOutcome::new(place, outcome) }
+        item
     }
 
     /// Commits outcomes of calls. The error of a write that cannot be merged is for the caller, if failures are.
@@ -401,20 +389,14 @@ fn name_of(run: &Run, place: usize) -> String {
 /// record that do not list the tools of the step.
 fn requests_to_record(run: &Run, place: usize) -> Option<Vec<crate::approval::ApprovalRequest>> {
     let task = run.task(place)?;
-    let child = run.item(place)?.child()?;
+    let child = run.inside_of(place)?;
     (!run.is_known_inside(task)).then(|| child.pending())
 }
 
-fn outcome_of_branch(run: &Run, place: usize, end: ChildEnd) -> Option<NodeOutcome> {
-    match end {
-        ChildEnd::Ended => run.outcome_inside(place),
-        ChildEnd::Failed { error, tries } => Some(NodeOutcome::failed(NodeStatus::Failed, error, tries)),
-        ChildEnd::TimedOut(tries) => {
-            let error = run.attempts(place).too_long();
-            Some(NodeOutcome::failed(NodeStatus::TimedOut, error, tries))
-        }
-        ChildEnd::Asks(_) | ChildEnd::Waits | ChildEnd::Stopped => None,
-    }
+/// Whether the run inside has ended since it was stopped.
+fn is_cancelled(run: &Run, place: usize, stop: &CancellationToken) -> bool {
+    let child = run.inside_of(place);
+    stop.is_cancelled() && child.is_some_and(|child| child.exit() == Some(&Exit::Cancelled))
 }
 
 /// Whether a run inside is about to begin something, rather than to tell of what it has done.

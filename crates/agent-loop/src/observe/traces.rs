@@ -210,13 +210,32 @@ impl Spans {
 
     fn tool_started(&mut self, call_id: &str, tool: &str, arguments: &str) {
         let parent = self.run_span().clone();
+        let span = self.tool_span(&parent, (tool, None), Some(call_id), arguments);
+        self.tools.insert(call_id.to_owned(), span);
+    }
+
+    /// A tool that the provider ran is a span without a duration within that of the model's call: when it ran is not told.
+    fn server_tool_used(&self, call_id: Option<&str>, tool: &str, arguments: &str) {
+        if let Some(chat) = &self.chat {
+            self.tool_span(chat, (tool, Some("extension")), call_id, arguments);
+        }
+    }
+
+    fn tool_span(
+        &self,
+        parent: &Span,
+        (tool, kind): (&str, Option<&str>),
+        call_id: Option<&str>,
+        arguments: &str,
+    ) -> Span {
         let span = span!(
-            parent: &parent,
+            parent: parent,
             Level::INFO,
             "execute_tool",
             otel.name = format!("execute_tool {tool}"),
             gen_ai.operation.name = "execute_tool",
             gen_ai.tool.name = tool,
+            gen_ai.tool.r#type = kind,
             gen_ai.tool.call.id = call_id,
             gen_ai.tool.call.arguments = field::Empty,
             gen_ai.tool.call.result = field::Empty,
@@ -226,26 +245,7 @@ impl Spans {
         if self.with_content {
             span.record("gen_ai.tool.call.arguments", arguments);
         }
-        self.tools.insert(call_id.to_owned(), span);
-    }
-
-    /// A tool that the provider ran is a span without a duration within that of the model's call: when it ran is not told.
-    fn server_tool_used(&self, call_id: Option<&str>, tool: &str, arguments: &str) {
-        let Some(chat) = &self.chat else { return };
-        let span = span!(
-            parent: chat,
-            Level::INFO,
-            "execute_tool",
-            otel.name = format!("execute_tool {tool}"),
-            gen_ai.operation.name = "execute_tool",
-            gen_ai.tool.name = tool,
-            gen_ai.tool.r#type = "extension",
-            gen_ai.tool.call.id = call_id,
-            gen_ai.tool.call.arguments = field::Empty,
-        );
-        if self.with_content {
-            span.record("gen_ai.tool.call.arguments", arguments);
-        }
+        span
     }
 
     fn ended(&mut self, exit: &Exit) {

@@ -558,7 +558,7 @@ impl Run {
 
     /// The branches of the superstep that are to run. Empty unless the run [needs](Need::Nodes) them.
     pub fn open_branches(&self) -> Vec<OpenBranch> {
-        self.open_tasks().filter_map(|task| task.branch()).collect()
+        self.open_tasks().filter(|task| task.planned().is_some()).map(|task| task.branch()).collect()
     }
 
     /// The items that may run.

@@ -77,9 +77,11 @@ impl<'a> Task<'a> {
 
     /// The state that it sees: that of before the step, with the writes of the calls that it comes after.
     pub(crate) fn state(&self) -> State {
-        match (&self.item.planned, self.run.calls_in_order()) {
-            (None, Some(calls)) => calls.state_seen_by(self.place),
-            _ => self.run.state().clone(),
+        let reads = |name: &str| self.run.tool(name).is_some_and(|tool| tool.reads().next().is_some());
+        let reads = self.planned().is_none() && reads(self.name());
+        match reads.then(|| self.run.calls_in_order()).flatten() {
+            Some(calls) => calls.state_seen_by(self.place),
+            None => self.run.state().clone(),
         }
     }
 
@@ -115,19 +117,23 @@ impl<'a> Task<'a> {
         ApprovalRequest { message: Some(message), parameters: schema, state, token, deadline, ..request }
     }
 
-    /// The branch with everything that its function needs, if it is one.
-    pub(crate) fn branch(&self) -> Option<OpenBranch> {
-        Some(OpenBranch {
+    /// What the function of a node, or the agent inside, has of it. The item of a call are its arguments.
+    pub(crate) fn branch(&self) -> OpenBranch {
+        let planned = self.planned().cloned().unwrap_or_else(|| {
+            let ToolCall { name, arguments, .. } = self.call();
+            Planned::new(name, arguments.as_object().cloned().map(Value::Object))
+        });
+        OpenBranch {
             place: self.place,
-            planned: self.planned()?.clone(),
+            planned,
             execution: self.execution(),
             key: self.key(),
-            state: self.run.state().clone(),
+            state: self.state(),
             resources: self.run.agent().config().resources.clone(),
             decisions: self.decisions().to_vec(),
             run: Arc::clone(&self.run.id),
             step: self.run.steps(),
-        })
+        }
     }
 }
 
