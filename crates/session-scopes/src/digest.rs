@@ -140,7 +140,7 @@ pub(crate) trait Sink {
     fn write(&mut self, bytes: &[u8]);
 }
 
-/// Fields that are hashed at once, as those of most events are: each update of a hasher costs as much as some twenty bytes.
+/// Fields that are hashed at once, if one chunk of BLAKE3 has room for them, as it has for most events.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) struct Buffered {
     buffer: [u8; blake3::CHUNK_LEN],

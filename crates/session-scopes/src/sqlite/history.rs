@@ -574,7 +574,7 @@ const LONG: usize = 1_024;
 /// The threads that read a long history, this one included.
 const READERS: usize = 4;
 
-/// The bytes of a share's texts. The allocator would tidy up at each share of 64 KiB that is freed.
+/// The bytes of a share's texts.
 const SHARE: usize = 32 * 1024;
 
 /// Adds the events of many rows, newest first: this thread reads the rows, and others open them meanwhile.
