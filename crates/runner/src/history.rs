@@ -185,11 +185,13 @@ impl History {
 
     /// The initial state of a new invocation.
     pub(crate) fn state(&self, session: &Session, schema: &SessionSchema) -> Result<State, RunnerError> {
-        let mut state = match &self.kept {
-            Some(kept) => kept.state(),
-            None => session.state(schema).map_err(|error| RunnerError::store(&session.key, error))?,
+        let messages = self.transcript.clone();
+        let Some(kept) = &self.kept else {
+            let state = session.state_with(schema, messages);
+            return state.map_err(|error| RunnerError::store(&session.key, error));
         };
-        state.replace_messages(self.transcript.clone());
+        let mut state = kept.state();
+        state.replace_messages(messages);
         Ok(state)
     }
 

@@ -14,7 +14,7 @@ pub(crate) struct Kept {
 impl Kept {
     /// The values of a session that was read completely.
     pub(crate) fn read(session: &Session, schema: &SessionSchema) -> Result<Self, SessionError> {
-        Ok(Kept { state: without_messages(session.state(schema)?), seen: session.seen() })
+        Ok(Kept { state: session.state_with(schema, Transcript::new())?, seen: session.seen() })
     }
 
     /// The values after a run: those stored by its events, without `temp:`.

@@ -129,6 +129,14 @@ impl Session {
     /// # }).unwrap().unwrap();
     /// ```
     pub fn state(&self, schema: &SessionSchema) -> Result<State, SessionError> {
+        self.state_with(schema, self.transcript())
+    }
+
+    /// The state under a schema, with this conversation in place of that of the events that were read.
+    ///
+    /// # Errors
+    /// As [`state`](Session::state).
+    pub fn state_with(&self, schema: &SessionSchema, messages: Transcript) -> Result<State, SessionError> {
         let values = self.values.clone().unwrap_or_default();
         let adopted = |values: Values| values.adopted(schema);
         let scopes = ByScope {
@@ -136,7 +144,7 @@ impl Session {
             user: adopted(values.user)?,
             session: adopted(values.session)?,
         };
-        State::from_cells(schema.schema(), merged(scopes), self.transcript())
+        State::from_cells(schema.schema(), merged(scopes), messages)
             .map_err(SessionError::state(format_args!("state of session {}", self.key)))
     }
 

@@ -1,9 +1,12 @@
 //! Events: atomic commits.
 
+mod recent;
 mod stored;
 mod tags;
 mod types;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::recent::Recent;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::tags::{MARKS, TAG_BYTES, TagDigest, tag_digest, tags_of_body};
 pub(crate) use self::types::exceeds;

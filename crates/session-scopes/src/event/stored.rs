@@ -23,13 +23,17 @@
 //! A field that this version does not know is ignored; a newer version number is an error. The files under
 //! `tests/golden` hold samples of every version that was ever written.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Delta;
 
+use super::recent::{Recent, common};
 use super::types::{Actions, Event, EventKind, Metadata, Record};
 use crate::error::SessionError;
 use crate::ids::{Author, EventId, InvocationId};
@@ -70,17 +74,19 @@ fn is_message(kind: &EventKind) -> bool {
     *kind == EventKind::MESSAGE
 }
 
-/// Format 1.
+/// Format 1. Short texts are borrowed, since most events have those of [others](Recent).
 #[derive(Deserialize)]
-struct EventIn {
+struct EventIn<'a> {
     v: u64,
     id: Option<EventId>,
-    invocation: Option<InvocationId>,
-    author: Author,
+    #[serde(borrow)]
+    invocation: Option<Text<'a>>,
+    #[serde(borrow)]
+    author: Text<'a>,
     at: Option<Timestamp>,
-    #[serde(default)]
-    kind: EventKind,
-    #[serde(default)]
+    #[serde(borrow, default = "Text::message")]
+    kind: Text<'a>,
+    #[serde(default, deserialize_with = "messages")]
     messages: Vec<Arc<Message>>,
     #[serde(default)]
     delta: Delta,
@@ -88,11 +94,74 @@ struct EventIn {
     started: Vec<String>,
     #[serde(default)]
     rewound_to: Option<u64>,
-    #[serde(default)]
-    record: Option<(String, u64, Box<RawValue>)>,
-    #[serde(default)]
-    metadata: Metadata,
+    #[serde(borrow, default)]
+    record: Option<(Text<'a>, u64, &'a RawValue)>,
+    #[serde(borrow, default)]
+    metadata: MetadataIn<'a>,
     tags: Option<Box<[String]>>,
+}
+
+/// A string, borrowed unless it has escapes.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Text<'_> {
+    const fn message() -> Self {
+        Text(Cow::Borrowed("message"))
+    }
+}
+
+/// The entries of an object, in their order.
+#[derive(Default)]
+struct MetadataIn<'a>(Vec<(Text<'a>, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for MetadataIn<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = MetadataIn<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::with_capacity(1);
+                while let Some(entry) = object.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(MetadataIn(entries))
+            }
+        }
+
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+/// Reads each message to where it stays. A shared pointer that is read as such is a box first.
+fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Message>>, D::Error> {
+    struct Messages;
+
+    impl<'de> Visitor<'de> for Messages {
+        type Value = Vec<Arc<Message>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a sequence")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            // Most events have one.
+            let mut messages = Vec::with_capacity(1);
+            while let Some(message) = items.next_element::<Message>()? {
+                messages.push(Arc::new(message));
+            }
+            Ok(messages)
+        }
+    }
+
+    deserializer.deserialize_seq(Messages)
 }
 
 /// The invocation of an event that does not name one. Runners build event ids from an invocation's id and an
@@ -131,7 +200,7 @@ impl Event {
         let missing = |field| stored_fault(serde::de::Error::missing_field(field));
         let id = stored.id.take().ok_or_else(|| missing("id"))?;
         let at = stored.at.ok_or_else(|| missing("at"))?;
-        stored.event(id, at)
+        stored.event(id, at, &mut Recent::default())
     }
 
     /// The JSON to store next to the event's id and its time, of the newest format. The output is
@@ -159,7 +228,17 @@ impl Event {
     /// # Errors
     /// As [`from_stored`](Event::from_stored).
     pub fn from_body(id: EventId, at: Timestamp, body: &str) -> Result<Self, SessionError> {
-        read(body)?.event(id, at)
+        Event::beside(&mut Recent::default(), id, at, body)
+    }
+
+    /// The same of one of many events: it shares texts with those before.
+    pub(crate) fn beside(
+        recent: &mut Recent,
+        id: EventId,
+        at: Timestamp,
+        body: &str,
+    ) -> Result<Self, SessionError> {
+        read(body)?.event(id, at, recent)
     }
 
     fn out(&self) -> EventOut<'_> {
@@ -187,32 +266,32 @@ impl Event {
     }
 }
 
-fn read(text: &str) -> Result<EventIn, SessionError> {
-    match serde_json::from_str::<EventIn>(text) {
+fn read(text: &str) -> Result<EventIn<'_>, SessionError> {
+    match serde_json::from_str::<EventIn<'_>>(text) {
         Ok(stored) if stored.v <= EVENT_FORMAT => Ok(stored),
         other => Err(fault_of(text, other.err())),
     }
 }
 
-impl EventIn {
-    fn event(self, id: EventId, at: Timestamp) -> Result<Event, SessionError> {
-        let invocation = match self.invocation {
-            Some(invocation) => invocation,
-            None => InvocationId::new(implied_invocation(&id))
-                .map_err(|error| stored_fault(serde::de::Error::custom(error)))?,
-        };
-        let EventIn { delta, started, rewound_to, .. } = self;
+impl EventIn<'_> {
+    fn event(self, id: EventId, at: Timestamp, recent: &mut Recent) -> Result<Event, SessionError> {
+        let fault = |error: SessionError| stored_fault(serde::de::Error::custom(error));
+        let invocation = self.invocation.as_ref().map_or_else(|| implied_invocation(&id), |text| &text.0);
+        let invocation = recent.invocation(invocation).map_err(fault)?;
+        let author = recent.author(&self.author.0).map_err(fault)?;
+        let EventIn { kind, messages, delta, started, rewound_to, record, metadata, tags, .. } = self;
+        let entry = |(name, value): (Text<'_>, &RawValue)| (common(name.0), recent.metadata(value));
         Ok(Event {
             id,
             invocation,
-            author: self.author,
+            author,
             at,
-            kind: self.kind,
-            messages: self.messages,
+            kind: EventKind::new(common(kind.0)),
+            messages,
             actions: Actions { delta, started, rewound_to },
-            record: self.record.map(Record::of_stored),
-            metadata: self.metadata,
-            tags: self.tags.filter(|tags| !tags.is_empty()),
+            record: record.map(|(format, version, data)| Record::of_stored(common(format.0), version, data)),
+            metadata: Metadata::of_stored(metadata.0.into_iter().map(entry).collect()),
+            tags: tags.filter(|tags| !tags.is_empty()),
         })
     }
 }

@@ -135,8 +135,8 @@ impl Record {
         (&self.format, self.version, &self.data)
     }
 
-    pub(super) fn of_stored((format, version, data): (String, u64, Box<RawValue>)) -> Self {
-        Record { format: format.into(), version, data }
+    pub(super) fn of_stored(format: Cow<'static, str>, version: u64, data: &RawValue) -> Self {
+        Record { format, version, data: data.to_owned() }
     }
 }
 
@@ -204,6 +204,14 @@ impl Metadata {
             Ok(place) => self.0[place].1 = value,
             Err(place) => self.0.insert(place, (name, value)),
         }
+    }
+
+    /// The entries of a stored object: of several with one name the last.
+    pub(super) fn of_stored(mut entries: Vec<(Cow<'static, str>, Arc<RawValue>)>) -> Self {
+        if !entries.is_sorted_by(|(name, _), (next, _)| name < next) {
+            entries = BTreeMap::from_iter(entries).into_iter().collect();
+        }
+        Metadata(entries)
     }
 
     fn find(&self, name: &str) -> Result<usize, usize> {

@@ -18,7 +18,7 @@ use crate::chain::{Chain, gap};
 use crate::changes::ScopeVersions;
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
-use crate::event::{CommittedEvent, Event};
+use crate::event::{CommittedEvent, Event, Recent};
 use crate::ids::{AppId, EventId, SessionKey, UserId};
 use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{
@@ -334,7 +334,7 @@ pub(super) fn events(
     states: &States,
 ) -> Result<Vec<CommittedEvent>, SessionError> {
     let mut events = Vec::with_capacity(rows.len());
-    let mut rows = rows.iter().peekable();
+    let (mut rows, mut recent) = (rows.iter().peekable(), Recent::default());
     for (after, last) in pieces {
         let mut chain = Chain::ending(*last, digest_at(record, states, *last)?);
         while let Some(row) = rows.next_if(|row| from_db(row.get(0)) > *after) {
@@ -344,7 +344,7 @@ pub(super) fn events(
                 SessionError::damaged(format!("event of version {version}"), "missing seal of its row")
             })?;
             chain.add(version, Content::new(version, id, at, body), seal.state.head)?;
-            let event = Event::from_body(EventId::new(id)?, at, body)?;
+            let event = Event::beside(&mut recent, EventId::new(id)?, at, body)?;
             events.push(CommittedEvent { version, event: event.into() });
         }
         chain.end(*after, digest_at(record, states, *after)?)?;

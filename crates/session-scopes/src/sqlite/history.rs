@@ -2,10 +2,12 @@
 
 use std::num::NonZero;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{self, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
 use super::changes::read_scopes;
 use super::claims;
@@ -15,7 +17,7 @@ use crate::chain::{Chain, gap, pieces};
 use crate::changes::ScopeVersions;
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
-use crate::event::{CommittedEvent, Event};
+use crate::event::{CommittedEvent, Event, Recent};
 use crate::ids::{EventId, SessionKey};
 use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{Segment, from_db, to_db};
@@ -508,40 +510,44 @@ fn segment_events(
         .map_err(failed)?;
     let mut rows = query.query([from, to]).map_err(failed)?;
     // The numbers of a session's events have no gaps.
-    let is_long = usize::try_from(to - from).is_ok_and(|rows| rows >= LONG);
-    let mut batch = Batch::default();
-    while let Some(row) = rows.next().map_err(failed)? {
-        let (number, at): (i64, i64) =
-            row.get(0).and_then(|number| Ok((number, row.get(2)?))).map_err(failed)?;
-        let id: Arc<str> = row.get(1).map_err(failed)?;
-        let seal: EventSeal = row.get(4).map_err(failed)?;
-        let body = row.get_ref(3).map_err(failed)?;
-        let body = body.as_str().map_err(|error| failed(error.into()))?;
-        let row = EventRow { version: version_of(number), id, at: Timestamp::from_micros(at), seal };
-        if !is_long {
-            row.open(body).add_to(chain, events)?;
-        } else if batch.takes(row, body) {
-            batch.open(chain, events)?;
-        }
+    if usize::try_from(to - from).is_ok_and(|rows| rows >= LONG) {
+        return side_by_side(&mut rows, chain, events);
     }
-    batch.open(chain, events)
+    let mut recent = Recent::default();
+    while let Some(row) = rows.next().map_err(failed)? {
+        let row = EventRow::read(row).map_err(failed)?;
+        row.open(&mut recent, None).add_to(chain, events)?;
+    }
+    Ok(())
 }
 
-/// The row of an event, without its body.
-struct EventRow {
+/// The row of an event.
+struct EventRow<'a> {
     version: u64,
-    id: Arc<str>,
+    id: &'a str,
     at: Timestamp,
-    seal: EventSeal,
+    body: &'a str,
+    /// The digest of the history up to the event.
+    head: Digest,
 }
 
-impl EventRow {
-    fn open(&self, body: &str) -> OpenedEvent {
-        let content = Content::new(self.version, &self.id, self.at, body);
-        let event = EventId::new(Arc::clone(&self.id))
-            .and_then(|id| Event::from_body(id, self.at, body))
-            .map(Arc::new);
-        OpenedEvent { version: self.version, head: self.seal.state.head, content, event }
+impl<'a> EventRow<'a> {
+    /// Reads `number, id, at, body, seal`.
+    fn read(row: &'a Row<'_>) -> rusqlite::Result<Self> {
+        let (number, at): (i64, i64) = (row.get(0)?, row.get(2)?);
+        let (id, body) = (row.get_ref(1)?.as_str()?, row.get_ref(3)?.as_str()?);
+        let seal: EventSeal = row.get(4)?;
+        let (version, at) = (version_of(number), Timestamp::from_micros(at));
+        Ok(EventRow { version, id, at, body, head: seal.state.head })
+    }
+
+    /// `before`: the digest of the history before it, if it is known.
+    fn open(&self, recent: &mut Recent, before: Option<Digest>) -> OpenedEvent {
+        let content = Content::new(self.version, self.id, self.at, self.body);
+        let content = before.map_or(content, |before| content.expecting(before));
+        let event =
+            EventId::new(self.id).and_then(|id| Event::beside(recent, id, self.at, self.body)).map(Arc::new);
+        OpenedEvent { version: self.version, head: self.head, content, event }
     }
 }
 
@@ -565,49 +571,105 @@ impl OpenedEvent {
 /// it a thread costs more than it saves.
 const LONG: usize = 1_024;
 
-/// The rows that are opened at once, and their bytes.
-const BATCH: usize = 4_096;
-const BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// The threads that read a long history, this one included.
+const READERS: usize = 4;
 
-/// The threads that open a batch, this one included.
-const OPENERS: usize = 4;
+/// The bytes of a share's texts.
+const SHARE: usize = 32 * 1024;
 
-/// Rows that wait to be opened.
-#[derive(Default)]
-struct Batch {
-    rows: Vec<(EventRow, String)>,
-    bytes: usize,
+/// Adds the events of many rows, newest first: this thread reads the rows, and others open them meanwhile.
+fn side_by_side(
+    rows: &mut Rows<'_>,
+    chain: &mut Chain,
+    events: &mut Vec<CommittedEvent>,
+) -> Result<(), SessionError> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(READERS);
+    let (sender, receiver) = mpsc::sync_channel::<(usize, Share)>(threads);
+    let receiver = Mutex::new(receiver);
+    let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+    let open_all = || -> Vec<(usize, Vec<OpenedEvent>)> {
+        std::iter::from_fn(next).map(|(place, share)| (place, share.open())).collect()
+    };
+    let mut opened = Vec::new();
+    let read = thread::scope(|scope| {
+        let others: Vec<_> =
+            (1..threads).filter_map(|_| thread::Builder::new().spawn_scoped(scope, open_all).ok()).collect();
+        let mut read = Ok(());
+        for place in 0.. {
+            let mut share = Share::default();
+            read = share.fill(rows);
+            let is_last = read.is_err() || !share.is_full();
+            // The others have enough to do.
+            if let Err(TrySendError::Full((place, share)) | TrySendError::Disconnected((place, share))) =
+                sender.try_send((place, share))
+            {
+                opened.push((place, share.open()));
+            }
+            if is_last {
+                break;
+            }
+        }
+        drop(sender);
+        opened.extend(open_all());
+        for other in others {
+            opened.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        read
+    });
+    opened.sort_unstable_by_key(|(place, _)| *place);
+    opened.into_iter().flat_map(|(_, share)| share).try_for_each(|event| event.add_to(chain, events))?;
+    // What is newer than a row that cannot be read is checked first, as it is where they are read one by one.
+    read.map_err(failed("read events"))
 }
 
-impl Batch {
-    /// Takes a row; whether the batch is full.
-    fn takes(&mut self, row: EventRow, body: &str) -> bool {
-        self.bytes += body.len();
-        self.rows.push((row, body.to_owned()));
-        self.rows.len() >= BATCH || self.bytes >= BATCH_BYTES
+/// Rows that one thread opens.
+#[derive(Default)]
+struct Share {
+    rows: Vec<Taken>,
+    /// The ids and bodies.
+    texts: String,
+}
+
+/// A row, with the ends of its texts.
+struct Taken {
+    version: u64,
+    id: usize,
+    at: Timestamp,
+    body: usize,
+    head: Digest,
+}
+
+impl Share {
+    /// Takes rows until it is full.
+    fn fill(&mut self, rows: &mut Rows<'_>) -> rusqlite::Result<()> {
+        self.texts.reserve(SHARE + SHARE / 4);
+        while !self.is_full()
+            && let Some(row) = rows.next()?
+        {
+            let EventRow { version, id, at, body, head } = EventRow::read(row)?;
+            self.texts.push_str(id);
+            let id = self.texts.len();
+            self.texts.push_str(body);
+            self.rows.push(Taken { version, id, at, body: self.texts.len(), head });
+        }
+        Ok(())
     }
 
-    /// Opens the rows side by side, and adds the events in order.
-    fn open(&mut self, chain: &mut Chain, events: &mut Vec<CommittedEvent>) -> Result<(), SessionError> {
-        let Batch { rows, .. } = std::mem::take(self);
-        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(OPENERS);
-        let open = |rows: &[(EventRow, String)]| -> Vec<OpenedEvent> {
-            rows.iter().map(|(row, body)| row.open(body)).collect()
+    fn is_full(&self) -> bool {
+        self.texts.len() >= SHARE
+    }
+
+    fn open(&self) -> Vec<OpenedEvent> {
+        let (mut recent, mut start) = (Recent::default(), 0);
+        // The next row is that of the event before.
+        let before = self.rows.iter().skip(1).map(|row| Some(row.head)).chain([None]);
+        let open = |(row, before): (&Taken, _)| {
+            let (id, body) = (&self.texts[start..row.id], &self.texts[row.id..row.body]);
+            start = row.body;
+            let &Taken { version, at, head, .. } = row;
+            EventRow { version, id, at, body, head }.open(&mut recent, before)
         };
-        let opened: Vec<Vec<OpenedEvent>> = thread::scope(|scope| {
-            let mut shares = rows.chunks(rows.len().div_ceil(threads).max(LONG / OPENERS));
-            let own = shares.next().unwrap_or_default();
-            let others: Vec<_> = shares
-                .map(|share| (share, thread::Builder::new().spawn_scoped(scope, move || open(share)).ok()))
-                .collect();
-            let own = open(own);
-            // Where there was no thread, or it panicked, this one does it.
-            let others = others.into_iter().map(|(share, opener)| {
-                opener.and_then(|opener| opener.join().ok()).unwrap_or_else(|| open(share))
-            });
-            std::iter::once(own).chain(others).collect()
-        });
-        opened.into_iter().flatten().try_for_each(|event| event.add_to(chain, events))
+        self.rows.iter().zip(before).map(open).collect()
     }
 }
 

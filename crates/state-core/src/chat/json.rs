@@ -9,7 +9,6 @@ use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -34,8 +33,7 @@ struct StoredMessage<'a> {
 #[serde(transparent)]
 struct StoredParts<'a>(Cow<'a, [Part]>);
 
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Default, Serialize)]
 struct StoredPart<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<Cow<'a, str>>,
@@ -296,8 +294,21 @@ impl<'de> Deserialize<'de> for Part {
                 Ok(Part::text(text))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Part, A::Error> {
-                StoredPart::deserialize(MapAccessDeserializer::new(object))?.into_part()
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Part, A::Error> {
+                let mut part = PartIn::default();
+                while let Some(FieldName(name)) = object.next_key()? {
+                    match &*name {
+                        "text" => part.add(object.next_value::<Option<_>>()?.map(Content::Text)),
+                        "reasoning" => part.add(object.next_value::<Option<_>>()?.map(Content::Reasoning)),
+                        "image" => part.add(object.next_value::<Option<_>>()?.map(Content::Image)),
+                        "file" => part.add(object.next_value::<Option<_>>()?.map(Content::File)),
+                        "tool_call" => part.add(object.next_value::<Option<_>>()?.map(Content::ToolCall)),
+                        "tool_result" => part.add(object.next_value::<Option<_>>()?.map(Content::ToolResult)),
+                        "extras" => part.extras = object.next_value()?,
+                        _ => _ = part.unknown.insert(name.into_owned(), object.next_value()?),
+                    }
+                }
+                part.into_part()
             }
         }
 
@@ -305,20 +316,33 @@ impl<'de> Deserialize<'de> for Part {
     }
 }
 
-impl StoredPart<'_> {
+/// The name of a field, borrowed unless it has escapes.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A part that is being read. A derived form would hold a field for each kind, and collect unknown ones before it looks at
+/// them.
+#[derive(Default)]
+struct PartIn {
+    content: Option<Content>,
+    /// Another one, which is an error.
+    second: Option<Content>,
+    extras: Extras,
+    unknown: Map<String, Value>,
+}
+
+impl PartIn {
+    fn add(&mut self, content: Option<Content>) {
+        if self.content.is_some() {
+            self.second = content.or(self.second.take());
+        } else {
+            self.content = content;
+        }
+    }
+
     fn into_part<E: Error>(self) -> Result<Part, E> {
-        let unknown = self.unknown.into_owned();
-        let mut known = [
-            self.text.map(|text| Content::Text(text.into_owned())),
-            self.reasoning.map(|text| Content::Reasoning(text.into_owned())),
-            self.image.map(|media| Content::Image(media.into_owned())),
-            self.file.map(|media| Content::File(media.into_owned())),
-            self.tool_call.map(|call| Content::ToolCall(call.into_owned())),
-            self.tool_result.map(|result| Content::ToolResult(result.into_owned())),
-        ]
-        .into_iter()
-        .flatten();
-        let content = match (known.next(), known.next()) {
+        let content = match (self.content, self.second) {
             (Some(content), None) => content,
             (Some(first), Some(second)) => {
                 let (first, second) = (first.kind(), second.kind());
@@ -326,16 +350,16 @@ impl StoredPart<'_> {
                     "expected a part of one kind, found `{first}` and `{second}`"
                 )));
             }
-            (None, _) if unknown.is_empty() => {
+            (None, _) if self.unknown.is_empty() => {
                 return Err(E::custom(
                     "expected a part with a field such as `text` or `tool_call`, found no field",
                 ));
             }
-            (None, _) => Content::Unknown(UnknownPart::new(unknown).ok_or_else(|| {
+            (None, _) => Content::Unknown(UnknownPart::new(self.unknown).ok_or_else(|| {
                 E::custom(format_args!("expected a part that is not nested deeper than {MAX_DEPTH} levels"))
             })?),
         };
-        Ok(Part { content, extras: self.extras.into_owned() })
+        Ok(Part { content, extras: self.extras })
     }
 }
 
