@@ -1,11 +1,11 @@
 //! An agent as a tool of another one.
 
 use serde_json::{Value, json};
-use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Delta, Handler, State, StateError, Write};
+use stepfold_state_core::state::{Delta, Handler, Schema, State, StateError, Write};
 use stepfold_tools::{BuildError, IntoTool, Tool, ToolError};
 
-use super::{Agent, EndedAgent};
+use super::{Agent, BranchAgent, EndedAgent, NotBegun};
+use crate::planned::{OpenBranch, Planned};
 
 /// An agent that another agent can call.
 ///
@@ -117,30 +117,36 @@ pub(crate) struct AgentCall {
     shared: Vec<String>,
 }
 
-impl AgentCall {
-    /// The state on which the run of a call begins: shared keys have the values that the call sees.
-    pub(crate) fn state_on(&self, seen: impl FnOnce() -> State) -> Result<State, StateError> {
+impl BranchAgent for AgentCall {
+    fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// Shared keys have the values that the call sees.
+    fn state_on(&self, call: &OpenBranch) -> Result<State, StateError> {
         let mut state = State::new(self.agent.schema());
-        if !self.shared.is_empty() {
-            let seen = seen();
-            for key in &self.shared {
-                if let Some(value) = seen.get(key.as_str()) {
-                    state.set_with(key.as_str(), value.to_json(), &Handler::replace_values())?;
-                }
+        for key in &self.shared {
+            if let Some(value) = call.state.get(key.as_str()) {
+                state.set_with(key.as_str(), value.to_json(), &Handler::replace_values())?;
             }
         }
         Ok(state)
     }
 
     /// The task that the model gives.
-    pub(crate) fn prompt(call: &ToolCall) -> String {
-        let arguments = call.arguments.as_object();
-        let prompt = arguments.and_then(|arguments| arguments.get("task")?.as_str());
-        prompt.unwrap_or_default().to_owned()
+    fn prompt(&self, call: &OpenBranch) -> Result<Option<String>, NotBegun> {
+        let arguments = call.planned.item.as_ref();
+        let task = arguments.and_then(|arguments| arguments.get("task")?.as_str());
+        Ok(Some(task.unwrap_or_default().to_owned()))
     }
 
-    pub(crate) fn shares_write(&self, write: &Write) -> bool {
+    fn shares_write(&self, _: &Schema, write: &Write) -> bool {
         self.shared.iter().any(|key| key == write.key())
+    }
+
+    /// Its caller has the result.
+    fn shares_messages(&self, _: &Planned) -> bool {
+        false
     }
 }
 

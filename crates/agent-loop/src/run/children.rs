@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stepfold_state_core::chat::Message;
-use stepfold_state_core::state::{Delta, Schema, State, StateError, Write};
+use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::ToolError;
 
 use super::commit::Folding;
@@ -18,61 +18,13 @@ use super::stored::LoadError;
 use super::task::Task;
 use super::unknown::{UnknownCall, within};
 use super::work::{Child, ChildRun, Item, Plan, Spent};
-use crate::agent::{
-    Agent, AgentCall, BranchAgent, EndedAgent, NotBegun, RunLimits, last_words, result_of_call,
-};
+use crate::agent::{AgentCall, BranchAgent, EndedAgent, NotBegun, RunLimits, last_words, result_of_call};
 use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::planned::{Attempts, NodeOutcome};
 
 /// Agents inside agents inside agents: no deeper than this.
 const MAX_NESTING: usize = 16;
-
-/// The agent inside of an item.
-#[derive(Clone, Copy)]
-pub(crate) enum Inside<'a> {
-    Branch(&'a dyn BranchAgent),
-    Call(&'a AgentCall),
-}
-
-impl<'a> Inside<'a> {
-    fn agent(self) -> &'a Agent {
-        match self {
-            Inside::Branch(inside) => inside.agent(),
-            Inside::Call(inside) => &inside.agent,
-        }
-    }
-
-    fn agent_on(self, state: &State) -> Result<Agent, String> {
-        match self {
-            Inside::Branch(inside) => inside.agent_on(state),
-            Inside::Call(inside) => Ok(inside.agent.clone()),
-        }
-    }
-
-    fn state_on(self, task: Task<'_>) -> Result<State, StateError> {
-        match (self, task.branch()) {
-            (Inside::Branch(inside), Some(branch)) => inside.state_on(&branch),
-            (Inside::Branch(inside), None) => Ok(State::new(inside.agent().schema())),
-            (Inside::Call(inside), _) => inside.state_on(|| task.state()),
-        }
-    }
-
-    fn prompt(self, task: Task<'_>) -> Result<Option<String>, NotBegun> {
-        match (self, task.branch()) {
-            (Inside::Branch(inside), Some(branch)) => inside.prompt(&branch),
-            (Inside::Branch(_), None) => Ok(None),
-            (Inside::Call(_), _) => Ok(Some(AgentCall::prompt(&task.call()))),
-        }
-    }
-
-    pub(super) fn shares_write(self, outer: &Schema, write: &Write) -> bool {
-        match self {
-            Inside::Branch(inside) => inside.shares_write(outer, write),
-            Inside::Call(inside) => inside.shares_write(write),
-        }
-    }
-}
 
 impl Run {
     /// An item of the open step.
@@ -85,28 +37,30 @@ impl Run {
     }
 
     /// What is inside of an item, if that is known: the tools of some agents are not before they are asked for.
-    pub(crate) fn inside(&self, task: Task<'_>) -> Option<Inside<'_>> {
+    pub(crate) fn inside(&self, task: Task<'_>) -> Option<&dyn BranchAgent> {
         match task.planned() {
-            Some(planned) => self.inside_branch(&planned.node).map(Inside::Branch),
-            None => self.tool(task.name())?.hosted_as().map(Inside::Call),
+            Some(planned) => self.planner()?.agent(&planned.node),
+            None => self.tool(task.name())?.hosted_as::<AgentCall>().map(|inside| inside as _),
         }
     }
 
-    /// The agent inside of the branches of a node.
-    pub(super) fn inside_branch(&self, node: &str) -> Option<&dyn BranchAgent> {
-        self.planner()?.agent(node)
+    /// The runs inside of items of the open step, whose agents are known.
+    pub(crate) fn children(&self) -> impl Iterator<Item = (usize, &Run)> {
+        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        items.iter().enumerate().filter_map(|(place, item)| Some((place, item.child()?)))
     }
 
     /// The inner run of an item, before its beginning. Its id consists of this run's id and its index, so
     /// that it is the same in every process; its keys are those of the process that continues.
-    pub(crate) fn begin_inside(&self, task: Task<'_>, inside: Inside<'_>) -> Result<Run, NotBegun> {
+    pub(crate) fn begin_inside(&self, task: Task<'_>, inside: &dyn BranchAgent) -> Result<Run, NotBegun> {
         let failed = |error: &dyn std::fmt::Display| NotBegun::Failed(error.to_string());
         if self.depth >= MAX_NESTING {
             return Err(failed(&format_args!("agents are nested deeper than {MAX_NESTING}")));
         }
         let agent = inside.agent_on(&self.state).map_err(NotBegun::Failed)?;
-        let mut input = Input::on(inside.state_on(task).map_err(|error| failed(&error))?);
-        if let Some(prompt) = inside.prompt(task)? {
+        let branch = task.as_branch();
+        let mut input = Input::on(inside.state_on(&branch).map_err(|error| failed(&error))?);
+        if let Some(prompt) = inside.prompt(&branch)? {
             input = input.say(prompt);
         }
         let run = Run::new(&agent, input, task.inner_id()).map_err(|error| failed(&error))?;
@@ -164,12 +118,8 @@ impl Run {
     }
 
     pub(super) fn places_of_children(&self) -> Vec<usize> {
-        let items = self.work().map_or(0, |work| work.items.len());
-        (0..items).filter(|place| self.has_child(*place)).collect()
-    }
-
-    fn has_child(&self, place: usize) -> bool {
-        self.item(place).is_some_and(|item| item.child.is_some())
+        let items = self.work().map(|work| &*work.items).unwrap_or_default().iter().enumerate();
+        items.filter(|(_, item)| item.child.is_some()).map(|(place, _)| place).collect()
     }
 
     pub(super) fn take_child(&mut self, place: usize) -> Option<Box<Child>> {
@@ -270,7 +220,7 @@ impl Run {
             Err(_) if folding == Folding::CatchUp => inside.agent().clone(),
             Err(error) => return Err(fault_of(task, NotBegun::Failed(error))),
         };
-        let input = Input::recorded(inside.state_on(task)?, event);
+        let input = Input::recorded(inside.state_on(&task.as_branch())?, event);
         let run = Run::new(&agent, input, id.as_str());
         let run = run.map_err(|error| fault_of(task, NotBegun::Failed(error.to_string())))?;
         Ok(self.with_inside(task, run))
@@ -360,19 +310,15 @@ impl Run {
 
     /// A run inside once more, with tools that were offered to it.
     pub(crate) fn put_run_inside(&mut self, place: usize, run: Run) {
-        if let Phase::Working(work) = &mut self.phase {
-            work.items.change(place, |item| {
-                if let Some(child) = &mut item.child {
-                    child.run = ChildRun::Run(Box::new(run));
-                }
-            });
+        if let Some(mut child) = self.take_child(place) {
+            child.run = ChildRun::Run(Box::new(run));
+            self.put_child(place, child);
         }
     }
 
     /// Whether a run inside of an open item has been cancelled: as part of this run, whose own end is not recorded.
     pub(crate) fn is_cancelled_inside(&self) -> bool {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default();
-        items.iter().filter_map(Item::child).any(|child| child.exit() == Some(&Exit::Cancelled))
+        self.children().any(|(_, child)| child.exit() == Some(&Exit::Cancelled))
     }
 }
 

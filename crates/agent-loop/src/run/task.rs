@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::{Arguments, Message, ToolCall};
+use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_state_core::state::State;
 use stepfold_tools::{InputRequest, Invocation, InvokeOptions, key_of_call};
 
-use super::machine::{Run, call_in};
+use super::machine::Run;
 use super::work::Item;
 use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, path_of_call, whole_micros};
 use crate::planned::{OpenBranch, Planned};
@@ -76,11 +76,10 @@ impl<'a> Task<'a> {
     }
 
     /// The state that it sees: that of before the step, with the writes of the calls that it comes after.
-    pub(crate) fn state(&self) -> State {
-        match (&self.item.planned, self.run.calls_in_order()) {
-            (None, Some(calls)) => calls.state_seen_by(self.place),
-            _ => self.run.state().clone(),
-        }
+    fn state(&self) -> State {
+        let reads = self.run.tool(self.name()).is_some_and(|tool| tool.reads().next().is_some());
+        let calls = (self.planned().is_none() && reads).then(|| self.run.calls_in_order()).flatten();
+        calls.map_or_else(|| self.run.state().clone(), |calls| calls.state_seen_by(self.place))
     }
 
     /// What was decided, by the ids within the item.
@@ -117,17 +116,26 @@ impl<'a> Task<'a> {
 
     /// The branch with everything that its function needs, if it is one.
     pub(crate) fn branch(&self) -> Option<OpenBranch> {
-        Some(OpenBranch {
+        self.planned().map(|_| self.as_branch())
+    }
+
+    /// The item with everything that what is inside of it needs: a call as a branch of its tool about its arguments.
+    pub(super) fn as_branch(&self) -> OpenBranch {
+        let planned = self.planned().cloned().unwrap_or_else(|| {
+            let arguments = self.call().arguments.as_object().cloned().map(Value::Object);
+            Planned::new(self.name().to_owned(), arguments)
+        });
+        OpenBranch {
             place: self.place,
-            planned: self.planned()?.clone(),
+            planned,
             execution: self.execution(),
             key: self.key(),
-            state: self.run.state().clone(),
+            state: self.state(),
             resources: self.run.agent().config().resources.clone(),
             decisions: self.decisions().to_vec(),
             run: Arc::clone(&self.run.id),
             step: self.run.steps(),
-        })
+        }
     }
 }
 
@@ -141,24 +149,14 @@ impl Run {
     }
 }
 
-/// An item as a call: as it runs, or, of a branch, what a request about it shows. The reply has the calls.
-pub(super) fn shown_in(reply: Option<&Message>, calls: usize, place: usize, item: Option<&Item>) -> ToolCall {
-    if let Some(planned) = item.and_then(|item| item.planned.as_ref()) {
-        return call_of(planned, place);
+impl Planned {
+    /// The branch as a call of its node about its item.
+    pub(super) fn as_call(&self, place: usize) -> ToolCall {
+        let about = match &self.item {
+            Some(Value::Object(item)) => item.clone(),
+            Some(item) => Map::from_iter([("item".to_owned(), item.clone())]),
+            None => Map::new(),
+        };
+        ToolCall::new(self.label(place), &*self.node, Arguments::from(Value::Object(about)))
     }
-    match reply.and_then(|reply| call_in(reply, place, Some(calls))).zip(item) {
-        Some((call, item)) => item.as_run(call),
-        // No event fits that names another place.
-        None => ToolCall::new("", "", Arguments::default()),
-    }
-}
-
-/// A branch as a call of its node about its item.
-fn call_of(planned: &Planned, place: usize) -> ToolCall {
-    let about = match &planned.item {
-        Some(Value::Object(item)) => item.clone(),
-        Some(item) => Map::from_iter([("item".to_owned(), item.clone())]),
-        None => Map::new(),
-    };
-    ToolCall::new(planned.label(place), &*planned.node, Arguments::from(Value::Object(about)))
 }
