@@ -172,7 +172,7 @@ impl Run {
                 self.tally.is_pruned = pruned > 0;
                 let shown = shown.as_ref().map(|shown| shown.without_first(pruned));
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
-                let earlier = self.shown_before.take().filter(|_| event.rewrite.is_none());
+                let earlier = self.known.prompt.take().filter(|_| event.rewrite.is_none());
                 let followed = earlier
                     .filter(|_| self.agent.config().window.is_none())
                     .and_then(|earlier| Prompt::following(*earlier, instructions.as_deref(), &view, &log));
@@ -434,16 +434,16 @@ impl Run {
     }
 
     fn note_ids(&mut self, event: &Event) {
-        let is_new = matches!(event.kind, EventKind::Began { .. }) && self.known_good == 0;
+        let is_new = matches!(event.kind, EventKind::Began { .. }) && self.known.messages == 0;
         if event.rewrite.is_some() || is_new {
-            self.call_ids = CallIds::of(self.state.messages());
+            self.known.call_ids = CallIds::of(self.state.messages());
             if event.rewrite.is_some() && !matches!(event.kind, EventKind::Began { .. }) {
                 self.show_rewritten();
             }
             return;
         }
         let calls = event.messages.iter().flat_map(|message| message.tool_calls());
-        calls.for_each(|call| self.call_ids.insert(&call.id));
+        calls.for_each(|call| self.known.call_ids.insert(&call.id));
     }
 
     /// After a hook rewrote the log: what the policies show of the new one.

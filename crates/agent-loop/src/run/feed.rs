@@ -13,7 +13,7 @@ use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
 use super::asking::Asking;
-use super::close::{Repeats, close, not_run};
+use super::close::not_run;
 use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
 use super::machine::{Need, Phase, Run};
 use super::taken_ids::TakenIds;
@@ -239,7 +239,7 @@ impl Run {
 
     /// The log with what is new, repaired if it has to be. What is known to be well-formed is not looked at.
     fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> Repaired {
-        let is_known = self.known_good > 0 && self.known_good + new.len() == log.len();
+        let is_known = self.known.messages > 0 && self.known.messages + new.len() == log.len();
         if is_known && new.iter().cloned().collect::<Transcript>().check().is_ok() {
             return Repaired::unchanged(log);
         }
@@ -369,8 +369,9 @@ impl Run {
             (true, Some(tools)) if !is_last => recovered(&reply.message, tools).unwrap_or(reply.message),
             _ => reply.message,
         };
-        let message =
-            Arc::new(with_unique_call_ids(message, self.call_ids.len(), |id| self.call_ids.contains(id)));
+        let message = Arc::new(with_unique_call_ids(message, self.known.call_ids.len(), |id| {
+            self.known.call_ids.contains(id)
+        }));
         let cut = Exit::of_finish(&reply.finish_reason);
         let (fates, mut output) = self.fates(&message, cut.as_ref(), is_last);
         if !message.has_tool_calls() {
@@ -397,7 +398,7 @@ impl Run {
         if message.has_tool_calls() && answered.len() == message.tool_calls().count() {
             let log = self.transcript().clone().with(Arc::clone(&message));
             let outcomes = answered.into_iter().filter_map(|answered| answered.outcome.into_call());
-            self.close_with(&mut event, &log, outcomes.collect());
+            self.close_calls(&mut event, &log, outcomes.collect());
             event.lean_fates();
         }
         event.messages.extend(complaint);
@@ -567,7 +568,7 @@ impl Run {
             Some(item.completed(call, outcome(place, item)?.into_call()?))
         };
         let outcomes: Option<Vec<_>> = work.with_calls().map(completed).collect();
-        Ok(outcomes.map(|outcomes| self.close_with(event, self.transcript(), outcomes)))
+        Ok(outcomes.map(|outcomes| self.close_calls(event, self.transcript(), outcomes)))
     }
 
     /// The end of a superstep: the writes of all branches as one delta, in their order.
@@ -581,7 +582,7 @@ impl Run {
         let mut ranges = Merged::with_capacity(outcomes.len());
         let mut state = self.state.clone();
         let mut end = StepEnd::default();
-        let mut ids = TakenIds::new(&self.call_ids);
+        let mut ids = TakenIds::new(&self.known.call_ids);
         let branches: Vec<&Planned> = work.items.iter().filter_map(|item| item.planned.as_ref()).collect();
         let outcomes = outcomes.iter().filter_map(|outcome| outcome.node());
         for (place, (planned, outcome)) in branches.iter().zip(outcomes).enumerate() {
@@ -607,20 +608,6 @@ impl Run {
         event.delta.extend(closed.map_err(FeedError::Plan)?);
         event.step_end = Some(end);
         Ok(ranges)
-    }
-
-    /// `log` ends with the reply.
-    fn close_with(&self, event: &mut Event, log: &Transcript, outcomes: Vec<CallOutcome>) -> Merged {
-        let guard = self.agent.config().repeat_guard;
-        let repeats = Repeats { before: self.tally.repeats, warn_at: guard.map(|guard| guard.warn) };
-        let mut closing = close(&self.state, log, outcomes, repeats);
-        match event.messages.is_empty() {
-            true => event.messages = closing.messages,
-            false => event.messages.append(&mut closing.messages),
-        }
-        event.delta.extend(closing.delta);
-        event.step_end = Some(closing.step_end);
-        closing.merged
     }
 }
 

@@ -13,7 +13,6 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::State;
 use stepfold_tools::{AnsweredRequest, CallOutcome, Effect, Tool, Tools};
 
-use super::call_ids::CallIds;
 use super::event::{Event, EventKind, is_default};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
@@ -88,12 +87,9 @@ pub struct Run {
     /// The calls that were answered with "outcome unknown".
     pub(super) unknown: Vec<UnknownCall>,
     pub(super) prompt: Prompt,
-    /// Ids of all calls in the log.
-    pub(super) call_ids: CallIds,
-    /// How many messages of the log were known to be well-formed before the run began.
-    pub(super) known_good: usize,
-    /// What was shown of them by the run before, until this one begins.
-    pub(super) shown_before: Option<Box<Prompt>>,
+    /// What need not be found out again about the conversation: the ids of all calls in it; of that before the run began,
+    /// how much is well-formed, and, until it begins, what was shown of it.
+    pub(super) known: Known,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
     /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
@@ -270,11 +266,10 @@ impl Run {
         input.check_messages()?;
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
-        let known = input.known.filter(|known| known.messages == state.messages().len());
-        let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
+        let known = input.known.filter(|known| known.messages == state.messages().len()).unwrap_or_default();
         let fresh = Fresh { messages: input.messages, delta, is_recorded: input.is_recorded };
         let run = Run::at(agent, id, state, Phase::Fresh(Box::new(fresh)));
-        Ok(Run { summary: input.summary, call_ids, known_good, shown_before, ..run })
+        Ok(Run { summary: input.summary, known, ..run })
     }
 
     /// A run that never began.
@@ -298,9 +293,7 @@ impl Run {
             decided: BTreeMap::new(),
             unknown: Vec::new(),
             prompt: Prompt::empty(),
-            call_ids: CallIds::default(),
-            known_good: 0,
-            shown_before: None,
+            known: Known::default(),
             offer: agent.static_offer().cloned(),
             is_taken_up: false,
             is_lost: false,

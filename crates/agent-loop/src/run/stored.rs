@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::call_ids::CallIds;
 use super::event::FORMAT_VERSION;
 use super::file::save_in;
+use super::input::Known;
 use super::machine::{Approved, Phase, Run, Tally};
 use super::prompt::{Prompt, beginning};
 use super::unknown::UnknownCall;
@@ -237,7 +238,7 @@ impl Run {
             calls.reply = state.messages().last().cloned();
         }
         let key_prefix = stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id));
-        let call_ids = CallIds::of(state.messages());
+        let known = Known { call_ids: CallIds::of(state.messages()), ..Known::default() };
         let mut run = Run {
             key_prefix,
             tally: stored.tally,
@@ -246,7 +247,7 @@ impl Run {
             decided: stored.decided,
             unknown: stored.unknown,
             prompt,
-            call_ids,
+            known,
             is_lost: true,
             ..Run::at(agent, stored.id, state, phase)
         };
