@@ -70,17 +70,9 @@ impl From<StateError> for StartError {
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum FeedError {
-    /// The run does not need this answer.
-    #[error("unexpected answer: the run needs {need}, found {answer}")]
-    NotNeeded {
-        /// The answer.
-        answer: &'static str,
-        /// The run's need.
-        need: String,
-    },
-    /// The event cannot happen where the run is.
+    /// The event, which an answer makes or a record has, cannot happen where the run is.
     #[error("unexpected event \"{event}\": the run needs {need}")]
-    Misplaced {
+    NotNeeded {
         /// The event.
         event: &'static str,
         /// The run's need.

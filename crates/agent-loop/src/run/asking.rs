@@ -13,7 +13,6 @@ use stepfold_tools::{Approval, Tool};
 
 use super::event::Fate;
 use super::machine::{Approved, Need, Phase, Run};
-use super::work::Item;
 use crate::approval::{AskReason, Question};
 use crate::state_input::{StateInput, state_inputs};
 
@@ -143,46 +142,48 @@ impl Run {
         let mut asking = Asking::default();
         let fates = places.filter_map(|place| {
             let (item, call) = (self.item(place)?, self.call_at(place)?);
-            let fate = match item.is_unasked() {
-                true => self.fate(&mut asking, place, &item.as_run(call), || seen_by(place)),
-                false => self
-                    .other_inputs(item, call, || seen_by(place))
-                    .map(|inputs| Fate::Ask(Question::new(item.reason_to_ask(), inputs))),
+            let fate = if item.is_unasked() {
+                self.fate(&mut asking, place, &item.as_run(call), || seen_by(place))
+            } else {
+                let inputs = self.inputs_of_approved(place, || seen_by(place));
+                let others = inputs.filter(|inputs| *inputs != item.inputs);
+                others.map(|inputs| Fate::Ask(Question::new(item.reason_to_ask(), inputs)))
             };
             Some((place, fate?))
         });
         fates.collect()
     }
 
-    /// The values that the state adds to an approved call, if they differ from the approved ones.
-    fn other_inputs(
+    /// The values that the state adds to an approved call that has not begun; `None` if its tool is unknown.
+    pub(super) fn inputs_of_approved(
         &self,
-        item: &Item,
-        call: &ToolCall,
+        place: usize,
         seen: impl FnOnce() -> State,
     ) -> Option<Vec<StateInput>> {
-        let tool = self.tools()?.get(&call.name).filter(|_| item.is_approved())?;
-        if item.inputs.is_empty() && !has_inputs(tool) {
-            return None;
-        }
-        let inputs = state_inputs(tool, &item.as_run(call), &seen());
-        (inputs != item.inputs).then_some(inputs)
+        self.item(place).filter(|item| item.is_approved())?;
+        self.inputs_of(place, seen)
+    }
+
+    /// The values that the state adds to a call; `None` if its tool is unknown.
+    fn inputs_of(&self, place: usize, seen: impl FnOnce() -> State) -> Option<Vec<StateInput>> {
+        let (item, call) = (self.item(place)?, self.call_at(place)?);
+        let tool = self.tools()?.get(&call.name)?;
+        Some(match has_inputs(tool) {
+            true => state_inputs(tool, &item.as_run(call), &seen()),
+            false => Vec::new(),
+        })
     }
 
     /// The values that the state adds now to the calls at these places, without calls that it adds none to.
     pub(crate) fn inputs_at(&self, places: &[usize]) -> Vec<(usize, Vec<StateInput>)> {
         let seen_by = self.seen_by();
-        let inputs = places.iter().filter_map(|place| {
-            let (item, call) = (self.item(*place)?, self.call_at(*place)?);
-            let tool = self.tools()?.get(&call.name).filter(|tool| has_inputs(tool))?;
-            let inputs = state_inputs(tool, &item.as_run(call), &seen_by(*place));
-            (!inputs.is_empty()).then_some((*place, inputs))
-        });
-        inputs.collect()
+        let inputs = places.iter().map(|place| (*place, self.inputs_of(*place, || seen_by(*place))));
+        let inputs = inputs.map(|(place, inputs)| (place, inputs.unwrap_or_default()));
+        inputs.filter(|(_, inputs)| !inputs.is_empty()).collect()
     }
 
     /// The state that each call of the open step sees, from the outcomes known so far.
-    fn seen_by(&self) -> impl Fn(usize) -> State {
+    pub(super) fn seen_by(&self) -> impl Fn(usize) -> State {
         let order = OnceCell::new();
         move |place| {
             let order = order.get_or_init(|| self.calls_in_order());

@@ -39,14 +39,15 @@ impl Run {
     /// What is inside of an item, if that is known: the tools of some agents are not before they are asked for.
     pub(crate) fn inside(&self, task: Task<'_>) -> Option<&dyn BranchAgent> {
         match task.planned() {
-            Some(planned) => self.inside_branch(&planned.node),
+            Some(planned) => self.planner()?.agent(&planned.node),
             None => self.tool(task.name())?.hosted_as::<AgentCall>().map(|call| call as &dyn BranchAgent),
         }
     }
 
-    /// The agent inside of the branches of a node.
-    pub(super) fn inside_branch(&self, node: &str) -> Option<&dyn BranchAgent> {
-        self.planner()?.agent(node)
+    /// The runs inside of items of the open step, whose agents are known.
+    pub(crate) fn children(&self) -> impl Iterator<Item = (usize, &Run)> {
+        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        items.iter().enumerate().filter_map(|(place, item)| Some((place, item.child()?)))
     }
 
     /// The inner run of an item, before its beginning. Its id consists of this run's id and its index, so
@@ -117,12 +118,8 @@ impl Run {
     }
 
     pub(super) fn places_of_children(&self) -> Vec<usize> {
-        let items = self.work().map_or(0, |work| work.items.len());
-        (0..items).filter(|place| self.has_child(*place)).collect()
-    }
-
-    fn has_child(&self, place: usize) -> bool {
-        self.item(place).is_some_and(|item| item.child.is_some())
+        let items = self.work().map(|work| &*work.items).unwrap_or_default().iter().enumerate();
+        items.filter(|(_, item)| item.child.is_some()).map(|(place, _)| place).collect()
     }
 
     pub(super) fn take_child(&mut self, place: usize) -> Option<Box<Child>> {
@@ -313,19 +310,15 @@ impl Run {
 
     /// A run inside once more, with tools that were offered to it.
     pub(crate) fn put_run_inside(&mut self, place: usize, run: Run) {
-        if let Phase::Working(work) = &mut self.phase {
-            work.items.change(place, |item| {
-                if let Some(child) = &mut item.child {
-                    child.run = ChildRun::Run(Box::new(run));
-                }
-            });
+        if let Some(mut child) = self.take_child(place) {
+            child.run = ChildRun::Run(Box::new(run));
+            self.put_child(place, child);
         }
     }
 
     /// Whether a run inside of an open item has been cancelled: as part of this run, whose own end is not recorded.
     pub(crate) fn is_cancelled_inside(&self) -> bool {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default();
-        items.iter().filter_map(Item::child).any(|child| child.exit() == Some(&Exit::Cancelled))
+        self.children().any(|(_, child)| child.exit() == Some(&Exit::Cancelled))
     }
 }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult, Transcript};
-use stepfold_state_core::state::{Delta, State};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus, settle};
 
-use super::event::StepEnd;
+use super::event::{Event, StepEnd};
+use super::feed::Merged;
+use super::machine::Run;
 
 /// An outcome of a call that the loop did not let run.
 pub(crate) fn not_run(call: &ToolCall, why: &str) -> CallOutcome {
@@ -28,86 +29,63 @@ pub(crate) fn with_note(result: &ToolResult, note: &str) -> ToolResult {
     ToolResult::new(result.call_id(), result.name(), content)
 }
 
-/// The end of a step: the results as messages, the writes as one delta, in call order.
-#[derive(Debug)]
-pub(crate) struct Closing {
-    pub(crate) messages: Vec<Arc<Message>>,
-    pub(crate) delta: Delta,
-    pub(crate) step_end: StepEnd,
-    /// The writes of each call among those: the index of the first, and their number.
-    pub(crate) merged: Vec<(usize, usize)>,
-}
-
 /// What the model reads when it repeats itself.
 const REPEATED: &str = "[You have made exactly these calls several times in a row, with exactly these results. \
                         Calling them again will not help: change the arguments, try something else, or answer.]";
 
-/// Closes a step whose calls have these outcomes, in call order. `log` ends with the reply.
-pub(crate) fn close(
-    state: &State,
-    log: &Transcript,
-    mut outcomes: Vec<CallOutcome>,
-    repeats: Repeats,
-) -> Closing {
-    let unmerged = match outcomes.iter().all(|outcome| outcome.delta.is_empty()) {
-        true => Vec::new(),
-        // A scratch state: the event carries the writes, and committing it folds them.
-        false => settle(&mut state.clone(), &mut outcomes),
-    };
-    let times = repeats.counted(log, &outcomes);
-    if repeats.warn_at.is_some_and(|warn| times >= warn) {
-        for outcome in &mut outcomes {
-            outcome.result = with_note(&outcome.result, REPEATED);
-        }
-    }
-    let mut closing = Closing {
-        messages: Vec::with_capacity(outcomes.len()),
-        delta: Delta::new(),
-        step_end: StepEnd { unmerged, repeats: times, ..StepEnd::default() },
-        merged: Vec::with_capacity(outcomes.len()),
-    };
-    for outcome in outcomes {
-        closing.merged.push((closing.delta.len(), outcome.delta.len()));
-        closing.delta.extend(outcome.delta);
-        closing.messages.push(Message::tool(outcome.result).into());
-    }
-    closing
-}
-
-/// How often the step before was repeated, and from when on the model is told.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Repeats {
-    pub(crate) before: u32,
-    pub(crate) warn_at: Option<u32>,
-}
-
-impl Repeats {
-    /// How often in a row, this step included, the model has made these calls with these results. The step
-    /// before is at the end of the log, before the reply.
-    fn counted(self, log: &Transcript, outcomes: &[CallOutcome]) -> u32 {
-        let Some(_) = self.warn_at else { return 0 };
-        let same = || {
-            let reply = log.len().checked_sub(1)?;
-            let previous = reply.checked_sub(outcomes.len() + 1)?;
-            let calls = log.get(reply)?.tool_calls();
-            let mut earlier = log.get(previous)?.tool_calls();
-            let are_same_calls = calls.clone().all(|call| {
-                earlier
-                    .next()
-                    .is_some_and(|earlier| earlier.name == call.name && earlier.arguments == call.arguments)
-            });
-            let are_same = are_same_calls
-                && earlier.next().is_none()
-                && outcomes.iter().zip(log.iter_from(previous + 1)).all(|(outcome, message)| {
-                    message.tool_result().is_some_and(|earlier| is_same_result(earlier, &outcome.result))
-                });
-            are_same.then_some(())
+impl Run {
+    /// Puts the end of a step whose calls have these outcomes, in call order, into its event. `log` ends with the reply.
+    /// Gives the writes of each call among those of the event: the index of the first, and their number.
+    pub(super) fn close_calls(
+        &self,
+        event: &mut Event,
+        log: &Transcript,
+        mut outcomes: Vec<CallOutcome>,
+    ) -> Merged {
+        let unmerged = match outcomes.iter().all(|outcome| outcome.delta.is_empty()) {
+            true => Vec::new(),
+            // A scratch state: the event carries the writes, and committing it folds them.
+            false => settle(&mut self.state.clone(), &mut outcomes),
         };
-        match same() {
-            Some(()) => self.before.max(1).saturating_add(1),
-            None => 1,
-        }
+        let repeats = self.agent.config().repeat_guard.map_or(0, |guard| {
+            let repeats = match is_repeated(log, &outcomes) {
+                Some(true) => self.tally.repeats.max(1).saturating_add(1),
+                _ => 1,
+            };
+            if repeats >= guard.warn {
+                for outcome in &mut outcomes {
+                    outcome.result = with_note(&outcome.result, REPEATED);
+                }
+            }
+            repeats
+        });
+        event.step_end = Some(StepEnd { unmerged, repeats, ..StepEnd::default() });
+        event.messages.reserve(outcomes.len());
+        let merged = outcomes.into_iter().map(|outcome| {
+            let writes = (event.delta.len(), outcome.delta.len());
+            event.delta.extend(outcome.delta);
+            event.messages.push(Message::tool(outcome.result).into());
+            writes
+        });
+        merged.collect()
     }
+}
+
+/// Whether the model has made the calls of the step before once more, with the same results. That step is at the end of
+/// the log, before the reply.
+fn is_repeated(log: &Transcript, outcomes: &[CallOutcome]) -> Option<bool> {
+    let reply = log.len().checked_sub(1)?;
+    let previous = reply.checked_sub(outcomes.len() + 1)?;
+    let (calls, earlier) = (log.get(reply)?.tool_calls(), log.get(previous)?.tool_calls());
+    let is_same = |(call, earlier): (&ToolCall, &ToolCall)| {
+        earlier.name == call.name && earlier.arguments == call.arguments
+    };
+    let are_same_calls = calls.clone().count() == earlier.clone().count() && calls.zip(earlier).all(is_same);
+    let mut results = outcomes.iter().zip(log.iter_from(previous + 1));
+    let is_repeated = |(outcome, message): (&CallOutcome, &Arc<Message>)| {
+        message.tool_result().is_some_and(|earlier| is_same_result(earlier, &outcome.result))
+    };
+    Some(are_same_calls && results.all(is_repeated))
 }
 
 fn is_same_result(earlier: &ToolResult, new: &ToolResult) -> bool {

@@ -4,26 +4,25 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stepfold_state_core::chat::{Message, Transcript, Usage};
+use stepfold_state_core::chat::{Transcript, Usage};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{CallFailure, CallStatus};
 
 use super::call_ids::CallIds;
 use super::edited::after_edit;
 use super::event::{Event, EventKind, Fate, OutputFate};
-use super::feed::{broken_off_call, hooked_outcome};
-use super::machine::{Approved, Phase, Run};
+use super::machine::{Approved, Need, Phase, Run};
 use super::prompt::{Prompt, view_of};
 use super::recorded::AnsweredItem;
-use super::requests::{Asker, decided_outcome};
-use super::task::shown_in;
+use super::requests::Decided;
 use super::work::{
-    HookPending, Item, ItemOutcome, ItemState, Items, Plan, Spent, Work, WorkOutcome, is_asked,
+    Counted, HookPending, Item, ItemOutcome, ItemState, Items, Plan, Spent, Work, WorkOutcome, is_asked,
 };
 use crate::agent::{HookPoint, HookVerdict};
-use crate::approval::{AskReason, Decision, Question};
+use crate::approval::{AskReason, Question};
 use crate::error::FeedError;
 use crate::exit::Exit;
+use crate::planned::{Arrived, Planned};
 
 /// On which values events are folded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +54,13 @@ impl Run {
 
     fn commit_as(&mut self, event: &Event, folding: Folding) -> Result<(), FeedError> {
         self.check_place(event)?;
-        let outcomes = event.whole_outcomes()?;
-        let unknown = self.unknown_by(&event.kind);
+        let decided = self.decided_by(&event.kind);
+        let mut outcomes = event.whole_outcomes()?;
+        outcomes.append(&mut self.outcomes_given(&event.kind, &decided));
+        let unknown = self.unknown_by(&event.kind, &outcomes);
         let unknown_inside = self.commit_inner(event, folding)?;
-        let (usage, calls_inside) = spent_by(&event.kind);
-        let model = if usage == Usage::default() { None } else { self.model_asked(&event.kind) };
-        // The message whose calls are open, before the end of the step appends their results.
-        let reply = self.transcript().last().cloned();
+        let (usage, model, calls_inside) = spent_by(Some(&*self), &event.kind);
+        let model = model.map(str::to_owned);
         if folding == Folding::Live && self.tally.events > 0 {
             event.restore_shared(&mut self.state);
         }
@@ -85,7 +84,7 @@ impl Run {
         }
         self.is_taken_up = folding == Folding::CatchUp;
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
-        let phase = self.phase_after(event, phase, reply.as_deref(), outcomes);
+        let phase = self.phase_after(event, phase, outcomes, &decided);
         self.count_usage(usage, model);
         self.phase = match phase {
             Phase::Working(mut work) => match &event.step_end {
@@ -117,33 +116,29 @@ impl Run {
     }
 
     /// Whether the event can happen where the run is.
-    fn check_place(&self, event: &Event) -> Result<(), FeedError> {
+    pub(super) fn check_place(&self, event: &Event) -> Result<(), FeedError> {
         let fits = match (&event.kind, &self.phase) {
             (EventKind::Began { .. }, Phase::Fresh(_))
             | (EventKind::Summarized { .. }, Phase::Condensing { .. })
             | (EventKind::Steered, Phase::Asking { .. }) => true,
             // That the conversation was too long is told by all of it.
             (EventKind::Summarized { .. }, Phase::Asking { .. }) => self.tally.is_pruned,
-            (EventKind::Hooked { point, .. }, phase) => match (point, phase) {
-                (HookPoint::BeforeTool, Phase::Working(work)) => {
-                    work.calls().is_some_and(|calls| !calls.is_hooked)
-                }
-                (point, phase) => matches!(
-                    (point, phase),
-                    (HookPoint::BeforeRun, Phase::Opening)
-                        | (HookPoint::BeforeModel, Phase::Asking { is_hooked: false, .. })
-                        | (HookPoint::OnExit, Phase::Leaving(_))
-                        | (HookPoint::AfterRun, Phase::Closing(_))
-                ),
-            },
+            (EventKind::Hooked { point: HookPoint::BeforeTool, .. }, Phase::Working(work)) => {
+                work.calls().is_some_and(|calls| !calls.is_hooked)
+            }
+            (EventKind::Hooked { point, .. }, _) => {
+                *point != HookPoint::AfterTool
+                    && matches!(self.decide(), Need::Hook(needed) if needed == *point)
+            }
             (EventKind::Replied { fates, .. }, Phase::Asking { is_hooked: true, .. }) => {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
                 !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
             (EventKind::Edited { results, arguments, .. }, _) => {
-                self.may_be_edited() && self.has_results(results) && self.are_ahead(arguments)
+                let are_ahead = arguments.iter().all(|(id, _)| self.call_ahead(id).is_ok());
+                self.may_be_edited() && self.has_results(results) && are_ahead
             }
-            (kind, Phase::Working(work)) => fits_work(work, kind),
+            (kind, Phase::Working(work)) => work.fits(kind),
             (EventKind::Cancelled | EventKind::TimedOut, phase) => {
                 !matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_))
             }
@@ -151,7 +146,7 @@ impl Run {
         };
         match fits {
             true => Ok(()),
-            false => Err(FeedError::Misplaced { event: event.name(), need: self.decide().to_string() }),
+            false => Err(self.not_needed(event.name())),
         }
     }
 
@@ -160,8 +155,8 @@ impl Run {
         &mut self,
         event: &Event,
         phase: Phase,
-        reply: Option<&Message>,
         outcomes: Vec<ItemOutcome>,
+        decided: &[Decided<'_>],
     ) -> Phase {
         match (&event.kind, phase) {
             (EventKind::Began { id, instructions, shown, messages_before, .. }, _) => {
@@ -177,7 +172,7 @@ impl Run {
                 self.tally.is_pruned = pruned > 0;
                 let shown = shown.as_ref().map(|shown| shown.without_first(pruned));
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
-                let earlier = self.shown_before.take().filter(|_| event.rewrite.is_none());
+                let earlier = self.known.prompt.take().filter(|_| event.rewrite.is_none());
                 let followed = earlier
                     .filter(|_| self.agent.config().window.is_none())
                     .and_then(|earlier| Prompt::following(*earlier, instructions.as_deref(), &view, &log));
@@ -193,22 +188,13 @@ impl Run {
             }
             (EventKind::Summarized { summary: None, .. }, _) => Phase::Condensing { gave_up: true },
             (EventKind::Steered, Phase::Asking { last, .. }) => Phase::Asking { is_hooked: false, last },
-            (EventKind::Hooked { verdict, answers, writes, .. }, Phase::Working(work)) => {
-                Phase::Working(after_tool_hooks(work, reply, verdict, answers, writes))
-            }
-            (EventKind::Hooked { verdict, .. }, phase) => self.after_hooks(verdict, phase),
             (EventKind::Replied { finish_reason, fates, output, .. }, Phase::Asking { last, .. }) => {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, (fates, outcomes), output.as_ref(), last)
             }
-            (EventKind::Decided { decisions, key_prefix, .. }, Phase::Working(work)) => {
-                let asker = self.asker_of(key_prefix.as_deref());
-                Phase::Working(self.after_decisions(work, reply, decisions, &asker))
-            }
-            (EventKind::Edited { .. }, phase) => after_edit(event, phase, reply),
-            (EventKind::Planned { exit: Some(exit), .. }, Phase::Working(_)) => Phase::Leaving(exit.clone()),
-            (EventKind::Answered(_), Phase::Working(work)) => Phase::Working(after_outcomes(work, outcomes)),
-            (kind, Phase::Working(work)) => after_work(work, reply, kind),
+            (kind, Phase::Working(work)) => self.after_work(kind, after_outcomes(work, outcomes), decided),
+            (EventKind::Hooked { verdict, .. }, phase) => self.after_hooks(verdict, phase),
+            (EventKind::Edited { drops_summary, .. }, phase) => after_edit(*drops_summary, phase),
             (EventKind::Cancelled, _) => Phase::Closing(Exit::Cancelled),
             (EventKind::TimedOut, Phase::Leaving(exit)) => Phase::Closing(exit),
             (EventKind::TimedOut, _) => Phase::Leaving(Exit::MaxTime),
@@ -265,84 +251,79 @@ impl Run {
             Some(OutputFate::Invalid { .. }) => self.tally.output_faults += 1,
             None => {}
         }
-        let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
-        if calls == 0 {
-            let has_text = event.messages.first().is_some_and(|reply| !reply.text().is_empty());
+        let reply = event.messages.first();
+        let Some(reply) = reply.filter(|reply| reply.has_tool_calls()) else {
+            let has_text = reply.is_some_and(|reply| !reply.text().is_empty());
             return self.after_text(has_text, output, last);
-        }
+        };
         let mut spent = self.spent();
         // That of the reply itself is counted next.
-        spent.tokens += spent_by(&event.kind).0.total_tokens();
-        let mut work = Work::of_calls(calls, last, spent);
+        spent.tokens += spent_by(None, &event.kind).0.total_tokens();
+        let mut work = Work::of_calls(Arc::clone(reply), last, spent);
         work.meet(fates);
         Phase::Working(after_outcomes(work, answered))
     }
 
     /// Where a reply without calls leads.
     fn after_text(&self, has_text: bool, output: Option<&OutputFate>, last: Option<Exit>) -> Phase {
-        let finish = self.tally.finish_reason.as_ref();
-        if let Some(exit) = last {
-            return Phase::Leaving(exit);
-        }
-        if let Some(exit) = finish.and_then(Exit::of_finish) {
-            return Phase::Leaving(exit);
-        }
-        match output {
-            Some(OutputFate::Valid(_)) => return Phase::Leaving(Exit::Output),
-            Some(OutputFate::Invalid { again: false, .. }) => return Phase::Leaving(Exit::InvalidOutput),
-            Some(OutputFate::Invalid { again: true, .. }) => {
-                return Phase::Asking { is_hooked: false, last: None };
-            }
-            None => {}
-        }
-        // If an output is due, blank text does not count as an answer.
-        if has_text && self.agent.output_spec().is_none() {
-            Phase::Leaving(Exit::Text)
-        } else if self.agent.has_no_tools() && self.agent.output_spec().is_none() {
-            Phase::Leaving(Exit::NoTools)
-        } else {
-            // An empty reply is not an exit: the model is asked again, within the limits.
-            self.limited().unwrap_or(Phase::Asking { is_hooked: false, last: None })
+        let wants_output = self.agent.output_spec().is_some();
+        let exit = last.or_else(|| self.cut()).or_else(|| match output {
+            Some(OutputFate::Valid(_)) => Some(Exit::Output),
+            Some(OutputFate::Invalid { again, .. }) => (!again).then_some(Exit::InvalidOutput),
+            // If an output is due, blank text does not count as an answer.
+            None if wants_output => None,
+            None if has_text => Some(Exit::Text),
+            // With tools an empty reply is not an exit: the model is asked again, within the limits.
+            None => self.agent.has_no_tools().then_some(Exit::NoTools),
+        });
+        match (exit, output) {
+            (Some(exit), _) => Phase::Leaving(exit),
+            (None, Some(_)) => Phase::Asking { is_hooked: false, last: None },
+            (None, None) => self.ask_within_limits(),
         }
     }
 
-    fn after_decisions(
-        &mut self,
-        mut work: Work,
-        reply: Option<&Message>,
-        decisions: &[(String, Decision)],
-        asker: &Asker,
-    ) -> Work {
-        let calls = work.items.len();
-        let shown = |place: usize, item: &Item| shown_in(reply, calls, place, Some(item));
-        let items = &work.items;
-        let decided = asker.decided(items, |place| shown(place, &items[place]), decisions);
-        let was_hooked = work.was_hooked();
-        let mut approved = Vec::new();
-        work.items.change_all(|items| {
-            for (place, item) in items.iter_mut().enumerate().filter(|(_, item)| !item.is_done()) {
-                let call = shown(place, item);
-                let Some(decision) = decided[place] else {
-                    let inner = asker.decided_inside(item, &call.id, decisions);
-                    item.decisions.extend(inner);
-                    continue;
-                };
-                if let Some(outcome) = decided_outcome(item, &call, decision) {
-                    item.finish(outcome);
-                    continue;
-                }
-                item.agree(decision, was_hooked);
-                if item.planned.is_none() {
-                    approved.push(Approved::of(&item.as_run(&call), &item.inputs));
+    /// The exit that follows if the last reply was cut.
+    fn cut(&self) -> Option<Exit> {
+        self.tally.finish_reason.as_ref().and_then(Exit::of_finish)
+    }
+
+    /// Where an event of the open step leads; its outcomes are in the items already.
+    fn after_work(&mut self, kind: &EventKind, mut work: Work, decided: &[Decided<'_>]) -> Phase {
+        match kind {
+            EventKind::Planned { exit: Some(exit), .. } => return Phase::Leaving(exit.clone()),
+            EventKind::Planned { branches, deferred, arrived, .. } => work.plan(branches, deferred, arrived),
+            EventKind::Hooked { verdict, writes, .. } => work.hooked(verdict, writes),
+            EventKind::Decided { .. } => self.approved.extend(work.agree(decided)),
+            EventKind::Edited { results, arguments, .. } => work.edit(results, arguments),
+            EventKind::Asked { fates } => work.meet(fates),
+            EventKind::Started { places } => {
+                for place in places {
+                    work.items.change(*place, |item| item.state = ItemState::Started);
                 }
             }
-        });
-        let are_hooked = work.items.iter().all(|item| !item.is_unhooked);
-        if let Plan::Calls(calls) = &mut work.plan {
-            calls.is_hooked &= are_hooked;
+            EventKind::Asks { place, requests } => {
+                work.items.change(*place, |item| item.asks_within(requests));
+            }
+            EventKind::Interrupted { places, asks: true, inputs_from_state } => {
+                for place in places {
+                    let inputs = inputs_from_state.iter().find(|(at, _)| at == place);
+                    let inputs = inputs.map(|(_, inputs)| inputs.clone()).unwrap_or_default();
+                    let question = Question::new(AskReason::MayHaveHappened, inputs);
+                    work.items.change(*place, |item| item.ask(question));
+                }
+            }
+            EventKind::Cancelled | EventKind::TimedOut => {
+                let exit = if *kind == EventKind::Cancelled { Exit::Cancelled } else { Exit::MaxTime };
+                match &mut work.plan {
+                    Plan::Branches(_) if exit == Exit::Cancelled => return Phase::Closing(exit),
+                    Plan::Branches(_) => return Phase::Leaving(exit),
+                    Plan::Calls(calls) => calls.last = Some(exit),
+                }
+            }
+            _ => {}
         }
-        self.approved.extend(approved);
-        work
+        Phase::Working(work)
     }
 
     /// Where the end of a step leads.
@@ -351,34 +332,19 @@ impl Run {
         match (&calls.last, &calls.stop) {
             (Some(Exit::Cancelled), _) => return Phase::Closing(Exit::Cancelled),
             (_, Some(reason)) => return Phase::Closing(Exit::Hook(reason.clone())),
-            (Some(exit), None) => return Phase::Leaving(exit.clone()),
-            (None, None) => {}
+            _ => {}
         }
-        if let Some(exit) = self.tally.finish_reason.as_ref().and_then(Exit::of_finish) {
-            return Phase::Leaving(exit);
-        }
-        if self.tally.output.is_some() && self.agent.output_spec().is_some() {
-            return Phase::Leaving(Exit::Output);
-        }
-        if let Some(tool) = self.exit_tool(&work.items) {
-            return Phase::Leaving(Exit::Tool(tool));
-        }
-        if self.is_output_hopeless() {
-            return Phase::Leaving(Exit::InvalidOutput);
-        }
-        if self.agent.has_no_tools() {
-            return Phase::Leaving(Exit::NoTools);
-        }
-        let guard = self.agent.config().repeat_guard;
-        if guard.is_some_and(|guard| self.tally.repeats >= guard.stop) {
-            return Phase::Leaving(Exit::RepeatedCalls);
-        }
-        self.limited().unwrap_or(Phase::Asking { is_hooked: false, last: None })
-    }
-
-    fn is_output_hopeless(&self) -> bool {
-        let spec = self.agent.output_spec();
-        spec.is_some_and(|spec| self.tally.output_faults > spec.output.repairs)
+        let (spec, tally, guard) = (self.agent.output_spec(), &self.tally, self.agent.config().repeat_guard);
+        let is_hopeless = spec.is_some_and(|spec| tally.output_faults > spec.output.repairs);
+        let is_repeated = guard.is_some_and(|guard| tally.repeats >= guard.stop);
+        let exit = (calls.last.clone())
+            .or_else(|| self.cut())
+            .or_else(|| (tally.output.is_some() && spec.is_some()).then_some(Exit::Output))
+            .or_else(|| self.exit_tool(&work.items).map(Exit::Tool))
+            .or_else(|| is_hopeless.then_some(Exit::InvalidOutput))
+            .or_else(|| self.agent.has_no_tools().then_some(Exit::NoTools))
+            .or_else(|| is_repeated.then_some(Exit::RepeatedCalls));
+        exit.map_or_else(|| self.ask_within_limits(), Phase::Leaving)
     }
 
     /// The exit tool that was called, unless one failed. All calls of the reply are looked at; what was
@@ -422,13 +388,14 @@ impl Run {
         }
     }
 
-    /// Where a limit leads, if one is reached: to the end, or to one last answer.
-    fn limited(&self) -> Option<Phase> {
-        let limit = self.limit()?;
-        Some(match self.agent.config().final_answer && limit != Exit::MaxTime {
-            true => Phase::Asking { is_hooked: false, last: Some(limit) },
-            false => Phase::Leaving(limit),
-        })
+    /// Asks the model. Where a limit is reached, ends, or asks for one last answer.
+    fn ask_within_limits(&self) -> Phase {
+        match self.limit() {
+            Some(limit) if limit == Exit::MaxTime || !self.agent.config().final_answer => {
+                Phase::Leaving(limit)
+            }
+            last => Phase::Asking { is_hooked: false, last },
+        }
     }
 
     /// Goes past every phase in which there is nothing to do.
@@ -467,16 +434,16 @@ impl Run {
     }
 
     fn note_ids(&mut self, event: &Event) {
-        let is_new = matches!(event.kind, EventKind::Began { .. }) && self.known_good == 0;
+        let is_new = matches!(event.kind, EventKind::Began { .. }) && self.known.messages == 0;
         if event.rewrite.is_some() || is_new {
-            self.call_ids = CallIds::of(self.state.messages());
+            self.known.call_ids = CallIds::of(self.state.messages());
             if event.rewrite.is_some() && !matches!(event.kind, EventKind::Began { .. }) {
                 self.show_rewritten();
             }
             return;
         }
         let calls = event.messages.iter().flat_map(|message| message.tool_calls());
-        calls.for_each(|call| self.call_ids.insert(&call.id));
+        calls.for_each(|call| self.known.call_ids.insert(&call.id));
     }
 
     /// After a hook rewrote the log: what the policies show of the new one.
@@ -510,43 +477,12 @@ impl Run {
         }
     }
 
-    /// The model that used the tokens of an event.
-    fn model_asked(&self, kind: &EventKind) -> Option<Arc<str>> {
-        let name = match kind {
-            EventKind::Replied { model: Some(model), .. } => model,
-            EventKind::Replied { .. } | EventKind::Summarized { .. } => self.agent().model().id(),
-            EventKind::Inner { place, event } => {
-                return self.item(*place)?.child()?.model_asked(&event.kind);
-            }
-            _ => return None,
-        };
-        let known = self.tally.usage_by_model.get_key_value(name);
-        Some(known.map_or_else(|| Arc::from(name), |(known, _)| Arc::clone(known)))
-    }
-
-    fn count_usage(&mut self, usage: Usage, model: Option<Arc<str>>) {
+    fn count_usage(&mut self, usage: Usage, model: Option<String>) {
         // As it comes, so that it counts as well when the run inside fails or is stopped.
         self.tally.usage += usage;
-        if let Some(model) = model {
-            *self.tally.usage_by_model.entry(model).or_default() += usage;
+        if let Some(model) = model.filter(|_| usage != Usage::default()) {
+            *self.tally.usage_by_model.entry(model.into()).or_default() += usage;
         }
-    }
-}
-
-/// Whether an event that is about the items of a step can happen there.
-fn fits_work(work: &Work, kind: &EventKind) -> bool {
-    let is_open = |place: &usize| work.items.get(*place).is_some_and(|item| !item.is_done());
-    match kind {
-        EventKind::Asked { fates } => work.may_ask(fates),
-        EventKind::Started { places } | EventKind::Interrupted { places, .. } => places.iter().all(is_open),
-        EventKind::Inner { place, .. } | EventKind::Asks { place, .. } => is_open(place),
-        EventKind::Answered(items) => {
-            let is_of_plan = |item: &AnsweredItem| item.outcome.is_call() == work.calls().is_some();
-            are_different(items) && items.iter().all(|item| is_of_plan(item) && is_open(&item.place))
-        }
-        EventKind::Planned { .. } => work.walk().is_some() && work.items.open() == 0,
-        EventKind::Decided { .. } | EventKind::Cancelled | EventKind::TimedOut => true,
-        _ => false,
     }
 }
 
@@ -557,35 +493,88 @@ fn are_different(items: &[AnsweredItem]) -> bool {
         || items.iter().all(|item| places.insert(item.place))
 }
 
-/// The calls after the hooks before them.
-fn after_tool_hooks(
-    mut work: Work,
-    reply: Option<&Message>,
-    verdict: &HookVerdict,
-    answers: &[(usize, String)],
-    writes: &[(usize, Delta)],
-) -> Work {
-    for (place, delta) in writes {
-        work.items.change(*place, |item| item.writes.extend(delta.clone()));
-    }
-    if let Plan::Calls(calls) = &mut work.plan {
-        calls.is_hooked = true;
-        if let HookVerdict::Stop(reason) = verdict {
-            calls.stop = Some(reason.clone());
+impl Work {
+    /// Whether an event that is about the items of a step can happen there.
+    fn fits(&self, kind: &EventKind) -> bool {
+        let item = |place: &usize| self.items.get(*place);
+        let may_run = |place: &usize| item(place).is_some_and(Item::may_run);
+        match kind {
+            EventKind::Asked { fates } => self.may_ask(fates),
+            EventKind::Started { places } => {
+                // No call of a reply runs before all decisions about that reply are there.
+                let are_decided = self.calls().is_none() || !self.items.any(Counted::Asked);
+                are_decided && places.iter().all(may_run)
+            }
+            EventKind::Interrupted { places, .. } => {
+                !places.is_empty() && places.iter().all(|place| item(place).is_some_and(Item::is_started))
+            }
+            EventKind::Inner { place, .. } => {
+                item(place).is_some_and(|item| matches!(item.state, ItemState::Ready))
+            }
+            EventKind::Asks { place, .. } => item(place).is_some_and(|item| !item.is_done()),
+            EventKind::Answered(items) => {
+                let may_end = |answered: &AnsweredItem| {
+                    answered.outcome.is_call() == self.calls().is_some()
+                        && item(&answered.place).is_some_and(|item| !item.is_done() && !item.waits())
+                };
+                !items.is_empty() && are_different(items) && items.iter().all(may_end)
+            }
+            EventKind::Planned { .. } => self.walk().is_some() && !self.items.any(Counted::Open),
+            EventKind::Decided { .. } | EventKind::Cancelled | EventKind::TimedOut => true,
+            _ => false,
         }
     }
-    let calls = work.items.len();
-    work.items.change_all(|items| {
-        for (place, item) in items.iter_mut().enumerate().filter(|(_, item)| !item.is_done()) {
-            item.is_unhooked = false;
-            if let Some(outcome) =
-                hooked_outcome(place, &shown_in(reply, calls, place, Some(item)), verdict, answers)
-            {
-                item.finish(outcome);
+
+    /// A superstep begins.
+    fn plan(&mut self, branches: &[Planned], deferred: &[Planned], arrived: &[Arrived]) {
+        let items =
+            branches.iter().cloned().map(|planned| Item { planned: Some(planned), ..Item::default() });
+        self.items = items.collect::<Vec<_>>().into();
+        if let Plan::Branches(walk) = &mut self.plan {
+            walk.count(branches);
+            walk.has_begun = true;
+            walk.deferred = deferred.to_vec();
+            walk.arrived = arrived.to_vec();
+        }
+    }
+
+    /// The hooks before tools have seen the calls.
+    fn hooked(&mut self, verdict: &HookVerdict, writes: &[(usize, Delta)]) {
+        for (place, delta) in writes {
+            self.items.change(*place, |item| item.writes.extend(delta.clone()));
+        }
+        if let Plan::Calls(calls) = &mut self.plan {
+            calls.is_hooked = true;
+            if let HookVerdict::Stop(reason) = verdict {
+                calls.stop = Some(reason.clone());
             }
         }
-    });
-    work
+        self.items.change_all(|items| {
+            items.iter_mut().filter(|item| !item.is_done()).for_each(|item| item.is_unhooked = false);
+        });
+    }
+
+    /// Items that were not rejected go on as it was decided. Gives the calls that were approved.
+    fn agree(&mut self, decided: &[Decided<'_>]) -> Vec<Approved> {
+        let was_hooked = self.was_hooked();
+        let mut approved = Vec::new();
+        for Decided { place, inside, decision } in decided {
+            self.items.change(*place, |item| match inside {
+                Some(id) => item.decisions.push((id.clone(), (*decision).clone())),
+                None if item.is_done() => {}
+                None => item.agree(decision, was_hooked),
+            });
+            let item = self.items.get(*place).filter(|item| inside.is_none() && !item.is_done());
+            if let Some((item, call)) = item.zip(self.call(*place)) {
+                approved.push(Approved::of(&item.as_run(call), &item.inputs));
+            }
+        }
+        let are_hooked = self.items.iter().all(|item| !item.is_unhooked);
+        if let Plan::Calls(calls) = &mut self.plan {
+            calls.is_hooked &= are_hooked;
+        }
+        approved
+    }
 }
 
 /// The items with these outcomes.
@@ -605,73 +594,21 @@ fn after_outcomes(mut work: Work, outcomes: Vec<ItemOutcome>) -> Work {
     work
 }
 
-/// Where an event leads that is about items only.
-fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phase {
-    let calls = work.items.len();
+/// What an event adds to the tokens that a run has used, the model that used them, and, of a run inside, its calls, which
+/// count for limits of the run around it.
+fn spent_by<'a>(run: Option<&'a Run>, kind: &'a EventKind) -> (Usage, Option<&'a str>, u64) {
+    let own_model = || run.map(|run| run.agent().model().id());
     match kind {
-        EventKind::Planned { branches, deferred, arrived, .. } => {
-            let items = branches.iter().cloned().map(|planned| Item::new(Some(planned), ItemState::Ready));
-            work.items = items.collect::<Vec<_>>().into();
-            if let Plan::Branches(walk) = &mut work.plan {
-                walk.count(branches);
-                walk.has_begun = true;
-                walk.deferred.clone_from(deferred);
-                walk.arrived.clone_from(arrived);
-            }
-        }
-        EventKind::Started { places } => {
-            for place in places {
-                work.items.change(*place, |item| item.state = ItemState::Started);
-            }
-        }
-        EventKind::Asked { fates } => work.meet(fates),
-        EventKind::Asks { place, requests } => {
-            work.items.change(*place, |item| item.asks_within(requests));
-        }
-        EventKind::Interrupted { places, asks, inputs_from_state } => {
-            for place in places {
-                let inputs = inputs_from_state.iter().find(|(at, _)| at == place).map(|(_, inputs)| inputs);
-                work.items.change(*place, |item| {
-                    if *asks {
-                        let inputs = inputs.cloned().unwrap_or_default();
-                        item.ask(Question::new(AskReason::MayHaveHappened, inputs));
-                    } else {
-                        let call = shown_in(reply, calls, *place, Some(item));
-                        item.finish(WorkOutcome::unknown(item.planned.as_ref(), &call));
-                    }
-                });
-            }
-        }
-        EventKind::Cancelled | EventKind::TimedOut => {
-            let is_cancelled = *kind == EventKind::Cancelled;
-            let exit = if is_cancelled { Exit::Cancelled } else { Exit::MaxTime };
-            match &mut work.plan {
-                Plan::Branches(_) if is_cancelled => return Phase::Closing(exit),
-                Plan::Branches(_) => return Phase::Leaving(exit),
-                Plan::Calls(calls) => calls.last = Some(exit),
-            }
-            work.items.change_all(|items| {
-                for (place, item) in items.iter_mut().enumerate().filter(|(_, item)| !item.is_done()) {
-                    let call = shown_in(reply, calls, place, Some(item));
-                    item.finish(broken_off_call(item, &call, is_cancelled));
-                }
-            });
-        }
-        _ => {}
-    }
-    Phase::Working(work)
-}
-
-/// What an event of a run inside adds to what the run around it has used, and to the calls that count for its limits.
-fn spent_by(kind: &EventKind) -> (Usage, u64) {
-    match kind {
-        EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => (*usage, 0),
+        EventKind::Replied { usage, model, .. } => (*usage, model.as_deref().or_else(own_model), 0),
+        EventKind::Summarized { usage, .. } => (*usage, own_model(), 0),
         EventKind::Answered(items) => {
             // One that a hook has still to see is answered once more.
             let is_counted = |item: &&AnsweredItem| item.outcome.is_call() && item.pending_hook.is_none();
-            (Usage::default(), items.iter().filter(is_counted).count() as u64)
+            (Usage::default(), None, items.iter().filter(is_counted).count() as u64)
         }
-        EventKind::Inner { event, .. } => spent_by(&event.kind),
-        _ => (Usage::default(), 0),
+        EventKind::Inner { place, event } => {
+            spent_by(run.and_then(|run| run.item(*place)?.child()), &event.kind)
+        }
+        _ => (Usage::default(), None, 0),
     }
 }

@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use stepfold_state_core::chat::{Message, ToolCall, ToolContent, ToolResult, Transcript};
+use stepfold_state_core::chat::{ToolCall, ToolContent, ToolResult};
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 use stepfold_trim::View;
 
 use super::commit::Folding;
 use super::event::{Event, EventKind, place_of_result};
-use super::machine::{Phase, Run, call_in};
+use super::machine::{Phase, Run};
+use super::prompt::beginning;
 use super::work::{Child, ChildRun, Item, ItemState, Plan, Work, WorkOutcome};
 use crate::edit::{Edit, EditError, replaces};
 use crate::error::FeedError;
@@ -30,7 +31,7 @@ impl Run {
     /// The event of an edit.
     pub(super) fn edited(&self, edit: &Edit, elapsed: Duration) -> Result<Event, FeedError> {
         if !self.may_be_edited() {
-            return Err(self.not_needed("an edit"));
+            return Err(self.not_needed("edited"));
         }
         if edit.is_empty() {
             return Err(EditError::Empty.into());
@@ -92,14 +93,7 @@ impl Run {
             if arguments[..index].iter().any(|(earlier, _)| earlier == id) {
                 return Err(EditError::Duplicate { id: id.clone() });
             }
-            let Some((_, item, call)) = self.calls_at_work().find(|(_, _, call)| call.id == *id) else {
-                let is_ahead = |(_, item, _): &(usize, &Item, &ToolCall)| why_begun(item).is_none();
-                let known = self.calls_at_work().filter(is_ahead).map(|(_, _, call)| call.id.as_str());
-                return Err(EditError::NoOpenCall { id: id.clone(), known: known.collect() });
-            };
-            if let Some(why) = why_begun(item) {
-                return Err(EditError::Begun { id: id.clone(), why });
-            }
+            let call = self.call_ahead(id)?;
             let invalid = |faults| EditError::InvalidArguments { id: id.clone(), faults };
             let Value::Object(arguments_of_call) = arguments_of_call else {
                 return Err(invalid("expected a JSON object".to_owned()));
@@ -111,12 +105,17 @@ impl Run {
         Ok(())
     }
 
-    /// Whether each of these arguments is of a call that has not begun.
-    pub(super) fn are_ahead(&self, arguments: &[(String, Value)]) -> bool {
-        arguments.iter().all(|(id, _)| {
-            let call = self.calls_at_work().find(|(_, _, call)| call.id == *id);
-            call.is_some_and(|(_, item, _)| why_begun(item).is_none())
-        })
+    /// The call of the open step with an id, if it has not begun.
+    pub(super) fn call_ahead(&self, id: &str) -> Result<&ToolCall, EditError> {
+        let Some((_, item, call)) = self.calls_at_work().find(|(_, _, call)| call.id == id) else {
+            let is_ahead = |(_, item, _): &(usize, &Item, &ToolCall)| why_begun(item).is_none();
+            let known = self.calls_at_work().filter(is_ahead).map(|(_, _, call)| call.id.as_str());
+            return Err(EditError::NoOpenCall { id: id.to_owned(), known: known.collect() });
+        };
+        match why_begun(item) {
+            None => Ok(call),
+            Some(why) => Err(EditError::Begun { id: id.to_owned(), why }),
+        }
     }
 
     /// The ids of the calls of this run that have a result.
@@ -224,13 +223,11 @@ impl Run {
     }
 }
 
-/// Where an edit leads. Hooks before the model and before tools look again at what they have seen.
-pub(super) fn after_edit(event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
-    let EventKind::Edited { results, drops_summary, arguments, .. } = &event.kind else { return phase };
+/// Where an edit leads, unless a step is open. Hooks before the model look again at what they have seen.
+pub(super) fn after_edit(drops_summary: bool, phase: Phase) -> Phase {
     match phase {
-        Phase::Asking { last: None, .. } if *drops_summary => Phase::Condensing { gave_up: false },
+        Phase::Asking { last: None, .. } if drops_summary => Phase::Condensing { gave_up: false },
         Phase::Asking { last, .. } => Phase::Asking { is_hooked: false, last },
-        Phase::Working(work) => Phase::Working(after_edit_of_work(work, reply, results, arguments)),
         phase => phase,
     }
 }
@@ -238,14 +235,6 @@ pub(super) fn after_edit(event: &Event, phase: Phase, reply: Option<&Message>) -
 /// Whether a write leaves nothing of the value that was there.
 fn is_set(write: &Write) -> bool {
     write.handler().is_none_or(replaces)
-}
-
-/// The first messages of a log.
-fn beginning(log: &Transcript, messages: usize) -> Transcript {
-    match messages >= log.len() {
-        true => log.clone(),
-        false => log.iter().take(messages).cloned().collect(),
-    }
 }
 
 /// Why the result of a call cannot be edited, if it cannot.
@@ -276,34 +265,31 @@ fn why_begun(item: &Item) -> Option<&'static str> {
     }
 }
 
-/// The open step with these results and arguments, as far as they are of its calls.
-fn after_edit_of_work(
-    mut work: Work,
-    reply: Option<&Message>,
-    results: &[ToolResult],
-    arguments: &[(String, Value)],
-) -> Work {
-    let (calls, was_hooked) = (work.items.len(), work.was_hooked());
-    let place_of = |id: &str| {
-        let reply = reply?;
-        (0..calls).find(|place| call_in(reply, *place, Some(calls)).is_some_and(|call| call.id == id))
-    };
-    for result in results {
-        if let Some(place) = place_of(result.call_id()).filter(|_| work.calls().is_some()) {
-            work.items.change(place, |item| item.answer_with(result));
+impl Work {
+    /// The open step with these results and arguments, as far as they are of its calls. Hooks before tools look again at
+    /// what they have seen.
+    pub(super) fn edit(&mut self, results: &[ToolResult], arguments: &[(String, Value)]) {
+        let was_hooked = self.was_hooked();
+        for result in results {
+            if let Some(place) = self.place_of(result.call_id()) {
+                self.items.change(place, |item| item.answer_with(result));
+            }
+        }
+        for (id, arguments) in arguments {
+            if let Some(place) = self.place_of(id) {
+                self.items.change(place, |item| item.modify(arguments, was_hooked));
+            }
+        }
+        let Plan::Calls(plan) = &mut self.plan else { return };
+        if plan.is_hooked {
+            self.items.change_all(|items| items.iter_mut().for_each(Item::hook_again));
+            plan.is_hooked = self.items.iter().all(|item| !item.is_unhooked);
         }
     }
-    for (id, arguments) in arguments {
-        if let Some(place) = place_of(id).filter(|_| work.calls().is_some()) {
-            work.items.change(place, |item| item.modify(arguments, was_hooked));
-        }
+
+    fn place_of(&self, call: &str) -> Option<usize> {
+        self.with_calls().find(|(_, _, made)| made.id == call).map(|(place, ..)| place)
     }
-    let Plan::Calls(plan) = &mut work.plan else { return work };
-    if plan.is_hooked {
-        work.items.change_all(|items| items.iter_mut().for_each(Item::hook_again));
-        plan.is_hooked = work.items.iter().all(|item| !item.is_unhooked);
-    }
-    work
 }
 
 impl Item {

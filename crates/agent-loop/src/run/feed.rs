@@ -7,17 +7,17 @@ use std::time::Duration;
 use serde_json::Value;
 use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{
-    Message, Repaired, Reply, Role, ToolCall, ToolResult, Transcript, Usage, with_unique_call_ids,
+    Message, Repaired, Reply, Role, ToolCall, Transcript, Usage, with_unique_call_ids,
 };
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
 use super::asking::Asking;
-use super::close::{Repeats, close, not_run};
+use super::close::not_run;
 use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
 use super::machine::{Need, Phase, Run};
 use super::taken_ids::TakenIds;
-use super::work::{Item, ItemOutcome, ItemState, Work, WorkOutcome};
+use super::work::{Counted, Item, ItemOutcome, Work, WorkOutcome};
 use crate::agent::{HookPoint, HookVerdict, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::ApprovalRequest;
 use crate::decisions::Decisions;
@@ -26,7 +26,6 @@ use crate::error::{FeedError, StartError};
 use crate::exit::Exit;
 use crate::planned::{Next, NodeOutcome, NodeStatus, Planned};
 use crate::state_input::TEMPORARY;
-use stepfold_trim::{Summary, SummaryPlan};
 
 /// Stands for a value that is unknown. No text that people write has it.
 const HOLE: &str = "\u{0}unknown\u{0}";
@@ -83,27 +82,6 @@ impl Answer {
     /// The outcome of a call or a branch, which all hooks have seen.
     pub fn outcome(place: usize, outcome: impl Into<WorkOutcome>) -> Self {
         Answer::Outcomes(vec![ItemOutcome::new(place, outcome)])
-    }
-
-    const fn name(&self) -> &'static str {
-        match self {
-            Answer::Begin => "begin",
-            Answer::Hooked(_) => "the report of hooks",
-            Answer::Summary(_) => "a summary",
-            Answer::Steer(_) => "a message",
-            Answer::Reply(_) => "a reply",
-            Answer::Decisions(_) => "decisions",
-            Answer::Edit(_) => "an edit",
-            Answer::Ask(_) => "calls to ask about",
-            Answer::Started(_) => "started calls",
-            Answer::Inner { .. } => "a commit of a run inside",
-            Answer::Asks { .. } => "what a call or a node asks",
-            Answer::Outcomes(_) => "outcomes",
-            Answer::Plan => "a superstep",
-            Answer::Interrupted => "interrupted calls",
-            Answer::Cancelled => "a cancellation",
-            Answer::TimedOut => "a timeout",
-        }
     }
 }
 
@@ -175,50 +153,53 @@ impl Run {
     /// second decision, modified arguments that the tool does not accept.
     pub fn feed(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
         let mut event = self.event_of(answer, elapsed)?;
+        self.check_place(&event)?;
+        if let Some(work) = self.work() {
+            let given = self.outcomes_given(&event.kind, &self.decided_by(&event.kind));
+            if !given.is_empty() {
+                self.close_if_done(&mut event, work, &given)?;
+            }
+        }
         if event.shared.is_empty() {
             event.shared = self.shared_values_now();
         }
         Ok(event)
     }
 
+    /// The event, without the end of a step that it may bring about. Whether it may happen now is checked afterwards.
     fn event_of(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
-        let new = |kind| Event::new(self.tally.steps, elapsed, kind);
-        match (answer, &self.phase) {
-            (Answer::Begin, Phase::Fresh(_)) => self.begun(elapsed),
-            (Answer::Hooked(report), phase) => self.hooked(report, phase, elapsed),
-            (Answer::Summary(text), Phase::Condensing { .. }) => match self.summary_plan() {
-                Some(plan) => Ok(summarized(&plan, text, new)),
-                None => Err(self.not_needed("a summary")),
-            },
-            (Answer::Steer(messages), Phase::Asking { .. }) => {
+        let kind = match answer {
+            Answer::Begin => return self.begun(elapsed),
+            Answer::Hooked(report) => return self.hooked(report, elapsed),
+            Answer::Reply(reply) => return self.replied(reply, elapsed),
+            Answer::Edit(edit) => return self.edited(&edit, elapsed),
+            Answer::Plan => return self.planned(elapsed),
+            Answer::Outcomes(outcomes) => return self.answered(outcomes, elapsed),
+            Answer::Steer(messages) => {
                 let messages = well_formed(messages.into_iter().map(Arc::new).collect());
-                Ok(Event { messages, ..new(EventKind::Steered) })
+                return Ok(Event { messages, ..Event::new(self.tally.steps, elapsed, EventKind::Steered) });
             }
-            (Answer::Reply(reply), Phase::Asking { is_hooked: true, last }) => {
-                self.replied(reply, last.is_some(), elapsed)
-            }
-            (Answer::Decisions(decisions), Phase::Working(work)) => self.decided(work, decisions, elapsed),
-            (Answer::Edit(edit), _) => self.edited(&edit, elapsed),
-            (Answer::Plan, Phase::Working(work)) => self.planned(work, elapsed),
-            (Answer::Interrupted, Phase::Working(work)) => self.interrupted(work, elapsed),
-            (Answer::Outcomes(outcomes), Phase::Working(work)) => self.answered(work, outcomes, elapsed),
-            (answer, Phase::Working(work)) if is_about_items(&answer) => {
-                let name = answer.name();
-                self.about_items(work, answer).map(new).ok_or_else(|| self.not_needed(name))
-            }
-            (Answer::Cancelled, phase) => self.broken_off(phase, EventKind::Cancelled, elapsed),
-            (Answer::TimedOut, phase) => self.broken_off(phase, EventKind::TimedOut, elapsed),
-            (answer, _) => Err(self.not_needed(answer.name())),
-        }
+            Answer::Summary(text) => self.summarized(text)?,
+            Answer::Decisions(decisions) => self.decisions(decisions)?,
+            Answer::Interrupted => self.interrupted(),
+            Answer::Ask(fates) => EventKind::Asked { fates },
+            Answer::Started(places) if self.are_hooked() => EventKind::Started { places },
+            Answer::Started(_) => return Err(self.not_needed("started")),
+            Answer::Inner { place, event } => EventKind::Inner { place, event },
+            Answer::Asks { place, requests } => EventKind::Asks { place, requests },
+            Answer::Cancelled => EventKind::Cancelled,
+            Answer::TimedOut => EventKind::TimedOut,
+        };
+        Ok(Event::new(self.tally.steps, elapsed, kind))
     }
 
-    pub(super) fn not_needed(&self, answer: &'static str) -> FeedError {
-        FeedError::NotNeeded { answer, need: self.decide().to_string() }
+    pub(super) fn not_needed(&self, event: &'static str) -> FeedError {
+        FeedError::NotNeeded { event, need: self.decide().to_string() }
     }
 
     /// The instructions are rendered on the state with the inputs; the log is repaired if it has to be.
     fn begun(&self, elapsed: Duration) -> Result<Event, FeedError> {
-        let Phase::Fresh(fresh) = &self.phase else { return Err(self.not_needed("begin")) };
+        let Phase::Fresh(fresh) = &self.phase else { return Err(self.not_needed("began")) };
         let mut state = self.state.clone();
         if !fresh.delta.is_empty() {
             state.apply(&fresh.delta)?;
@@ -258,7 +239,7 @@ impl Run {
 
     /// The log with what is new, repaired if it has to be. What is known to be well-formed is not looked at.
     fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> Repaired {
-        let is_known = self.known_good > 0 && self.known_good + new.len() == log.len();
+        let is_known = self.known.messages > 0 && self.known.messages + new.len() == log.len();
         if is_known && new.iter().cloned().collect::<Transcript>().check().is_ok() {
             return Repaired::unchanged(log);
         }
@@ -348,39 +329,38 @@ impl Run {
         rendered.ok().flatten()
     }
 
-    fn hooked(&self, report: HookReport, phase: &Phase, elapsed: Duration) -> Result<Event, FeedError> {
-        let Need::Hook(point) = self.decide() else { return Err(self.not_needed("the report of hooks")) };
-        if point != report.point {
-            return Err(self.not_needed("the report of hooks of another point"));
+    fn hooked(&self, report: HookReport, elapsed: Duration) -> Result<Event, FeedError> {
+        let HookReport { point, delta, rewrite, messages, verdict, answers, writes } = report;
+        if !matches!(self.decide(), Need::Hook(needed) if needed == point) {
+            return Err(self.not_needed("hooked"));
         }
-        if point == HookPoint::AfterTool {
-            return Err(self.not_needed("the report of hooks after a tool"));
-        }
-        let rewrite = report.rewrite.map(|transcript| transcript.repair().transcript);
-        let kind = EventKind::Hooked {
-            point,
-            verdict: report.verdict.clone(),
-            answers: report.answers.clone(),
-            writes: report.writes,
-        };
-        let mut event = Event::new(self.tally.steps, elapsed, kind);
-        event.delta = report.delta;
-        let Phase::Working(work) = phase else {
-            event.messages = well_formed(report.messages);
-            event.rewrite = rewrite;
-            return Ok(event);
-        };
-        if rewrite.is_some() || !report.messages.is_empty() || !event.delta.is_empty() {
+        let is_open = self.work().is_some();
+        if is_open && (rewrite.is_some() || !messages.is_empty() || !delta.is_empty()) {
             return Err(FeedError::StepIsOpen);
         }
-        self.close_if_done(&mut event, work, |place, _| {
-            Some(hooked_outcome(place, &self.shown(place), &report.verdict, &report.answers)?.into())
-        })?;
-        Ok(event)
+        let kind = EventKind::Hooked { point, verdict, answers, writes };
+        let rewrite = rewrite.map(|transcript| transcript.repair().transcript);
+        let messages = well_formed(messages);
+        Ok(Event { rewrite, messages, delta, ..Event::new(self.tally.steps, elapsed, kind) })
+    }
+
+    fn summarized(&self, text: Result<(String, Usage), String>) -> Result<EventKind, FeedError> {
+        let plan = self.summary_plan().ok_or_else(|| self.not_needed("summarized"))?;
+        let (text, usage) = match text {
+            Ok((text, usage)) => (Ok(text), usage),
+            Err(error) => (Err(error), Usage::default()),
+        };
+        let finished = text.and_then(|text| plan.finish(text).map_err(|error| error.to_string()));
+        let (summary, error) = match finished {
+            Ok(summary) => (Some(summary), None),
+            Err(error) => (None, Some(error)),
+        };
+        Ok(EventKind::Summarized { summary, error, usage })
     }
 
     /// The reply with unique call ids, and the fate of its calls.
-    fn replied(&self, reply: Reply, is_last: bool, elapsed: Duration) -> Result<Event, FeedError> {
+    fn replied(&self, reply: Reply, elapsed: Duration) -> Result<Event, FeedError> {
+        let is_last = self.is_last_answer();
         if reply.message.role() != Role::Assistant {
             return Err(FeedError::NoReply { role: reply.message.role().as_str() });
         }
@@ -389,8 +369,9 @@ impl Run {
             (true, Some(tools)) if !is_last => recovered(&reply.message, tools).unwrap_or(reply.message),
             _ => reply.message,
         };
-        let message =
-            Arc::new(with_unique_call_ids(message, self.call_ids.len(), |id| self.call_ids.contains(id)));
+        let message = Arc::new(with_unique_call_ids(message, self.known.call_ids.len(), |id| {
+            self.known.call_ids.contains(id)
+        }));
         let cut = Exit::of_finish(&reply.finish_reason);
         let (fates, mut output) = self.fates(&message, cut.as_ref(), is_last);
         if !message.has_tool_calls() {
@@ -417,7 +398,7 @@ impl Run {
         if message.has_tool_calls() && answered.len() == message.tool_calls().count() {
             let log = self.transcript().clone().with(Arc::clone(&message));
             let outcomes = answered.into_iter().filter_map(|answered| answered.outcome.into_call());
-            self.close_with(&mut event, &log, outcomes.collect());
+            self.close_calls(&mut event, &log, outcomes.collect());
             event.lean_fates();
         }
         event.messages.extend(complaint);
@@ -514,9 +495,10 @@ impl Run {
     }
 
     /// The next superstep.
-    fn planned(&self, work: &Work, elapsed: Duration) -> Result<Event, FeedError> {
-        let (Some(planner), Some(walk), 0) = (self.planner(), work.walk(), work.items.open()) else {
-            return Err(self.not_needed("a superstep"));
+    fn planned(&self, elapsed: Duration) -> Result<Event, FeedError> {
+        let work = self.work().filter(|work| !work.items.any(Counted::Open));
+        let (Some(planner), Some(work), Some(walk)) = (self.planner(), work, self.walk()) else {
+            return Err(self.not_needed("planned"));
         };
         let mut next = planner.next(walk.position(), &work.ended(), &self.state)?;
         if next.exit.is_none()
@@ -531,43 +513,17 @@ impl Run {
         Ok(Event { delta, ..Event::new(step, elapsed, kind) })
     }
 
-    /// What an answer says that only changes how far items are.
-    fn about_items(&self, work: &Work, answer: Answer) -> Option<EventKind> {
-        let is_open = |place: usize| work.items.get(place).is_some_and(|item| !item.is_done());
-        match answer {
-            Answer::Ask(fates) => work.may_ask(&fates).then_some(EventKind::Asked { fates }),
-            Answer::Started(places) => self.may_start(work, &places).then_some(EventKind::Started { places }),
-            Answer::Inner { place, event } => {
-                let task = self.task(place)?;
-                let is_there = task.planned().is_none() || self.inside(task).is_some();
-                let is_ready =
-                    work.items.get(place).is_some_and(|item| matches!(item.state, ItemState::Ready));
-                (is_there && is_ready).then_some(EventKind::Inner { place, event })
-            }
-            Answer::Asks { place, requests } => is_open(place).then_some(EventKind::Asks { place, requests }),
-            _ => None,
-        }
-    }
-
     /// The event of answered items, with the end of the step if they are the last ones. An outcome that a hook has still
     /// to see does not end the step.
-    fn answered(
-        &self,
-        work: &Work,
-        mut outcomes: Vec<ItemOutcome>,
-        elapsed: Duration,
-    ) -> Result<Event, FeedError> {
+    fn answered(&self, mut outcomes: Vec<ItemOutcome>, elapsed: Duration) -> Result<Event, FeedError> {
         outcomes.sort_by_key(|outcome| outcome.place);
-        self.check_answered(work, &outcomes)?;
         let mut event = Event::new(self.tally.steps, elapsed, EventKind::Answered(Vec::new()));
         let mut merged = None;
-        if outcomes.iter().all(|outcome| outcome.pending_hook.is_none())
-            && work.items.open() == outcomes.len()
+        if let Some(work) = self.work()
+            && outcomes.iter().all(|outcome| outcome.pending_hook.is_none())
+            && work.items.count(Counted::Open) == outcomes.len()
         {
-            let mut answers = outcomes.iter().peekable();
-            merged = self.close_if_done(&mut event, work, |place, _| {
-                Some(answers.next_if(|answer| answer.place == place)?.outcome.clone())
-            })?;
+            merged = self.close_if_done(&mut event, work, &outcomes)?;
         }
         let merged = merged.unwrap_or_default();
         let items = outcomes.into_iter().map(|outcome| event.recorded(outcome, &merged)).collect();
@@ -575,119 +531,44 @@ impl Run {
         Ok(event)
     }
 
-    /// Each is the outcome of an item that has none, and that does not wait for a decision.
-    fn check_answered(&self, work: &Work, outcomes: &[ItemOutcome]) -> Result<(), FeedError> {
-        let mut last = None;
-        for ItemOutcome { place, outcome, .. } in outcomes {
-            let is_open = work.items.get(*place).is_some_and(|item| !item.is_done() && !item.waits());
-            let is_call = outcome.call().is_some();
-            if !is_open || is_call != work.calls().is_some() || last.replace(*place) == Some(*place) {
-                return Err(FeedError::NoSuchItem { place: *place });
-            }
-        }
-        match outcomes {
-            [] => Err(self.not_needed("no outcome")),
-            _ => Ok(()),
-        }
+    /// Whether calls may start, as far as hooks before them are concerned.
+    fn are_hooked(&self) -> bool {
+        let calls = self.work().and_then(Work::calls);
+        calls.is_none_or(|calls| calls.is_hooked || !self.has_hook(HookPoint::BeforeTool))
     }
 
-    /// Whether these items may start. Others may be under way: a call starts when those that it waits for
-    /// have their outcome.
-    fn may_start(&self, work: &Work, places: &[usize]) -> bool {
-        let is_ready = |place: &usize| work.items.get(*place).is_some_and(Item::may_run);
-        let are_hooked = match work.calls() {
-            Some(calls) => {
-                !work.items.are_asked_about() && (calls.is_hooked || !self.has_hook(HookPoint::BeforeTool))
-            }
-            None => true,
-        };
-        are_hooked && places.iter().all(is_ready)
-    }
-
-    fn interrupted(&self, work: &Work, elapsed: Duration) -> Result<Event, FeedError> {
-        let places = work.started();
-        if places.is_empty() {
-            return Err(self.not_needed("interrupted calls"));
-        }
+    fn interrupted(&self) -> EventKind {
+        let places = self.work().map(Work::started).unwrap_or_default();
         let asks = self.agent.config().ask_when_uncertain;
         let inputs_from_state = if asks { self.inputs_at(&places) } else { Vec::new() };
-        let kind = EventKind::Interrupted { places: places.clone(), asks, inputs_from_state };
-        let mut event = Event::new(self.tally.steps, elapsed, kind);
-        if !asks {
-            self.close_if_done(&mut event, work, |place, item| {
-                let is_one = places.contains(&place);
-                is_one.then(|| WorkOutcome::unknown(item.planned.as_ref(), &self.shown(place)))
-            })?;
-        }
-        Ok(event)
+        EventKind::Interrupted { places, asks, inputs_from_state }
     }
 
-    /// The run ends here: what is open is answered. What the others did is kept.
-    fn broken_off(&self, phase: &Phase, kind: EventKind, elapsed: Duration) -> Result<Event, FeedError> {
-        if matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_)) {
-            return Err(self.not_needed("an early end"));
-        }
-        let is_cancelled = kind == EventKind::Cancelled;
-        let mut event = Event::new(self.tally.steps, elapsed, kind);
-        if let Phase::Working(work) = phase
-            && work.items.open() > 0
-        {
-            self.close_if_done(&mut event, work, |place, item| {
-                Some(match item.planned {
-                    None => broken_off_call(item, &self.shown(place), is_cancelled),
-                    Some(_) => self.broken_off_branch(place, item, is_cancelled),
-                })
-            })?;
-        }
-        Ok(event)
-    }
-
-    fn broken_off_branch(&self, place: usize, item: &Item, is_cancelled: bool) -> WorkOutcome {
-        if item.is_started() {
-            return WorkOutcome::unknown(item.planned.as_ref(), &self.shown(place));
-        }
-        let outcome = NodeOutcome::failed(NodeStatus::Cancelled, why_broken_off(is_cancelled), 1);
-        let Some((child, planned)) = item.child.as_ref().zip(item.planned.as_ref()) else {
-            return outcome.into();
-        };
-        let Some((run, inside)) = child.run().zip(self.inside_branch(&planned.node)) else {
-            return outcome.into();
-        };
-        // What an agent has said and written until now is kept, with its open calls answered.
-        let (mut messages, mut delta) = (child.said.clone(), child.writes.clone());
-        if let Ok(last) = run.feed(Answer::Cancelled, run.elapsed()) {
-            let schema = self.state.schema();
-            delta.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());
-            messages.extend(last.messages);
-        }
-        if !inside.shares_messages(planned) {
-            messages.clear();
-        }
-        NodeOutcome { delta, messages, ..outcome }.into()
-    }
-
-    /// Puts the end of the step into the event, if every item has its outcome: one that it has already, or the one that
-    /// `new` gives it. What the end appends differs: results as messages, or what the plan says that a branch writes.
-    /// Gives the writes of each item among those of the event then: the index of the first, and their number.
-    pub(super) fn close_if_done(
+    /// Puts the end of the step into the event, if every item has its outcome: one that it has already, or one of these,
+    /// which are in the order of the items. What the end appends differs: results as messages, or what the plan says that
+    /// a branch writes. Gives the writes of each item among those of the event then: the index of the first, and their
+    /// number.
+    fn close_if_done(
         &self,
         event: &mut Event,
         work: &Work,
-        mut new: impl FnMut(usize, &Item) -> Option<WorkOutcome>,
+        new: &[ItemOutcome],
     ) -> Result<Option<Merged>, FeedError> {
-        let mut outcome =
-            |place, item: &Item| item.outcome().map(|done| (**done).clone()).or_else(|| new(place, item));
-        let items = work.items.iter().enumerate();
+        let mut new = new.iter().peekable();
+        let mut outcome = |place, item: &Item| {
+            let given = new.next_if(|new| new.place == place).map(|new| new.outcome.clone());
+            given.or_else(|| Some((**item.outcome()?).clone()))
+        };
         if work.walk().is_some() {
+            let items = work.items.iter().enumerate();
             let outcomes: Option<Vec<_>> = items.map(|(place, item)| outcome(place, item)).collect();
             return outcomes.map(|outcomes| self.close_superstep(event, work, &outcomes)).transpose();
         }
-        let calls = items.zip(self.calls());
-        let completed = |((place, item), call): ((usize, &Item), &ToolCall)| {
+        let completed = |(place, item, call): (usize, &Item, &ToolCall)| {
             Some(item.completed(call, outcome(place, item)?.into_call()?))
         };
-        let outcomes: Option<Vec<_>> = calls.map(completed).collect();
-        Ok(outcomes.map(|outcomes| self.close_with(event, self.transcript(), outcomes)))
+        let outcomes: Option<Vec<_>> = work.with_calls().map(completed).collect();
+        Ok(outcomes.map(|outcomes| self.close_calls(event, self.transcript(), outcomes)))
     }
 
     /// The end of a superstep: the writes of all branches as one delta, in their order.
@@ -701,7 +582,7 @@ impl Run {
         let mut ranges = Merged::with_capacity(outcomes.len());
         let mut state = self.state.clone();
         let mut end = StepEnd::default();
-        let mut ids = TakenIds::new(&self.call_ids);
+        let mut ids = TakenIds::new(&self.known.call_ids);
         let branches: Vec<&Planned> = work.items.iter().filter_map(|item| item.planned.as_ref()).collect();
         let outcomes = outcomes.iter().filter_map(|outcome| outcome.node());
         for (place, (planned, outcome)) in branches.iter().zip(outcomes).enumerate() {
@@ -727,20 +608,6 @@ impl Run {
         event.delta.extend(closed.map_err(FeedError::Plan)?);
         event.step_end = Some(end);
         Ok(ranges)
-    }
-
-    /// `log` ends with the reply.
-    fn close_with(&self, event: &mut Event, log: &Transcript, outcomes: Vec<CallOutcome>) -> Merged {
-        let guard = self.agent.config().repeat_guard;
-        let repeats = Repeats { before: self.tally.repeats, warn_at: guard.map(|guard| guard.warn) };
-        let mut closing = close(&self.state, log, outcomes, repeats);
-        match event.messages.is_empty() {
-            true => event.messages = closing.messages,
-            false => event.messages.append(&mut closing.messages),
-        }
-        event.delta.extend(closing.delta);
-        event.step_end = Some(closing.step_end);
-        closing.merged
     }
 }
 
@@ -770,75 +637,4 @@ pub(super) fn well_formed(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
     let mut appended = Transcript::new();
     appended.extend(messages);
     appended.repair().transcript.iter().cloned().collect()
-}
-
-fn summarized(
-    plan: &SummaryPlan,
-    text: Result<(String, Usage), String>,
-    new: impl Fn(EventKind) -> Event,
-) -> Event {
-    let (text, usage) = match text {
-        Ok((text, usage)) => (Ok(text), usage),
-        Err(error) => (Err(error), Usage::default()),
-    };
-    let finished = text.and_then(|text| plan.finish(text).map_err(|error| error.to_string()));
-    let (summary, error): (Option<Summary>, Option<String>) = match finished {
-        Ok(summary) => (Some(summary), None),
-        Err(error) => (None, Some(error)),
-    };
-    new(EventKind::Summarized { summary, error, usage })
-}
-
-/// The outcome that hooks before tools give a call at once: if it does not run.
-pub(super) fn hooked_outcome(
-    place: usize,
-    call: &ToolCall,
-    verdict: &HookVerdict,
-    answers: &[(usize, String)],
-) -> Option<CallOutcome> {
-    if let Some((_, text)) = answers.iter().find(|(answered, _)| *answered == place) {
-        return Some(CallOutcome::without_result(call, CallStatus::Failed(CallFailure::NotRun), text));
-    }
-    match verdict {
-        HookVerdict::Stop(reason) => Some(not_run(call, &format!("a hook ended the run: {reason}"))),
-        _ => None,
-    }
-}
-
-/// An outcome that the model must not be shown, because a hook that has to see it first has not. What the call wrote
-/// stays: it has happened.
-fn withheld(call: &ToolCall, outcome: &CallOutcome) -> CallOutcome {
-    let text = format!(
-        "tool '{}' ran, and its result is withheld: the run ended before a hook had seen it",
-        call.name
-    );
-    let mut withheld = outcome.clone();
-    withheld.result = ToolResult::error(&*call.id, &*call.name, text);
-    withheld
-}
-
-const fn why_broken_off(is_cancelled: bool) -> &'static str {
-    if is_cancelled { "the run was cancelled" } else { "the time of the run was up" }
-}
-
-pub(super) fn broken_off_call(item: &Item, call: &ToolCall, is_cancelled: bool) -> WorkOutcome {
-    let why = why_broken_off(is_cancelled);
-    let outcome = match &item.state {
-        ItemState::Started => return WorkOutcome::unknown(None, call),
-        ItemState::HookPending(pending) => withheld(call, &pending.outcome),
-        _ if item.child.is_some() || !item.asked.is_empty() => {
-            let text = format!("tool '{}' was stopped while it waited: {why}", call.name);
-            CallOutcome::without_result(call, CallStatus::Cancelled, text)
-        }
-        _ => {
-            let text = format!("tool '{}' not started: {why}", call.name);
-            CallOutcome::without_result(call, CallStatus::NotStarted, text)
-        }
-    };
-    outcome.into()
-}
-
-/// Whether an answer only changes how far items are.
-const fn is_about_items(answer: &Answer) -> bool {
-    matches!(answer, Answer::Ask(_) | Answer::Started(_) | Answer::Inner { .. } | Answer::Asks { .. })
 }

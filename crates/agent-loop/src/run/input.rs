@@ -84,7 +84,7 @@ impl Known {
     /// What a run knows that has ended. One that has not may have calls without results.
     fn of(run: &Run) -> Option<Self> {
         run.exit()?;
-        let (messages, call_ids) = (run.transcript().len(), run.call_ids.left());
+        let (messages, call_ids) = (run.transcript().len(), run.known.call_ids.left());
         Some(Known { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
     }
 }

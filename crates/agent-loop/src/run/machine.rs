@@ -8,18 +8,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{
-    ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
+    Arguments, ChatRequest, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
 };
 use stepfold_state_core::state::State;
 use stepfold_tools::{AnsweredRequest, CallOutcome, Effect, Tool, Tools};
 
-use super::call_ids::CallIds;
-use super::event::{Event, EventKind};
+use super::event::{Event, EventKind, is_default};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
-use super::task::{Task, shown_in};
+use super::task::Task;
 use super::unknown::UnknownCall;
-use super::work::{Item, ItemState, Plan, Walk, Work};
+use super::work::{Counted, Item, ItemState, Plan, Walk, Work};
 use crate::agent::{Agent, HookPoint, Offer, Planner, RunLimits};
 use crate::approval::nested_path;
 use crate::decisions::Settled;
@@ -88,12 +87,9 @@ pub struct Run {
     /// The calls that were answered with "outcome unknown".
     pub(super) unknown: Vec<UnknownCall>,
     pub(super) prompt: Prompt,
-    /// Ids of all calls in the log.
-    pub(super) call_ids: CallIds,
-    /// How many messages of the log were known to be well-formed before the run began.
-    pub(super) known_good: usize,
-    /// What was shown of them by the run before, until this one begins.
-    pub(super) shown_before: Option<Box<Prompt>>,
+    /// What need not be found out again about the conversation: the ids of all calls in it; of that before the run began,
+    /// how much is well-formed, and, until it begins, what was shown of it.
+    pub(super) known: Known,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
     /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
@@ -158,7 +154,7 @@ pub(crate) struct Tally {
     /// Calls by tool, those answered without running left out.
     pub(crate) calls: BTreeMap<Arc<str>, u64>,
     /// Calls of the runs inside. They count for the limits.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub(crate) calls_inside: u64,
     #[serde(with = "super::event::micros", rename = "elapsed_us")]
     pub(crate) elapsed: Duration,
@@ -173,11 +169,6 @@ pub(crate) struct Tally {
     /// Whether the beginning of the conversation is gone that the run began on: it was pruned since.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_pruned: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-const fn is_none(count: &u64) -> bool {
-    *count == 0
 }
 
 /// A call that was approved, for [`Approval::Once`](stepfold_tools::Approval::Once).
@@ -275,11 +266,10 @@ impl Run {
         input.check_messages()?;
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
-        let known = input.known.filter(|known| known.messages == state.messages().len());
-        let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
+        let known = input.known.filter(|known| known.messages == state.messages().len()).unwrap_or_default();
         let fresh = Fresh { messages: input.messages, delta, is_recorded: input.is_recorded };
         let run = Run::at(agent, id, state, Phase::Fresh(Box::new(fresh)));
-        Ok(Run { summary: input.summary, call_ids, known_good, shown_before, ..run })
+        Ok(Run { summary: input.summary, known, ..run })
     }
 
     /// A run that never began.
@@ -303,9 +293,7 @@ impl Run {
             decided: BTreeMap::new(),
             unknown: Vec::new(),
             prompt: Prompt::empty(),
-            call_ids: CallIds::default(),
-            known_good: 0,
-            shown_before: None,
+            known: Known::default(),
             offer: agent.static_offer().cloned(),
             is_taken_up: false,
             is_lost: false,
@@ -403,22 +391,22 @@ impl Run {
 
     fn needed_by(&self, work: &Work) -> Need {
         let items = &work.items;
-        if items.are_hooks_pending() {
+        if items.any(Counted::HookPending) {
             // Before anything else can end the step.
             return Need::Hook(HookPoint::AfterTool);
         }
-        if items.are_started() && self.is_lost {
+        if items.any(Counted::Started) && self.is_lost {
             return Need::Interrupted;
         }
         match &work.plan {
             // No call of a reply runs before all decisions about that reply are there.
-            Plan::Calls(_) if items.wait() => Need::Approval,
+            Plan::Calls(_) if items.any(Counted::Waiting) => Need::Approval,
             Plan::Calls(calls) if !calls.is_hooked && self.has_hook(HookPoint::BeforeTool) => {
                 Need::Hook(HookPoint::BeforeTool)
             }
             Plan::Calls(_) => Need::Calls,
-            Plan::Branches(_) if items.open() == 0 => Need::Superstep,
-            Plan::Branches(_) if items.may_run() || items.are_started() => Need::Nodes,
+            Plan::Branches(_) if !items.any(Counted::Open) => Need::Superstep,
+            Plan::Branches(_) if items.any(Counted::Runnable) || items.any(Counted::Started) => Need::Nodes,
             Plan::Branches(_) => Need::Approval,
         }
     }
@@ -438,19 +426,23 @@ impl Run {
     /// grows, so that providers can keep what they computed for it.
     pub fn request(&self) -> ChatRequest {
         let config = self.agent.config();
-        let is_last = matches!(&self.phase, Phase::Asking { last: Some(_), .. });
         let specs = self.offer.as_ref().map(|offer| Arc::clone(&offer.specs)).unwrap_or_default();
         let mut request = ChatRequest::new(self.prompt.transcript().clone())
             .with_tools(specs)
             .with_params(config.params.clone());
         // The tools stay in the request, since what was cached of it begins with them.
-        if is_last {
+        if self.is_last_answer() {
             request.tool_choice = ToolChoice::None;
         }
         request.response_format =
             self.agent.output_spec().and_then(crate::agent::OutputSpec::response_format);
         request.model.clone_from(&config.model_name);
         request
+    }
+
+    /// Whether the model is to answer with what it has, without tools.
+    pub(super) const fn is_last_answer(&self) -> bool {
+        matches!(&self.phase, Phase::Asking { last: Some(_), .. })
     }
 
     /// Whether the model is asked next: at once, or after hooks or a summary. Never of a graph.
@@ -473,15 +465,13 @@ impl Run {
     /// Whether the tools of a call that waits for a decision are not known, also one inside of an item.
     pub(crate) fn lacks_tools(&self) -> bool {
         let Some(work) = self.work() else { return false };
-        let are_needed = work.calls().is_some() && work.items.wait();
-        (self.offer.is_none() && are_needed)
-            || work.items.iter().filter_map(Item::child).any(Run::lacks_tools)
+        let are_needed = work.calls().is_some() && work.items.any(Counted::Waiting);
+        (self.offer.is_none() && are_needed) || self.child_lacking_tools().is_some()
     }
 
     /// Offers tools to a run inside, which [lacks](Run::lacks_tools) them.
     pub(crate) fn child_lacking_tools(&self) -> Option<(usize, &Run)> {
-        let items = self.work()?.items.iter().enumerate();
-        items.filter_map(|(place, item)| Some((place, item.child()?))).find(|(_, child)| child.lacks_tools())
+        self.children().find(|(_, child)| child.lacks_tools())
     }
 
     /// The tools of this step; none of a dynamic set that was not [offered](Run::offer_tools).
@@ -498,9 +488,7 @@ impl Run {
 
     /// The items of an open step of calls, each with its call.
     pub(super) fn calls_at_work(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
-        let items = self.work().filter(|work| work.calls().is_some()).map(|work| &*work.items);
-        let calls = items.unwrap_or_default().iter().zip(self.calls()).enumerate();
-        calls.map(|(place, (item, call))| (place, item, call))
+        self.work().into_iter().flat_map(Work::with_calls)
     }
 
     /// The calls to run, each with its index in the reply, with modified arguments. Empty unless the run
@@ -533,15 +521,12 @@ impl Run {
 
     /// The outcomes of the calls of the open step that have one, in call order.
     pub fn finished_calls(&self) -> Vec<Option<CallOutcome>> {
-        let completed = |(_, item, call): (usize, &Item, &ToolCall)| {
-            Some(item.completed(call, item.outcome()?.call()?.clone()))
-        };
-        self.calls_at_work().map(completed).collect()
+        self.calls_at_work().map(|(place, ..)| self.finished_call(place)).collect()
     }
 
     /// Whether a call of the open step has its outcome.
     pub(crate) fn has_finished_calls(&self) -> bool {
-        self.work().is_some_and(|work| work.items.open() < work.items.len())
+        self.work().is_some_and(|work| work.items.count(Counted::Open) < work.items.len())
     }
 
     /// The calls of the open step that asked the user and were answered, by their places.
@@ -615,15 +600,12 @@ impl Run {
 
     /// The call of the open step at a place of the reply.
     pub(super) fn call_at(&self, place: usize) -> Option<&ToolCall> {
-        let calls = self.work().map(|work| work.items.len());
-        call_in(self.state.messages().last()?, place, calls)
+        self.work()?.call(place)
     }
 
     /// The item at a place as a call: as it runs, or, of a branch, what a request about it shows.
     pub(crate) fn shown(&self, place: usize) -> ToolCall {
-        let reply = self.state.messages().last().map(|reply| &**reply);
-        let calls = self.work().map_or(0, |work| work.items.len());
-        shown_in(reply, calls, place, self.item(place))
+        self.work().map_or_else(|| ToolCall::new("", "", Arguments::default()), |work| work.shown(place))
     }
 
     /// The tool of a name: of this step, or one that the agent has at every step.
@@ -642,11 +624,6 @@ impl Run {
     /// What the idempotency keys of the run begin with: its id, unless [said](Run::with_key_prefix).
     pub fn key_prefix(&self) -> &str {
         &self.key_prefix
-    }
-
-    /// The calls of the open step, as the model made them.
-    pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolCall> {
-        self.state.messages().last().into_iter().flat_map(|reply| reply.tool_calls())
     }
 
     /// All calls of the open step, as they run.
@@ -844,20 +821,6 @@ impl Run {
     /// is checked by it. O(the state).
     pub fn digest(&self) -> String {
         crate::digest::of(&self.state)
-    }
-}
-
-/// The call at a place of a reply that has so many.
-pub(super) fn call_in(reply: &Message, place: usize, calls: Option<usize>) -> Option<&ToolCall> {
-    let parts = reply.parts();
-    // In most replies the calls come last, one after the other: they are as many as the parts from the first.
-    let first = parts.iter().position(|part| matches!(part.content, Content::ToolCall(_)))?;
-    if calls != Some(parts.len() - first) {
-        return reply.tool_calls().nth(place);
-    }
-    match &parts.get(first + place)?.content {
-        Content::ToolCall(call) => Some(call),
-        _ => None,
     }
 }
 

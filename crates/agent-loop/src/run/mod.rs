@@ -14,6 +14,7 @@ mod edited;
 mod event;
 mod feed;
 mod file;
+mod given;
 mod input;
 mod machine;
 mod prompt;

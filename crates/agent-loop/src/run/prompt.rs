@@ -125,3 +125,11 @@ pub(crate) fn view_of(log: &Transcript, kept: Option<&Kept>, summary: Option<&Su
         (None, None) => View::whole(log),
     }
 }
+
+/// The first messages of a log.
+pub(super) fn beginning(log: &Transcript, messages: usize) -> Transcript {
+    match messages >= log.len() {
+        true => log.clone(),
+        false => log.iter().take(messages).cloned().collect(),
+    }
+}

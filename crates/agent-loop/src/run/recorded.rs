@@ -10,7 +10,7 @@ use stepfold_tools::{CallOutcome, CallStatus};
 use super::event::{Event, EventKind, Fate, is_default};
 use super::work::{ItemOutcome, WorkOutcome};
 use crate::error::FeedError;
-use crate::planned::{NodeOutcome, NodeStatus};
+use crate::planned::NodeOutcome;
 use crate::stored_form::{is_once, once};
 
 /// The outcome of a call or a branch in an event. [`Event::outcomes`] has it whole.
@@ -78,13 +78,6 @@ fn is_success(status: &CallStatus) -> bool {
 impl RecordedOutcome {
     pub(super) const fn is_call(&self) -> bool {
         matches!(self, RecordedOutcome::Call(_))
-    }
-
-    pub(super) fn is_unknown(&self) -> bool {
-        match self {
-            RecordedOutcome::Call(outcome) => outcome.status == CallStatus::Unknown,
-            RecordedOutcome::Node(outcome) => outcome.status == NodeStatus::Unknown,
-        }
     }
 
     const fn delta_mut(&mut self) -> &mut Delta {

@@ -1,146 +1,36 @@
 //! Requests for decisions: their ids and checks.
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde_json::{Map, Value};
-use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::json_schema::ValueType;
 use stepfold_state_core::state::Issues;
-use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
-use super::event::{Event, EventKind};
-use super::machine::{Phase, Run};
-use super::work::{Item, ItemState, Items, Work, WorkOutcome};
-use crate::approval::{
-    ApprovalRequest, AskReason, Decision, Subject, id_within, nested_path, path_of_call, rejection,
-};
+use super::event::EventKind;
+use super::machine::Run;
+use super::work::{Counted, Item, ItemState};
+use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, id_within, nested_path, path_of_call};
 use crate::decisions::{DecisionError, Decisions, Settled};
 use crate::error::FeedError;
 
-/// Whose requests are named: a run at a step.
-#[derive(Clone, Debug)]
-pub(crate) struct Asker {
-    run: Arc<str>,
-    step: u64,
-    /// Distinguishes the requests of different continuations of the run.
-    scope: Option<Arc<str>>,
+/// A request that waits for its decision.
+struct Waiting {
+    /// The item that it is about.
+    place: usize,
+    /// Its id inside of the item, if it is about something there.
+    inside: Option<String>,
+    request: ApprovalRequest,
 }
 
-impl Asker {
-    /// What tells requests about the item at a place.
-    fn subject<'a>(&'a self, place: usize, round: u32, reason: AskReason, name: &'a str) -> Subject<'a> {
-        Subject { run: &self.run, step: self.step, place, round, reason, name, times: 1, inputs: &[] }
-    }
-
-    /// The id of a request as it is known outside of the run.
-    fn outer(&self, id: String) -> String {
-        match &self.scope {
-            None => id,
-            Some(scope) => id_within(scope, &id),
-        }
-    }
-
-    /// The id of the request about an item, and about those that are decided with it. The call is as it is shown.
-    fn id(&self, place: usize, item: &Item, asked: (AskReason, usize), call: &ToolCall) -> String {
-        let (reason, times) = asked;
-        let subject = self.subject(place, item.round, reason, &call.name);
-        let subject = Subject { times, inputs: &item.inputs, ..subject };
-        self.outer(subject.id(&path_of(item, &call.id), &call.arguments))
-    }
-
-    /// The id of a request of what is inside of an item.
-    fn id_inside(&self, item: &Item, label: &str, inner: &str) -> String {
-        self.outer(nested_path(&path_of(item, label), inner))
-    }
-
-    /// The decision that each item has, if it waits for one itself: equal calls that are asked about once have the same.
-    pub(super) fn decided<'d>(
-        &self,
-        items: &Items,
-        shown: impl Fn(usize) -> ToolCall,
-        decisions: &'d [(String, Decision)],
-    ) -> Vec<Option<&'d Decision>> {
-        if !items.are_asked_about() {
-            return vec![None; items.len()];
-        }
-        let times = times_asked(items);
-        let mut decided: Vec<Option<&Decision>> = Vec::with_capacity(items.len());
-        for (place, item) in items.iter().enumerate() {
-            let decision = match item.state {
-                ItemState::Asking(reason) => {
-                    let id = self.id(place, item, (reason, times[place]), &shown(place));
-                    given(decisions, &id)
-                }
-                // The call that it is decided with comes before it.
-                ItemState::Same(first) => decided.get(first).copied().flatten(),
-                _ => None,
-            };
-            decided.push(decision);
-        }
-        decided
-    }
-
-    /// The decisions about what is asked within an item, by the ids there.
-    pub(super) fn decided_inside(
-        &self,
-        item: &Item,
-        label: &str,
-        decisions: &[(String, Decision)],
-    ) -> Vec<(String, Decision)> {
-        let inner = item.open_requests().into_iter().filter_map(|request| {
-            let decision = given(decisions, &self.id_inside(item, label, &request.id))?;
-            Some((request.id, decision.clone()))
-        });
-        inner.collect()
-    }
-}
-
-/// What the ids of requests about an item begin with.
-fn path_of(item: &Item, label: &str) -> String {
-    match &item.planned {
-        None => path_of_call(label),
-        Some(_) => label.to_owned(),
-    }
-}
-
-fn given<'d>(decisions: &'d [(String, Decision)], id: &str) -> Option<&'d Decision> {
-    decisions.iter().find(|(decided, _)| decided == id).map(|(_, decision)| decision)
-}
-
-/// The number of calls that a decision about each item holds for.
-fn times_asked(items: &[Item]) -> Vec<usize> {
-    let mut times = vec![1; items.len()];
-    for item in items {
-        if let ItemState::Same(first) = item.state {
-            times[first] += 1;
-        }
-    }
-    times
-}
-
-/// The outcome that a decision gives an item at once: if it was rejected.
-pub(super) fn decided_outcome(item: &Item, call: &ToolCall, decision: &Decision) -> Option<WorkOutcome> {
-    let Decision::Reject { reason } = decision else { return None };
-    match item.asks()? {
-        AskReason::Rule => {
-            let text = rejection(&call.name, reason);
-            Some(CallOutcome::without_result(call, CallStatus::Failed(CallFailure::Rejected), text).into())
-        }
-        _ => Some(WorkOutcome::unknown(item.planned.as_ref(), call)),
-    }
+/// A decision about an item, or about something inside of it.
+pub(super) struct Decided<'d> {
+    pub(super) place: usize,
+    /// The id of the request inside of the item.
+    pub(super) inside: Option<String>,
+    pub(super) decision: &'d Decision,
 }
 
 impl Run {
-    pub(crate) fn asker(&self) -> Asker {
-        self.asker_of(self.request_scope())
-    }
-
-    /// The same under the key prefix that a recorded decision was given under.
-    pub(crate) fn asker_of(&self, scope: Option<&str>) -> Asker {
-        Asker { run: Arc::clone(&self.id), step: self.tally.steps, scope: scope.map(Arc::from) }
-    }
-
     /// What tells the requests of this run from those of others who continue with the same record: its prefix of
     /// idempotency keys. None where that is the run's id, and for a run inside of another, which tells its own apart.
     pub(crate) fn request_scope(&self) -> Option<&str> {
@@ -149,42 +39,96 @@ impl Run {
 
     /// The pending requests: for calls, and of nodes.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
-        let Phase::Working(work) = &self.phase else { return Vec::new() };
-        if !work.items.wait() {
+        let waiting = self.waiting(self.request_scope());
+        waiting.into_iter().map(|waiting| waiting.request).collect()
+    }
+
+    /// What waits for a decision, in the order of the items, with the ids that it has under a prefix of keys.
+    fn waiting(&self, scope: Option<&str>) -> Vec<Waiting> {
+        let Some(work) = self.work().filter(|work| work.items.any(Counted::Waiting)) else {
             return Vec::new();
-        }
-        let (asker, times) = (self.asker(), times_asked(&work.items));
-        let mut pending = Vec::new();
-        for (place, item) in work.items.iter().enumerate().filter(|(_, item)| item.waits()) {
-            let Some(task) = self.task(place) else { continue };
-            match item.state {
-                ItemState::Asking(reason) => {
-                    let (call, times) = (task.call(), times[place]);
-                    let id = asker.id(place, item, (reason, times), &call);
-                    let inputs_from_state = item.inputs.clone();
-                    let request = ApprovalRequest::new(id, call, reason);
-                    pending.push(ApprovalRequest { inputs_from_state, times, ..request });
-                }
-                ItemState::Same(_) => {}
-                _ => {
-                    let label = task.label();
-                    pending.extend(item.open_requests().into_iter().map(|request| {
-                        let id = asker.id_inside(item, &label, &request.id);
-                        ApprovalRequest { id, ..request }
-                    }));
-                }
+        };
+        // The number of calls that a decision about each item holds for.
+        let mut times = vec![1; work.items.len()];
+        for item in work.items.iter() {
+            if let ItemState::Same(first) = item.state {
+                times[first] += 1;
             }
         }
-        pending
+        let mut all = Vec::new();
+        for (place, item) in work.items.iter().enumerate().filter(|(_, item)| item.waits()) {
+            match item.state {
+                ItemState::Asking(reason) => {
+                    let (call, times) = (work.shown(place), times[place]);
+                    let (run, step, round) = (&*self.id, self.tally.steps, item.round);
+                    let (name, inputs) = (&*call.name, &*item.inputs);
+                    let subject = Subject { run, step, place, round, reason, name, times, inputs };
+                    let id = outer_id(scope, subject.id(&self.path_of(place), &call.arguments));
+                    let inputs_from_state = item.inputs.clone();
+                    let request = ApprovalRequest::new(id, call, reason);
+                    let request = ApprovalRequest { inputs_from_state, times, ..request };
+                    all.push(Waiting { place, inside: None, request });
+                }
+                ItemState::Same(_) => {}
+                _ => all.extend(item.open_requests().into_iter().map(|request| {
+                    let id = self.id_inside(scope, place, &request.id);
+                    Waiting { place, inside: Some(request.id), request: ApprovalRequest { id, ..request } }
+                })),
+            }
+        }
+        all
+    }
+
+    /// The id of a request of what is inside of an item.
+    fn id_inside(&self, scope: Option<&str>, place: usize, inner: &str) -> String {
+        outer_id(scope, nested_path(&self.path_of(place), inner))
+    }
+
+    /// What the ids of requests about an item begin with.
+    fn path_of(&self, place: usize) -> String {
+        let task = self.task(place);
+        let label = task.map(|task| task.label()).unwrap_or_default();
+        match task.and_then(|task| task.planned()) {
+            None => path_of_call(&label),
+            Some(_) => label,
+        }
+    }
+
+    /// What the decisions of an event are about, in the order of the items. The event is the next one.
+    pub(super) fn decided_by<'d>(&self, event: &'d EventKind) -> Vec<Decided<'d>> {
+        match event {
+            EventKind::Decided { decisions, key_prefix, .. } => {
+                self.decided(key_prefix.as_deref(), decisions)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn decided<'d>(&self, scope: Option<&str>, decisions: &'d [(String, Decision)]) -> Vec<Decided<'d>> {
+        let Some(work) = self.work() else { return Vec::new() };
+        let waiting = self.waiting(scope).into_iter();
+        let mut decided: Vec<Decided<'d>> = waiting
+            .filter_map(|Waiting { place, inside, request }| {
+                Some(Decided { place, inside, decision: given(decisions, &request.id)? })
+            })
+            .collect();
+        // Equal calls that are asked about once have the same decision.
+        let same = work.items.iter().enumerate().filter_map(|(place, item)| {
+            let ItemState::Same(first) = item.state else { return None };
+            let first = decided.binary_search_by_key(&first, |decided| decided.place).ok()?;
+            Some(Decided { place, inside: None, decision: decided[first].decision })
+        });
+        let same: Vec<_> = same.collect();
+        decided.extend(same);
+        decided.sort_by_key(|decided| decided.place);
+        decided
     }
 
     /// The first deadline of what [comes later](crate::AskReason::Later), here and in the runs inside, if there is any.
     pub fn next_deadline(&self) -> Option<SystemTime> {
-        let Phase::Working(work) = &self.phase else { return None };
-        if !work.items.wait() {
-            return None;
-        }
-        work.items.iter().filter(|item| item.waits()).filter_map(Item::next_deadline).min()
+        let work = self.work().filter(|work| work.items.any(Counted::Waiting))?;
+        let open = work.items.iter().filter(|item| item.waits()).flat_map(Item::open_requests);
+        open.filter_map(|request| request.deadline).min()
     }
 
     /// Checks decisions against what is pending, without taking them: each has to be about a pending request, once,
@@ -248,12 +192,13 @@ impl Run {
 
     /// Whether each decision is about something that waits for one, once, and fits.
     fn check_new(&self, decisions: &[(String, Decision)]) -> Result<(), DecisionError> {
-        let pending = self.pending();
-        for (place, (id, decision)) in decisions.iter().enumerate() {
-            let Some(request) = pending.iter().find(|request| request.id == *id) else {
-                return Err(self.not_pending(id, &pending));
+        let waiting = self.waiting(self.request_scope());
+        for (index, (id, decision)) in decisions.iter().enumerate() {
+            let Some(found) = waiting.iter().find(|waiting| waiting.request.id == *id) else {
+                return Err(self.not_pending(id, &waiting));
             };
-            if decisions[..place].iter().any(|(earlier, _)| earlier == id) {
+            let request = &found.request;
+            if decisions[..index].iter().any(|(earlier, _)| earlier == id) {
                 return Err(DecisionError::Duplicate { id: id.clone() });
             }
             if !decision.is_for(request.reason) {
@@ -261,18 +206,18 @@ impl Run {
             }
             match decision {
                 Decision::Complete { outcome } => check_outcome(request, outcome)?,
-                Decision::Modify { arguments } => self.check_modified(request, arguments)?,
+                Decision::Modify { arguments } => self.check_modified(found, arguments)?,
                 // It is an answer with nothing in it.
                 Decision::Approve if request.reason == AskReason::Input && request.can_modify() => {
-                    self.check_modified(request, &Value::Object(Map::new()))?;
+                    self.check_modified(found, &Value::Object(Map::new()))?;
                 }
                 _ => {}
             }
         }
-        self.check_inside(decisions)
+        self.check_inside(&waiting, decisions)
     }
 
-    fn not_pending(&self, id: &str, pending: &[ApprovalRequest]) -> DecisionError {
+    fn not_pending(&self, id: &str, waiting: &[Waiting]) -> DecisionError {
         let id = id.to_owned();
         if let Some(Settled { decision, by, .. }) = self.decided.get(&id) {
             return DecisionError::AlreadyDecided {
@@ -281,11 +226,12 @@ impl Run {
                 by: by.clone(),
             };
         }
-        let pending = pending.iter().map(|request| request.id.as_str()).collect();
+        let pending = waiting.iter().map(|waiting| waiting.request.id.as_str()).collect();
         DecisionError::NotPending { id, pending }
     }
 
-    fn check_modified(&self, request: &ApprovalRequest, arguments: &Value) -> Result<(), DecisionError> {
+    fn check_modified(&self, waiting: &Waiting, arguments: &Value) -> Result<(), DecisionError> {
+        let (request, is_own) = (&waiting.request, waiting.inside.is_none());
         let fault = |faults| DecisionError::InvalidArguments { id: request.id.clone(), faults };
         let Value::Object(arguments) = arguments else {
             return Err(fault("expected a JSON object".to_owned()));
@@ -293,7 +239,6 @@ impl Run {
         if !request.can_modify() {
             return Err(fault("nothing of it can be modified; approve or reject".to_owned()));
         }
-        let is_own = self.is_own_request(&request.id);
         if is_own && self.walk().is_some() {
             return Err(fault("a node runs again as it is, or not; approve or reject".to_owned()));
         }
@@ -307,48 +252,37 @@ impl Run {
         tool.check_arguments(arguments).map_err(|faults| fault(faults.to_string()))
     }
 
-    /// Whether a request is about an item of the run itself, not about something inside of one.
-    fn is_own_request(&self, id: &str) -> bool {
-        let Phase::Working(work) = &self.phase else { return false };
-        let decided = [(id.to_owned(), Decision::Approve)];
-        self.asker().decided(&work.items, |place| self.shown(place), &decided).iter().any(Option::is_some)
-    }
-
     /// Whether the runs inside would take the decisions about their requests.
-    fn check_inside(&self, decisions: &[(String, Decision)]) -> Result<(), DecisionError> {
-        let Phase::Working(work) = &self.phase else { return Ok(()) };
-        let asker = self.asker();
-        for (place, item) in work.items.iter().enumerate() {
-            let (Some(child), Some(task)) = (item.child(), self.task(place)) else { continue };
-            let label = task.label();
-            let inner = asker.decided_inside(item, &label, decisions);
-            let outer = |id: &str| asker.id_inside(item, &label, id);
+    fn check_inside(
+        &self,
+        waiting: &[Waiting],
+        decisions: &[(String, Decision)],
+    ) -> Result<(), DecisionError> {
+        for (place, child) in self.children() {
+            let of_child = waiting.iter().filter(|waiting| waiting.place == place);
+            let inner = of_child.filter_map(|Waiting { inside, request, .. }| {
+                Some((inside.clone()?, given(decisions, &request.id)?.clone()))
+            });
+            let inner: Vec<(String, Decision)> = inner.collect();
+            let outer = |id: &str| self.id_inside(self.request_scope(), place, id);
             child.check_decisions(&inner.into()).map_err(|error| error.renamed(outer))?;
         }
         Ok(())
     }
 
-    /// Decisions are all taken or none: a faulty one among them must not hide behind the others.
-    pub(super) fn decided(
-        &self,
-        work: &Work,
-        decisions: Decisions,
-        elapsed: Duration,
-    ) -> Result<Event, FeedError> {
-        self.check_decisions(&decisions)?;
-        // A repeat does not count as a commit.
-        self.check_new(&decisions.decisions)?;
+    /// The event of decisions. They are all taken or none: a faulty one among them must not hide behind the others.
+    pub(super) fn decisions(&self, decisions: Decisions) -> Result<EventKind, FeedError> {
+        if self.work().is_none() {
+            return Err(self.not_needed("decided"));
+        }
+        match self.has_decided(&decisions) {
+            // A repeat does not count as a commit.
+            true => self.check_new(&decisions.decisions)?,
+            false => self.check_decisions(&decisions)?,
+        }
         let Decisions { decisions, by, idempotency_key } = decisions;
-        let given = decisions.clone();
-        let decided = self.asker().decided(&work.items, |place| self.shown(place), &given);
         let key_prefix = self.request_scope().map(str::to_owned);
-        let kind = EventKind::Decided { decisions, by, idempotency_key, key_prefix };
-        let mut event = Event::new(self.tally.steps, elapsed, kind);
-        self.close_if_done(&mut event, work, |place, item| {
-            let decision = (*decided.get(place)?)?;
-            decided_outcome(item, &self.shown(place), decision)
-        })?;
-        Ok(event)
+        Ok(EventKind::Decided { decisions, by, idempotency_key, key_prefix })
     }
 
     /// Keeps what was decided, so that a second decision is known as such.
@@ -358,6 +292,18 @@ impl Run {
             let (decision, by, idempotency_key) = (decision.clone(), by.clone(), idempotency_key.clone());
             self.decided.insert(id.clone(), Settled { decision, by, idempotency_key });
         }
+    }
+}
+
+fn given<'d>(decisions: &'d [(String, Decision)], id: &str) -> Option<&'d Decision> {
+    decisions.iter().find(|(decided, _)| decided == id).map(|(_, decision)| decision)
+}
+
+/// The id of a request as it is known outside of the run: the continuations of one have others.
+fn outer_id(scope: Option<&str>, id: String) -> String {
+    match scope {
+        None => id,
+        Some(scope) => id_within(scope, &id),
     }
 }
 

@@ -9,16 +9,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
-use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Schema, State, StateError};
 use thiserror::Error;
 
 use super::call_ids::CallIds;
 use super::event::FORMAT_VERSION;
 use super::file::save_in;
+use super::input::Known;
 use super::machine::{Approved, Phase, Run, Tally};
-use super::prompt::Prompt;
+use super::prompt::{Prompt, beginning};
 use super::unknown::UnknownCall;
+use super::work::{Plan, Work};
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Settled;
 use crate::error::FeedError;
@@ -232,8 +233,12 @@ impl Run {
         let mut changes = stored.agent.changes(agent.fingerprint());
         let state = State::from_json(agent.schema(), stored.state.get())?;
         let prompt = prompt_of(agent, &state, &stored);
+        let mut phase = stored.phase;
+        if let Phase::Working(Work { plan: Plan::Calls(calls), .. }) = &mut phase {
+            calls.reply = state.messages().last().cloned();
+        }
         let key_prefix = stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id));
-        let call_ids = CallIds::of(state.messages());
+        let known = Known { call_ids: CallIds::of(state.messages()), ..Known::default() };
         let mut run = Run {
             key_prefix,
             tally: stored.tally,
@@ -242,9 +247,9 @@ impl Run {
             decided: stored.decided,
             unknown: stored.unknown,
             prompt,
-            call_ids,
+            known,
             is_lost: true,
-            ..Run::at(agent, stored.id, state, stored.phase)
+            ..Run::at(agent, stored.id, state, phase)
         };
         changes.extend(run.revive()?);
         Ok((run, changes))
@@ -276,11 +281,7 @@ impl Run {
 
 /// The prompt of the model when the run was stored, so that its window continues unchanged.
 fn prompt_of(agent: &Agent, state: &State, stored: &RunIn) -> Prompt {
-    let log = state.messages();
-    let seen: Transcript = match stored.shown.of >= log.len() {
-        true => log.clone(),
-        false => log.iter().take(stored.shown.of).cloned().collect(),
-    };
+    let seen = beginning(state.messages(), stored.shown.of);
     let summary = stored.summary.as_ref().map(|summary| Arc::new(summary.message()));
     let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new());
     let window = agent.config().window.as_ref();

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::{Arguments, Message, ToolCall};
+use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_state_core::state::State;
 use stepfold_tools::{InputRequest, Invocation, InvokeOptions, key_of_call};
 
-use super::machine::{Run, call_in};
+use super::machine::Run;
 use super::work::Item;
 use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, path_of_call, whole_micros};
 use crate::planned::{OpenBranch, Planned};
@@ -77,12 +77,9 @@ impl<'a> Task<'a> {
 
     /// The state that it sees: that of before the step, with the writes of the calls that it comes after.
     pub(crate) fn state(&self) -> State {
-        let reads = |name: &str| self.run.tool(name).is_some_and(|tool| tool.reads().next().is_some());
-        let reads = self.planned().is_none() && reads(self.name());
-        match reads.then(|| self.run.calls_in_order()).flatten() {
-            Some(calls) => calls.state_seen_by(self.place),
-            None => self.run.state().clone(),
-        }
+        let reads = self.run.tool(self.name()).is_some_and(|tool| tool.reads().next().is_some());
+        let calls = (self.planned().is_none() && reads).then(|| self.run.calls_in_order()).flatten();
+        calls.map_or_else(|| self.run.state().clone(), |calls| calls.state_seen_by(self.place))
     }
 
     /// What was decided, by the ids within the item.
@@ -147,24 +144,14 @@ impl Run {
     }
 }
 
-/// An item as a call: as it runs, or, of a branch, what a request about it shows. The reply has the calls.
-pub(super) fn shown_in(reply: Option<&Message>, calls: usize, place: usize, item: Option<&Item>) -> ToolCall {
-    if let Some(planned) = item.and_then(|item| item.planned.as_ref()) {
-        return call_of(planned, place);
+impl Planned {
+    /// The branch as a call of its node about its item.
+    pub(super) fn as_call(&self, place: usize) -> ToolCall {
+        let about = match &self.item {
+            Some(Value::Object(item)) => item.clone(),
+            Some(item) => Map::from_iter([("item".to_owned(), item.clone())]),
+            None => Map::new(),
+        };
+        ToolCall::new(self.label(place), &*self.node, Arguments::from(Value::Object(about)))
     }
-    match reply.and_then(|reply| call_in(reply, place, Some(calls))).zip(item) {
-        Some((call, item)) => item.as_run(call),
-        // No event fits that names another place.
-        None => ToolCall::new("", "", Arguments::default()),
-    }
-}
-
-/// A branch as a call of its node about its item.
-fn call_of(planned: &Planned, place: usize) -> ToolCall {
-    let about = match &planned.item {
-        Some(Value::Object(item)) => item.clone(),
-        Some(item) => Map::from_iter([("item".to_owned(), item.clone())]),
-        None => Map::new(),
-    };
-    ToolCall::new(planned.label(place), &*planned.node, Arguments::from(Value::Object(about)))
 }

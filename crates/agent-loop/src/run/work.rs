@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
-use stepfold_state_core::chat::{Message, ToolCall};
+use stepfold_state_core::chat::{Arguments, Content, Message, ToolCall};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{AnsweredRequest, CallFailure, CallOutcome, CallStatus};
 
@@ -43,6 +43,9 @@ pub(crate) enum Plan {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Calls {
+    /// The message that has them.
+    #[serde(skip)]
+    pub(crate) reply: Option<Arc<Message>>,
     /// Whether the hooks before tools ran.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_hooked: bool,
@@ -85,49 +88,39 @@ pub(crate) struct Walk {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Items {
     items: Vec<Item>,
-    counts: Counts,
+    counts: [usize; 6],
 }
 
-/// How many items are how far.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    asked: usize,
-    waiting: usize,
-    runnable: usize,
-    started: usize,
-    hook_pending: usize,
-    open: usize,
+/// What is counted of the items.
+#[derive(Clone, Copy)]
+pub(crate) enum Counted {
+    /// A decision about the item itself is required.
+    Asked,
+    /// A decision about the item, or inside of it, is required.
+    Waiting,
+    /// It may run.
+    Runnable,
+    /// It was started, must not run twice, and has no outcome.
+    Started,
+    /// A hook has still to see its outcome.
+    HookPending,
+    /// It has no outcome.
+    Open,
 }
 
-impl Counts {
-    fn of(item: &Item) -> Self {
-        let waits = item.waits();
-        Counts {
-            asked: usize::from(item.is_asked()),
-            waiting: usize::from(waits),
-            runnable: usize::from(!waits && matches!(item.state, ItemState::Ready)),
-            started: usize::from(item.is_started()),
-            hook_pending: usize::from(item.hook_pending().is_some()),
-            open: usize::from(!item.is_done()),
-        }
-    }
-
-    fn with(self, other: Self, combine: impl Fn(usize, usize) -> usize) -> Self {
-        Counts {
-            asked: combine(self.asked, other.asked),
-            waiting: combine(self.waiting, other.waiting),
-            runnable: combine(self.runnable, other.runnable),
-            started: combine(self.started, other.started),
-            hook_pending: combine(self.hook_pending, other.hook_pending),
-            open: combine(self.open, other.open),
-        }
-    }
+/// Whether an item is each of what is [counted](Counted).
+fn counted(item: &Item) -> [bool; 6] {
+    let waits = item.waits();
+    let is_runnable = !waits && matches!(item.state, ItemState::Ready);
+    [item.is_asked(), waits, is_runnable, item.is_started(), item.hook_pending().is_some(), !item.is_done()]
 }
 
 impl From<Vec<Item>> for Items {
     fn from(items: Vec<Item>) -> Self {
-        let add = |counts: Counts, item: &Item| counts.with(Counts::of(item), |one, other| one + other);
-        let counts = items.iter().fold(Counts::default(), add);
+        let mut counts = [0; 6];
+        for (count, is_one) in items.iter().flat_map(|item| std::iter::zip(0.., counted(item))) {
+            counts[count] += usize::from(is_one);
+        }
         Items { items, counts }
     }
 }
@@ -172,9 +165,11 @@ impl Items {
     /// Changes the item at a place, if there is one. O(1).
     pub(crate) fn change<T>(&mut self, place: usize, change: impl FnOnce(&mut Item) -> T) -> Option<T> {
         let item = self.items.get_mut(place)?;
-        let rest = self.counts.with(Counts::of(item), |all, one| all - one);
+        let before = counted(item);
         let changed = change(item);
-        self.counts = rest.with(Counts::of(item), |all, one| all + one);
+        for (count, (was, is)) in self.counts.iter_mut().zip(std::iter::zip(before, counted(item))) {
+            *count = *count + usize::from(is) - usize::from(was);
+        }
         Some(changed)
     }
 
@@ -185,39 +180,19 @@ impl Items {
         *self = items.into();
     }
 
-    /// Whether a decision about an item itself is required.
-    pub(crate) fn are_asked_about(&self) -> bool {
-        self.counts.asked > 0
+    /// How many are that.
+    pub(crate) const fn count(&self, counted: Counted) -> usize {
+        self.counts[counted as usize]
     }
 
-    /// Whether a decision about an item, or inside of it, is required.
-    pub(crate) fn wait(&self) -> bool {
-        self.counts.waiting > 0
-    }
-
-    /// Whether one may run.
-    pub(crate) fn may_run(&self) -> bool {
-        self.counts.runnable > 0
-    }
-
-    /// Whether one was started that must not run twice, and has no outcome.
-    pub(crate) fn are_started(&self) -> bool {
-        self.counts.started > 0
-    }
-
-    /// Whether a hook has still to see the outcome of one.
-    pub(crate) fn are_hooks_pending(&self) -> bool {
-        self.counts.hook_pending > 0
-    }
-
-    /// How many have no outcome.
-    pub(crate) fn open(&self) -> usize {
-        self.counts.open
+    /// Whether one is that.
+    pub(crate) const fn any(&self, counted: Counted) -> bool {
+        self.count(counted) > 0
     }
 }
 
 /// One item, by its place.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Item {
     /// The branch. A call stands in the reply.
     #[serde(flatten)]
@@ -254,7 +229,7 @@ pub(crate) struct Item {
 }
 
 /// How far an item is. What is inside of one is ready, and the run inside says how far that is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemState {
     /// A decision is required.
@@ -263,6 +238,7 @@ pub(crate) enum ItemState {
     /// well.
     Same(usize),
     /// It may run.
+    #[default]
     Ready,
     /// It must not run twice, and was started.
     Started,
@@ -335,16 +311,10 @@ impl WorkOutcome {
         }
     }
 
-    /// That of an item that had started when the process died.
-    pub(crate) fn unknown(planned: Option<&Planned>, call: &ToolCall) -> Self {
-        let what = if planned.is_some() { "node" } else { "tool" };
-        let text = format!(
-            "{what} '{}' had started when the process was interrupted: its outcome is unknown, and it was not run again",
-            call.name,
-        );
-        match planned {
-            None => CallOutcome::without_result(call, CallStatus::Unknown, text).into(),
-            Some(_) => NodeOutcome::failed(NodeStatus::Unknown, text, 1).into(),
+    pub(super) fn is_unknown(&self) -> bool {
+        match self {
+            WorkOutcome::Call(outcome) => outcome.status == CallStatus::Unknown,
+            WorkOutcome::Node(outcome) => outcome.status == NodeStatus::Unknown,
         }
     }
 }
@@ -396,34 +366,21 @@ pub(crate) struct Child {
     pub(crate) said: Vec<Arc<Message>>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(untagged)]
 pub(crate) enum ChildRun {
-    Run(Box<Run>),
-    /// As it was loaded, until its agent is known.
-    Stored(Value),
     /// Before its first event.
     #[default]
     Unknown,
+    /// As it was loaded, until its agent is known.
+    Stored(Value),
+    #[serde(skip_deserializing, serialize_with = "as_loaded")]
+    Run(Box<Run>),
 }
 
-impl Serialize for ChildRun {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            // As it is when it was loaded and its agent is not known: by the order of the value's keys.
-            ChildRun::Run(run) => serde_json::to_value(run).map_err(S::Error::custom)?.serialize(serializer),
-            ChildRun::Stored(stored) => stored.serialize(serializer),
-            ChildRun::Unknown => serializer.serialize_none(),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for ChildRun {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match Option::<Value>::deserialize(deserializer)? {
-            Some(stored) => ChildRun::Stored(stored),
-            None => ChildRun::Unknown,
-        })
-    }
+/// As it is when it was loaded and its agent is not known: by the order of the value's keys.
+fn as_loaded<S: Serializer>(run: &Run, serializer: S) -> Result<S::Ok, S::Error> {
+    serde_json::to_value(run).map_err(S::Error::custom)?.serialize(serializer)
 }
 
 impl Child {
@@ -437,9 +394,9 @@ impl Child {
 
 impl Work {
     /// The calls of a reply.
-    pub(crate) fn of_calls(calls: usize, last: Option<Exit>, spent: Spent) -> Self {
-        let items = vec![Item::new(None, ItemState::Ready); calls].into();
-        Work { items, plan: Plan::Calls(Calls { last, spent, ..Calls::default() }) }
+    pub(crate) fn of_calls(reply: Arc<Message>, last: Option<Exit>, spent: Spent) -> Self {
+        let items = vec![Item::default(); reply.tool_calls().count()].into();
+        Work { items, plan: Plan::Calls(Calls { reply: Some(reply), last, spent, ..Calls::default() }) }
     }
 
     /// A walk that has not begun.
@@ -458,6 +415,59 @@ impl Work {
         match &self.plan {
             Plan::Branches(walk) => Some(walk),
             Plan::Calls(_) => None,
+        }
+    }
+
+    /// The message that has the calls.
+    pub(crate) fn reply(&self) -> Option<&Arc<Message>> {
+        self.calls()?.reply.as_ref()
+    }
+
+    /// The items of a reply, each with its call.
+    pub(crate) fn with_calls(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
+        let calls = self.reply().into_iter().flat_map(|reply| reply.tool_calls());
+        self.items.iter().zip(calls).enumerate().map(|(place, (item, call))| (place, item, call))
+    }
+
+    /// The call at a place.
+    pub(crate) fn call(&self, place: usize) -> Option<&ToolCall> {
+        let reply = self.reply()?;
+        let parts = reply.parts();
+        // In most replies the calls come last, one after the other: they are as many as the parts from the first.
+        let first = parts.iter().position(|part| matches!(part.content, Content::ToolCall(_)))?;
+        if self.items.len() != parts.len() - first {
+            return reply.tool_calls().nth(place);
+        }
+        match &parts.get(first + place)?.content {
+            Content::ToolCall(call) => Some(call),
+            _ => None,
+        }
+    }
+
+    /// The item at a place as a call: as it runs, or, of a branch, what a request about it shows.
+    pub(crate) fn shown(&self, place: usize) -> ToolCall {
+        let item = self.items.get(place);
+        if let Some(planned) = item.and_then(|item| item.planned.as_ref()) {
+            return planned.as_call(place);
+        }
+        match self.call(place).zip(item) {
+            Some((call, item)) => item.as_run(call),
+            // No event fits that names another place.
+            None => ToolCall::new("", "", Arguments::default()),
+        }
+    }
+
+    /// The outcome of an item that had started when the process died.
+    pub(super) fn unknown_outcome(&self, place: usize) -> WorkOutcome {
+        let (call, is_call) = (self.shown(place), self.calls().is_some());
+        let what = if is_call { "tool" } else { "node" };
+        let text = format!(
+            "{what} '{}' had started when the process was interrupted: its outcome is unknown, and it was not run again",
+            call.name,
+        );
+        match is_call {
+            true => CallOutcome::without_result(&call, CallStatus::Unknown, text).into(),
+            false => NodeOutcome::failed(NodeStatus::Unknown, text, 1).into(),
         }
     }
 
@@ -559,27 +569,7 @@ pub(crate) fn is_asked(fates: &[(usize, Fate)]) -> bool {
     })
 }
 
-pub(crate) fn done(outcome: impl Into<WorkOutcome>) -> ItemState {
-    ItemState::Done(Arc::new(outcome.into()))
-}
-
 impl Item {
-    pub(crate) const fn new(planned: Option<Planned>, state: ItemState) -> Self {
-        Item {
-            planned,
-            modified: None,
-            writes: Delta::new(),
-            round: 0,
-            inputs: Vec::new(),
-            may_have_happened: false,
-            is_unhooked: false,
-            asked: Vec::new(),
-            decisions: Vec::new(),
-            child: None,
-            state,
-        }
-    }
-
     pub(crate) fn outcome(&self) -> Option<&Arc<WorkOutcome>> {
         match &self.state {
             ItemState::Done(outcome) => Some(outcome),
@@ -687,15 +677,6 @@ impl Item {
         asked.into_iter().filter(is_open).collect()
     }
 
-    /// The first deadline of what comes later within the item.
-    pub(crate) fn next_deadline(&self) -> Option<SystemTime> {
-        if let Some(child) = self.child() {
-            return child.next_deadline();
-        }
-        let is_open = |request: &&ApprovalRequest| self.decisions.iter().all(|(id, _)| *id != request.id);
-        self.asked.iter().filter(is_open).filter_map(|request| request.deadline).min()
-    }
-
     /// Whether a decision about the item, or inside of it, is still required.
     pub(crate) fn waits(&self) -> bool {
         self.is_asked() || (!self.is_done() && !self.open_requests().is_empty())
@@ -707,7 +688,7 @@ impl Item {
 
     /// The item has its outcome, and needs nothing more.
     pub(crate) fn finish(&mut self, outcome: impl Into<WorkOutcome>) {
-        self.state = done(outcome);
+        self.state = ItemState::Done(Arc::new(outcome.into()));
         self.child = None;
         self.asked = Vec::new();
         self.decisions = Vec::new();

@@ -69,7 +69,7 @@ impl Run {
 
     /// A call that was approved with other values from the state than it would run with.
     fn would_ask(&self, place: usize, call: &ToolCall) -> Option<Contradiction> {
-        let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place)?);
+        let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place, || self.seen_by()(place))?);
         (!are_recorded_alike(&item.inputs, &inputs)).then(|| Contradiction {
             call: call.id.clone(),
             recorded: "that it ran".to_owned(),
@@ -80,20 +80,13 @@ impl Run {
     /// An approved call: recorded with a new request for other values from the state, replayed with the approved ones.
     fn would_not_ask(&self, place: usize, fate: &Fate) -> Option<Contradiction> {
         let Fate::Ask(Question { inputs_from_state, .. }) = fate else { return None };
-        let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place)?);
+        let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place, || self.seen_by()(place))?);
         let is_other = !are_recorded_alike(&item.inputs, inputs_from_state);
         (is_other && are_recorded_alike(&item.inputs, &inputs)).then(|| Contradiction {
             call: self.shown(place).id,
             recorded: asked_with(inputs_from_state),
             replayed: "that it runs".to_owned(),
         })
-    }
-
-    /// The values that the state adds to an approved call that has not begun; `None` if its tool is unknown.
-    fn inputs_of_approved(&self, place: usize) -> Option<Vec<StateInput>> {
-        self.item(place).filter(|item| item.is_approved())?;
-        self.tools()?;
-        Some(self.inputs_at(&[place]).pop().map(|(_, inputs)| inputs).unwrap_or_default())
     }
 
     /// A call that did not run.

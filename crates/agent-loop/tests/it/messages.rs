@@ -57,8 +57,7 @@ fn start_errors() -> Vec<StartError> {
 fn feed_errors() -> Vec<FeedError> {
     let text = str::to_owned;
     vec![
-        FeedError::NotNeeded { answer: "a reply", need: Need::Calls.to_string() },
-        FeedError::Misplaced { event: "replied", need: Need::Calls.to_string() },
+        FeedError::NotNeeded { event: "replied", need: Need::Calls.to_string() },
         FeedError::NoSuchItem { place: 3 },
         FeedError::NoReply { role: "user" },
         FeedError::Route { node: text("'plan'"), words: text("unknown node 'x'") },

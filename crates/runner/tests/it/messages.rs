@@ -83,7 +83,7 @@ fn of_records() -> Vec<RunnerError> {
     };
     let broken = serde_json::from_str::<u8>("{").unwrap_err();
     let changes = vec!["limits changed".to_owned(), "tool pay is gone".to_owned()];
-    let feed = FeedError::NotNeeded { answer: "a reply", need: "an approval".to_owned() };
+    let feed = FeedError::NotNeeded { event: "replied", need: "an approval".to_owned() };
     let diverged = Divergence::Schema { changes: vec!["key note is new".to_owned()] };
     vec![
         RunnerError::Decision {

@@ -138,7 +138,7 @@ async fn replay_of_a_record_that_was_tampered_with() {
             Err(divergence) => chain(&divergence),
         }
     };
-    expect!["event 1 (decided, step 1) is refused: unexpected answer: the run needs a reply of the model, found decisions"]
+    expect!["event 1 (decided, step 1) is refused: unexpected event \"decided\": the run needs a reply of the model"]
         .assert_eq(&tampered(&|events| drop(events.remove(1))));
     expect![[
         r#"event 0 (began, step 0) differs at $.messages[0].parts[0].text: recorded "stop", replayed "go""#
