@@ -252,7 +252,7 @@ impl SessionHandle {
         self.make_between_runs(edit, newest.version)
     }
 
-    fn make_in_run(&self, edit: &Edit, stopped: Stopped, version: u64) -> Result<Made, RunnerError> {
+    fn make_in_run(&self, edit: &Edit, stopped: Box<Stopped>, version: u64) -> Result<Made, RunnerError> {
         let (inner, failed) = (self.inner(), |error| self.failed(error));
         let run = &stopped.run;
         let event = run.feed(Answer::Edit(edit.clone()), run.elapsed()).map_err(|error| match error {
@@ -264,11 +264,11 @@ impl SessionHandle {
             invocation: &stopped.invocation,
             place: stopped.place,
             attempt: Some(&attempt),
-            agent: inner.agent.name(),
+            runner: inner,
             at: inner.clock.now(),
         };
         let stored = session_event(event.clone(), &stamp, Vec::new()).map_err(failed)?;
-        Ok(Made { event: stored, of_run: Some((event, Box::new(stopped))), version })
+        Ok(Made { event: stored, of_run: Some((event, stopped)), version })
     }
 
     fn make_between_runs(&self, edit: &Edit, version: u64) -> Result<Made, RunnerError> {

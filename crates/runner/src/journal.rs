@@ -5,38 +5,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use stepfold_agent_loop::{Agent, Event, EventKind, Need, Observer, ObserverError, Run, RunEvent};
+use stepfold_agent_loop::{Event, EventKind, Need, Observer, ObserverError, Run, RunEvent};
 use stepfold_session_scopes::{
-    AnyStore, AppendClaim, AppendEvent, ErrorKind, InvocationId, Seen, SessionError, SessionSchema,
-    SessionStore,
+    AppendClaim, AppendEvent, ErrorKind, InvocationId, Seen, SessionError, SessionStore,
 };
 
 use crate::accept::Acceptance;
-use crate::claim::Claims;
 use crate::decided::Receipts;
 use crate::inbox::Entry;
 use crate::kept::{Writes, followed};
-use crate::ports::WallClock;
 use crate::record::{Stamp, session_event, with_agent, with_exit, with_taken, with_worker};
+use crate::runner::Inner;
 use crate::slot::Slot;
-use crate::watch::Changes;
 
 /// The number of retries of an append when the store is busy or unreachable, and their total time.
 const REPEATS: usize = 6;
 const LONGEST: Duration = Duration::from_secs(30);
 
 pub(crate) struct Journal {
-    pub(crate) store: AnyStore,
+    pub(crate) runner: Arc<Inner>,
     pub(crate) slot: Arc<Slot>,
-    pub(crate) schema: SessionSchema,
-    pub(crate) clock: Arc<dyn WallClock>,
-    pub(crate) agent: Agent,
     pub(crate) invocation: InvocationId,
     /// The version of the session after the last append.
     pub(crate) version: u64,
     /// The same, for those who publish the events.
     pub(crate) shared_version: Arc<AtomicU64>,
-    pub(crate) changes: Changes,
     /// The versions of the run's values; `None` if unknown, or after a write of another worker.
     pub(crate) seen: Option<Seen>,
     /// The number of stored events of the invocation.
@@ -47,7 +40,6 @@ pub(crate) struct Journal {
     pub(crate) ahead: Run,
     /// The inbox entries that the run begins with.
     pub(crate) begins_with: Vec<Entry>,
-    pub(crate) claims: Claims,
     /// Notified when decisions are stored.
     pub(crate) receipts: Receipts,
     /// Notified when the message that begins the run is stored.
@@ -64,14 +56,14 @@ impl Journal {
             invocation: &self.invocation,
             place: self.place,
             attempt: self.attempt.as_deref(),
-            agent: self.agent.name(),
-            at: self.clock.now(),
+            runner: &self.runner,
+            at: self.runner.clock.now(),
         };
         let mut stored = session_event(lasting, &stamp, started)?;
         if let EventKind::Began { .. } = event.kind {
-            stored = with_agent(stored, &self.agent);
+            stored = with_agent(stored, &self.runner.agent);
             if !self.begins_with.is_empty() {
-                stored = with_worker(stored, &self.claims.worker);
+                stored = with_worker(stored, &self.runner.claims.worker);
             }
         }
         if let Some(exit) = ended {
@@ -83,16 +75,20 @@ impl Journal {
             _ => Vec::new(),
         };
         let ids: Vec<InvocationId> = taken.iter().map(|entry| entry.id.clone()).collect();
-        let claim = self.claims.asked(&self.slot.held, self.gives_up(&event.kind, &taken));
+        let claim = self.runner.claims.asked(&self.slot.held, self.gives_up(&event.kind, &taken));
         let writes = Writes::of(&stored);
         // The heartbeat must not treat a released claim as lost.
         let slot = Arc::clone(&self.slot);
         let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| slot.held.give_up());
-        let request =
-            AppendEvent::new(self.slot.key.clone(), self.version, with_taken(stored, &ids), &self.schema)
-                .with_claim(claim)
-                .taking(self.slot.mail.stored(&taken));
-        let append = || self.store.append(request.clone());
+        let request = AppendEvent::new(
+            self.slot.key.clone(),
+            self.version,
+            with_taken(stored, &ids),
+            &self.runner.schema,
+        )
+        .with_claim(claim)
+        .taking(self.slot.mail.stored(&taken));
+        let append = || self.runner.store.append(request.clone());
         let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
         let receipt = appended?;
         if let Some(given_up) = given_up {
@@ -100,7 +96,7 @@ impl Journal {
         }
         self.version = receipt.version;
         self.shared_version.store(receipt.version, Ordering::SeqCst);
-        self.changes.tell(&self.slot.key, receipt.version, true);
+        self.runner.changes.tell(&self.slot.key, receipt.version, true);
         self.seen = self.seen.and_then(|seen| followed(seen, writes, &receipt));
         self.place += 1;
         self.slot.held.set(receipt.claim.as_ref());

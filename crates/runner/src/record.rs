@@ -5,7 +5,7 @@
 //! is never stored.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,6 +20,7 @@ use stepfold_state_core::state::Write;
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
+use crate::runner::Inner;
 
 /// The format of a run's records: version 1 is an [event](agent_loop::Event) without its messages and writes, which
 /// are those of the session's event; its [name](agent_loop::Event::name) is the kind of that.
@@ -83,9 +84,25 @@ pub(crate) struct Stamp<'a> {
     pub(crate) place: u64,
     /// A unique id for each resumption of a run.
     pub(crate) attempt: Option<&'a str>,
-    pub(crate) agent: &'a str,
+    /// Whose agent is the author of what users do not do.
+    pub(crate) runner: &'a Inner,
     pub(crate) at: Timestamp,
 }
+
+impl Stamp<'_> {
+    /// The id distinguishes a retried append from a new one, even from that of another worker at the same index.
+    fn event_id(&self) -> Result<EventId, SessionError> {
+        let place = self.place.to_string();
+        EventId::new(match self.attempt {
+            None => [self.invocation.as_str(), &place].join("."),
+            Some(attempt) => [self.invocation.as_str(), &place, attempt].join("."),
+        })
+    }
+}
+
+/// The author of what users do.
+static USER: LazyLock<Author> =
+    LazyLock::new(|| Author::new("user").unwrap_or_else(|_| unreachable!("letters are a valid id")));
 
 /// The session event that stores a commit of the loop.
 pub(crate) fn session_event(
@@ -99,21 +116,18 @@ pub(crate) fn session_event(
         EventKind::Began { .. }
         | EventKind::Steered
         | EventKind::Decided { .. }
-        | EventKind::Edited { .. } => "user",
-        _ => stamp.agent,
+        | EventKind::Edited { .. } => LazyLock::force(&USER),
+        _ => stamp.runner.author()?,
     };
     let kind = match event.name() {
         "started" => SessionEventKind::STARTED,
         name => SessionEventKind::new(name),
     };
-    // The id distinguishes a retried append from a new one, even from that of another worker at the same
-    // index.
-    let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
-    let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
+    let id = stamp.event_id()?;
     let tags = tags_of(&event.kind);
     let (messages, delta) = event.take_content();
     let record = Record::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
-    let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
+    let mut stored = Event::new(id, stamp.invocation.clone(), author.clone(), stamp.at)
         .with_kind(kind)
         .with_delta(delta)
         .with_started(started);

@@ -1,14 +1,14 @@
 //! The runner: one agent, one store, any number of sessions.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::Stream;
 use serde_json::Value;
 use stepfold_agent_loop::{Agent, Ids, Observer};
 use stepfold_session_scopes::{
-    AnyStore, AppId, Claim, CreateSession, ErrorKind, EventRange, GetSession, ListUsers, Session,
+    AnyStore, AppId, Author, Claim, CreateSession, ErrorKind, EventRange, GetSession, ListUsers, Session,
     SessionError, SessionId, SessionKey, SessionSchema, SessionStore, Timestamp, UserId, WorkerId,
 };
 
@@ -77,6 +77,8 @@ pub struct Runner(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) agent: Agent,
+    /// The author of what the agent does, once its name has been checked.
+    author: OnceLock<Author>,
     pub(crate) store: AnyStore,
     pub(crate) app: AppId,
     pub(crate) schema: SessionSchema,
@@ -471,6 +473,14 @@ fn no_session() -> SessionId {
 }
 
 impl Inner {
+    /// The author of what the agent does: its name.
+    pub(crate) fn author(&self) -> Result<&Author, SessionError> {
+        match self.author.get() {
+            Some(author) => Ok(author),
+            None => Author::new(self.agent.name()).map(|author| self.author.get_or_init(|| author)),
+        }
+    }
+
     pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -649,6 +659,7 @@ impl RunnerBuilder {
         let slots = Mutex::new(Slots::new(self.max_paused));
         Runner(Arc::new(Inner {
             agent,
+            author: OnceLock::new(),
             store,
             app,
             schema,

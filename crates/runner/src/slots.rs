@@ -57,8 +57,8 @@ impl Slots {
     }
 
     /// The run of a session no longer waits.
-    pub(crate) fn let_go(&mut self, key: &SessionKey) {
-        self.paused.remove(key);
+    pub(crate) fn let_go(&mut self, slot: &Arc<Slot>) {
+        self.paused.remove(slot);
     }
 }
 
@@ -67,7 +67,8 @@ struct Recent {
     limit: usize,
     next: u64,
     by_age: BTreeMap<u64, Arc<Slot>>,
-    places: HashMap<SessionKey, u64>,
+    /// The ages of the slots, by their addresses: each is kept here.
+    places: HashMap<usize, u64>,
 }
 
 impl Recent {
@@ -77,22 +78,26 @@ impl Recent {
 
     fn touch(&mut self, slot: &Arc<Slot>) {
         self.next += 1;
-        if let Some(place) = self.places.insert(slot.key.clone(), self.next) {
+        if let Some(place) = self.places.insert(address(slot), self.next) {
             self.by_age.remove(&place);
         }
         self.by_age.insert(self.next, Arc::clone(slot));
         if self.by_age.len() > self.limit
             && let Some((_, oldest)) = self.by_age.pop_first()
         {
-            self.places.remove(&oldest.key);
+            self.places.remove(&address(&oldest));
         }
     }
 
-    fn remove(&mut self, key: &SessionKey) {
-        if let Some(place) = self.places.remove(key) {
+    fn remove(&mut self, slot: &Arc<Slot>) {
+        if let Some(place) = self.places.remove(&address(slot)) {
             self.by_age.remove(&place);
         }
     }
+}
+
+fn address(slot: &Arc<Slot>) -> usize {
+    Arc::as_ptr(slot).addr()
 }
 
 #[cfg(test)]
@@ -131,7 +136,7 @@ mod tests {
         let mut slots = Slots::new(2);
         let slot = slots.get(key(0));
         slots.pause(&slot);
-        slots.let_go(&key(0));
+        slots.let_go(&slot);
         let gone = Arc::downgrade(&slot);
         drop(slot);
         for number in 1..2_000 {

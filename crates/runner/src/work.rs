@@ -79,7 +79,7 @@ enum OwnSeen {
 /// The session as the worker found it.
 struct Found {
     read: Read,
-    stopped: Option<Stopped>,
+    stopped: Option<Box<Stopped>>,
 }
 
 /// A run that has not ended, its invocation, and the number of its stored events.
@@ -180,7 +180,8 @@ impl<'a> Work<'a> {
                 {
                     return self.outcome_of_decisions(&found.read).await;
                 }
-                (Next::Take, found) => self.take(found, wants).await?,
+                // On the heap: it is more than half of all that is kept here, and most messages are not in the inbox.
+                (Next::Take, found) => Box::pin(self.take(found, wants)).await?,
                 (Next::Claim { take_over }, _) => {
                     self.wants = wants;
                     self.claim(take_over).await?;
@@ -316,7 +317,7 @@ impl<'a> Work<'a> {
         Ok((Some(Found { read, stopped }), Seen { last, first: self.first(), holder }))
     }
 
-    fn look_at_last_run(&self, read: &Read) -> Result<(Option<Stopped>, Last), RunnerError> {
+    fn look_at_last_run(&self, read: &Read) -> Result<(Option<Box<Stopped>>, Last), RunnerError> {
         let with_changed_agent = self.with_changed_agent || self.wants == Wants::Abandon;
         match self.turn.last_run(&self.known, read, with_changed_agent) {
             // This agent cannot read the record. A run that begins and is immediately cancelled follows, and
@@ -574,12 +575,13 @@ impl<'a> Work<'a> {
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         let seen = history.kept.as_ref().map(Kept::seen);
         let (invocation, missing_temp) = (id.clone(), BTreeSet::new());
-        self.drive(Stopped { run, invocation, place: 0, seen, missing_temp }, entries, false).await
+        let begins = Box::new(Stopped { run, invocation, place: 0, seen, missing_temp });
+        self.drive(begins, entries, false).await
     }
 
     /// Completes an interrupted run, or abandons it after too many failures; `None` if the session has to be
     /// checked again.
-    async fn recover(&mut self, stopped: Stopped) -> Result<Option<Arc<Outcome>>, RunnerError> {
+    async fn recover(&mut self, stopped: Box<Stopped>) -> Result<Option<Arc<Outcome>>, RunnerError> {
         let invocation = stopped.invocation.clone();
         let is_own = invocation == *self.ticket.current.invocation.id();
         let gives_up = self.has_failed_enough(&invocation);
@@ -735,12 +737,12 @@ impl<'a> Work<'a> {
 
     /// Runs, with every commit stored before anything else happens, as long as the claim is held. On the heap: its future
     /// would otherwise be part of each caller's.
-    fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> BoxFuture<'_, Ended> {
+    fn drive(&mut self, from: Box<Stopped>, entries: Vec<Entry>, is_given_up: bool) -> BoxFuture<'_, Ended> {
         Box::pin(self.drive_here(from, entries, is_given_up))
     }
 
-    async fn drive_here(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
-        let Stopped { run, invocation, place, seen, missing_temp } = from;
+    async fn drive_here(&mut self, from: Box<Stopped>, entries: Vec<Entry>, is_given_up: bool) -> Ended {
+        let Stopped { run, invocation, place, seen, missing_temp } = *from;
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         // Failures of another run do not count for this one.
         self.failed = None;
@@ -759,12 +761,8 @@ impl<'a> Work<'a> {
         let shared_version = Arc::new(AtomicU64::new(version));
         let mut journal = Journal {
             shared_version: Arc::clone(&shared_version),
-            changes: inner.changes.clone(),
-            store: inner.store.clone(),
+            runner: Arc::clone(inner),
             slot: Arc::clone(slot),
-            schema: inner.schema.clone(),
-            clock: Arc::clone(&inner.clock),
-            agent: inner.agent.clone(),
             invocation,
             version,
             seen,
@@ -773,7 +771,6 @@ impl<'a> Work<'a> {
             ahead: run.clone(),
             begins_with: entries,
             receipts: self.receipts.clone(),
-            claims: inner.claims.clone(),
             acceptance: self.acceptance.clone(),
         };
         let decisions = match self.decisions.is_empty() {
@@ -828,7 +825,7 @@ impl<'a> Work<'a> {
         if is_kept {
             self.turn.runner.slots().pause(slot);
         } else if self.known.is_kept {
-            self.turn.runner.slots().let_go(&slot.key);
+            self.turn.runner.slots().let_go(slot);
         }
         self.known.is_kept = is_kept;
     }
@@ -905,7 +902,7 @@ impl Turn {
         known: &Known,
         (history, session): &Read,
         with_changed_agent: bool,
-    ) -> Result<Option<Stopped>, RunnerError> {
+    ) -> Result<Option<Box<Stopped>>, RunnerError> {
         let Some(last) = history.last.as_ref().filter(|_| !history.has_ended()) else { return Ok(None) };
         let changes = history.changes(&self.runner.agent);
         if !changes.is_empty() && !with_changed_agent {
@@ -923,7 +920,7 @@ impl Turn {
         };
         let run = run.filter(|run| run.exit().is_none());
         let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
-        Ok(run.map(|run| Stopped { run, invocation, place, seen, missing_temp }))
+        Ok(run.map(|run| Box::new(Stopped { run, invocation, place, seen, missing_temp })))
     }
 }
 

@@ -382,7 +382,7 @@ impl Run {
     pub(super) fn spent(&self) -> Spent {
         let tally = &self.tally;
         Spent {
-            calls: tally.calls.values().sum::<u64>() + tally.calls_inside,
+            calls: tally.calls.iter().map(|(_, calls)| calls).sum::<u64>() + tally.calls_inside,
             tokens: tally.usage.total_tokens(),
             elapsed: tally.elapsed,
         }
@@ -470,10 +470,7 @@ impl Run {
         for answered in outcomes {
             let is_first = self.item(answered.place).is_some_and(|item| item.hook_pending().is_none());
             let Some(outcome) = answered.outcome.call().filter(|_| is_first) else { continue };
-            match self.tally.calls.get_mut(outcome.tool()) {
-                Some(calls) => *calls += 1,
-                None => drop(self.tally.calls.insert(outcome.tool().into(), 1)),
-            }
+            *self.tally.calls.entry(outcome.tool()) += 1;
         }
     }
 
@@ -481,7 +478,7 @@ impl Run {
         // As it comes, so that it counts as well when the run inside fails or is stopped.
         self.tally.usage += usage;
         if let Some(model) = model.filter(|_| usage != Usage::default()) {
-            *self.tally.usage_by_model.entry(model.into()).or_default() += usage;
+            *self.tally.usage_by_model.entry(model) += usage;
         }
     }
 }

@@ -13,6 +13,7 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::State;
 use stepfold_tools::{AnsweredRequest, CallOutcome, Effect, Tool, Tools};
 
+use super::by_name::ByName;
 use super::event::{Event, EventKind, is_default};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
@@ -149,10 +150,10 @@ pub(crate) struct Tally {
     pub(crate) steps: u64,
     pub(crate) usage: Usage,
     /// The usage by model, that of the runs inside included.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) usage_by_model: BTreeMap<Arc<str>, Usage>,
+    #[serde(skip_serializing_if = "ByName::is_empty")]
+    pub(crate) usage_by_model: ByName<Usage>,
     /// Calls by tool, those answered without running left out.
-    pub(crate) calls: BTreeMap<Arc<str>, u64>,
+    pub(crate) calls: ByName<u64>,
     /// Calls of the runs inside. They count for the limits.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) calls_inside: u64,
@@ -667,7 +668,7 @@ impl Run {
             }
             (Need::Calls, Some(tool)) => {
                 let open = self.open_calls().iter().filter(|(_, call)| call.name == *tool).count() as u64;
-                let before = self.tally.calls.get(tool.as_str()).copied().unwrap_or(0);
+                let before = self.tally.calls.get(tool).copied().unwrap_or(0);
                 open > 0 && breakpoint.is_visit(before + 1..=before + open)
             }
             _ => false,
@@ -758,12 +759,12 @@ impl Run {
 
     /// The tokens used by model: by the name that the provider reported, or the id of the agent's model.
     pub fn usage_by_model(&self) -> impl Iterator<Item = (&str, Usage)> {
-        self.tally.usage_by_model.iter().map(|(model, usage)| (&**model, *usage))
+        self.tally.usage_by_model.iter().map(|(model, usage)| (model, *usage))
     }
 
     /// The number of calls by tool, without those that the loop answered itself.
     pub fn calls_by_tool(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.tally.calls.iter().map(|(tool, calls)| (&**tool, *calls))
+        self.tally.calls.iter().map(|(tool, calls)| (tool, *calls))
     }
 
     /// The duration of the run so far, without pauses.

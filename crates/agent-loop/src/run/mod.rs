@@ -6,6 +6,7 @@
 //! replay is to commit the events of a record.
 
 mod asking;
+mod by_name;
 mod call_ids;
 mod children;
 mod close;
