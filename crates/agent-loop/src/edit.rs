@@ -8,7 +8,6 @@ use stepfold_state_core::chat::{ToolContent, ToolResult};
 use stepfold_state_core::state::{Delta, Handler, NameList, Schema, StateError};
 use thiserror::Error;
 
-use crate::run::{Event, EventKind};
 use crate::state_input::TEMPORARY;
 
 /// Changes of a paused run from outside: values of its state, results of its calls, and arguments of calls that have not
@@ -199,35 +198,6 @@ impl Edit {
             })
         };
         self.values.iter().map(write).collect()
-    }
-
-    /// The edit that an event records; none of other events.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// use stepfold_agent_loop::test_kit::Script;
-    /// use stepfold_agent_loop::{Agent, Answer, Edit, Run};
-    /// use stepfold_state_core::state::Schema;
-    ///
-    /// let schema = Schema::builder().key::<u64>("count").build()?;
-    /// let agent = Agent::builder(Script::parse("assistant: 12")?).schema(schema).build()?;
-    /// let mut run = Run::new(&agent, "how many?", "run-1")?;
-    /// run.commit(run.feed(Answer::Begin, Duration::ZERO)?)?;
-    ///
-    /// let edit = Edit::new().set("count", 12).by("ada");
-    /// let edited = run.feed(Answer::Edit(edit.clone()), Duration::ZERO)?;
-    /// assert_eq!(Edit::of(&edited), Some(edit));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn of(event: &Event) -> Option<Self> {
-        let EventKind::Edited { results, arguments, by, idempotency_key, .. } = &event.kind else {
-            return None;
-        };
-        let contents = results.iter().map(|result| (result.call_id().to_owned(), result.content().clone()));
-        let (results, by, idempotency_key) = (contents.collect(), by.clone(), idempotency_key.clone());
-        let arguments = arguments.clone();
-        Some(Edit { results, arguments, by, idempotency_key, ..Edit::of_writes(&event.delta) })
     }
 
     /// The edit of values that makes these writes, which are those of an edit.
