@@ -50,7 +50,7 @@ pub(super) fn marked(events: Vec<Event>, principal: &Principal, now: Timestamp) 
     events.into_iter().map(marked).collect()
 }
 
-/// An event as it was in its file: whoever imports it next is marked then.
+/// An event as it was in its file: the next import marks it again.
 pub(super) fn unmarked(event: &Event) -> Event {
     let mut event = event.clone();
     if event.metadata.contains(IMPORTED) {
@@ -62,7 +62,7 @@ pub(super) fn unmarked(event: &Event) -> Event {
 }
 
 /// Refuses to continue a run of a file, for all but administrators. It would call tools that no model has called, with
-/// decisions that nobody has made and hooks that were never asked.
+/// decisions that no person has made and hooks that were never asked.
 pub(super) fn check_newest(
     principal: &Principal,
     newest: Option<&CommittedEvent>,

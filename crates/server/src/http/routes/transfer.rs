@@ -67,6 +67,7 @@ pub(in crate::http) struct ExportRow {
 /// tree of values takes many times the memory of its text.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::zero_sized_map_values, reason = "what is passed over has to be an object")]
 struct ImportRow {
     format: String,
     format_version: u64,

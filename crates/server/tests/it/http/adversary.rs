@@ -393,7 +393,7 @@ async fn a_completion_deletes_only_what_it_has_made() {
             (200, &id.parse().unwrap())
         );
     }
-    // Whoever knows the key knows the id before the first request.
+    // A client that knows the key knows the id before the first request.
     let other = Site::new("assistant: one\nassistant: two\nassistant: three").await;
     assert_eq!(other.post("ada", "/sessions", json!({"id": id})).await.status, 201);
     other.post("ada", &format!("/sessions/{id}/run"), json!({"text": "hi"})).await;
@@ -404,6 +404,7 @@ async fn a_completion_deletes_only_what_it_has_made() {
         tokio::task::yield_now().await;
     }
     // What is deleted is deleted soon after the answer.
+    // tidy: allow sleep, because nothing tells that a session was not deleted
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert!(exists(&site, &id).await && exists(&other, &id).await);
 }
