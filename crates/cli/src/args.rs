@@ -504,7 +504,8 @@ pub(crate) struct Serve {
     /// An origin whose pages may use the API with tokens, such as https://app.example. Repeatable.
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
     pub(crate) origins: Vec<String>,
-    /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are set with `Secure`.
+    /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are set with `Secure`, and pages of the server
+    /// have `https` in their origin.
     #[arg(long)]
     pub(crate) https: bool,
     /// Serve the page of adk-web, at /dev-ui/, from this folder: `google/adk/cli/browser` of the package google-adk.

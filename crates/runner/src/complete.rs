@@ -1,7 +1,9 @@
 //! Outcomes that come later: delivered under a token, from any process; and deadlines that pass.
 
+use std::future::IntoFuture;
 use std::time::SystemTime;
 
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 use stepfold_agent_loop::{ApprovalRequest, Clock, Decision, DecisionError, Decisions, Run, TokioClock};
 use stepfold_session_scopes::{EventRange, GetSession, SessionKey, SessionStore, TakeOver, Timestamp};
@@ -17,8 +19,8 @@ use crate::turn::Order;
 
 impl Runner {
     /// Delivers an outcome that comes later, under the [token](stepfold_tools::Later::token) of its call: a value, or the
-    /// reason of a failure, which the model reads. Returns when the outcome is stored; the run continues in its own task, or
-    /// by [`recover`](Runner::recover) if this process dies.
+    /// reason of a failure, which the model reads. When awaited, it returns once the outcome is stored; the run continues in
+    /// its own task, or by [`recover`](Runner::recover) if this process dies.
     ///
     /// Any process with a runner of the same agent on the same store may deliver it. Of several outcomes, the first counts;
     /// the same one again is a repeat, and returns the first receipt. If the call has handed out the token and is not
@@ -66,17 +68,8 @@ impl Runner {
     /// # }).unwrap();
     /// ```
     #[doc(alias("callback", "webhook", "resolve", "awakeable", "deferred"))]
-    pub async fn complete(
-        &self,
-        token: &str,
-        outcome: Result<Value, String>,
-    ) -> Result<DecisionReceipt, RunnerError> {
-        let session = self.handle(self.session_of_token(token)?);
-        let decision = match outcome {
-            Ok(outcome) => Decision::Complete { outcome },
-            Err(reason) => Decision::Reject { reason },
-        };
-        session.complete(token, decision).await
+    pub fn complete(&self, token: &str, outcome: Result<Value, String>) -> CompleteCall {
+        CompleteCall { runner: self.clone(), token: token.to_owned(), outcome, by: None }
     }
 
     /// The session of a token of a later outcome, whether it still waits for it or not: for a program that looks who may
@@ -112,6 +105,42 @@ impl Runner {
     }
 }
 
+/// Delivers the outcome of a call when awaited. See [`Runner::complete`].
+#[must_use = "nothing is delivered until it is awaited"]
+#[derive(Debug)]
+pub struct CompleteCall {
+    runner: Runner,
+    token: String,
+    outcome: Result<Value, String>,
+    by: Option<String>,
+}
+
+impl CompleteCall {
+    /// Sets who delivers the outcome, which is recorded.
+    pub fn by(mut self, name: impl Into<String>) -> Self {
+        self.by = Some(name.into());
+        self
+    }
+
+    async fn deliver(self) -> Result<DecisionReceipt, RunnerError> {
+        let session = self.runner.handle(self.runner.session_of_token(&self.token)?);
+        let decision = match self.outcome {
+            Ok(outcome) => Decision::Complete { outcome },
+            Err(reason) => Decision::Reject { reason },
+        };
+        session.complete(&self.token, decision, self.by).await
+    }
+}
+
+impl IntoFuture for CompleteCall {
+    type Output = Result<DecisionReceipt, RunnerError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.deliver())
+    }
+}
+
 /// Whether a session waits for an outcome.
 enum Awaited {
     /// This request waits for it.
@@ -126,12 +155,21 @@ enum Awaited {
 }
 
 impl SessionHandle {
-    async fn complete(&self, token: &str, decision: Decision) -> Result<DecisionReceipt, RunnerError> {
+    async fn complete(
+        &self,
+        token: &str,
+        decision: Decision,
+        by: Option<String>,
+    ) -> Result<DecisionReceipt, RunnerError> {
         let (mut waited, mut has_recovered) = (Waited::default(), false);
         loop {
             match self.awaits(token).await? {
                 Awaited::By(request) => {
                     let decided = self.resume().decide(request.id, decision).idempotency_key(token);
+                    let decided = match by {
+                        Some(by) => decided.by(by),
+                        None => decided,
+                    };
                     return Ok(decided.submit().await?.0);
                 }
                 Awaited::Delivered(first) => return delivered(self.key(), token, *first, &decision),

@@ -144,6 +144,7 @@ pub use stepfold_session_scopes as session_scopes;
 
 pub use crate::claim::WhenClaimed;
 pub use crate::compare::{Comparison, FirstDifference, compare};
+pub use crate::complete::CompleteCall;
 pub use crate::decided::{DecisionReceipt, RecordedDecision};
 pub use crate::edits::{EditReceipt, EditSession, RecordedEdit};
 pub use crate::error::RunnerError;

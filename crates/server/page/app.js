@@ -41,7 +41,7 @@ function App() {
     ${view.session && html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); focus(".body [tabindex='0']"); }}>Skip to the session</a>`}
     <header>
       <a class="brand" href="#/" onClick=${(event) => { event.preventDefault(); store.go({ session: undefined }); }}><b>stepfold</b><span class="back">‹ Sessions</span><span class="hidden"> studio: all sessions</span></a>
-      ${view.session && html`<h1>${view.session}</h1><span class=${`status ${status()}`} role="status">${know.link === "lost" ? "reconnecting…" : status()}</span><${Actions} />`}
+      ${view.session && html`<h1>${view.session}</h1><span class=${`status ${status()}`} role="status">${know.link === "lost" ? "reconnecting…" : status()}</span>${know.detail?.imported && html`<span class="quiet" title=${`Steps up to v${know.detail.imported.version} are what a file says, also of authors and decisions.`}>imported by ${know.detail.imported.by}</span>`}<${Actions} />`}
       <button type="button" class="plain help" aria-label="Keyboard shortcuts" onClick=${() => open("help")}>?</button>
     </header>
     <${Sessions} />

@@ -29,7 +29,7 @@ export function Sessions() {
         open(row.id);
       }}>
       <span class="line"><span class="name" title=${`${row.id}, ${moment(row.updated)}`}>${row.id.length > 20 ? html`<span>${row.id.slice(0, -8)}</span><span>${row.id.slice(-8)}</span>` : html`<span>${row.id}</span>`}</span> <span class="under right">v${row.version}</span></span>
-      <span class="line"><span class="under">${row.parent ? `↳ ${row.parent.id} v${row.parent.version}` : row.title || moment(row.updated)}</span><span class=${`right status ${statusOf(row)}`}>${statusOf(row)}</span></span></a></li>`)}</ul>
+      <span class="line"><span class="under">${row.imported ? `imported by ${row.imported.by} · ` : ""}${row.parent ? `↳ ${row.parent.id} v${row.parent.version}` : row.title || moment(row.updated)}</span><span class=${`right status ${statusOf(row)}`}>${statusOf(row)}</span></span></a></li>`)}</ul>
     ${know.more && html`<button type="button" class="link" onClick=${() => listSessions(true)}>More</button>`}
   </nav>`;
 }

@@ -25,7 +25,7 @@ pub enum Role {
     Read,
     /// Sends messages, decides about requests, cancels, forks and rewinds, in its own sessions.
     Act,
-    /// Deletes sessions, writes values that users share (`app:`), and reads metrics.
+    /// Deletes sessions, writes values that users share (`app:`), imports runs that have not ended, and reads metrics.
     Administer,
 }
 

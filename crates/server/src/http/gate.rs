@@ -17,6 +17,8 @@ pub(super) struct Rules {
     pub(super) hosts: Vec<String>,
     /// The foreign origins whose pages may use the API, with bearer tokens.
     pub(super) origins: Vec<String>,
+    /// Whether clients reach the server by HTTPS only.
+    pub(super) is_https: bool,
 }
 
 /// Why a request is refused.
@@ -83,8 +85,9 @@ impl Rules {
         if self.allowed_origin(headers).is_some() {
             return Ok(Admitted::Foreign);
         }
+        let scheme = if self.is_https { "https://" } else { "http://" };
         let is_own = |origin: &str| {
-            let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+            let rest = origin.strip_prefix(scheme);
             rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host))
         };
         if origin.is_some_and(|origin| !is_own(origin)) {
@@ -133,6 +136,7 @@ mod tests {
         let rules = Rules {
             hosts: vec!["agents.example".to_owned()],
             origins: vec!["https://app.example".to_owned()],
+            is_https: false,
         };
         let mut map = HeaderMap::new();
         map.insert(CONTENT_TYPE, "application/json".parse().unwrap());
@@ -172,6 +176,7 @@ mod tests {
             "http://localhost:8812",
             "127.0.0.1:8812",
             "http://127.0.0.1:8812.evil.test",
+            "https://127.0.0.1:8812",
             "",
         ] {
             assert_eq!(post(&[("origin", hostile)]), Err(Denied::Origin), "{hostile}");

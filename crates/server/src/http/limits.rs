@@ -36,6 +36,11 @@ pub struct Limits {
     pub sessions_per_stream: usize,
     /// Running invocations of one user that this process has started; 16. More are answered with 429.
     pub runs_per_user: usize,
+    /// Requests of one user at once that read or make a whole session: import, export, compare and replay; 2. More are answered
+    /// with 429.
+    pub heavy_per_user: usize,
+    /// Such requests of all users; 8. More are answered with 429.
+    pub heavy: usize,
     /// Open connections; 12,000. More wait until others are closed.
     pub connections: usize,
     /// The time that runs have to complete after a signal to stop; 30 seconds. Then they stop at their last commit.
@@ -57,11 +62,16 @@ impl Default for Limits {
             streams: 10_000,
             sessions_per_stream: 32,
             runs_per_user: 16,
+            heavy_per_user: 2,
+            heavy: 8,
             connections: 12_000,
             drain: Duration::from_secs(30),
         }
     }
 }
+
+/// The requests that read or make a whole session.
+const HEAVY: &str = "requests about whole sessions (import, export, compare, replay)";
 
 /// What is taken.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +80,7 @@ pub(super) struct Usage(Arc<Mutex<Taken>>);
 #[derive(Debug, Default)]
 struct Taken {
     streams: usize,
+    heavy: usize,
     by_user: HashMap<UserId, OfUser>,
 }
 
@@ -77,12 +88,14 @@ struct Taken {
 struct OfUser {
     streams: usize,
     runs: usize,
+    heavy: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Stream,
     Run,
+    Heavy,
 }
 
 /// A place that is taken until it is dropped.
@@ -122,6 +135,22 @@ impl Usage {
         })
     }
 
+    /// Takes a place for a request that reads or makes a whole session.
+    pub(super) fn heavy(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
+        self.with(|taken| {
+            let of_user = taken.by_user.get(user).copied().unwrap_or_default();
+            if of_user.heavy >= limits.heavy_per_user {
+                return Err(Problem::too_many(&format!("{HEAVY} of one user"), limits.heavy_per_user));
+            }
+            if taken.heavy >= limits.heavy {
+                return Err(Problem::too_many(HEAVY, limits.heavy));
+            }
+            taken.heavy += 1;
+            taken.by_user.entry(user.clone()).or_default().heavy += 1;
+            Ok(self.place(user, Kind::Heavy))
+        })
+    }
+
     fn place(&self, user: &UserId, kind: Kind) -> Place {
         Place { usage: self.clone(), user: user.clone(), kind }
     }
@@ -141,6 +170,10 @@ impl Drop for Place {
                     taken.streams -= 1;
                 }
                 Kind::Run => of_user.runs -= 1,
+                Kind::Heavy => {
+                    of_user.heavy -= 1;
+                    taken.heavy -= 1;
+                }
             }
             if *of_user == OfUser::default() {
                 taken.by_user.remove(&self.user);

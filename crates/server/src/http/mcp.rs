@@ -13,14 +13,14 @@ use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use serde::Deserialize;
 use tower_service::Service as _;
 
 use super::auth::{Principal, Role};
 use super::operation::{names, read_body};
 use super::problem::Problem;
-use super::server::{App, Shared, admit, finish};
+use super::server::{App, Shared, admit, finish, holding};
 use crate::mcp::{AgentServer, HttpOptions, HttpService};
 
 /// Services without requests are dropped when there are more than this.
@@ -129,12 +129,7 @@ async fn serve(
     admit_message(shared, principal, &service, &mut parts, &body).await?;
     let Ok(response) = service.call(Request::from_parts(parts, Full::new(body))).await;
     // The place of a stream is free again with its end.
-    Ok(response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _ = &stream;
-            frame
-        }))
-    }))
+    Ok(holding(response, stream))
 }
 
 /// Takes the place of a run for a call; and bounds the sessions of the protocol.

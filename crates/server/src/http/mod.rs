@@ -50,6 +50,7 @@ mod changes;
 mod channel;
 mod frame;
 mod gate;
+mod imported;
 mod index;
 mod limits;
 mod live;

@@ -1,6 +1,6 @@
 //! The OpenAPI 3.1 document, from the operations and their types.
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -35,7 +35,8 @@ pub(super) fn document(operations: &[Operation]) -> Value {
         "info": {
             "title": "stepfold",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Agents in sessions: messages, decisions, history, and a live stream of each session.",
+            "description": "Agents in sessions: messages, decisions, history, and a live stream of each session. A path that is known \
+                            answers other methods than its own with 405, and all problems are documents of RFC 9457.",
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -75,7 +76,7 @@ fn described(operation: &Operation, shapes: Shapes) -> Value {
             "schema": {"type": "string"},
         }));
     }
-    if operation.id == "live" {
+    if matches!(operation.id, "live" | "live_all") {
         parameters.push(json!({
             "name": "Last-Event-ID",
             "in": "header",
@@ -116,6 +117,8 @@ fn of_path(name: &str) -> Value {
         "app" => "The name of an app.",
         "session" => "The id of a session of the principal's user.",
         "user" => "Any name: it means the principal's user.",
+        "label" => "The name of a version.",
+        "version" => "The version of a commit.",
         _ => "The id of a message: that of its invocation.",
     };
     json!({"name": name, "in": "path", "required": true, "description": words, "schema": {"type": "string"}})
@@ -156,12 +159,23 @@ fn responses(
     }
     let mut responses = Map::new();
     responses.insert(status.as_str().to_owned(), good);
-    for (code, _) in problem::common() {
-        let is_of_target = code != 404 && code != 409 || operation.path.contains('{');
-        if is_of_target {
-            let reference = format!("#/components/responses/Problem{code}");
-            responses.insert(code.to_string(), json!({"$ref": reference}));
-        }
+    for (code, _) in problem::common().into_iter().filter(|(code, _)| may_answer(operation, *code)) {
+        let reference = format!("#/components/responses/Problem{code}");
+        responses.insert(code.to_string(), json!({"$ref": reference}));
     }
     Value::Object(responses)
+}
+
+/// Whether an operation may answer with a problem of this status.
+fn may_answer(operation: &Operation, code: u16) -> bool {
+    // Those of other protocols name apps and sessions in their bodies.
+    let is_of_session = operation.path.contains("{session}") || operation.base.is_empty();
+    let has_body = operation.method != Method::GET;
+    match code {
+        404 | 409 => operation.path.contains('{') || operation.base.is_empty(),
+        408 | 413 | 415 => has_body,
+        410 | 422 | 502 => has_body && is_of_session,
+        501 => is_of_session || operation.id == "import",
+        _ => true,
+    }
 }

@@ -334,6 +334,8 @@ pub(super) struct Operation {
     pub(super) needs: Role,
     /// Whether it takes an `Idempotency-Key`.
     pub(super) takes_key: bool,
+    /// Whether it reads or makes a whole session, so that only some are served at once.
+    pub(super) is_heavy: bool,
     /// How its problems are said.
     pub(super) form: Form,
     pub(super) shapes: fn(&mut SchemaGenerator) -> Shapes,
@@ -379,8 +381,8 @@ impl Operation {
                 handle(asked).await.map(A::respond)
             })
         });
-        let (takes_key, form) = (false, Form::Plain);
-        Operation { method, base: BASE, path, id, summary, needs, takes_key, form, shapes, handler }
+        let (takes_key, is_heavy, form) = (false, false, Form::Plain);
+        Operation { method, base: BASE, path, id, summary, needs, takes_key, is_heavy, form, shapes, handler }
     }
 }
 

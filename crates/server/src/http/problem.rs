@@ -164,7 +164,8 @@ impl Problem {
                 StatusCode::FORBIDDEN,
                 "origin",
                 "Foreign origin",
-                "request of a page of another origin: allow the origin with `--allow-origin`",
+                "request of a page of another origin: allow the origin with `--allow-origin`; a server behind a proxy with TLS has \
+                 `--https`",
             ),
             Denied::ContentType => Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -186,6 +187,15 @@ impl Problem {
 
     pub(super) fn forbidden(needs: super::auth::Role) -> Self {
         let detail = format!("forbidden: the role `{needs}` is required");
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", "Forbidden", detail)
+    }
+
+    /// `instead`: what anyone may do.
+    pub(super) fn open_import(instead: &str) -> Self {
+        let detail = format!(
+            "forbidden: the role `{}` is required to continue a run that was imported before its end; {instead}",
+            super::auth::Role::Administer
+        );
         Problem::new(StatusCode::FORBIDDEN, "forbidden", "Forbidden", detail)
     }
 
@@ -401,16 +411,23 @@ impl From<RunnerError> for Problem {
 }
 
 /// The statuses of problem documents that each operation may answer with.
-pub(super) fn common() -> [(u16, &'static str); 9] {
+pub(super) fn common() -> [(u16, &'static str); 16] {
     [
         (400, "The request is invalid."),
         (401, "The token is missing or unknown."),
         (403, "The role does not suffice, or the request is from a page of another origin."),
         (404, "The app or the session is unknown, or the session belongs to another user."),
+        (408, "The body did not arrive in time."),
         (409, "The request conflicts with the session: see `kind`."),
+        (410, "The message was withdrawn."),
+        (413, "The body, a file or a value is too large."),
+        (415, "The content type is not `application/json`."),
         (421, "The server does not serve this host."),
+        (422, "The agent does not accept it: an input, a decision, an edit or a token."),
         (429, "A limit is reached."),
         (500, "The server failed."),
+        (501, "The store of the sessions cannot do it."),
+        (502, "The run failed."),
         (503, "The server is unavailable."),
     ]
 }

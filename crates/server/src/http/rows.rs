@@ -11,6 +11,7 @@ use stepfold_session_scopes::{CommittedEvent, Session, Timestamp};
 use stepfold_state_core::chat::ToolCall;
 
 use super::changes::Status;
+use super::imported::ImportedRow;
 use super::steps::short;
 
 /// An app: an agent with its sessions.
@@ -161,6 +162,9 @@ pub(super) struct SessionRow {
     /// The number of sessions that were forked from it, and are there: absent in answers about changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) forks: Option<usize>,
+    /// Who imported it, or the session that it was forked from: absent for other sessions, and in answers about changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) imported: Option<ImportedRow>,
 }
 
 /// The origin of a fork.
@@ -225,6 +229,7 @@ impl SessionRow {
             status: None,
             title: None,
             forks: None,
+            imported: None,
         }
     }
 }

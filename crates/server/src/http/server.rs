@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::routing::{MethodFilter, on};
+use axum::{BoxError, Router};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use http_body_util::BodyExt as _;
 use serde_json::Value;
 use stepfold_runner::Runner;
 use stepfold_state_core::chat::Prices;
@@ -23,7 +25,7 @@ use super::gate::{Admitted, Rules, cookie_name};
 use super::index::Indexes;
 use super::limits::{Limits, Usage};
 use super::metrics::Metrics;
-use super::operation::{Operation, json_response};
+use super::operation::Operation;
 use super::priced::Pricing;
 use super::problem::{Form, Problem};
 use super::{openapi, page, protocol, routes};
@@ -149,6 +151,8 @@ pub(super) struct Shared {
     pub(super) has_public_cards: bool,
     /// The page of adk-web.
     pub(super) adk_web: Option<protocol::Bundle>,
+    /// The OpenAPI document, once it was asked for.
+    openapi: OnceLock<Bytes>,
     #[cfg(feature = "mcp")]
     pub(super) mcp: super::mcp::Services,
     /// Becomes true when the server stops.
@@ -289,7 +293,7 @@ fn public(shared: &Shared, request: &Request) -> Response<Body> {
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" if *shared.stopping.borrow() => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
             "/readyz" => text(StatusCode::OK, "ready\n"),
-            "/api/v1/openapi.json" => json_response(StatusCode::OK, &openapi::document(&operations())),
+            "/api/v1/openapi.json" => typed(StatusCode::OK, "application/json", shared.openapi()),
             path => page::answer(path, request.headers()),
         },
     };
@@ -307,11 +311,22 @@ fn adk_web(shared: &Shared, request: &Request) -> Response<Body> {
     with_headers(response)
 }
 
+impl Shared {
+    /// The OpenAPI document. Anyone may ask for it, so that it is made once.
+    fn openapi(&self) -> Bytes {
+        let document = || serde_json::to_vec(&openapi::document(&operations())).unwrap_or_default().into();
+        self.openapi.get_or_init(document).clone()
+    }
+}
+
 fn text(status: StatusCode, text: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
+    typed(status, "text/plain; charset=utf-8", text)
+}
+
+fn typed(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
@@ -352,7 +367,19 @@ async fn act(
     request: Request,
 ) -> Result<Response<Body>, Problem> {
     let is_read = operation.method == Method::GET;
+    // Before the body is read.
+    let place = match operation.is_heavy {
+        true => Some(shared.usage.heavy(principal.user(), &shared.limits)?),
+        false => None,
+    };
     let answered = (operation.handler)(shared, principal, request);
+    let answered = async move {
+        let response = answered.await?;
+        Ok(match place {
+            Some(place) => holding(response, place),
+            None => response,
+        })
+    };
     if is_read {
         return answered.await;
     }
@@ -362,6 +389,20 @@ async fn act(
             Err(Problem::unavailable("the request was stopped: its handler panicked or the server stops"))
         }
     }
+}
+
+/// A response that keeps something until its body has ended, or its client is gone.
+pub(super) fn holding<B>(response: Response<B>, kept: impl Send + 'static) -> Response<Body>
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _ = &kept;
+            frame
+        }))
+    })
 }
 
 /// A known path with an unknown method; or a browser that asks first, for a page of an allowed origin.
@@ -491,9 +532,10 @@ impl ServerBuilder {
         self
     }
 
-    /// Marks cookies as secure: for a server that clients reach by HTTPS only.
+    /// Marks cookies as secure: for a server that clients reach by HTTPS only, through a reverse proxy. Pages of its own have the
+    /// scheme `https` then, and `http` without it: one of the other scheme is of another origin.
     pub fn secure_cookies(mut self) -> Self {
-        self.has_secure_cookies = true;
+        (self.has_secure_cookies, self.rules.is_https) = (true, true);
         self
     }
 
@@ -546,6 +588,7 @@ impl ServerBuilder {
             has_secure_cookies: self.has_secure_cookies,
             has_public_cards: self.has_public_cards,
             adk_web,
+            openapi: OnceLock::new(),
             stopping: watch::Sender::new(false),
         };
         Ok(Server { shared: Arc::new(shared) })
@@ -562,5 +605,25 @@ impl fmt::Debug for Server {
 impl fmt::Debug for ServerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerBuilder").field("apps", &self.apps).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepfold_agent_loop::Agent;
+    use stepfold_agent_loop::test_kit::Script;
+    use stepfold_session_scopes::MemoryStore;
+
+    use super::super::auth::Tokens;
+    use super::*;
+
+    #[test]
+    fn the_openapi_document_is_made_once() {
+        let agent = Agent::builder(Script::parse("").unwrap()).build().unwrap();
+        let runner = Runner::builder(agent, MemoryStore::new()).build();
+        let server = Server::builder().app(runner).auth(Tokens::new()).build().unwrap();
+        let document = server.shared.openapi();
+        assert_eq!(serde_json::from_slice::<Value>(&document).unwrap(), server.openapi());
+        assert_eq!(server.clone().shared.openapi().as_ptr(), document.as_ptr());
     }
 }

@@ -14,7 +14,7 @@ use stepfold_session_scopes::{EventRange, Session};
 use stepfold_state_core::chat::{Role, Usage};
 
 use super::happening::{Call, CallEnd, End, Happening, RECENT};
-use super::{Encoder, Frame, Made, Order, accept, key_of, place, session_of, stream, with_words};
+use super::{Encoder, Frame, Made, Order, accept, key_of, opening, place, session_of, stream, with_words};
 use crate::http::operation::{Asked, InApp, Json};
 use crate::http::problem::Problem;
 use crate::http::rows::exit;
@@ -184,11 +184,12 @@ pub(super) async fn run(asked: Asked<InApp, (), Json<RunAgentInput>>) -> Result<
     let (app, Json(mut input)) = (&asked.target.0, asked.body);
     let (runner, order) = (app.runner(), input.order()?);
     let place = place(&asked.shared, &asked.principal)?;
+    let opening = opening(&asked.shared, &asked.principal)?;
     let session = session_of(app, &asked.principal, &input.thread_id, &order).await?;
     let order = without_known(order, &session).await?;
     let reader = accept::<Problem>(place, &asked.principal, runner, session, order).await?;
     let events = Events::new(input.thread_id, input.run_id, input.protocol_version);
-    stream(&asked.shared, &asked.principal, reader, events).map(Made)
+    Ok(Made(stream(opening, reader, events)))
 }
 
 /// A message that is open.

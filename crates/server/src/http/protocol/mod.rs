@@ -34,6 +34,7 @@ use self::happening::{Before, Happening, Reader};
 use super::auth::{Principal, Role};
 use super::limits::Place;
 use super::live::KEEP_ALIVE;
+use super::metrics::CountedStream;
 use super::operation::{Answer, Events, Operation, find_session};
 use super::problem::{Form, Problem};
 use super::server::{App, Shared};
@@ -144,6 +145,19 @@ async fn session_of(
     }
 }
 
+/// The place of a response that streams. As that of its run, it is taken before anything is stored: a client that is refused
+/// sends its message again.
+fn opening(shared: &Shared, principal: &Principal) -> Result<Opening, Problem> {
+    let place = shared.usage.stream(principal.user(), &shared.limits)?;
+    Ok(Opening { keep_alive: shared.limits.keep_alive, place: shared.metrics.stream(place) })
+}
+
+/// The place of a response that streams, until its end.
+struct Opening {
+    keep_alive: Duration,
+    place: CountedStream,
+}
+
 /// A place for a run, before anything is stored for it: a client beyond its limit leaves nothing behind.
 fn place(shared: &Shared, principal: &Principal) -> Result<Place, Problem> {
     shared.usage.run(principal.user(), &shared.limits)
@@ -204,32 +218,22 @@ fn key_of(parts: &[&str]) -> String {
 }
 
 /// A response that streams what happens. It ends with its client, and stops nothing else.
-fn stream(
-    shared: &Shared,
-    principal: &Principal,
-    reader: Reader,
-    mut encoder: impl Encoder,
-) -> Result<Response<Body>, Problem> {
+fn stream(opening: Opening, reader: Reader, mut encoder: impl Encoder) -> Response<Body> {
     let frames = reader
         .into_stream()
         .map(move |happening| encoder.push(&happening).iter().map(Frame::text).collect::<String>());
-    event_stream(shared, principal, frames.filter(|text| std::future::ready(!text.is_empty())))
+    event_stream(opening, frames.filter(|text| std::future::ready(!text.is_empty())))
 }
 
-/// A response of server-sent events. It takes a place among the streams of the user until it ends.
-fn event_stream(
-    shared: &Shared,
-    principal: &Principal,
-    events: impl Stream<Item = String> + Send + 'static,
-) -> Result<Response<Body>, Problem> {
-    let place = shared.usage.stream(principal.user(), &shared.limits)?;
-    let place = shared.metrics.stream(place);
-    let state = (events.boxed(), shared.limits.keep_alive, place);
-    let chunks = futures_util::stream::unfold(state, |(mut events, keep_alive, place)| async move {
+/// A response of server-sent events.
+fn event_stream(opening: Opening, events: impl Stream<Item = String> + Send + 'static) -> Response<Body> {
+    let Opening { keep_alive, place } = opening;
+    let state = (events.boxed(), place);
+    let chunks = futures_util::stream::unfold(state, move |(mut events, place)| async move {
         let chunk = next_chunk(&mut events, keep_alive).await?;
-        Some((Ok::<_, Infallible>(chunk), (events, keep_alive, place)))
+        Some((Ok::<_, Infallible>(chunk), (events, place)))
     });
-    Ok(Events(Body::from_stream(chunks)).respond())
+    Events(Body::from_stream(chunks)).respond()
 }
 
 /// The next event, or a comment that keeps proxies from closing the connection.

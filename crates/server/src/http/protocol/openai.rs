@@ -5,15 +5,16 @@ use futures_util::StreamExt as _;
 use http::{HeaderValue, Response, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use stepfold_agent_loop::{Exit, Ids as _, Input, RandomIds};
-use stepfold_runner::SessionHandle;
-use stepfold_session_scopes::EventRange;
+use stepfold_runner::{Runner, RunnerError, SessionHandle};
+use stepfold_session_scopes::{ErrorKind, Event, EventRange, InvocationId};
 use stepfold_state_core::chat::{Message, Usage};
 use tokio::sync::oneshot;
 
 use super::happening::{End, Happening, Reader};
-use super::{Encoder, Frame, Made, Order, accept, key_of, place, stream, with_words};
+use super::{Encoder, Frame, Made, Order, accept, key_of, opening, place, stream, with_words};
+use crate::http::auth::Principal;
 use crate::http::operation::{Asked, Found, Json, Whole, json_response};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, exit};
@@ -171,19 +172,23 @@ pub(super) async fn chat(asked: Asked<Whole, (), Json<ChatCompletion>>) -> Resul
     let input = request.input(is_temporary)?;
     let runner = app.runner();
     let place = place(&asked.shared, &asked.principal)?;
-    let session = runner.session(asked.principal.user().as_str(), id.as_str()).await?;
+    let opening = match request.stream {
+        Some(true) => Some(opening(&asked.shared, &asked.principal)?),
+        _ => None,
+    };
+    let (session, is_new) = session_of(runner, &asked.principal, &id).await?;
     let created = created(&session).await?;
     let order = Order::Send(Box::new(input), key);
     let reader = accept::<Problem>(place, &asked.principal, runner, session.clone(), order).await?;
+    let is_deleted = is_temporary && is_new;
     let reading =
-        reader.invocation().filter(|_| is_temporary).map(|invocation| delete_after(session, invocation));
+        reader.invocation().filter(|_| is_deleted).map(|invocation| delete_after(session, invocation));
     let reader = reader.without_state().keeping(reading);
     let with_usage = request.stream_options.as_ref().is_some_and(|options| options.include_usage);
     let encoder = Chunks::new(app.name(), &id, created, with_usage);
-    let mut response = if request.stream == Some(true) {
-        stream(&asked.shared, &asked.principal, reader, encoder)?
-    } else {
-        whole(reader, encoder).await?
+    let mut response = match opening {
+        Some(opening) => stream(opening, reader, encoder),
+        None => whole(reader, encoder).await?,
     };
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(SESSION, id);
@@ -197,21 +202,57 @@ async fn created(session: &SessionHandle) -> Result<u64, Problem> {
     Ok(u64::try_from(at.as_micros() / 1_000_000).unwrap_or_default())
 }
 
-/// Deletes a session when its run has ended and it has no reader any more. What waits or failed is kept: its user can continue
-/// with it.
+/// The session of this id, and whether it was created now.
+async fn session_of(
+    runner: &Runner,
+    principal: &Principal,
+    id: &str,
+) -> Result<(SessionHandle, bool), Problem> {
+    let user = principal.user().as_str();
+    if let Some(session) = runner.find_session(user, id).await? {
+        return Ok((session, false));
+    }
+    match runner.create(user, id, Value::Object(Map::new())).await {
+        Ok(session) => Ok((session, true)),
+        // Another request was faster.
+        Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
+            Ok((runner.session(user, id).await?, false))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Deletes the session of a request when its run has ended and it has no reader any more. What waits or failed is kept: its
+/// user can continue with it. So is one that has become more than the answer to its request.
 fn delete_after(session: SessionHandle, invocation: stepfold_runner::Invocation) -> oneshot::Sender<()> {
     let (reading, mut read) = oneshot::channel::<()>();
     tokio::spawn(async move {
+        let id = invocation.id().clone();
         let ended = invocation.outcome().await;
         let _ = (&mut read).await;
         if !ended.is_ok_and(|outcome| !matches!(outcome.exit(), Exit::Paused(_) | Exit::Failed)) {
             return;
         }
-        if let Err(error) = session.delete(false).await {
+        let deleted = match is_only_of(&session, &id).await {
+            Ok(true) => session.delete(false).await.map(drop),
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = deleted {
             tracing::warn!(%error, "a temporary session could not be deleted");
         }
     });
     reading
+}
+
+/// Whether a session has nothing but the commits of this run, none of which a person made in it.
+async fn is_only_of(session: &SessionHandle, id: &InvocationId) -> Result<bool, RunnerError> {
+    let stored = session.read(EventRange::All).await?;
+    let is_of_run = |event: &Event| {
+        event.invocation == *id && !["decided", "edited", "steered"].contains(&event.kind.as_str())
+    };
+    let is_alone = stored.events.iter().all(|committed| is_of_run(&committed.event));
+    Ok(is_alone && session.inbox().await?.is_empty())
 }
 
 /// The completion of a request without a stream.

@@ -12,6 +12,7 @@ use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{EventRange, GetSession, Scope, Session, SessionStore as _};
 
 use super::sessions::check_shared;
+use crate::http::imported::check_fork;
 use crate::http::index::{Counted, Index, Of, Written};
 use crate::http::operation::{Asked, Created, Found, InSession, Json, Named, Within, find_session};
 use crate::http::problem::Problem;
@@ -445,8 +446,10 @@ pub(super) struct Fork {
 }
 
 pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Created<SessionRow>, Problem> {
-    let (InSession { app, session }, Json(fork)) = (asked.target, asked.body);
+    let Json(fork) = asked.body;
     check_shared(&asked.principal, &fork.set)?;
+    check_fork(&asked.principal, &asked.target, fork.at).await?;
+    let InSession { app, session } = asked.target;
     let id = fork.id.unwrap_or_else(|| RandomIds.next());
     let edit = edited(Edit::new().by(asked.principal.name()), fork.set, (fork.results, fork.arguments));
     let forked = session.fork_with(id.as_str(), fork.at, edit).await?;

@@ -69,6 +69,7 @@ pub(super) fn operations() -> Vec<Operation> {
     for operation in &mut operations {
         operation.takes_key =
             matches!(operation.id, "send" | "run" | "decide" | "edit_state" | "edit_results");
+        operation.is_heavy = matches!(operation.id, "import" | "export" | "compare" | "replay");
     }
     operations
 }

@@ -275,7 +275,7 @@ pub(super) async fn complete(
     }
     // It may continue the run, in this process.
     let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let receipt = app.runner().complete(&token, outcome).await?;
+    let receipt = app.runner().complete(&token, outcome).by(asked.principal.name()).await?;
     if let Some(invocation) = session.running() {
         taken(invocation, place);
     }

@@ -16,6 +16,7 @@ use stepfold_state_core::chat::Role;
 
 use crate::http::auth::{self, Principal};
 use crate::http::changes::{LastRun, Status};
+use crate::http::imported::ImportedRow;
 use crate::http::operation::{Asked, Created, Done, Found, InApp, InSession, Json};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow};
@@ -73,6 +74,7 @@ async fn described(app: &App, stored: &Session) -> Result<SessionRow, Problem> {
     row.status = Some(Status::of(&session).await?.1);
     row.forks = number_of_forks(app, &session).await?;
     let first = session.read(EventRange::Page { after: 0, limit: FIRST }).await?;
+    row.imported = ImportedRow::of(&first);
     let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
     let asked = messages.find(|message| message.role() == Role::User);
     row.title = asked.map(|message| short(&message.text())).filter(|title| !title.is_empty());
@@ -140,6 +142,7 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
     let mut row = SessionRow::of(&stored);
     row.status = Some(Status::decide(session, &stored, &run));
     row.forks = number_of_forks(&asked.target.app, session).await?;
+    row.imported = ImportedRow::read(session).await?;
     Ok(Found(SessionDetail {
         session: row,
         running: session.running().map(|running| running.id().to_string()),

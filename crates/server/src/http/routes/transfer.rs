@@ -1,23 +1,23 @@
 //! Sessions as files: exported whole, imported as new sessions, and as scripted tests.
 
-use std::cell::Cell;
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use stepfold_agent_loop::{self as agent_loop, Ids as _, RandomIds};
-use stepfold_runner::RECORD_FORMAT;
+use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_session_scopes::{
     CreateSession, Event, EventId, EventRange, GetSession, Label, MemoryStore, ReadLabels, Scope, Session,
     SessionError, SessionStore, Timestamp,
 };
 
 use super::history::at;
-use crate::http::auth::{Principal, Role};
+use crate::http::auth::Principal;
+use crate::http::imported::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::limits::Limits;
 use crate::http::operation::{Answer, Asked, Created, InApp, InSession, RequestBody, json_response};
 use crate::http::problem::Problem;
@@ -29,7 +29,7 @@ const FORMAT: &str = "stepfold.session";
 const FORMAT_VERSION: u64 = 1;
 
 /// A session as a file.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct ExportRow {
     /// Always `stepfold.session`.
@@ -63,6 +63,33 @@ pub(in crate::http) struct ExportRow {
     labels: Vec<ExportedLabel>,
 }
 
+/// An [`ExportRow`] that is read. What an import does not use is passed over, and what it reads once is text until then: a
+/// tree of values takes many times the memory of its text.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::zero_sized_map_values, reason = "what is passed over has to be an object")]
+struct ImportRow {
+    format: String,
+    format_version: u64,
+    #[serde(rename = "app")]
+    _app: String,
+    #[serde(rename = "id")]
+    _id: String,
+    #[serde(rename = "created")]
+    _created: String,
+    #[serde(default, rename = "parent")]
+    _parent: Option<ParentRow>,
+    version: u64,
+    oldest: u64,
+    first: Map<String, Value>,
+    values: BTreeMap<String, Box<RawValue>>,
+    #[serde(default, rename = "shared")]
+    _shared: BTreeMap<String, IgnoredAny>,
+    events: Vec<StoredRow>,
+    #[serde(default)]
+    labels: Vec<ExportedLabel>,
+}
+
 /// A commit as it is stored.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -72,7 +99,8 @@ struct StoredRow {
     /// Microseconds since 1970.
     at: i64,
     /// The body, in the format of the stores.
-    body: Value,
+    #[schemars(with = "Value")]
+    body: Box<RawValue>,
 }
 
 /// A label of an exported session.
@@ -153,7 +181,7 @@ pub(super) async fn export(asked: Asked<InSession, ExportAs>) -> Result<Exported
     let first = at(&asked.target, Some(stored.oldest), EventRange::None).await?;
     let labels = asked.target.runner().store().labels(ReadLabels::new(session.key().clone())).await?;
     let events = stored.events.iter().map(|committed| {
-        let body = serde_json::from_str(&committed.event.to_body()?).unwrap_or_default();
+        let body = RawValue::from_string(unmarked(&committed.event).to_body()?).unwrap_or_default();
         let (id, at) = (committed.event.id.to_string(), committed.event.at.as_micros());
         Ok(StoredRow { version: committed.version, id, at, body })
     });
@@ -185,7 +213,7 @@ pub(in crate::http) fn own_and_shared(session: &Session) -> (Map<String, Value>,
 }
 
 /// The body of an import, which has a limit of its own.
-pub(super) struct ImportBody(ExportRow);
+pub(super) struct ImportBody(ImportRow);
 
 impl RequestBody for ImportBody {
     fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
@@ -214,8 +242,7 @@ pub(super) async fn import(
 ) -> Result<Created<SessionRow>, Problem> {
     let (InApp(app), ImportBody(row)) = (asked.target, asked.body);
     let runner = app.runner();
-    let events = events_of(&row)?;
-    check_unmerged(&asked.principal, &events)?;
+    let events = marked(events_of(&row)?, &asked.principal, runner.now());
     let labels = labels_of(&row)?;
     let id = asked.query.id.unwrap_or_else(|| RandomIds.next());
     let key = runner.key(asked.principal.user().as_str(), id.as_str())?;
@@ -223,7 +250,7 @@ pub(super) async fn import(
         .values(Value::Object(row.first.clone()))?
         .with_events(events)
         .with_labels(labels);
-    check(&row, &request).await?;
+    check(&asked.principal, &row, &request).await?;
     let store = runner.store();
     let created = store.create(request).await?;
     if created.version != row.version {
@@ -231,12 +258,13 @@ pub(super) async fn import(
     }
     let session = runner.find_session(key.user.as_str(), key.id.as_str()).await?;
     let session = session.ok_or_else(|| Problem::unknown_session(&id))?;
-    let value = SessionRow::of(&session.read(EventRange::None).await?);
+    let mut value = SessionRow::of(&session.read(EventRange::None).await?);
+    value.imported = ImportedRow::read(&session).await?;
     Ok(Created::session(&app, &id, value))
 }
 
 /// The events of an export: all of them, in order, each once.
-fn events_of(row: &ExportRow) -> Result<Vec<Arc<Event>>, Problem> {
+fn events_of(row: &ImportRow) -> Result<Vec<Event>, Problem> {
     let invalid = |why: String| Problem::invalid("export", why);
     if row.format != FORMAT || row.format_version != FORMAT_VERSION {
         let found = format!("`{}` {}", row.format, row.format_version);
@@ -261,33 +289,13 @@ fn events_of(row: &ExportRow) -> Result<Vec<Arc<Event>>, Problem> {
             return Err(invalid(format!("event {} of version {version} is there twice", stored.id)));
         }
         let at = Timestamp::from_micros(stored.at);
-        let event = Event::from_body(EventId::new(stored.id.as_str())?, at, &stored.body.to_string());
-        event.map(Arc::new).map_err(|error| invalid(format!("event of version {version}: {error}")))
+        let event = Event::from_body(EventId::new(stored.id.as_str())?, at, stored.body.get());
+        event.map_err(|error| invalid(format!("event of version {version}: {error}")))
     };
     (0..).zip(&row.events).map(event).collect()
 }
 
-/// What a run has recorded and not merged yet is written when the run continues: values that all users share, for
-/// administrators only. No call of a tool stands behind what a file says.
-fn check_unmerged(principal: &Principal, events: &[Arc<Event>]) -> Result<(), Problem> {
-    let shares = |event: &Arc<Event>| {
-        let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
-        // One that cannot be read is of a run that does not continue.
-        let mut recorded = record.read::<agent_loop::Event>().ok()?;
-        let found = Cell::new(false);
-        recorded.retain_writes(|write| {
-            found.set(found.get() || Scope::of(write.key()) == Scope::App);
-            true
-        });
-        Some(found.get())
-    };
-    match events.iter().any(|event| shares(event) == Some(true)) && !principal.may(Role::Administer) {
-        true => Err(Problem::forbidden(Role::Administer)),
-        false => Ok(()),
-    }
-}
-
-fn labels_of(row: &ExportRow) -> Result<Vec<(Label, u64)>, Problem> {
+fn labels_of(row: &ImportRow) -> Result<Vec<(Label, u64)>, Problem> {
     let mut names = BTreeSet::new();
     let label = |exported: &ExportedLabel| {
         if !names.insert(exported.label.clone()) {
@@ -302,8 +310,9 @@ fn labels_of(row: &ExportRow) -> Result<Vec<(Label, u64)>, Problem> {
     row.labels.iter().map(label).collect()
 }
 
-/// Makes the session in memory first: its events have to add up to the values that it had.
-async fn check(row: &ExportRow, request: &CreateSession) -> Result<(), Problem> {
+/// Makes the session in memory first: its events have to add up to the values that it had, and a run that has not ended is for
+/// administrators.
+async fn check(principal: &Principal, row: &ImportRow, request: &CreateSession) -> Result<(), Problem> {
     let store = MemoryStore::new();
     let made = match store.create(request.clone()).await {
         // One to which a rewind goes back.
@@ -312,12 +321,13 @@ async fn check(row: &ExportRow, request: &CreateSession) -> Result<(), Problem> 
     };
     let read = store.get(GetSession::new(made.key)).await?;
     let (values, _) = own_and_shared(&read);
-    let differs = |key: &&String| values.get(*key) != row.values.get(*key);
-    match values.keys().chain(row.values.keys()).find(differs) {
-        None => Ok(()),
-        Some(key) => {
-            let why = format!("its events do not add up to its `values`: `{key}` differs");
-            Err(Problem::invalid("export", why))
-        }
+    let is_same = |key: &String| {
+        let (Some(value), Some(text)) = (values.get(key), row.values.get(key)) else { return false };
+        serde_json::from_str::<Value>(text.get()).is_ok_and(|told| told == *value)
+    };
+    if let Some(key) = values.keys().chain(row.values.keys()).find(|key| !is_same(key)) {
+        let why = format!("its events do not add up to its `values`: `{key}` differs");
+        return Err(Problem::invalid("export", why));
     }
+    check_newest(principal, read.visible_events().last(), "end or abandon the run before the export")
 }

@@ -140,3 +140,33 @@ async fn a_task_continues_without_its_client_and_is_cancelled_by_name() {
     assert_eq!(cancelled["result"]["status"]["state"], "TASK_STATE_CANCELED", "{cancelled}");
     drop(open);
 }
+
+/// What a principal may not ask for is not read. It may nest deeper than a value can.
+#[tokio::test]
+async fn the_role_comes_before_what_a_call_says() {
+    let site = Site::new("").await;
+    let deep = format!("{}1{}", "[".repeat(500), "]".repeat(500));
+    let call = async |user: &str, method: &str, id: &str, params: &str| {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        let bearer = site.bearer(user);
+        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json"), VERSION];
+        site.raw(Method::POST, "/a2a/clerk", &headers, &body).await
+    };
+    for method in ["SendMessage", "SendStreamingMessage", "CancelTask"] {
+        let refused = call("reader", method, "1", &deep).await;
+        assert_eq!(refused.problem(), (403, "forbidden".to_owned()), "{method}: {}", refused.text);
+        assert_eq!(call("ada", method, "1", &deep).await.json()["error"]["code"], -32602, "{method}");
+    }
+    let long = format!(r#"{{"id":"{}"}}"#, "x".repeat(100_000));
+    for (method, params) in [("GetTask", long.as_str()), ("ListTasks", &long), ("GetTask", &deep)] {
+        assert_eq!(call("reader", method, "1", params).await.json()["error"]["code"], -32602, "{method}");
+    }
+    for id in [deep.as_str(), "{}"] {
+        let told = call("reader", "ListTasks", id, "{}").await.json();
+        assert_eq!((&told["error"]["code"], &told["id"]), (&json!(-32600), &json!(null)));
+    }
+    for id in ["7", "\"seven\"", "null"] {
+        let told = call("reader", "ListTasks", id, "{}").await.json();
+        assert_eq!(told["id"], serde_json::from_str::<Value>(id).unwrap());
+    }
+}

@@ -337,21 +337,76 @@ async fn decisions_create_no_session() {
     }
 }
 
-/// A client beyond its limit, in a session that is not there or in none, leaves no session behind.
+/// A client beyond a limit, in a session that is not there, in none or in one that is, leaves nothing behind: it sends its
+/// message again.
 #[tokio::test]
 async fn a_refused_message_creates_no_session() {
-    let mut limits = Limits::default();
-    limits.runs_per_user = 0;
-    let runner =
-        Runner::builder(agent_of(Script::parse("").unwrap(), Vec::new()), MemoryStore::new()).build();
-    let site = Site::over(runner, limits).await;
-    for protocol in ["openai", "agui", "ai", "a2a"] {
-        let reply = say(&site, "ada", protocol, "hi").await;
-        assert_eq!(reply.status, 429, "{protocol}: {}", reply.text);
+    for limit in ["runs", "streams"] {
+        let mut limits = Limits::default();
+        match limit {
+            "runs" => limits.runs_per_user = 0,
+            _ => limits.streams_per_user = 0,
+        }
+        let runner =
+            Runner::builder(agent_of(Script::parse("").unwrap(), Vec::new()), MemoryStore::new()).build();
+        let site = Site::over(runner, limits).await;
+        let protocols = ["openai", "agui", "ai", "a2a"];
+        for protocol in protocols {
+            let reply = say(&site, "ada", protocol, "hi").await;
+            assert_eq!(reply.problem(), (429, "too_many".to_owned()), "{limit} {protocol}: {}", reply.text);
+        }
+        let (path, _, body) = request("openai", "hi");
+        assert_eq!(post(&site, "ada", path, &[], &body).await.status, 429);
+        assert_eq!(site.get("ada", "/sessions").await.json()["sessions"], json!([]), "{limit}");
+        assert_eq!(site.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
+        for protocol in protocols.into_iter().chain(["adk"]) {
+            let reply = say(&site, "ada", protocol, "hi").await;
+            assert_eq!(reply.problem(), (429, "too_many".to_owned()), "{limit} {protocol}: {}", reply.text);
+        }
+        let session = session(&site).await;
+        assert_eq!((&session["version"], &session["inbox"]), (&json!(0), &json!([])), "{limit}");
     }
-    let (path, _, body) = request("openai", "hi");
-    assert_eq!(post(&site, "ada", path, &[], &body).await.status, 429);
-    assert_eq!(site.get("ada", "/sessions").await.json()["sessions"], json!([]));
+}
+
+/// A completion without a session deletes what it has made, and no more than that.
+#[tokio::test]
+async fn a_completion_deletes_only_what_it_has_made() {
+    let completion = json!({"model": "clerk", "messages": [{"role": "user", "content": "pay"}]});
+    let key = [("idempotency-key", "k1")];
+    let path = "/v1/chat/completions";
+    let exists =
+        async |site: &Site, id: &str| site.get("ada", &format!("/sessions/{id}")).await.status == 200;
+    let site = Site::new(PAY).await;
+    // The run waits, so that its session is kept; the decision of a person is in it then.
+    let first = post(&site, "ada", path, &key, &completion).await;
+    let id = first.headers["x-stepfold-session"].to_str().unwrap().to_owned();
+    let detail = site.get("ada", &format!("/sessions/{id}")).await.json();
+    let request = detail["pending"][0]["id"].as_str().unwrap();
+    let mut live = site.live("ada", &id, None).await;
+    site.post("ada", &format!("/sessions/{id}/decisions"), json!({"decisions": {request: "approve"}})).await;
+    live.until("ended").await;
+    drop(live);
+    for _ in 0..2 {
+        let again = post(&site, "ada", path, &key, &completion).await;
+        assert_eq!(
+            (again.status.as_u16(), &again.headers["x-stepfold-session"]),
+            (200, &id.parse().unwrap())
+        );
+    }
+    // A client that knows the key knows the id before the first request.
+    let other = Site::new("assistant: one\nassistant: two\nassistant: three").await;
+    assert_eq!(other.post("ada", "/sessions", json!({"id": id})).await.status, 201);
+    other.post("ada", &format!("/sessions/{id}/run"), json!({"text": "hi"})).await;
+    assert_eq!(post(&other, "ada", path, &key, &completion).await.status, 200);
+    let alone = post(&other, "ada", path, &[], &completion).await;
+    let of_request = alone.headers["x-stepfold-session"].to_str().unwrap();
+    while exists(&other, of_request).await {
+        tokio::task::yield_now().await;
+    }
+    // What is deleted is deleted soon after the answer.
+    // tidy: allow sleep, because nothing tells that a session was not deleted
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(exists(&site, &id).await && exists(&other, &id).await);
 }
 
 /// A client of the AI SDK that lost the answer sends its whole message again.

@@ -29,7 +29,7 @@ async fn site() -> Site {
     let added = json!({"version": 3, "id": format!("{invocation}.x"), "at": last["at"], "body": body});
     export["events"].as_array_mut().unwrap().push(added);
     export["version"] = json!(3);
-    let imported = site.post("ada", "/import?id=wrong", export).await;
+    let imported = site.post("root", "/import?id=wrong", export).await;
     assert_eq!(imported.status, 201, "{}", imported.text);
     site
 }
@@ -78,7 +78,7 @@ async fn a_record_that_cannot_be_restored_is_shown_and_hides_no_other() {
 #[tokio::test]
 async fn a_run_that_cannot_be_restored_is_ended_or_the_session_goes_back() {
     let site = site().await;
-    let forked = site.post("ada", "/sessions/wrong/fork", json!({"id": "fork", "at": 2})).await;
+    let forked = site.post("root", "/sessions/wrong/fork", json!({"id": "fork", "at": 2})).await;
     assert_eq!(forked.status, 201, "{}", forked.text);
     let ended = site.post("ada", "/sessions/wrong/abandon", json!({})).await.json();
     assert_eq!(ended, json!({"exit": "cancelled"}));

@@ -249,3 +249,49 @@ async fn metrics_count_what_happens() {
         assert!(!reply.text.contains(private), "{private} in {}", reply.text);
     }
 }
+
+/// Requests about whole sessions take a place before their body is read, and have it until their answer was read.
+#[tokio::test]
+async fn heavy_requests_are_limited() {
+    let mut limits = limits();
+    (limits.heavy_per_user, limits.heavy) = (1, 1);
+    let site = site(limits).await;
+    site.post("bob", "/sessions", json!({"id": "s1"})).await;
+    let export = site.get("ada", "/sessions/s1/export").await;
+    assert_eq!(export.status, 200);
+    assert!(export.headers.contains_key("content-disposition"));
+    // An import that has not arrived.
+    let mut slow = TcpStream::connect(&site.address).await.unwrap();
+    let head = format!(
+        "POST /api/v1/apps/clerk/import HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        site.bearer("ada"),
+        export.text.len()
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let refused = async |user: &str, path: &str| {
+        let reply = match path {
+            "import" => site.ask(user, Method::POST, "/import", &[], &export.text).await,
+            "replay" => site.post(user, "/sessions/s1/replay", json!({})).await,
+            _ => site.get(user, &format!("/sessions/s1/{path}")).await,
+        };
+        let is_refused = reply.status == 429;
+        assert!(!is_refused || reply.problem() == (429, "too_many".to_owned()), "{}", reply.text);
+        is_refused
+    };
+    while !refused("ada", "export").await {
+        tokio::task::yield_now().await;
+    }
+    for path in ["export", "compare?with=s1", "import", "replay"] {
+        assert!(refused("ada", path).await && refused("reader", "export").await, "{path}");
+        assert!(refused("bob", path).await, "{path}: of all users together");
+    }
+    assert_eq!(site.get("ada", "/sessions/s1").await.status, 200, "others are served");
+    slow.write_all(export.text.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    while refused("ada", "export").await {
+        tokio::task::yield_now().await;
+    }
+}

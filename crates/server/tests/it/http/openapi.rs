@@ -81,6 +81,27 @@ async fn the_document_is_sound() {
         for status in ["401", "403", "421", "429"] {
             assert!(responses.contains_key(status), "{at}: {status}");
         }
+        let is_of_session = path.contains("{session}");
+        for (status, is_declared) in [
+            ("408", method != "get"),
+            ("413", method != "get"),
+            ("415", method != "get"),
+            ("410", method != "get" && is_of_session),
+            ("422", method != "get" && is_of_session),
+            ("502", method != "get" && is_of_session),
+            ("501", is_of_session || path.ends_with("/import")),
+        ] {
+            assert!(!is_declared || responses.contains_key(status), "{at}: {status}");
+        }
+        let described = |name: &str| {
+            let parameter = parameters.iter().find(|parameter| parameter["name"] == name);
+            parameter.map(|parameter| parameter["description"].as_str().unwrap().to_owned())
+        };
+        for (name, words) in [("label", "name of a version"), ("version", "version of a commit")] {
+            assert!(described(name).is_none_or(|found| found.contains(words)), "{at}: {name}");
+        }
+        let is_resumed = ["live", "live_all"].iter().any(|id| operation["operationId"] == *id);
+        assert_eq!(described("Last-Event-ID").is_some(), is_resumed, "{at}");
         // A body that changes something is described, and a question has none.
         assert!(method != "get" || operation.get("requestBody").is_none(), "{at}");
     }

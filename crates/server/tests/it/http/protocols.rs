@@ -149,6 +149,26 @@ async fn what_comes_later_is_no_question() {
 }
 
 #[tokio::test]
+async fn an_outcome_says_who_has_delivered_it() {
+    let later = async |context: ToolContext| context.later("form").outcome();
+    let wait = Tool::new("wait", "Waits for a form.", later).build().unwrap();
+    let model = "assistant: > c1 wait()\nassistant: It has come.";
+    let runner = Runner::builder(agent(model, vec![wait]), MemoryStore::new()).build();
+    let site = Site::over(runner, Limits::default()).await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    let run = site.post("ada", "/sessions/s1/run", json!({"text": "wait"})).await.json();
+    let body = json!({"token": run["pending"][0]["token"], "result": 7});
+    for name in ["root", "ada"] {
+        let delivered = site.post(name, "/sessions/s1/complete", body.clone()).await;
+        assert_eq!(delivered.status, 200, "{}", delivered.text);
+    }
+    let rows = site.get("ada", "/sessions/s1/events").await.json();
+    let decided: Vec<_> =
+        rows["events"].as_array().unwrap().iter().filter(|row| row["kind"] == "decided").collect();
+    assert_eq!((decided.len(), &decided[0]["decided_by"]), (1, &json!("root")), "the first one");
+}
+
+#[tokio::test]
 async fn each_call_has_one_outcome_also_if_it_was_rejected() {
     let model = "assistant: > c1 pay()   > c2 pay()   > c3 free()\nassistant: As you wish.";
     let free = Tool::new("free", "Costs nothing.", async || Ok::<_, ToolError>("free")).build().unwrap();

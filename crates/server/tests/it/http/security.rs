@@ -2,9 +2,12 @@
 
 use http::Method;
 use serde_json::{Value, json};
+use stepfold_runner::Runner;
+use stepfold_server::http::{App, Limits, ServerBuilder};
+use stepfold_session_scopes::MemoryStore;
 
 use super::openapi::operations;
-use super::site::{Reply, Site};
+use super::site::{Reply, Site, agent};
 
 /// A route with names that exist, and the role that it needs.
 struct Route {
@@ -91,11 +94,26 @@ async fn pages_of_other_origins_are_refused() {
     let port: u16 = site.address.rsplit(':').next().unwrap().parse().unwrap();
     let other_port = format!("http://127.0.0.1:{}", port.wrapping_add(1).max(1));
     let rebound = format!("http://evil.test:{port}");
-    for origin in [other_port.as_str(), &rebound, "https://evil.test", "null"] {
+    let other_scheme = format!("https://{}", site.address);
+    for origin in [other_port.as_str(), &rebound, &other_scheme, "https://evil.test", "null"] {
         each(&site, &[("origin", origin)], (403, "origin")).await;
     }
     for fetch in ["same-site", "cross-site"] {
         each(&site, &[("sec-fetch-site", fetch)], (403, "origin")).await;
+    }
+}
+
+/// Behind a proxy with TLS, a page without TLS is of another origin: anyone on its way may have written it.
+#[tokio::test]
+async fn pages_of_the_other_scheme_are_refused() {
+    let runner = Runner::builder(agent("", Vec::new()), MemoryStore::new()).build();
+    let site = Site::with(App::from(runner), Limits::default(), ServerBuilder::secure_cookies).await;
+    let bearer = site.bearer("ada");
+    for (scheme, status) in [("http", 403), ("https", 200)] {
+        let origin = format!("{scheme}://{}", site.address);
+        let headers = [("authorization", bearer.as_str()), ("origin", &origin)];
+        let reply = site.raw(Method::GET, "/api/v1/apps", &headers, "").await;
+        assert_eq!(reply.status.as_u16(), status, "{scheme}: {}", reply.text);
     }
 }
 

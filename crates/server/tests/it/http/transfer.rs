@@ -1,10 +1,14 @@
 //! Sessions as files: exported, imported, and as tests that pass.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use http::Method;
 use serde_json::{Value, json};
 use stepfold_runner::Runner;
 use stepfold_server::http::Limits;
 use stepfold_session_scopes::MemoryStore;
+use stepfold_tools::{Effect, Tool, ToolError};
 
 use super::site::{Site, agent};
 
@@ -56,7 +60,7 @@ async fn an_import_is_the_session_with_a_life_of_its_own() {
     assert_eq!(replay["same"], true, "{replay}");
     // It continues, and back, by itself.
     let version = exported["version"].as_u64().unwrap();
-    let forked = other.post("ada", "/sessions/s2/fork", json!({"id": "s3", "at": version - 1})).await;
+    let forked = other.post("root", "/sessions/s2/fork", json!({"id": "s3", "at": version - 1})).await;
     assert_eq!(forked.status, 201, "{}", forked.text);
     assert_eq!(other.post("ada", "/import?id=s2", exported).await.problem(), (409, "exists".to_owned()));
 }
@@ -103,9 +107,10 @@ async fn what_does_not_add_up_is_refused_and_nothing_is_stored() {
     assert_eq!(small.post("ada", "/import", good).await.problem(), (413, "too_large".to_owned()));
 }
 
-/// A run that continues writes what its record says of calls that have ended. A file may say anything.
+/// A run that continues does what its record says, and a file may say anything: that calls have ended, what they wrote, and
+/// what hooks have said.
 #[tokio::test]
-async fn an_import_writes_shared_values_for_administrators_only() {
+async fn a_run_that_has_not_ended_is_imported_by_administrators_only() {
     let site = Site::new(BILL).await;
     site.post("ada", "/sessions", json!({"id": "s1"})).await;
     site.post("ada", "/sessions/s1/run", json!({"text": "pay"})).await;
@@ -119,6 +124,7 @@ async fn an_import_writes_shared_values_for_administrators_only() {
             "answered" => answered,
             "replied" => json!({"replied": {"fates": [[0, {"answer": outcome}]]}}),
             "hooked" => json!({"hooked": {"point": "before_tool", "writes": [[0, delta]]}}),
+            "failed" => json!({"unknown": {}}),
             _ => json!({"inner": {"place": 0, "event": {"step": 1, "kind": answered}}}),
         };
         let mut export = good.clone();
@@ -131,18 +137,113 @@ async fn an_import_writes_shared_values_for_administrators_only() {
         export["version"] = json!(3);
         export
     };
-    for kind in ["answered", "replied", "hooked", "inner"] {
-        let id = |name: &str| format!("{kind}-{name}");
-        let import = async |user: &str, key: &str| {
-            site.post(user, &format!("/import?id={}", id(user)), forged(key, kind)).await
-        };
-        let refused = import("ada", "app:motto").await;
-        assert_eq!(refused.problem(), (403, "forbidden".to_owned()), "{kind}: {}", refused.text);
-        assert_eq!(site.get("ada", &format!("/sessions/{}", id("ada"))).await.status, 404, "{kind}");
-        let own = import("ada", "spent").await;
-        assert_eq!(own.status, 201, "{kind}: {}", own.text);
-        assert_eq!(import("root", "app:motto").await.status, 201, "{kind}");
+    for kind in ["answered", "replied", "hooked", "inner", "failed"] {
+        for key in ["app:motto", "spent"] {
+            let id = format!("{kind}-{key}");
+            let import =
+                async |user: &str| site.post(user, &format!("/import?id={id}"), forged(key, kind)).await;
+            let refused = import("ada").await;
+            assert_eq!(refused.problem(), (403, "forbidden".to_owned()), "{id}: {}", refused.text);
+            assert!(refused.text.contains("end or abandon the run"), "{}", refused.text);
+            assert_eq!(site.get("ada", &format!("/sessions/{id}")).await.status, 404, "{id}");
+            assert_eq!(import("root").await.status, 201, "{id}");
+        }
     }
+    assert_eq!(site.post("ada", "/import", good).await.problem().0, 403, "one that waits");
+}
+
+/// A file says which calls a model has made. A fork would open its run again, so that they are run.
+#[tokio::test]
+async fn no_file_runs_a_call_that_no_model_has_made() {
+    let wiped = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&wiped);
+    let wipe = move || {
+        let count = Arc::clone(&count);
+        async move { Ok::<_, ToolError>(json!(count.fetch_add(1, Ordering::SeqCst))) }
+    };
+    let wipe = Tool::new("wipe", "Wipes.", wipe).effect(Effect::AtMostOnce).build().unwrap();
+    let look = Tool::new("look", "Looks.", async || Ok::<_, ToolError>(json!(1))).build().unwrap();
+    let agent = agent("assistant: > c1 look()\nassistant: seen\nassistant: more\n", vec![wipe, look]);
+    let site = Site::over(Runner::builder(agent, MemoryStore::new()).build(), Limits::default()).await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    assert_eq!(site.post("ada", "/sessions/s1/run", json!({"text": "look"})).await.status, 200);
+    let mut whole = export(&site, "s1").await;
+    let events = whole["events"].as_array_mut().unwrap();
+    let replied = events.iter().position(|event| event["body"]["kind"] == "replied").unwrap();
+    let forged = events[replied]["body"].to_string().replace("look", "wipe");
+    events[replied]["body"] = serde_json::from_str(&forged).unwrap();
+    let replied = replied + 1;
+    let mut cut = whole.clone();
+    cut["events"].as_array_mut().unwrap().truncate(replied);
+    cut["version"] = json!(replied);
+    assert_eq!(site.post("ada", "/import", cut).await.problem(), (403, "forbidden".to_owned()));
+
+    let last = whole["version"].clone();
+    assert_eq!(site.post("ada", "/import?id=s2", whole).await.status, 201);
+    for (id, changes) in [("f1", json!({})), ("f2", json!({"set": {"spent": 1}}))] {
+        let mut body = json!({"id": id, "at": replied});
+        body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let refused = site.post("ada", "/sessions/s2/fork", body).await;
+        assert_eq!(refused.problem(), (403, "forbidden".to_owned()), "{}", refused.text);
+        assert!(refused.text.contains("fork before the run has begun"), "{}", refused.text);
+    }
+    // At its end nothing is open, and a fork of the fork has the same history.
+    assert_eq!(site.post("ada", "/sessions/s2/fork", json!({"id": "f3", "at": last})).await.status, 201);
+    let again = site.post("ada", "/sessions/f3/fork", json!({"id": "f4", "at": replied})).await;
+    assert_eq!(again.problem(), (403, "forbidden".to_owned()));
+    // A run that a rewind goes back into does not continue.
+    let back = site.post("ada", "/sessions/s2/rewind", json!({"to": replied, "expected": last})).await;
+    assert_eq!(back.status, 200, "{}", back.text);
+    let resumed = site.post("ada", "/sessions/s2/resume", json!({})).await;
+    assert_eq!(resumed.problem(), (409, "nothing_to_resume".to_owned()), "{}", resumed.text);
+    assert_eq!(wiped.load(Ordering::SeqCst), 0);
+    // An administrator answers for the file; and a session of the server's own is forked as before.
+    assert_eq!(site.post("root", "/sessions/f3/fork", json!({"id": "f5", "at": replied})).await.status, 201);
+    let mut live = site.live("ada", "f5", None).await;
+    assert_eq!(site.post("ada", "/sessions/f5/resume", json!({})).await.status, 202);
+    live.until("ended").await;
+    assert_eq!(wiped.load(Ordering::SeqCst), 1);
+    assert_eq!(site.post("ada", "/sessions/s1/fork", json!({"at": replied})).await.status, 201);
+}
+
+/// What a file says of authors and decisions is what the file says.
+#[tokio::test]
+async fn an_imported_session_says_who_imported_it() {
+    let site = site().await;
+    let mut exported = export(&site, "s1").await;
+    // A mark of its own counts for nothing.
+    exported["events"][0]["body"]["metadata"]["imported"] = json!({"by": "root", "at": "then", "version": 1});
+    assert_eq!(site.post("ada", "/import?id=s2", exported.clone()).await.json()["imported"]["by"], "ada");
+    site.post("ada", "/sessions/s2/rewind", json!({"to": 0, "expected": exported["version"]})).await;
+    let whole = json!({"id": "s3", "at": exported["version"]});
+    assert_eq!(site.post("ada", "/sessions/s2/fork", whole).await.status, 201);
+    let list = site.get("ada", "/sessions").await.json();
+    for id in ["s1", "s2", "s3"] {
+        let row = list["sessions"].as_array().unwrap().iter().find(|row| row["id"] == id).unwrap();
+        let detail = site.get("reader", &format!("/sessions/{id}")).await.json();
+        assert_eq!(row["imported"], detail["imported"]);
+        match id {
+            "s1" => assert_eq!(row.get("imported"), None),
+            _ => assert_eq!(
+                (&row["imported"]["by"], &row["imported"]["version"]),
+                (&json!("ada"), &exported["version"])
+            ),
+        }
+    }
+    assert!(!export(&site, "s2").await.to_string().contains("\"imported\""), "a file is as it was");
+}
+
+/// What an import does not use is not read: it may nest deeper than a value can.
+#[tokio::test]
+async fn shared_values_of_a_file_are_passed_over() {
+    let site = site().await;
+    let exported = export(&site, "s1").await;
+    let deep = format!("{{\"x\":{}1{}}}", "[".repeat(500), "]".repeat(500));
+    let text =
+        exported.to_string().replace("\"shared\":{\"user:name\":\"Ada\"}", &format!("\"shared\":{deep}"));
+    assert!(text.contains(&deep));
+    let imported = site.ask("ada", Method::POST, "/import?id=s2", &[], &text).await;
+    assert_eq!(imported.status, 201, "{}", imported.text);
 }
 
 /// The test that a session is exported as, with its agent beside it.

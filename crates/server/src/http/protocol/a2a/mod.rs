@@ -12,6 +12,7 @@ use axum::body::Body;
 use http::{Response, StatusCode};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{Ids as _, Input, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
@@ -22,7 +23,7 @@ pub(super) use self::task::TaskId;
 use self::task::{State, tasks};
 pub(super) use self::updates::Updates;
 use super::happening::Reader;
-use super::{AnyQuery, Frame, Made, Order, accept, event_stream, place, stream};
+use super::{AnyQuery, Frame, Made, Order, accept, event_stream, opening, place, stream};
 use crate::http::auth::Role;
 use crate::http::changes::LastRun;
 use crate::http::operation::{Asked, InApp, RequestBody, json_response};
@@ -36,6 +37,9 @@ const VERSION: &str = "1.0";
 
 /// The number of sessions whose tasks are in a page of a list.
 const PAGE: usize = 20;
+
+/// The number of bytes that the parameters of a method have at most that only reads: names and numbers.
+const READ_PARAMS: usize = 64 << 10;
 
 /// An error of the protocol.
 struct Fault {
@@ -104,14 +108,40 @@ impl From<RunnerError> for Refused {
     }
 }
 
-/// A call of a method, in JSON-RPC.
+/// A call of a method, in JSON-RPC. What it says is text until the role of its principal is known to suffice.
 #[derive(Deserialize, JsonSchema)]
 struct RpcCall {
     #[serde(default)]
-    id: Value,
+    #[schemars(with = "Value")]
+    id: Option<Box<RawValue>>,
     method: String,
     #[serde(default)]
-    params: Value,
+    #[schemars(with = "Value")]
+    params: Option<Box<RawValue>>,
+}
+
+impl RpcCall {
+    /// The id: a number or a text, which the answer has as well.
+    fn id(&self) -> Option<Value> {
+        let Some(id) = &self.id else { return Some(Value::Null) };
+        (!id.get().starts_with(['[', '{'])).then(|| serde_json::from_str(id.get()).ok())?
+    }
+
+    /// The role that the method needs.
+    fn needs(&self) -> Role {
+        match &*self.method {
+            "SendMessage" | "SendStreamingMessage" | "CancelTask" => Role::Act,
+            _ => Role::Read,
+        }
+    }
+
+    fn params(&self) -> Result<Value, Fault> {
+        let text = self.params.as_ref().map_or("null", |params| params.get());
+        if self.needs() == Role::Read && text.len() > READ_PARAMS {
+            return Err(Fault::invalid(format!("`params` of a question have at most {READ_PARAMS} bytes")));
+        }
+        serde_json::from_str(text).map_err(|error| Fault::invalid(error.to_string()))
+    }
 }
 
 /// The body of a call. An invalid one is refused in the form of the protocol.
@@ -131,7 +161,8 @@ type Call = Asked<InApp, AnyQuery, Rpc>;
 
 pub(super) async fn call(mut call: Call) -> Result<Made, Problem> {
     let app = Arc::clone(&call.target.0);
-    let Some(request) = call.body.0.take() else {
+    let request = call.body.0.take();
+    let Some((request, id)) = request.and_then(|request| request.id().map(|id| (request, id))) else {
         let fault = Fault::new(-32600, "INVALID_REQUEST", "expected a JSON-RPC request");
         return Ok(Made(failed(&Value::Null, &fault)));
     };
@@ -139,22 +170,24 @@ pub(super) async fn call(mut call: Call) -> Result<Made, Problem> {
         call.headers.get("a2a-version").and_then(|version| version.to_str().ok()).unwrap_or_default();
     if version != VERSION && !version.starts_with("1.0.") {
         let words = format!("unsupported version `{version}`: expected the header `A2A-Version: {VERSION}`");
-        return Ok(Made(failed(&request.id, &Fault::new(-32009, "VERSION_NOT_SUPPORTED", words))));
+        return Ok(Made(failed(&id, &Fault::new(-32009, "VERSION_NOT_SUPPORTED", words))));
     }
-    let id = request.id.clone();
-    match method(&call, &app, request).await {
+    match method(&call, &app, &request, &id).await {
         Ok(response) => Ok(Made(response)),
         Err(Refused::Fault(fault)) => Ok(Made(failed(&id, &fault))),
         Err(Refused::Problem(problem)) => Err(problem),
     }
 }
 
-async fn method(call: &Call, app: &App, asked: RpcCall) -> Result<Response<Body>, Refused> {
-    let params = &asked.params;
+async fn method(call: &Call, app: &App, asked: &RpcCall, id: &Value) -> Result<Response<Body>, Refused> {
+    if !call.principal.may(asked.needs()) {
+        return Err(Problem::forbidden(asked.needs()).into());
+    }
+    let params = &asked.params()?;
     let result = match &*asked.method {
         "SendMessage" => send(call, app, params).await?,
-        "SendStreamingMessage" => return send_streaming(call, app, asked.id, params).await,
-        "SubscribeToTask" => return subscribe(call, app, asked.id, params).await,
+        "SendStreamingMessage" => return send_streaming(call, app, id.clone(), params).await,
+        "SubscribeToTask" => return subscribe(call, app, id.clone(), params).await,
         "GetTask" => {
             let (_, session) = find(call, app, params).await?;
             shown(&session, id_of(params), history(params)).await?
@@ -176,7 +209,7 @@ async fn method(call: &Call, app: &App, asked: RpcCall) -> Result<Response<Body>
             return Err(Fault::new(-32601, "METHOD_NOT_FOUND", format!("unknown method `{method}`")).into());
         }
     };
-    Ok(json_response(StatusCode::OK, &updates::response(&asked.id, &result)))
+    Ok(json_response(StatusCode::OK, &updates::response(id, &result)))
 }
 
 fn failed(id: &Value, fault: &Fault) -> Response<Body> {
@@ -241,9 +274,6 @@ struct Sent {
 }
 
 async fn read(call: &Call, app: &App, params: &Value) -> Result<Sent, Refused> {
-    if !call.principal.may(Role::Act) {
-        return Err(Problem::forbidden(Role::Act).into());
-    }
     if !params["configuration"]["taskPushNotificationConfig"].is_null() {
         return Err(no_push().into());
     }
@@ -314,6 +344,7 @@ async fn send_streaming(
     id: Value,
     params: &Value,
 ) -> Result<Response<Body>, Refused> {
+    let opening = opening(&call.shared, &call.principal)?;
     let (task, session, reader) = begin(call, app, params).await?;
     // What the task had before: after a decision, or when the message was sent again.
     let mut stored = session.read(EventRange::All).await?;
@@ -322,10 +353,11 @@ async fn send_streaming(
     if let Some(found) = tasks(&stored).iter().find(|found| found.id == task) {
         updates = updates.after(found.artifacts());
     }
-    Ok(stream(&call.shared, &call.principal, reader, updates)?)
+    Ok(stream(opening, reader, updates))
 }
 
 async fn subscribe(call: &Call, app: &App, id: Value, params: &Value) -> Result<Response<Body>, Refused> {
+    let opening = opening(&call.shared, &call.principal)?;
     let (task, session) = find(call, app, params).await?;
     let reader = Reader::attach(app.runner(), &session).await?;
     let stored: Session = session.read(EventRange::All).await?;
@@ -343,14 +375,14 @@ async fn subscribe(call: &Call, app: &App, id: Value, params: &Value) -> Result<
         // It waits, or was interrupted: the client gets it again later.
         let told = updates::response(&id, &json!({"task": found.to_json(&run, history(params))}));
         let told = futures_util::stream::once(async move { Frame::Json(told).text() });
-        return Ok(event_stream(&call.shared, &call.principal, told)?);
+        return Ok(event_stream(opening, told));
     };
     let mut before = stored.clone();
     before.events.retain(|commit| commit.version <= reader.version());
     let of_task = |found: &&task::Task<'_>| found.id == task;
     let replies = task::tasks(&before).iter().find(of_task).map(task::Task::artifacts);
     let updates = Updates::new(id, task.clone()).after(replies.unwrap_or_default());
-    Ok(stream(&call.shared, &call.principal, reader, updates)?)
+    Ok(stream(opening, reader, updates))
 }
 
 async fn list(call: &Call, app: &App, params: &Value) -> Result<Value, Refused> {
@@ -389,9 +421,6 @@ async fn page(call: &Call, app: &App, params: &Value) -> Result<(Vec<SessionHand
 }
 
 async fn cancel(call: &Call, app: &App, params: &Value) -> Result<Value, Refused> {
-    if !call.principal.may(Role::Act) {
-        return Err(Problem::forbidden(Role::Act).into());
-    }
     let (id, session) = find(call, app, params).await?;
     let (stored, run) = (session.read(EventRange::All).await?, LastRun::of(&session).await?);
     let state = tasks(&stored).iter().find(|task| task.id == id).map(|task| task.status(&run).0);

@@ -9,9 +9,8 @@ mod events;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::body::Body;
 use futures_util::StreamExt as _;
-use http::{Method, Response, StatusCode};
+use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -28,7 +27,7 @@ pub(in crate::http) use self::bundle::{BASE, Bundle};
 pub(super) use self::events::Events;
 use self::events::{CONFIRMATION, METADATA, Written};
 use super::happening::{End, Happening, Reader};
-use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, place, stream, with_words};
+use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, opening, place, stream, with_words};
 use crate::http::auth::{Principal, Role};
 use crate::http::changes::LastRun;
 use crate::http::operation::{
@@ -339,9 +338,9 @@ async fn run(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Proble
 }
 
 async fn run_sse(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Problem> {
+    let opening = opening(&asked.shared, &asked.principal)?;
     let (reader, encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
-    let response: Response<Body> = stream(&asked.shared, &asked.principal, reader, encoder)?;
-    Ok(Made(response))
+    Ok(Made(stream(opening, reader, encoder)))
 }
 
 /// Accepts a message or decisions.
