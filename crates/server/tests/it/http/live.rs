@@ -322,9 +322,9 @@ async fn a_session_that_is_created_again_is_reported_from_its_beginning() {
         assert_eq!(there.ask("root", Method::DELETE, "/sessions/s1", &[], "").await.status, 204);
         assert_eq!(there.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
         run(&there, "of the second").await;
-        let rest = open.until("bye").await;
+        let told = open.until("bye").await;
         assert_eq!(
-            (rest.last().unwrap().data["reason"].as_str(), versions(&rest)),
+            (told.last().unwrap().data["reason"].as_str(), versions(&told)),
             (Some("deleted"), vec![])
         );
         for site in [&here, &there] {
