@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::room::Room;
 
 /// A request with this token: the status and the body.
-fn asked(address: &str, token: &str, request: &str, body: &str) -> (u16, Value) {
+pub(crate) fn asked(address: &str, token: &str, request: &str, body: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(
         stream,

@@ -22,6 +22,7 @@ use super::metrics::CountedStream;
 use super::priced::Pricing;
 use super::problem::Problem;
 use super::rows::{EventRow, RequestRow};
+use super::serve::{Phase, reaches};
 use super::steps::{page, rows};
 
 /// The number of commits that are read from the store at once.
@@ -39,8 +40,7 @@ pub(super) const RETRY: Bytes = Bytes::from_static(b"retry: 1000\n\n");
 /// What a stream is opened with.
 pub(super) struct Opening {
     pub(super) keep_alive: Duration,
-    /// Becomes true when the server stops.
-    pub(super) stopping: watch::Receiver<bool>,
+    pub(super) phase: watch::Receiver<Phase>,
     /// Counts the stream until it is dropped.
     pub(super) _place: CountedStream,
 }
@@ -348,7 +348,7 @@ impl Reader {
         };
         let over = tokio::select! {
             biased;
-            _ = self.opening.stopping.wait_for(|stopping| *stopping) => Some("shutdown"),
+            () = reaches(&mut self.opening.phase, Phase::Stopping) => Some("shutdown"),
             next = next => next.is_err().then_some("failed"),
             () = tokio::time::sleep(pause) => return self.queue.push_back(KEEP_ALIVE),
         };

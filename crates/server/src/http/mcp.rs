@@ -21,7 +21,7 @@ use super::auth::{Principal, Role};
 use super::operation::{names, read_body};
 use super::problem::Problem;
 use super::server::{App, Shared, admit, finish};
-use crate::mcp::{AgentServer, HttpOptions, HttpService};
+use crate::mcp::{AgentServer, HttpOptions, HttpService, RunPlaces};
 
 /// Services without requests are dropped when there are more than this.
 const IDLE: usize = 256;
@@ -137,7 +137,7 @@ async fn serve(
     }))
 }
 
-/// Takes the place of a run for a call; and bounds the sessions of the protocol.
+/// Takes the place of a run for what may start one; and bounds the sessions of the protocol.
 async fn admit_message(
     shared: &Shared,
     principal: &Principal,
@@ -148,10 +148,16 @@ async fn admit_message(
     let Ok(message) = serde_json::from_slice::<Message>(body) else { return Ok(()) };
     let most = shared.limits.streams_per_user;
     match &*message.method {
-        "tools/call" => {
+        "tools/call" | "tasks/update" => {
             let place = shared.usage.run(principal.user(), &shared.limits)?;
             // It is held by the request, which the call keeps until its run ends.
             parts.extensions.insert(Arc::new(place));
+        }
+        // It continues with a run whose process died.
+        "tasks/get" => {
+            let (usage, user, limits) =
+                (shared.usage.clone(), principal.user().clone(), shared.limits.clone());
+            parts.extensions.insert(RunPlaces::new(move || usage.run(&user, &limits).ok()));
         }
         "initialize" if service.clients().await >= most => {
             return Err(Problem::too_many("sessions of the Model Context Protocol", most));

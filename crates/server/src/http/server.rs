@@ -26,6 +26,7 @@ use super::metrics::Metrics;
 use super::operation::{Operation, json_response};
 use super::priced::Pricing;
 use super::problem::{Form, Problem};
+use super::serve::Phase;
 use super::{openapi, page, protocol, routes};
 
 /// The path before each operation.
@@ -151,8 +152,7 @@ pub(super) struct Shared {
     pub(super) adk_web: Option<protocol::Bundle>,
     #[cfg(feature = "mcp")]
     pub(super) mcp: super::mcp::Services,
-    /// Becomes true when the server stops.
-    pub(super) stopping: watch::Sender<bool>,
+    pub(super) phase: watch::Sender<Phase>,
 }
 
 /// Builds a [`Server`].
@@ -287,7 +287,9 @@ fn public(shared: &Shared, request: &Request) -> Response<Body> {
         Err(denied) => Problem::denied(denied).into_response(),
         Ok(()) => match request.uri().path() {
             "/healthz" => text(StatusCode::OK, "ok\n"),
-            "/readyz" if *shared.stopping.borrow() => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+            "/readyz" if *shared.phase.borrow() != Phase::Serving => {
+                text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+            }
             "/readyz" => text(StatusCode::OK, "ready\n"),
             "/api/v1/openapi.json" => json_response(StatusCode::OK, &openapi::document(&operations())),
             path => page::answer(path, request.headers()),
@@ -546,7 +548,7 @@ impl ServerBuilder {
             has_secure_cookies: self.has_secure_cookies,
             has_public_cards: self.has_public_cards,
             adk_web,
-            stopping: watch::Sender::new(false),
+            phase: watch::Sender::new(Phase::Serving),
         };
         Ok(Server { shared: Arc::new(shared) })
     }

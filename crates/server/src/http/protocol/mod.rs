@@ -26,6 +26,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use stepfold_agent_loop::{Decision, Input};
 use stepfold_runner::{Invocation, Runner, RunnerError, SessionHandle};
+use tokio::sync::watch;
 
 pub(super) use self::a2a::mount_cards;
 pub use self::adk::BundleError;
@@ -36,7 +37,11 @@ use super::limits::Place;
 use super::live::KEEP_ALIVE;
 use super::operation::{Answer, Events, Operation, find_session};
 use super::problem::{Form, Problem};
+use super::serve::{Phase, reaches};
 use super::server::{App, Shared};
+
+/// How long a stream has to send the last events of runs that have ended with the server.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// The operations of all protocols. Their paths are whole.
 pub(super) fn operations() -> Vec<Operation> {
@@ -224,12 +229,20 @@ fn event_stream(
 ) -> Result<Response<Body>, Problem> {
     let place = shared.usage.stream(principal.user(), &shared.limits)?;
     let place = shared.metrics.stream(place);
-    let state = (events.boxed(), shared.limits.keep_alive, place);
-    let chunks = futures_util::stream::unfold(state, |(mut events, keep_alive, place)| async move {
+    let keep_alive = shared.limits.keep_alive;
+    let events = events.take_until(stopped(shared.phase.subscribe())).boxed();
+    let chunks = futures_util::stream::unfold((events, place), move |(mut events, place)| async move {
         let chunk = next_chunk(&mut events, keep_alive).await?;
-        Some((Ok::<_, Infallible>(chunk), (events, keep_alive, place)))
+        Some((Ok::<_, Infallible>(chunk), (events, place)))
     });
     Ok(Events(Body::from_stream(chunks)).respond())
+}
+
+/// Waits until the server has stopped and the last events of its runs are sent: what a stream still follows then is a run of
+/// another process.
+async fn stopped(mut phase: watch::Receiver<Phase>) {
+    reaches(&mut phase, Phase::Stopped).await;
+    tokio::time::sleep(LAST_EVENTS).await;
 }
 
 /// The next event, or a comment that keeps proxies from closing the connection.

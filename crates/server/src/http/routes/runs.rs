@@ -169,7 +169,7 @@ pub(super) async fn send(asked: Asked<InSession, (), Json<NewMessage>>) -> Resul
 }
 
 /// The place of a run is taken until it ends or waits.
-fn taken(invocation: Invocation, place: Place) -> Accepted {
+pub(super) fn taken(invocation: Invocation, place: Place) -> Accepted {
     let accepted = Accepted { invocation: invocation.id().to_string() };
     tokio::spawn(async move {
         if let Err(error) = invocation.outcome().await {
@@ -376,7 +376,7 @@ fn opening(shared: &Shared, principal: &Principal) -> Result<live::Opening, Prob
     let place = shared.usage.stream(principal.user(), &shared.limits)?;
     Ok(live::Opening {
         keep_alive: shared.limits.keep_alive,
-        stopping: shared.stopping.subscribe(),
+        phase: shared.phase.subscribe(),
         _place: shared.metrics.stream(place),
     })
 }
