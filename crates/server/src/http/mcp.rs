@@ -28,7 +28,14 @@ const IDLE: usize = 256;
 
 /// The services of principals, by app.
 #[derive(Default)]
-pub(super) struct Services(Mutex<HashMap<Whose, HttpService>>);
+pub(super) struct Services(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    services: HashMap<Whose, HttpService>,
+    /// How many were left when idle ones were dropped last.
+    left: usize,
+}
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Whose {
@@ -46,31 +53,39 @@ struct Message {
 
 impl Services {
     async fn of(&self, app: &App, principal: &Principal) -> HttpService {
-        self.forget_idle().await;
         let (user, author) = (principal.user().to_string(), principal.name().to_owned());
         let whose = Whose { app: app.name().to_owned(), user, author };
-        self.with(|services| services.entry(whose).or_insert_with(|| service(app, principal)).clone())
+        if let Some(service) = self.with(|kept| kept.services.get(&whose).cloned()) {
+            return service;
+        }
+        self.forget_idle().await;
+        self.with(|kept| kept.services.entry(whose).or_insert_with(|| service(app, principal)).clone())
     }
 
-    /// Drops services without clients when there are many. A request under way keeps its own.
+    /// Drops services without clients when there are many, and twice as many as were left the last time: so a principal that
+    /// is new pays for a look at few others, on average. A request under way keeps its own service.
     async fn forget_idle(&self) {
-        if self.with(|services| services.len()) < IDLE {
+        let all: Vec<_> = self.with(|kept| match kept.services.len() < IDLE.max(2 * kept.left) {
+            true => Vec::new(),
+            false => kept.services.clone().into_iter().collect(),
+        });
+        if all.is_empty() {
             return;
         }
-        let all: Vec<_> = self.with(|services| services.clone().into_iter().collect());
         for (whose, service) in all {
             if service.clients().await == 0 {
-                self.with(|services| services.remove(&whose));
+                self.with(|kept| kept.services.remove(&whose));
             }
         }
+        self.with(|kept| kept.left = kept.services.len());
     }
 
     /// Ends all streams.
     pub(super) fn stop(&self) {
-        self.with(|services| services.values().for_each(HttpService::stop));
+        self.with(|kept| kept.services.values().for_each(HttpService::stop));
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut HashMap<Whose, HttpService>) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut Kept) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

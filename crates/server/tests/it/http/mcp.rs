@@ -202,3 +202,37 @@ async fn a_poll_continues_with_a_task_if_a_place_is_free() {
         assert_eq!(run.exit().is_some(), is_done);
     }
 }
+
+/// Tasks and resources of another principal are those that do not exist.
+#[tokio::test]
+async fn tasks_and_resources_of_another_user_do_not_exist() {
+    let (site, _gate) = waiting_site(Limits::default()).await;
+    let mut live = site.live("ada", "s1", None).await;
+    let sent = site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await.json();
+    live.until("tool_started").await;
+    let ask = async |name: &str, method: &str, params: Value, what: &str| {
+        let mut ask = modern(method, params);
+        ask["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]["extensions"] =
+            json!({"io.modelcontextprotocol/tasks": {}});
+        let headers = [CALL[0], ("mcp-method", method), ("mcp-name", what)];
+        message(&post(&site, name, &headers, &ask).await)
+    };
+    let task = format!("{}@s1", sent["invocation"].as_str().unwrap());
+    for (method, params) in [
+        ("tasks/get", json!({"taskId": task})),
+        ("tasks/update", json!({"taskId": task, "inputResponses": {}})),
+        ("tasks/cancel", json!({"taskId": task})),
+    ] {
+        let told = ask("bob", method, params, &task).await;
+        assert_eq!(told["error"]["message"], format!("unknown task `{task}`"), "{method}: {told}");
+    }
+    let uri = "stepfold://sessions/s1/transcript";
+    let told = ask("bob", "resources/read", json!({"uri": uri}), uri).await;
+    assert_eq!(told["error"]["message"], format!("unknown resource `{uri}`"), "{told}");
+    let read = ask("ada", "resources/read", json!({"uri": uri}), uri).await;
+    assert!(read["result"]["contents"][0]["text"].as_str().unwrap().contains("wait"), "{read}");
+    let listed = ask("bob", "resources/list", json!({}), "").await;
+    assert_eq!(listed["result"]["resources"], json!([]), "{listed}");
+    let status = ask("ada", "tasks/get", json!({"taskId": task}), &task).await;
+    assert_eq!(status["result"]["status"], "working", "nothing was cancelled: {status}");
+}
