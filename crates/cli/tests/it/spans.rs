@@ -23,7 +23,7 @@ fn a_run_is_told_to_the_collector() {
     check(collector);
 }
 
-/// The same spans, whoever began the run.
+/// The same spans, for runs of clients.
 #[test]
 fn runs_of_clients_are_told_to_the_collector() {
     let (address, collector) = self::collector();

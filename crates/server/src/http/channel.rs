@@ -150,7 +150,7 @@ fn subscribe(channel: &Arc<Channel>) -> (Arc<Channel>, watch::Receiver<u64>) {
     (Arc::clone(channel), channel.next.subscribe())
 }
 
-/// The place of a channel among the open ones. It is given up when this is dropped, also by a panic: the next reader gets a
+/// The place of a channel among the open ones. It is released when this is dropped, also by a panic: the next reader gets a
 /// new channel.
 struct Open {
     channels: Channels,

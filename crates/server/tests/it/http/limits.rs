@@ -250,7 +250,7 @@ async fn metrics_count_what_happens() {
     }
 }
 
-/// A fork with changes within a run goes on at once, and its run is one of its user, as if it was resumed.
+/// A fork with changes within a run continues at once, and its run is one of its user, as if it was resumed.
 #[tokio::test]
 async fn a_fork_that_goes_on_takes_a_place() {
     let mut limits = limits();

@@ -176,7 +176,7 @@ async fn a_server_that_leaves_answers_until_others_know() {
     assert!(TcpStream::connect(&address).await.is_err(), "nothing is accepted any more");
 }
 
-/// The stream of a protocol that follows a run of another process ends with the server, as streams end, and is not cut off.
+/// The stream of a protocol that follows a run of another process ends with the server, as streams end, and is not interrupted.
 #[tokio::test]
 async fn a_stream_of_a_protocol_ends_with_the_server() {
     let (site, _gate) = waiting_site(Limits::default()).await;
