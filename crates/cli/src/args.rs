@@ -514,7 +514,11 @@ pub(crate) struct Serve {
     /// Let anyone who reaches the server read the agent cards (A2A): names and descriptions of agents.
     #[arg(long = "public-cards")]
     pub(crate) public_cards: bool,
-    /// Seconds that active runs get to complete after a shutdown signal.
+    /// Seconds between a shutdown signal and the end of accepting connections: `/readyz` answers 503 meanwhile, so that load
+    /// balancers send requests elsewhere. By default 5, and 0 on a loopback address.
+    #[arg(long = "shutdown-delay", value_name = "SECONDS")]
+    pub(crate) shutdown_delay: Option<u64>,
+    /// Seconds that active runs get to complete after that.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
     pub(crate) drain: u64,
     /// Use this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.

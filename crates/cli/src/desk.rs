@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{Decisions, Ids as _, RandomIds};
+use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
-use stepfold::runner::RunnerError;
+use stepfold::runner::{RunnerBuilder, RunnerError};
 use stepfold::session_scopes::{
     AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, MemoryStore, ReadLabels, Session,
     SessionError, SessionKey, SessionSchema, SessionStore as _, SqliteOptions, SqliteStore,
@@ -150,7 +150,8 @@ impl Desk {
         let Opened { agent, schema, speakers, .. } = Opened::read(&place.agent, models)?;
         let store = open_store(&store_path(place)?)?;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
-        let runner = Runner::builder(agent, store)
+        let name = agent.name().to_owned();
+        let runner = traced(Runner::builder(agent, store), name)
             .schema(schema)
             .process_worker()
             .when_claimed(when_claimed.into())
@@ -325,6 +326,11 @@ impl Desk {
         }
         words.join(" ")
     }
+}
+
+/// With the spans of each run that this process works in, whichever command or client began it.
+pub(crate) fn traced(builder: RunnerBuilder, agent: String) -> RunnerBuilder {
+    builder.observe(move |_| Traces::new(agent.clone()))
 }
 
 /// A made-up name of a session, short enough to be typed.

@@ -2,7 +2,7 @@
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{ApprovalRequest, AskReason, Observer as _, Traces};
+use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
 use stepfold::session_scopes::{Claim, InvocationId};
@@ -263,7 +263,6 @@ impl Turns<'_> {
         interrupts: &mut Interrupts,
     ) -> anyhow::Result<bool> {
         let mut failures = self.desk.failures.lock().await;
-        let mut traces = Traces::new(self.desk.runner.agent().name());
         let mut events = invocation.subscribe(0);
         let (mut turns, mut looks) = (Watch::turns(), Other::looks());
         let mut is_cancelled = false;
@@ -276,9 +275,6 @@ impl Turns<'_> {
                         *watch = self.take_up(session, other, invocation, &seen, about).await?;
                     }
                     watch.see(&seen);
-                    if let Seen::Event { event, .. } = &seen {
-                        traces.observe(event).await.map_err(anyhow::Error::from_boxed)?;
-                    }
                 }
                 Some(failure) = failures.recv() => watch.retry(&failure),
                 _ = turns.tick() => watch.turn(),

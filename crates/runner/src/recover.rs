@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use stepfold_agent_loop::{Exit, Pause};
 use stepfold_session_scopes::{
     ErrorKind, ListUnattended, SessionKey, SessionStore, StoreNotice, StoreNotices, TakeOver, Timestamp,
-    Unattended, WatchStore,
+    Unattended, UserId, WatchStore,
 };
 
 use crate::error::RunnerError;
@@ -24,11 +24,15 @@ use crate::watch::noticed;
 /// The number of sessions that are listed at once.
 const PAGE: usize = 100;
 
+/// How many due sessions are listed for each that may be worked in at once.
+const AHEAD: usize = 4;
+
 /// The pace of [`Runner::recover`].
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until a recovery is started with them"]
 pub struct RecoverOptions {
     parallel: usize,
+    per_user: Option<usize>,
     poll: Option<Duration>,
     pauses: (Duration, Duration),
     is_once: bool,
@@ -37,7 +41,7 @@ pub struct RecoverOptions {
 impl Default for RecoverOptions {
     fn default() -> Self {
         let pauses = (Duration::from_secs(1), Duration::from_secs(300));
-        RecoverOptions { parallel: 8, poll: None, pauses, is_once: false }
+        RecoverOptions { parallel: 8, per_user: None, poll: None, pauses, is_once: false }
     }
 }
 
@@ -50,6 +54,14 @@ impl RecoverOptions {
     /// Sets how many sessions are worked in at once; 8 by default, at least one.
     pub fn parallel(mut self, sessions: usize) -> Self {
         self.parallel = sessions.max(1);
+        self
+    }
+
+    /// Sets in how many sessions of one user work is done at once; three quarters of [`parallel`](RecoverOptions::parallel) by
+    /// default, and one less than it at most, so that others have a place. Users take turns: the sessions of those with the
+    /// fewest at work come first.
+    pub fn per_user(mut self, sessions: usize) -> Self {
+        self.per_user = Some(sessions.max(1));
         self
     }
 
@@ -74,6 +86,11 @@ impl RecoverOptions {
         self
     }
 
+    fn most_of_user(&self) -> usize {
+        let of_others = (self.parallel / 4).max(1);
+        self.per_user.unwrap_or_else(|| self.parallel.saturating_sub(of_others).max(1))
+    }
+
     fn pause(&self, failures: u32) -> Duration {
         let (first, longest) = self.pauses;
         first.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(longest)
@@ -82,8 +99,8 @@ impl RecoverOptions {
 
 impl Runner {
     /// Recovers runs that no worker has: those that were interrupted (their worker died, was frozen or shut down, or the
-    /// run failed or was suspended), and messages that were accepted and not taken. Across all users, the longest waiting
-    /// first. Runs until the runner is [shut down](Runner::shutdown); an application spawns it in each of its
+    /// run failed or was suspended), and messages that were accepted and not taken. Users take turns, the session of each that
+    /// has waited longest first, and [none takes all places](RecoverOptions::per_user). Runs until the runner is [shut down](Runner::shutdown); an application spawns it in each of its
     /// processes, and the claims on sessions share the work out.
     ///
     /// A run that waits for decisions is left alone, and so is one of another [agent](RunnerError::AgentChanged): of two
@@ -130,10 +147,13 @@ impl Runner {
 struct Recovery {
     runner: Runner,
     options: RecoverOptions,
-    /// The due sessions, the longest waiting first.
+    /// The due sessions, the longest waiting first, with a bound for each user.
     due: VecDeque<Unattended>,
     running: FuturesUnordered<BoxFuture<'static, (Unattended, Ended)>>,
     at_work: HashSet<SessionKey>,
+    /// The number of the last start of each user with due sessions, and of the next one.
+    turns: HashMap<UserId, u64>,
+    turn: u64,
     tried: HashMap<SessionKey, Tried>,
     /// Notices of work that is left, if the store gives any.
     notices: Option<StoreNotices>,
@@ -164,6 +184,8 @@ impl Recovery {
             due,
             running,
             at_work: HashSet::new(),
+            turns: HashMap::new(),
+            turn: 1,
             tried: HashMap::new(),
             notices: None,
         }
@@ -204,11 +226,13 @@ impl Recovery {
     /// Lists what is due, until enough is.
     async fn list(&mut self) -> Result<(), RunnerError> {
         let inner = &self.runner.0;
-        let (now, enough) = (inner.clock.now(), self.options.parallel.saturating_mul(4));
+        let (now, enough) = (inner.clock.now(), self.options.parallel.saturating_mul(AHEAD));
         let mut request = ListUnattended::new(inner.app.clone(), now);
         request.limit = PAGE;
         self.due.clear();
         let mut listed = HashSet::new();
+        let most_of_user = self.options.most_of_user().saturating_mul(AHEAD);
+        let mut of_users = HashMap::new();
         loop {
             let page = match inner.store.unattended(request.clone()).await {
                 Ok(page) => page,
@@ -236,10 +260,16 @@ impl Recovery {
                     None => true,
                 };
                 if is_due && !self.at_work.contains(&session.key) {
-                    self.due.push_back(session);
+                    let of_user = of_users.entry(session.key.user.clone()).or_insert(0_usize);
+                    // More of one user would hide those of others.
+                    if *of_user < most_of_user {
+                        *of_user += 1;
+                        self.due.push_back(session);
+                    }
                 }
             }
             if is_last {
+                self.turns.retain(|user, _| of_users.contains_key(user));
                 // What is not listed any more is done.
                 self.tried.retain(|key, _| listed.contains(key) || self.at_work.contains(key));
                 return Ok(());
@@ -250,10 +280,30 @@ impl Recovery {
         }
     }
 
+    /// The number of sessions of a user that are worked in.
+    fn of(&self, user: &UserId) -> usize {
+        self.at_work.iter().filter(|key| key.user == *user).count()
+    }
+
+    /// The session that comes next: the one that waits longest, of the user with the fewest at work whose turn is longest ago.
+    fn next(&mut self) -> Option<Unattended> {
+        let place = |session: &Unattended| {
+            let user = &session.key.user;
+            (self.of(user), self.turns.get(user).copied().unwrap_or(0))
+        };
+        let places = self.due.iter().map(place).enumerate();
+        let may_start = places.filter(|(_, (at_work, _))| *at_work < self.options.most_of_user());
+        let (next, _) = may_start.min_by_key(|(_, place)| *place)?;
+        let session = self.due.remove(next)?;
+        self.turns.insert(session.key.user.clone(), self.turn);
+        self.turn += 1;
+        Some(session)
+    }
+
     /// Starts as many as may run.
     fn start(&mut self) {
         while self.running.len() < self.options.parallel
-            && let Some(session) = self.due.pop_front()
+            && let Some(session) = self.next()
         {
             let handle = self.runner.handle(session.key.clone());
             self.at_work.insert(session.key.clone());

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use super::demo;
 use crate::args::{Asked, Mode, Serve, WhenBusy};
-use crate::desk::{Opened, default_store, open_or_create};
+use crate::desk::{Opened, default_store, open_or_create, traced};
 use crate::error::{Ending, Misuse};
 use crate::model::Models;
 use crate::show;
@@ -23,6 +23,9 @@ use crate::signals::{Interrupts, Signals};
 
 /// Whose sessions are served without a file of tokens.
 pub(super) const LOCAL: &str = "local";
+
+/// How long load balancers have to learn of a shutdown.
+const SHUTDOWN_DELAY: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     if asked.tokens.is_none() && !asked.bind.ip().is_loopback() {
@@ -39,6 +42,12 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     let apps = apps(asked, agents, &store, &metrics)?;
     let mut limits = Limits::default();
     limits.drain = Duration::from_secs(asked.drain);
+    limits.shutdown_delay = match asked.shutdown_delay {
+        Some(seconds) => Duration::from_secs(seconds),
+        // Nothing between this process and its clients probes it.
+        None if asked.bind.ip().is_loopback() => Duration::ZERO,
+        None => SHUTDOWN_DELAY,
+    };
     let mut server = Server::builder().auth(tokens).metrics(&metrics).limits(limits);
     for name in &asked.host_names {
         server = server.host_name(name);
@@ -117,12 +126,13 @@ fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) 
     let mut apps = Vec::new();
     for path in agents {
         let Opened { agent, schema, shape, prices, .. } = Opened::read(path, &models)?;
-        if !names.insert(agent.name().to_owned()) {
-            let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
+        let name = agent.name().to_owned();
+        if !names.insert(name.clone()) {
+            let words = format!("{}: another file has the name `{name}` too", path.display());
             return Err(Misuse(words).into());
         }
         let observer = metrics.observer();
-        let runner = Runner::builder(agent, store.clone())
+        let runner = traced(Runner::builder(agent, store.clone()), name)
             .schema(schema)
             .process_worker()
             .observe(move |_| observer.clone())

@@ -31,6 +31,9 @@ mod mcp;
 mod mcp_http;
 mod migrations;
 mod outcomes;
+#[path = "../../../session-scopes/tests/it/server.rs"]
+#[allow(dead_code, clippy::print_stderr, reason = "the store's own tests use the rest")]
+mod postgres;
 mod protocol_kill;
 mod room;
 mod serve;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::room::Room;
 
 /// A request with this token: the status and the body.
-fn asked(address: &str, token: &str, request: &str, body: &str) -> (u16, Value) {
+pub(crate) fn asked(address: &str, token: &str, request: &str, body: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(
         stream,
@@ -47,6 +47,33 @@ fn a_turn_over_http_is_in_the_store_of_the_command() {
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     child.wait().unwrap();
     assert!(room.say("inspect a.toml -s s1", "").contains("assistant: area 3 has most stalls"));
+}
+
+/// Two servers, one after the other, over a database that both are given by its URL.
+#[tokio::test]
+async fn sessions_are_in_the_database_of_the_url() {
+    let Some(server) = crate::postgres::server() else { return };
+    let url = server.database("command").await;
+    let room = Room::new("", "assistant: area 3\n");
+    let sessions = "/api/v1/apps/a/sessions";
+    for is_first in [true, false] {
+        let mut command = room.command(&format!("--json serve a.toml --bind 127.0.0.1:0 --store {url}"));
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let told: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+        let (address, token) = (told["address"].as_str().unwrap(), told["token"].as_str().unwrap());
+        if is_first {
+            assert_eq!(asked(address, token, &format!("POST {sessions}"), r#"{"id":"s1"}"#).0, 201);
+            let run = asked(address, token, &format!("POST {sessions}/s1/run"), r#"{"text":"which area?"}"#);
+            assert_eq!((run.0, &run.1["text"]), (200, &Value::from("area 3")), "{}", run.1);
+        } else {
+            let (status, session) = asked(address, token, &format!("GET {sessions}/s1"), "");
+            assert_eq!((status, &session["version"]), (200, &Value::from(2)), "{session}");
+        }
+        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+        child.wait().unwrap();
+    }
+    assert!(!room.path("data").exists(), "no file was made");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Recovery: runs that no worker has are completed by another worker.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt};
 use stepfold_runner::agent_loop::{AgentBuilder, Decision, Exit};
 use stepfold_runner::session_scopes::{
-    EventRange, ListUnattended, ReadInbox, SessionStore, Timestamp, Unattended,
+    EventRange, ListUnattended, ReadInbox, SessionKey, SessionStore, Timestamp, Unattended,
 };
 use stepfold_runner::{RecoverOptions, Runner, RunnerError, SessionChange, SessionHandle, WallClock};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
@@ -130,6 +131,70 @@ fn the_longest_waiting_session_comes_first() {
             let listed = third.users(None, 10).await.unwrap();
             assert_eq!(listed.iter().map(ToString::to_string).collect::<Vec<_>>(), ["ada", "bob", "eve"]);
         });
+    });
+}
+
+/// A model that never answers.
+struct Hanging;
+
+impl ChatModel for Hanging {
+    fn id(&self) -> &'static str {
+        // That of the script whose runs it continues with.
+        "test-kit/script"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        ReplyStream::new(futures_util::stream::pending())
+    }
+}
+
+/// A user with many runs that take long leaves places for others; and one with many that are short has no more turns.
+#[test]
+fn no_user_takes_all_places() {
+    process(async {
+        let (world, clock) = (World::in_memory(), Hand::default());
+        let first = runner(&world, "first", world.agent(""), &clock);
+        let leave = async |user: &str, id: &str| {
+            first.session(user, id).await.unwrap().run("hello").await.unwrap_err();
+            clock.goes_on(Duration::from_secs(1));
+        };
+        for id in ["s1", "s2", "s3", "s4", "s5"] {
+            leave("ada", id).await;
+        }
+        let second = runner(&world, "second", world.agent("").model(Hanging), &clock);
+        let mut changes = second.watch();
+        let recovery = tokio::spawn(second.recover(RecoverOptions::new().parallel(4)));
+        let mut started = HashSet::new();
+        let mut until_idle = async || {
+            let pause = Duration::from_secs(60);
+            while let Ok(Some(change)) = tokio::time::timeout(pause, changes.next()).await {
+                if let SessionChange::Changed { key, is_running: true, .. } = change {
+                    started.insert(key);
+                }
+            }
+            let of =
+                |user: &str| started.iter().filter(|key: &&SessionKey| key.user.as_str() == user).count();
+            (of("ada"), of("bob"))
+        };
+        assert_eq!(until_idle().await, (3, 0), "one place is for others");
+        leave("bob", "s1").await;
+        assert_eq!(until_idle().await, (3, 1), "and bob has it");
+        second.shutdown(Duration::ZERO).await;
+        recovery.await.unwrap().unwrap();
+
+        // One at a time: users take turns.
+        clock.goes_on(CLAIM);
+        let third = runner(&world, "third", world.agent(&"assistant: hi\n".repeat(6)), &clock);
+        let mut changes = third.watch();
+        third.recover(RecoverOptions::new().parallel(1).once()).await.unwrap();
+        let mut ended = Vec::new();
+        while let Some(Some(change)) = futures_util::FutureExt::now_or_never(changes.next()) {
+            if let SessionChange::Changed { key, is_running: false, .. } = change {
+                ended.push(key.user.to_string());
+            }
+        }
+        assert!(ended.iter().position(|user| user == "bob").is_some_and(|place| place < 2), "{ended:?}");
+        assert_eq!(ended.len(), 6);
     });
 }
 

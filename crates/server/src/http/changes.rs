@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use super::frame::encode;
 use super::live::{KEEP_ALIVE, Opening, RETRY, bye};
 use super::problem::Problem;
+use super::serve::{Phase, reaches};
 use super::server::App;
 
 /// The number of sessions of each app that a stream begins with, and that are listed when another process may have changed
@@ -219,7 +220,7 @@ impl OfUser {
         };
         let woken = tokio::select! {
             biased;
-            _ = self.opening.stopping.wait_for(|stopping| *stopping) => Woken::Stopping,
+            () = reaches(&mut self.opening.phase, Phase::Stopping) => Woken::Stopping,
             () = due => Woken::Due,
             Some((app, change)) = self.changes.next() => Woken::Changed(app, change),
             () = tokio::time::sleep(self.opening.keep_alive) => Woken::Idle,

@@ -43,6 +43,9 @@ pub struct Limits {
     pub heavy: usize,
     /// Open connections; 12,000. More wait until others are closed.
     pub connections: usize,
+    /// The time between a signal to stop and the end of accepting connections, in which `/readyz` answers 503 and all else as
+    /// before; 0 seconds. Behind a load balancer it must be longer than the time in which probes fail.
+    pub shutdown_delay: Duration,
     /// The time that runs have to complete after a signal to stop; 30 seconds. Then they stop at their last commit.
     pub drain: Duration,
 }
@@ -65,6 +68,7 @@ impl Default for Limits {
             heavy_per_user: 2,
             heavy: 8,
             connections: 12_000,
+            shutdown_delay: Duration::ZERO,
             drain: Duration::from_secs(30),
         }
     }

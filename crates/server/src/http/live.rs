@@ -22,6 +22,7 @@ use super::metrics::CountedStream;
 use super::priced::Pricing;
 use super::problem::Problem;
 use super::rows::{EventRow, RequestRow};
+use super::serve::{Phase, reaches};
 use super::steps::{page, rows};
 
 /// The number of commits that are read from the store at once.
@@ -39,8 +40,7 @@ pub(super) const RETRY: Bytes = Bytes::from_static(b"retry: 1000\n\n");
 /// What a stream is opened with.
 pub(super) struct Opening {
     pub(super) keep_alive: Duration,
-    /// Becomes true when the server stops.
-    pub(super) stopping: watch::Receiver<bool>,
+    pub(super) phase: watch::Receiver<Phase>,
     /// Counts the stream until it is dropped.
     pub(super) _place: CountedStream,
 }
@@ -58,20 +58,65 @@ pub(super) struct Followed {
 /// Opens the stream of a session. It ends with its reader, and stops nothing else.
 pub(super) async fn open(channels: &Channels, followed: Followed, opening: Opening) -> Result<Body, Problem> {
     let following = Following::begin(channels, followed).await?;
-    Ok(Reader::new(vec![following], false, opening).into_body())
+    let sessions = vec![Member::Here(Box::new(following))];
+    Ok(Reader::new(sessions, false, opening).into_body())
 }
 
-/// Opens a stream of several sessions, whose events name the session.
+/// Opens a stream of several sessions, whose events name the session. Of one that is not there, it says so.
 pub(super) async fn open_many(
     channels: &Channels,
-    all: Vec<Followed>,
+    all: Vec<Result<Followed, (SessionKey, Option<Position>)>>,
     opening: Opening,
 ) -> Result<Body, Problem> {
     let mut sessions = Vec::with_capacity(all.len());
     for followed in all {
-        sessions.push(Following::begin(channels, followed).await?);
+        sessions.push(match followed {
+            Ok(followed) => Member::Here(Box::new(Following::begin(channels, followed).await?)),
+            Err((key, last)) => Member::gone(key, last),
+        });
     }
     Ok(Reader::new(sessions, true, opening).into_body())
+}
+
+/// A session of a reader.
+enum Member {
+    Here(Box<Following>),
+    Gone {
+        key: SessionKey,
+        /// Where it ended, for the ids of the others.
+        place: Position,
+        /// Why, until it is told.
+        reason: Option<&'static str>,
+    },
+}
+
+impl Member {
+    fn gone(key: SessionKey, last: Option<Position>) -> Self {
+        // An epoch of no life: if it is created again, it is another session.
+        let never = Position { version: 0, epoch: "none".to_owned(), number: None };
+        Member::Gone { key, place: last.unwrap_or(never), reason: Some("deleted") }
+    }
+
+    fn key(&self) -> &SessionKey {
+        match self {
+            Member::Here(following) => &following.key,
+            Member::Gone { key, .. } => key,
+        }
+    }
+
+    fn position(&self) -> Position {
+        match self {
+            Member::Here(following) => following.position(),
+            Member::Gone { place, .. } => place.clone(),
+        }
+    }
+
+    fn here(&mut self) -> Option<&mut Following> {
+        match self {
+            Member::Here(following) => Some(following),
+            Member::Gone { .. } => None,
+        }
+    }
 }
 
 /// A session that a reader follows: its place in it, and what is told next.
@@ -95,8 +140,6 @@ struct Following {
     ended: u64,
     /// The store could not be asked, and is asked again soon.
     is_failing: bool,
-    /// Nothing more is told.
-    is_over: bool,
 }
 
 /// What is next in a session.
@@ -138,7 +181,6 @@ impl Following {
             first: None,
             ended: 0,
             is_failing: false,
-            is_over: false,
         };
         following.first = match (&last, kept) {
             (Some(_), Some(_)) => None,
@@ -241,9 +283,10 @@ impl Following {
         let rows = rows(&session, self.version, PAGE, &self.pricing);
         let rows = rows.into_iter().filter(|row| row.version <= self.until);
         self.read.extend(rows);
-        // What retention has deleted cannot be told.
-        if self.read.is_empty() {
-            self.version = self.until;
+        let before = self.read.front().map_or(self.until, |first| first.version - 1);
+        if before > self.version {
+            self.version = before;
+            self.first = Some(self.reset("commits up to this version were deleted by retention"));
         }
         Ok(())
     }
@@ -251,7 +294,7 @@ impl Following {
 
 /// A reader of one session, or of several.
 struct Reader {
-    sessions: Vec<Following>,
+    sessions: Vec<Member>,
     is_of_many: bool,
     /// The session that is looked at next: none is told before all others again and again.
     turn: usize,
@@ -261,7 +304,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(sessions: Vec<Following>, is_of_many: bool, opening: Opening) -> Self {
+    fn new(sessions: Vec<Member>, is_of_many: bool, opening: Opening) -> Self {
         let queue = VecDeque::from([RETRY]);
         Reader { sessions, is_of_many, turn: 0, queue, is_over: false, opening }
     }
@@ -297,18 +340,20 @@ impl Reader {
         for _ in 0..self.sessions.len() {
             let at = self.turn % self.sessions.len();
             self.turn = at + 1;
-            let session = &mut self.sessions[at];
-            if session.is_over {
-                continue;
-            }
-            match session.next().await {
+            let next = match &mut self.sessions[at] {
+                Member::Here(following) => following.next().await,
+                Member::Gone { reason, .. } => reason.take().map_or(Next::Later, Next::End),
+            };
+            match next {
                 Next::Event(bytes) => {
                     let bytes = if self.is_of_many { self.of_session(at, &bytes) } else { bytes };
                     self.queue.push_back(bytes);
                     return true;
                 }
                 Next::End(reason) if self.is_of_many => {
-                    session.is_over = true;
+                    let session = &self.sessions[at];
+                    let (key, place) = (session.key().clone(), session.position());
+                    self.sessions[at] = Member::Gone { key, place, reason: None };
                     let gone = encode(None, "gone", &json!({"reason": reason}));
                     self.queue.push_back(self.of_session(at, &gone));
                     return true;
@@ -327,18 +372,19 @@ impl Reader {
     fn of_session(&self, at: usize, bytes: &Bytes) -> Bytes {
         let places: Vec<String> =
             self.sessions.iter().map(|session| session.position().to_string()).collect();
-        let key = &self.sessions[at].key;
+        let key = self.sessions[at].key();
         let (app, session) = (json!(key.app.as_str()), json!(key.id.as_str()));
         in_many(bytes, &places.join("~"), &format!("\"app\":{app},\"session\":{session}"))
     }
 
     /// Waits for what comes next.
     async fn wait(&mut self) {
-        let pause = match self.sessions.iter().any(|session| session.is_failing) {
+        let pause = match self.sessions.iter_mut().filter_map(Member::here).any(|session| session.is_failing)
+        {
             true => STORE_PAUSE.min(self.opening.keep_alive),
             false => self.opening.keep_alive,
         };
-        let open = self.sessions.iter_mut().filter(|session| !session.is_over);
+        let open = self.sessions.iter_mut().filter_map(Member::here);
         let changes: Vec<_> = open.map(|session| Box::pin(session.changes.changed())).collect();
         let next = async {
             match changes.is_empty() {
@@ -348,7 +394,7 @@ impl Reader {
         };
         let over = tokio::select! {
             biased;
-            _ = self.opening.stopping.wait_for(|stopping| *stopping) => Some("shutdown"),
+            () = reaches(&mut self.opening.phase, Phase::Stopping) => Some("shutdown"),
             next = next => next.is_err().then_some("failed"),
             () = tokio::time::sleep(pause) => return self.queue.push_back(KEEP_ALIVE),
         };

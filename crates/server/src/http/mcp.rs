@@ -21,14 +21,21 @@ use super::auth::{Principal, Role};
 use super::operation::{names, read_body};
 use super::problem::Problem;
 use super::server::{App, Shared, admit, finish, holding};
-use crate::mcp::{AgentServer, HttpOptions, HttpService};
+use crate::mcp::{AgentServer, HttpOptions, HttpService, RunPlaces};
 
 /// Services without requests are dropped when there are more than this.
 const IDLE: usize = 256;
 
 /// The services of principals, by app.
 #[derive(Default)]
-pub(super) struct Services(Mutex<HashMap<Whose, HttpService>>);
+pub(super) struct Services(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    services: HashMap<Whose, HttpService>,
+    /// How many were left when idle ones were dropped last.
+    left: usize,
+}
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Whose {
@@ -46,31 +53,39 @@ struct Message {
 
 impl Services {
     async fn of(&self, app: &App, principal: &Principal) -> HttpService {
-        self.forget_idle().await;
         let (user, author) = (principal.user().to_string(), principal.name().to_owned());
         let whose = Whose { app: app.name().to_owned(), user, author };
-        self.with(|services| services.entry(whose).or_insert_with(|| service(app, principal)).clone())
+        if let Some(service) = self.with(|kept| kept.services.get(&whose).cloned()) {
+            return service;
+        }
+        self.forget_idle().await;
+        self.with(|kept| kept.services.entry(whose).or_insert_with(|| service(app, principal)).clone())
     }
 
-    /// Drops services without clients when there are many. A request under way keeps its own.
+    /// Drops services without clients when there are many, and twice as many as were left the last time: so a principal that
+    /// is new pays for a look at few others, on average. A request under way keeps its own service.
     async fn forget_idle(&self) {
-        if self.with(|services| services.len()) < IDLE {
+        let all: Vec<_> = self.with(|kept| match kept.services.len() < IDLE.max(2 * kept.left) {
+            true => Vec::new(),
+            false => kept.services.clone().into_iter().collect(),
+        });
+        if all.is_empty() {
             return;
         }
-        let all: Vec<_> = self.with(|services| services.clone().into_iter().collect());
         for (whose, service) in all {
             if service.clients().await == 0 {
-                self.with(|services| services.remove(&whose));
+                self.with(|kept| kept.services.remove(&whose));
             }
         }
+        self.with(|kept| kept.left = kept.services.len());
     }
 
     /// Ends all streams.
     pub(super) fn stop(&self) {
-        self.with(|services| services.values().for_each(HttpService::stop));
+        self.with(|kept| kept.services.values().for_each(HttpService::stop));
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut HashMap<Whose, HttpService>) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut Kept) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -132,7 +147,7 @@ async fn serve(
     Ok(holding(response, stream))
 }
 
-/// Takes the place of a run for a call; and bounds the sessions of the protocol.
+/// Takes the place of a run for what may start one; and bounds the sessions of the protocol.
 async fn admit_message(
     shared: &Shared,
     principal: &Principal,
@@ -143,10 +158,16 @@ async fn admit_message(
     let Ok(message) = serde_json::from_slice::<Message>(body) else { return Ok(()) };
     let most = shared.limits.streams_per_user;
     match &*message.method {
-        "tools/call" => {
+        "tools/call" | "tasks/update" => {
             let place = shared.usage.run(principal.user(), &shared.limits)?;
             // It is held by the request, which the call keeps until its run ends.
             parts.extensions.insert(Arc::new(place));
+        }
+        // It continues with a run whose process died.
+        "tasks/get" => {
+            let (usage, user, limits) =
+                (shared.usage.clone(), principal.user().clone(), shared.limits.clone());
+            parts.extensions.insert(RunPlaces::new(move || usage.run(&user, &limits).ok()));
         }
         "initialize" if service.clients().await >= most => {
             return Err(Problem::too_many("sessions of the Model Context Protocol", most));

@@ -30,6 +30,9 @@ const SECONDS: [f64; 14] =
 const TOKENS: [f64; 12] =
     [1.0, 4.0, 16.0, 64.0, 256.0, 1_024.0, 4_096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 4_194_304.0];
 
+/// The one operation of models that is measured.
+const CHAT: &str = "chat";
+
 /// The metrics of a process, shared by its server and the runners that it serves. Cloning is cheap.
 ///
 /// # Examples
@@ -85,7 +88,10 @@ struct OfRun {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[expect(clippy::struct_field_names, reason = "the names of labels")]
 struct OfTokens {
+    gen_ai_operation_name: &'static str,
+    gen_ai_provider_name: String,
     gen_ai_request_model: String,
     gen_ai_token_type: TokenType,
 }
@@ -107,7 +113,10 @@ impl EncodeLabelValue for TokenType {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[expect(clippy::struct_field_names, reason = "the names of labels")]
 struct OfModel {
+    gen_ai_operation_name: &'static str,
+    gen_ai_provider_name: String,
     gen_ai_request_model: String,
 }
 
@@ -282,16 +291,28 @@ impl Inner {
             _ => return,
         };
         self.steps.inc();
-        let Some((model, at)) = run.asked.take() else { return };
+        let Some((id, at)) = run.asked.take() else { return };
+        // As in the spans of requests.
+        let (provider, model) = id.split_once('/').unwrap_or((&id, &id));
+        let labels = OfModel {
+            gen_ai_operation_name: CHAT,
+            gen_ai_provider_name: provider.to_owned(),
+            gen_ai_request_model: model.to_owned(),
+        };
+        self.model.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
+        let OfModel { gen_ai_provider_name, gen_ai_request_model, .. } = labels;
         for (kind, tokens) in
             [(TokenType::Input, usage.input_tokens), (TokenType::Output, usage.output_tokens)]
         {
-            let labels = OfTokens { gen_ai_request_model: model.clone(), gen_ai_token_type: kind };
+            let labels = OfTokens {
+                gen_ai_operation_name: CHAT,
+                gen_ai_provider_name: gen_ai_provider_name.clone(),
+                gen_ai_request_model: gen_ai_request_model.clone(),
+                gen_ai_token_type: kind,
+            };
             #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^53")]
             self.tokens.get_or_create(&labels).observe(tokens as f64);
         }
-        let labels = OfModel { gen_ai_request_model: model };
-        self.model.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
     }
 }
 

@@ -10,7 +10,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 
 use super::limits::Limits;
@@ -22,15 +22,35 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long connections have to end after their last response.
 const LAST_RESPONSES: Duration = Duration::from_secs(5);
 
+/// How far a server is with its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Serving,
+    /// Load balancers are told that it stops; all requests are still answered.
+    Leaving,
+    /// No connection is accepted any more, and runs have the time to complete.
+    Stopping,
+    /// No run is active in this process any more.
+    Stopped,
+}
+
+/// Waits for a phase. A server that is gone has none any more.
+pub(super) async fn reaches(phase: &mut watch::Receiver<Phase>, reached: Phase) {
+    if phase.wait_for(|phase| *phase >= reached).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 impl Server {
     /// Serves connections until the process ends. See [`serve_until`](Server::serve_until) for an orderly end.
     pub async fn serve(self, listener: TcpListener) {
         self.serve_until(listener, std::future::pending()).await;
     }
 
-    /// Serves connections until the future is ready. Then `/readyz` says so, live streams end with the event `bye`, no
-    /// connection is accepted, and runs have the [time to complete](Limits::drain). What is left stops at its last commit,
-    /// and another process can continue with it at once.
+    /// Serves connections until the future is ready. Then `/readyz` says so, for the [time](Limits::shutdown_delay) in which
+    /// load balancers learn of it. After that live streams end with the event `bye`, no connection is accepted, and runs have
+    /// the [time to complete](Limits::drain). What is left stops at its last commit, and another process can continue with it
+    /// at once.
     ///
     /// Returns whether all work completed.
     ///
@@ -79,14 +99,20 @@ impl Server {
                 }
             }
         };
+        let leave = async {
+            stop.await;
+            self.shared.phase.send_replace(Phase::Leaving);
+            tokio::time::sleep(self.limits().shutdown_delay).await;
+        };
         tokio::select! {
             () = accept => {}
-            () = stop => {}
+            () = leave => {}
         }
-        self.shared.stopping.send_replace(true);
+        self.shared.phase.send_replace(Phase::Stopping);
         drop(listener);
         let drain = self.limits().drain;
         let completed = join_all(self.apps().map(|app| app.runner().shutdown(drain))).await;
+        self.shared.phase.send_replace(Phase::Stopped);
         #[cfg(feature = "mcp")]
         self.shared.mcp.stop();
         if tokio::time::timeout(LAST_RESPONSES, connections.shutdown()).await.is_err() {

@@ -28,6 +28,7 @@ use super::metrics::Metrics;
 use super::operation::Operation;
 use super::priced::Pricing;
 use super::problem::{Form, Problem};
+use super::serve::Phase;
 use super::{openapi, page, protocol, routes};
 
 /// The path before each operation.
@@ -155,8 +156,7 @@ pub(super) struct Shared {
     openapi: OnceLock<Bytes>,
     #[cfg(feature = "mcp")]
     pub(super) mcp: super::mcp::Services,
-    /// Becomes true when the server stops.
-    pub(super) stopping: watch::Sender<bool>,
+    pub(super) phase: watch::Sender<Phase>,
 }
 
 /// Builds a [`Server`].
@@ -291,7 +291,9 @@ fn public(shared: &Shared, request: &Request) -> Response<Body> {
         Err(denied) => Problem::denied(denied).into_response(),
         Ok(()) => match request.uri().path() {
             "/healthz" => text(StatusCode::OK, "ok\n"),
-            "/readyz" if *shared.stopping.borrow() => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+            "/readyz" if *shared.phase.borrow() != Phase::Serving => {
+                text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+            }
             "/readyz" => text(StatusCode::OK, "ready\n"),
             "/api/v1/openapi.json" => typed(StatusCode::OK, "application/json", shared.openapi()),
             path => page::answer(path, request.headers()),
@@ -589,7 +591,7 @@ impl ServerBuilder {
             has_public_cards: self.has_public_cards,
             adk_web,
             openapi: OnceLock::new(),
-            stopping: watch::Sender::new(false),
+            phase: watch::Sender::new(Phase::Serving),
         };
         Ok(Server { shared: Arc::new(shared) })
     }

@@ -58,6 +58,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use self::http::UserOf;
 pub use self::http::{HttpOptions, HttpService};
 use self::task::Failures;
+#[cfg(feature = "http")]
+pub(crate) use self::task::RunPlaces;
 
 /// Serves an agent to the sessions of one user.
 #[derive(Clone)]
@@ -234,7 +236,7 @@ impl ServerHandler for AgentServer {
         request: wire::GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<wire::GetTaskResult, wire::ErrorData> {
-        self.of(&context)?.task(&request.task_id).await
+        self.of(&context)?.task(&request.task_id, &context).await
     }
 
     async fn update_task(
@@ -242,7 +244,7 @@ impl ServerHandler for AgentServer {
         request: wire::UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), wire::ErrorData> {
-        self.of(&context)?.update(&request.task_id, &request.input_responses).await
+        self.of(&context)?.update(&request.task_id, &request.input_responses, &context).await
     }
 
     async fn cancel_task(

@@ -3,11 +3,13 @@
 //! A task is a run of a session, and its id says which. Nothing is kept here but why a run failed: another process of the
 //! server, over the same store, tells of the task as well, and continues with a run whose process died.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::model as wire;
+use rmcp::service::{RequestContext, RoleServer};
 use serde_json::json;
 use stepfold_agent_loop::{Exit, Run};
 use stepfold_runner::{Invocation, RunnerError, SessionHandle};
@@ -36,11 +38,12 @@ impl Failures {
         failures.iter().find(|(failed, _)| failed == task).map(|(_, why)| why.clone())
     }
 
-    /// Waits for the end of a run in the background, and keeps its error.
-    fn watch(&self, task: String, invocation: Invocation) {
+    /// Waits for the end of a run in the background, keeps its error, and drops what is held until then.
+    fn watch(&self, task: String, invocation: Invocation, held: impl Send + 'static) {
         let failures = self.clone();
         tokio::spawn(async move {
             let ended = invocation.outcome().await;
+            drop(held);
             let mut failures = failures.0.lock().unwrap_or_else(PoisonError::into_inner);
             failures.retain(|(failed, _)| *failed != task);
             if let Err(error) = ended {
@@ -77,6 +80,33 @@ impl fmt::Display for TaskId<'_> {
     }
 }
 
+/// Takes places for runs that a request may start, of a user whose runs are limited.
+#[derive(Clone)]
+#[cfg(feature = "http")]
+pub(crate) struct RunPlaces(Arc<dyn Fn() -> Option<Place> + Send + Sync>);
+
+type Place = Box<dyn Any + Send>;
+
+#[cfg(feature = "http")]
+impl RunPlaces {
+    pub(crate) fn new<P: Send + 'static>(take: impl Fn() -> Option<P> + Send + Sync + 'static) -> Self {
+        RunPlaces(Arc::new(move || take().map(|place| Box::new(place) as Place)))
+    }
+}
+
+/// A place for a run that the request starts, if one is free. Where runs are not limited, there is always one.
+fn place_of(context: &RequestContext<RoleServer>) -> Option<Place> {
+    #[cfg(feature = "http")]
+    if let Some(parts) = context.extensions.get::<http::request::Parts>()
+        && let Some(RunPlaces(take)) = parts.extensions.get()
+    {
+        return take();
+    }
+    #[cfg(not(feature = "http"))]
+    let _ = context;
+    Some(Box::new(()))
+}
+
 impl AgentServer {
     /// Turns a call into a task, which runs in the background.
     pub(super) async fn begin_task(
@@ -91,16 +121,20 @@ impl AgentServer {
             None => TaskId { invocation: invocation.id().as_str(), session: session.key().id.as_str() }
                 .to_string(),
         };
-        self.failures.watch(id.clone(), invocation);
+        self.failures.watch(id.clone(), invocation, ());
         let stored = session.read(EventRange::Last(LOOKED_AT)).await?;
         Ok(wire::CreateTaskResult::new(task(&id, &stored, wire::TaskStatus::Working)))
     }
 
     /// How far a task is.
-    pub(super) async fn task(&self, id: &str) -> Result<wire::GetTaskResult, wire::ErrorData> {
+    pub(super) async fn task(
+        &self,
+        id: &str,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<wire::GetTaskResult, wire::ErrorData> {
         let (invocation, session) = self.find(id).await?;
         let stored = session.read(EventRange::Last(LOOKED_AT)).await.map_err(|error| internal(&error))?;
-        let payload = self.payload(id, invocation, &session, &stored).await?;
+        let payload = self.payload(id, invocation, &session, &stored, context).await?;
         let task = task(id, &stored, payload.status());
         Ok(wire::GetTaskResult::new(wire::DetailedTask::new(task, payload)))
     }
@@ -111,6 +145,7 @@ impl AgentServer {
         invocation: &str,
         session: &SessionHandle,
         stored: &Session,
+        context: &RequestContext<RoleServer>,
     ) -> Result<wire::TaskPayload, wire::ErrorData> {
         if session.running().is_some() {
             return Ok(wire::TaskPayload::Working);
@@ -139,10 +174,13 @@ impl AgentServer {
                     let error = wire::ErrorData::internal_error(reason, None);
                     return Ok(wire::TaskPayload::Failed { error: object(&error) });
                 }
-                // Its process died. If another worker has it, that one continues.
-                if self.runner.other_worker(stored).is_none() {
+                // Its process died. If another worker has it, that one continues; and a user without a free place for runs
+                // asks again.
+                if self.runner.other_worker(stored).is_none()
+                    && let Some(place) = place_of(context)
+                {
                     let going_on = self.resume(session, Vec::new()).map_err(|error| internal(&error))?;
-                    self.failures.watch(id.to_owned(), going_on);
+                    self.failures.watch(id.to_owned(), going_on, place);
                 }
                 wire::TaskPayload::Working
             }
@@ -154,6 +192,7 @@ impl AgentServer {
         &self,
         id: &str,
         answers: &wire::InputResponses,
+        context: &RequestContext<RoleServer>,
     ) -> Result<(), wire::ErrorData> {
         let (_, session) = self.find(id).await?;
         let pending = session.pending().await.map_err(|error| internal(&error))?;
@@ -165,7 +204,7 @@ impl AgentServer {
         // An answer that does not fit is the client's to mend.
         let (_, invocation) =
             submitted.map_err(|error| wire::ErrorData::invalid_params(error.to_string(), None))?;
-        self.failures.watch(id.to_owned(), invocation);
+        self.failures.watch(id.to_owned(), invocation, context.extensions.clone());
         Ok(())
     }
 

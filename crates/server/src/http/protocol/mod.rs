@@ -26,6 +26,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use stepfold_agent_loop::{Decision, Input};
 use stepfold_runner::{Invocation, Runner, RunnerError, SessionHandle};
+use tokio::sync::watch;
 
 pub(super) use self::a2a::mount_cards;
 pub use self::adk::BundleError;
@@ -37,7 +38,11 @@ use super::live::KEEP_ALIVE;
 use super::metrics::CountedStream;
 use super::operation::{Answer, Events, Operation, find_session};
 use super::problem::{Form, Problem};
+use super::serve::{Phase, reaches};
 use super::server::{App, Shared};
+
+/// How long a stream has to send the last events of runs that have ended with the server.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// The operations of all protocols. Their paths are whole.
 pub(super) fn operations() -> Vec<Operation> {
@@ -149,13 +154,15 @@ async fn session_of(
 /// sends its message again.
 fn opening(shared: &Shared, principal: &Principal) -> Result<Opening, Problem> {
     let place = shared.usage.stream(principal.user(), &shared.limits)?;
-    Ok(Opening { keep_alive: shared.limits.keep_alive, place: shared.metrics.stream(place) })
+    let (place, phase) = (shared.metrics.stream(place), shared.phase.subscribe());
+    Ok(Opening { keep_alive: shared.limits.keep_alive, place, phase })
 }
 
 /// The place of a response that streams, until its end.
 struct Opening {
     keep_alive: Duration,
     place: CountedStream,
+    phase: watch::Receiver<Phase>,
 }
 
 /// A place for a run, before anything is stored for it: a client beyond its limit leaves nothing behind.
@@ -227,13 +234,20 @@ fn stream(opening: Opening, reader: Reader, mut encoder: impl Encoder) -> Respon
 
 /// A response of server-sent events.
 fn event_stream(opening: Opening, events: impl Stream<Item = String> + Send + 'static) -> Response<Body> {
-    let Opening { keep_alive, place } = opening;
-    let state = (events.boxed(), place);
-    let chunks = futures_util::stream::unfold(state, move |(mut events, place)| async move {
+    let Opening { keep_alive, place, phase } = opening;
+    let events = events.take_until(stopped(phase)).boxed();
+    let chunks = futures_util::stream::unfold((events, place), move |(mut events, place)| async move {
         let chunk = next_chunk(&mut events, keep_alive).await?;
         Some((Ok::<_, Infallible>(chunk), (events, place)))
     });
     Events(Body::from_stream(chunks)).respond()
+}
+
+/// Waits until the server has stopped and the last events of its runs are sent: what a stream still follows then is a run of
+/// another process.
+async fn stopped(mut phase: watch::Receiver<Phase>) {
+    reaches(&mut phase, Phase::Stopped).await;
+    tokio::time::sleep(LAST_EVENTS).await;
 }
 
 /// The next event, or a comment that keeps proxies from closing the connection.

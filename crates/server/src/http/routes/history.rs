@@ -11,7 +11,9 @@ use stepfold_agent_loop::{Edit, Ids as _, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{EventRange, GetSession, Scope, Session, SessionStore as _};
 
+use super::runs::taken;
 use super::sessions::check_shared;
+use crate::http::changes::LastRun;
 use crate::http::imported::check_fork;
 use crate::http::index::{Counted, Index, Of, Written};
 use crate::http::operation::{Asked, Created, Found, InSession, Json, Named, Within, find_session};
@@ -450,10 +452,24 @@ pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Crea
     check_shared(&asked.principal, &fork.set)?;
     check_fork(&asked.principal, &asked.target, fork.at).await?;
     let InSession { app, session } = asked.target;
+    let has_changes = !(fork.set.is_empty() && fork.results.is_empty() && fork.arguments.is_empty());
+    let place = match has_changes {
+        true => Some(asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?),
+        false => None,
+    };
     let id = fork.id.unwrap_or_else(|| RandomIds.next());
     let edit = edited(Edit::new().by(asked.principal.name()), fork.set, (fork.results, fork.arguments));
     let forked = session.fork_with(id.as_str(), fork.at, edit).await?;
     let value = SessionRow::of(&forked.read(EventRange::None).await?);
+    if let Some(place) = place {
+        // Recovery would continue as well, of all users together. A failure here changes nothing about the fork.
+        if let LastRun::Unfinished(pending) = LastRun::of(&forked).await?
+            && pending.is_empty()
+            && let Ok(invocation) = forked.resume().start()
+        {
+            taken(invocation, place);
+        }
+    }
     Ok(Created::session(&app, &id, value))
 }
 

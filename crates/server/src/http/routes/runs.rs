@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::StreamExt as _;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -169,7 +169,7 @@ pub(super) async fn send(asked: Asked<InSession, (), Json<NewMessage>>) -> Resul
 }
 
 /// The place of a run is taken until it ends or waits.
-fn taken(invocation: Invocation, place: Place) -> Accepted {
+pub(super) fn taken(invocation: Invocation, place: Place) -> Accepted {
     let accepted = Accepted { invocation: invocation.id().to_string() };
     tokio::spawn(async move {
         if let Err(error) = invocation.outcome().await {
@@ -345,15 +345,18 @@ pub(super) async fn cancel(asked: Asked<InSession>) -> Result<Taken<CancelRow>, 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LiveFrom {
-    /// The version after which commits are sent; the newest by default.
-    after: Option<u64>,
+    /// The version after which commits are sent, or the id of an event, after which all is sent as after a reconnection; the
+    /// newest version by default.
+    after: Option<String>,
 }
 
 pub(super) async fn live(asked: Asked<InSession, LiveFrom>) -> Result<Events, Problem> {
     let last = last_event_id(&asked.headers, Position::parse)?;
+    let after = asked.query.after.as_deref().map_or(Ok(After::Newest), After::parse)?;
+    let (last, after) = after.or(last);
     let opening = opening(&asked.shared, &asked.principal)?;
     let InSession { app, session } = asked.target;
-    let followed = Followed { runner: app.runner().clone(), session, last, after: asked.query.after };
+    let followed = Followed { runner: app.runner().clone(), session, last, after };
     Ok(Events(live::open(&asked.shared.channels, followed, opening).await?))
 }
 
@@ -363,20 +366,45 @@ fn last_event_id<T>(headers: &HeaderMap, parse: impl Fn(&str) -> Option<T>) -> R
     position.map(Some).ok_or_else(|| Problem::invalid("Last-Event-ID", "it was not issued by this stream"))
 }
 
-/// A version of a list; the newest one if there is nothing.
-fn version_after(text: &str) -> Result<Option<u64>, Problem> {
-    if text.is_empty() {
-        return Ok(None);
+/// Where a client that has no `Last-Event-ID` begins.
+#[derive(Clone)]
+enum After {
+    Newest,
+    Version(u64),
+    /// An id names the life of the session as well: the versions of a session that was deleted are not those of its successor.
+    Event(Position),
+}
+
+impl After {
+    fn parse(text: &str) -> Result<Self, Problem> {
+        if text.is_empty() {
+            return Ok(After::Newest);
+        }
+        if let Some(position) = Position::parse(text) {
+            return Ok(After::Event(position));
+        }
+        let invalid = |_| {
+            let words = format!("expected a version, the id of an event, or nothing, found `{text}`");
+            Problem::invalid("after", words)
+        };
+        text.parse().map(After::Version).map_err(invalid)
     }
-    let invalid = |_| Problem::invalid("after", format!("expected a version, or nothing, found `{text}`"));
-    text.parse().map(Some).map_err(invalid)
+
+    /// The last event and the version, where the header has more to say than the query: it is of this connection's own past.
+    fn or(self, last: Option<Position>) -> (Option<Position>, Option<u64>) {
+        match (last, self) {
+            (Some(last), _) | (None, After::Event(last)) => (Some(last), None),
+            (None, After::Version(version)) => (None, Some(version)),
+            (None, After::Newest) => (None, None),
+        }
+    }
 }
 
 fn opening(shared: &Shared, principal: &Principal) -> Result<live::Opening, Problem> {
     let place = shared.usage.stream(principal.user(), &shared.limits)?;
     Ok(live::Opening {
         keep_alive: shared.limits.keep_alive,
-        stopping: shared.stopping.subscribe(),
+        phase: shared.phase.subscribe(),
         _place: shared.metrics.stream(place),
     })
 }
@@ -388,7 +416,8 @@ pub(super) struct LiveOf {
     /// Sessions as `APP/SESSION`, separated by commas, whose live streams are sent as one; in a name, a comma is written
     /// `%2C`, and a percent sign `%25`. Without, the changes of all sessions are sent.
     sessions: Option<String>,
-    /// For each session the version after which its commits are sent, separated by commas; the newest where there is none.
+    /// For each session the version after which its commits are sent, or the id of an event of a stream of this session alone,
+    /// separated by commas; the newest version where there is none. In the ids of this stream, those of its sessions are separated by `~`.
     after: Option<String>,
 }
 
@@ -408,8 +437,8 @@ pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Prob
         Some(lasts) => lasts.into_iter().map(Some).collect(),
     };
     let versions = match &asked.query.after {
-        None => vec![None; names.len()],
-        Some(after) => after.split(',').map(version_after).collect::<Result<_, _>>()?,
+        None => vec![After::Newest; names.len()],
+        Some(after) => after.split(',').map(After::parse).collect::<Result<_, _>>()?,
     };
     if lasts.len() != names.len() {
         return Err(of_each("Last-Event-ID"));
@@ -417,14 +446,30 @@ pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Prob
     if versions.len() != names.len() {
         return Err(of_each("after"));
     }
-    let mut followed = Vec::with_capacity(names.len());
+    let (mut followed, mut unknown) = (Vec::with_capacity(names.len()), None);
     for ((name, last), after) in names.into_iter().zip(lasts).zip(versions) {
         let name = percent_decode_str(name).decode_utf8_lossy();
         let (app, id) =
             name.split_once('/').ok_or_else(|| Problem::invalid("sessions", "expected APP/SESSION"))?;
         let app = shared.apps.get(app).ok_or_else(|| Problem::unknown_app(app))?;
-        let session = find_session(app, principal, id).await?;
-        followed.push(Followed { runner: app.runner().clone(), session, last, after });
+        let (last, after) = after.or(last);
+        // A session that is gone leaves the others.
+        match find_session(app, principal, id).await {
+            Ok(session) => {
+                followed.push(Ok(Followed { runner: app.runner().clone(), session, last, after }));
+            }
+            Err(problem) if problem.status() == StatusCode::NOT_FOUND => {
+                let key = app.runner().key(principal.user().as_str(), id)?;
+                followed.push(Err((key, last)));
+                unknown = Some(problem);
+            }
+            Err(problem) => return Err(problem),
+        }
+    }
+    if let Some(problem) = unknown
+        && followed.iter().all(Result::is_err)
+    {
+        return Err(problem);
     }
     Ok(Events(live::open_many(&shared.channels, followed, opening(shared, principal)?).await?))
 }

@@ -1,9 +1,13 @@
 //! What a client does with a session.
 
 use http::Method;
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use stepfold_runner::Runner;
+use stepfold_server::http::{App, Limits};
+use stepfold_session_scopes::MemoryStore;
 
-use super::site::Site;
+use super::site::{Site, agent};
 
 const BILL: &str = "assistant: > c1 pay()\nassistant: It is paid.\nassistant: Five euro.\n";
 
@@ -268,4 +272,46 @@ async fn health_is_told_to_anyone() {
         assert_eq!(site.raw(Method::GET, path, &[], "").await.status, 200, "{path}");
     }
     assert!(site.stop().await);
+}
+
+#[tokio::test]
+async fn the_shape_of_a_graph_is_told() {
+    let shape =
+        json!({"nodes": [{"name": "ask"}, {"name": "write"}], "edges": [{"from": "ask", "to": "write"}]});
+    let app =
+        App::from(Runner::builder(agent("", Vec::new()), MemoryStore::new()).build()).graph(shape.clone());
+    let site = Site::of(app, Limits::default()).await;
+    assert_eq!(site.get("reader", "/graph").await.json(), shape);
+    assert_eq!(site.get("reader", "").await.json()["graph"], shape);
+    let plain = Site::new("").await;
+    assert_eq!(plain.get("reader", "/graph").await.problem(), (404, "no_graph".to_owned()));
+}
+
+/// The router in a program of one's own: beside its routes, with all rules.
+#[tokio::test]
+async fn a_router_is_embedded_in_another_program() {
+    let site = Site::new("assistant: hi\n").await;
+    let own = axum::Router::new().route("/own", axum::routing::get(async || "mine"));
+    let mut router = own.merge(site.server.router());
+    let mut ask = async |method: Method, path: &str, headers: &[(&str, &str)], body: &str| {
+        let mut request = http::Request::builder().method(method).uri(path).header("host", "localhost");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(axum::body::Body::from(body.to_owned())).unwrap();
+        let reply = tower_service::Service::call(&mut router, request).await.unwrap();
+        let status = reply.status().as_u16();
+        let bytes = reply.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(bytes.to_vec()).unwrap())
+    };
+    assert_eq!(ask(Method::GET, "/own", &[], "").await, (200, "mine".to_owned()));
+    let sessions = "/api/v1/apps/clerk/sessions";
+    assert_eq!(ask(Method::GET, sessions, &[], "").await.0, 401);
+    let bearer = site.bearer("ada");
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    assert_eq!(ask(Method::POST, sessions, &headers, r#"{"id":"s1"}"#).await.0, 201);
+    let (status, run) = ask(Method::POST, &format!("{sessions}/s1/run"), &headers, r#"{"text":"go"}"#).await;
+    assert!(status == 200 && run.contains("hi"), "{status} {run}");
+    let evil = [headers[0], headers[1], ("origin", "https://evil.test")];
+    assert_eq!(ask(Method::POST, sessions, &evil, "{}").await.0, 403);
 }

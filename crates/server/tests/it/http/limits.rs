@@ -10,7 +10,7 @@ use stepfold_session_scopes::MemoryStore;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::live::waiting_site;
+use super::live::{gated, waiting_site};
 use super::site::{Site, agent};
 
 /// A time that is over at once.
@@ -294,4 +294,39 @@ async fn heavy_requests_are_limited() {
     while refused("ada", "export").await {
         tokio::task::yield_now().await;
     }
+}
+
+/// A fork with changes within a run continues at once, and its run is one of its user, as if it was resumed.
+#[tokio::test]
+async fn a_fork_that_goes_on_takes_a_place() {
+    let mut limits = limits();
+    limits.runs_per_user = 1;
+    let (gate, wait) = gated();
+    let agent = agent("assistant: > c1 wait()\nassistant: done\nassistant: forked\n", vec![wait]);
+    let site = Site::over(Runner::builder(agent, MemoryStore::new()).build(), limits).await;
+    site.post("ada", "/sessions", json!({"id": "s1"})).await;
+    let mut live = site.live("ada", "s1", None).await;
+    let send = async || site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    assert_eq!(send().await.status, 202);
+    live.until("tool_started").await;
+    let fork = async |body| site.post("ada", "/sessions/s1/fork", body).await;
+    let changed = json!({"id": "s2", "at": 2, "set": {"spent": 3}});
+    assert_eq!(fork(changed.clone()).await.problem(), (429, "too_many".to_owned()));
+    assert_eq!(site.get("ada", "/sessions/s2").await.status, 404, "it is refused before it is made");
+    assert_eq!(fork(json!({"id": "s3", "at": 2})).await.status, 201, "nothing runs in it");
+    gate.add_permits(1);
+    live.until("ended").await;
+    // A place is given back after the last event.
+    let forked = loop {
+        let forked = fork(changed.clone()).await;
+        if forked.status != 429 {
+            break forked;
+        }
+    };
+    assert_eq!(forked.status, 201, "{}", forked.text);
+    let mut live = site.live("ada", "s2", None).await;
+    assert_eq!(send().await.problem(), (429, "too_many".to_owned()));
+    gate.add_permits(1);
+    let told = live.until("ended").await;
+    assert_eq!(told.last().unwrap().data["exit"], "text", "{told:?}");
 }

@@ -130,6 +130,53 @@ async fn a_deleted_session_leaves_the_others() {
     assert_eq!(versions(&live.until("ended").await)["s2"], [1, 2]);
 }
 
+/// A connection after a deletion: of the session that is gone it says so, and the others go on.
+#[tokio::test]
+async fn a_session_that_is_gone_leaves_the_others_at_the_next_connection() {
+    let site = site(2).await;
+    run(&site, "s2").await;
+    assert_eq!(site.ask("root", Method::DELETE, "/sessions/s1", &[], "").await.status, 204);
+    let mut live = site.live_from("ada", &format!("{BOTH}&after=,0"), None).await;
+    let told = live.until("ended").await;
+    let gone = told.iter().find(|told| told.event == "gone").unwrap();
+    assert_eq!((&gone.data["session"], &gone.data["reason"]), (&json!("s1"), &json!("deleted")));
+    assert_eq!(versions(&told), BTreeMap::from([("s2".to_owned(), vec![1, 2])]));
+    // Its id has a place for the one that is gone: created again, it is another session.
+    let last = told.iter().rev().find_map(|told| told.id.clone()).unwrap();
+    assert_eq!(site.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
+    run(&site, "s1").await;
+    let mut live = site.live_from("ada", BOTH, Some(&last)).await;
+    let told = live.until("ended").await;
+    assert!(told.iter().any(|told| told.event == "reset" && told.data["session"] == "s1"), "{told:?}");
+    assert_eq!(versions(&told)["s1"], [1, 2]);
+}
+
+/// What the page does when another tab leads: an id in the query knows the life of its session, and a version does not.
+#[tokio::test]
+async fn an_id_in_the_query_continues_as_a_reconnection_does() {
+    let site = site(1).await;
+    run(&site, "s1").await;
+    let mut live = site.live_from("ada", "/sessions/s1/live?after=0", None).await;
+    let told = live.until("ended").await;
+    let last = told.iter().rev().find_map(|told| told.id.clone()).unwrap();
+    let paths = [format!("/sessions/s1/live?after={last}"), format!("/live?sessions=clerk/s1&after={last}")];
+    run(&site, "s1").await;
+    for path in &paths {
+        let told = site.live_from("ada", path, None).await.until("ended").await;
+        assert_eq!(told.iter().filter_map(Told::version).collect::<Vec<_>>(), [3, 4], "{path}");
+    }
+    assert_eq!(site.ask("root", Method::DELETE, "/sessions/s1", &[], "").await.status, 204);
+    assert_eq!(site.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
+    run(&site, "s1").await;
+    run(&site, "s1").await;
+    for path in &paths {
+        let told = site.live_from("ada", path, None).await.until("ended").await;
+        let reset = told.iter().find(|told| told.event == "reset").unwrap();
+        assert_eq!(reset.data["after_version"], 0);
+        assert_eq!(told.iter().find_map(Told::version), Some(1), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_asked_for_is_bounded_and_checked() {
     let site = site(1).await;

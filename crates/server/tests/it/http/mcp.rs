@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 use stepfold_runner::Runner;
 use stepfold_server::http::Limits;
-use stepfold_session_scopes::MemoryStore;
+use stepfold_session_scopes::{AnyStore, MemoryStore};
 
 use super::live::waiting_site;
 use super::site::{Reply, Site, agent};
@@ -135,6 +135,10 @@ async fn calls_streams_and_clients_are_limited() {
     assert_eq!(refused.problem(), (429, "too_many".to_owned()));
     let long = modern("tools/call", call(&"x".repeat(3_000)));
     assert_eq!(post(&site, "ada", &CALL, &long).await.problem(), (413, "too_large".to_owned()));
+    // Answers to what a task asks continue with its run.
+    let update = [CALL[0], ("mcp-method", "tasks/update"), ("mcp-name", "i1@s1")];
+    let answers = modern("tasks/update", json!({"taskId": "i1@s1", "inputResponses": {}}));
+    assert_eq!(post(&site, "ada", &update, &answers).await.problem(), (429, "too_many".to_owned()));
     // What is not a call takes no place.
     let list = [CALL[0], ("mcp-method", "tools/list")];
     assert_eq!(post(&site, "ada", &list, &modern("tools/list", json!({}))).await.status, 200);
@@ -171,4 +175,64 @@ async fn a_closed_connection_cancels_nothing_and_gives_no_place_free() {
     open.add_permits(1);
     let told = live.until("ended").await;
     assert_eq!(told.last().unwrap().data["exit"], "text", "{told:?}");
+}
+
+/// A poll continues with a task whose process died; but not without a place for its run.
+#[tokio::test]
+async fn a_poll_continues_with_a_task_if_a_place_is_free() {
+    for (runs, is_done) in [(0, false), (1, true)] {
+        let store = AnyStore::new(MemoryStore::new());
+        let dead = Runner::builder(agent("", Vec::new()), store.clone()).build();
+        let session = dead.session("ada", "s1").await.unwrap();
+        let invocation = session.send("hello").await.unwrap();
+        let task = format!("{}@s1", invocation.id());
+        invocation.await.unwrap_err();
+        let mut limits = Limits::default();
+        limits.runs_per_user = runs;
+        let site =
+            Site::over(Runner::builder(agent("assistant: hi\n", Vec::new()), store).build(), limits).await;
+        let headers = [CALL[0], ("mcp-method", "tasks/get"), ("mcp-name", task.as_str())];
+        let mut ask = modern("tasks/get", json!({"taskId": task}));
+        ask["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]["extensions"] =
+            json!({"io.modelcontextprotocol/tasks": {}});
+        let told = message(&post(&site, "ada", &headers, &ask).await);
+        assert_eq!(told["result"]["status"], "working", "{told}");
+        assert!(site.stop().await);
+        let run = session.last_run().await.unwrap().unwrap();
+        assert_eq!(run.exit().is_some(), is_done);
+    }
+}
+
+/// Tasks and resources of another principal are those that do not exist.
+#[tokio::test]
+async fn tasks_and_resources_of_another_user_do_not_exist() {
+    let (site, _gate) = waiting_site(Limits::default()).await;
+    let mut live = site.live("ada", "s1", None).await;
+    let sent = site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await.json();
+    live.until("tool_started").await;
+    let ask = async |name: &str, method: &str, params: Value, what: &str| {
+        let mut ask = modern(method, params);
+        ask["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]["extensions"] =
+            json!({"io.modelcontextprotocol/tasks": {}});
+        let headers = [CALL[0], ("mcp-method", method), ("mcp-name", what)];
+        message(&post(&site, name, &headers, &ask).await)
+    };
+    let task = format!("{}@s1", sent["invocation"].as_str().unwrap());
+    for (method, params) in [
+        ("tasks/get", json!({"taskId": task})),
+        ("tasks/update", json!({"taskId": task, "inputResponses": {}})),
+        ("tasks/cancel", json!({"taskId": task})),
+    ] {
+        let told = ask("bob", method, params, &task).await;
+        assert_eq!(told["error"]["message"], format!("unknown task `{task}`"), "{method}: {told}");
+    }
+    let uri = "stepfold://sessions/s1/transcript";
+    let told = ask("bob", "resources/read", json!({"uri": uri}), uri).await;
+    assert_eq!(told["error"]["message"], format!("unknown resource `{uri}`"), "{told}");
+    let read = ask("ada", "resources/read", json!({"uri": uri}), uri).await;
+    assert!(read["result"]["contents"][0]["text"].as_str().unwrap().contains("wait"), "{read}");
+    let listed = ask("bob", "resources/list", json!({}), "").await;
+    assert_eq!(listed["result"]["resources"], json!([]), "{listed}");
+    let status = ask("ada", "tasks/get", json!({"taskId": task}), &task).await;
+    assert_eq!(status["result"]["status"], "working", "nothing was cancelled: {status}");
 }

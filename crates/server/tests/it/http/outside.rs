@@ -21,7 +21,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::live::{gated, waiting_site};
 use super::openapi::operations;
-use super::site::{Site, agent_of};
+use super::site::{Site, agent_of, names};
 
 /// A reply with these token counts.
 fn reply(message: Message, reason: FinishReason) -> (Message, FinishReason, Usage) {
@@ -77,7 +77,9 @@ async fn runs_tokens_tools_queues_and_claims_are_counted() {
     ] {
         assert!(during.contains(&format!("{line}\n")), "{line} in {during}");
     }
-    let model = "gen_ai_request_model=\"test-kit/script\"";
+    // The names that OpenTelemetry's conventions require.
+    let model =
+        "gen_ai_operation_name=\"chat\",gen_ai_provider_name=\"test-kit\",gen_ai_request_model=\"script\"";
     for line in [
         "stepfold_running_sessions{app=\"clerk\"} 0".to_owned(),
         "stepfold_queued_messages{app=\"clerk\"} 0".to_owned(),
@@ -103,6 +105,8 @@ async fn runs_tokens_tools_queues_and_claims_are_counted() {
     let known = [
         "app",
         "exit",
+        "gen_ai_operation_name",
+        "gen_ai_provider_name",
         "gen_ai_request_model",
         "gen_ai_token_type",
         "gen_ai_tool_name",
@@ -145,6 +149,55 @@ async fn a_server_that_stops_is_not_ready_and_still_healthy() {
     gate.add_permits(1);
     assert!(stopping.await.unwrap());
     assert!(TcpStream::connect(&address).await.is_err(), "nothing is accepted any more");
+}
+
+/// The time in which load balancers learn that a server stops: new connections are answered, and nothing else has ended yet.
+#[tokio::test]
+async fn a_server_that_leaves_answers_until_others_know() {
+    let mut limits = Limits::default();
+    limits.shutdown_delay = Duration::from_secs(3);
+    let (mut site, gate) = waiting_site(limits).await;
+    let mut live = site.live("ada", "s1", None).await;
+    drop(site.stop.take());
+    loop {
+        let ready = site.raw(Method::GET, "/readyz", &[], "").await;
+        if ready.status == 503 {
+            break;
+        }
+    }
+    assert_eq!(site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await.status, 202);
+    let told = live.until("tool_started").await;
+    assert!(!names(&told).contains(&"bye"), "{told:?}");
+    gate.add_permits(1);
+    live.until("ended").await;
+    live.until("bye").await;
+    let address = site.address.clone();
+    assert!(site.stop().await);
+    assert!(TcpStream::connect(&address).await.is_err(), "nothing is accepted any more");
+}
+
+/// The stream of a protocol that follows a run of another process ends with the server, as streams end, and is not interrupted.
+#[tokio::test]
+async fn a_stream_of_a_protocol_ends_with_the_server() {
+    let (site, _gate) = waiting_site(Limits::default()).await;
+    let mut live = site.live("ada", "s1", None).await;
+    site.post("ada", "/sessions/s1/messages", json!({"text": "wait"})).await;
+    live.until("tool_started").await;
+    let other = site.again("").await;
+    let (bearer, address) = (other.bearer("ada"), other.address.clone());
+    let mut stream = TcpStream::connect(&address).await.unwrap();
+    let request =
+        format!("GET /ai/clerk/s1/stream HTTP/1.1\r\nhost: {address}\r\nauthorization: {bearer}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    while !String::from_utf8_lossy(&bytes).contains("data: ") {
+        assert!(stream.read_buf(&mut bytes).await.unwrap() > 0);
+    }
+    let began = tokio::time::Instant::now();
+    let (completed, read) = tokio::join!(other.stop(), stream.read_to_end(&mut bytes));
+    read.unwrap();
+    assert!(completed && bytes.ends_with(b"\r\n0\r\n\r\n"), "{}", String::from_utf8_lossy(&bytes));
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
 /// All that is logged, at every level.

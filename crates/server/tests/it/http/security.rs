@@ -6,6 +6,7 @@ use stepfold_runner::Runner;
 use stepfold_server::http::{App, Limits, ServerBuilder};
 use stepfold_session_scopes::MemoryStore;
 
+use super::clients::{ALL, request};
 use super::openapi::operations;
 use super::site::{Reply, Site, agent};
 
@@ -325,4 +326,22 @@ async fn every_response_is_closed_to_other_pages() {
         assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{path}");
         assert!(!reply.headers.contains_key("access-control-allow-origin"), "{path}");
     }
+}
+
+/// A session that is named in a body, a header or an argument, by clients of each protocol: it is that of the principal.
+#[tokio::test]
+async fn clients_of_no_protocol_reach_a_session_of_another_user() {
+    let site = Site::new(&"assistant: hi\n".repeat(ALL.len())).await;
+    assert_eq!(site.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
+    assert_eq!(site.post("bob", "/sessions", json!({"id": "s1"})).await.status, 201);
+    let bearer = site.bearer("bob");
+    for protocol in ALL {
+        let (path, more, body) = request(protocol, protocol);
+        let mut headers = vec![("authorization", bearer.as_str()), ("content-type", "application/json")];
+        headers.extend(more);
+        let reply = site.raw(Method::POST, path, &headers, &body.to_string()).await;
+        assert_eq!(reply.status, 200, "{protocol}: {}", reply.text);
+        assert_eq!(site.get("ada", "/sessions/s1").await.json()["version"], 0, "{protocol}");
+    }
+    assert!(site.get("bob", "/sessions/s1").await.json()["version"].as_u64().unwrap() >= 14);
 }

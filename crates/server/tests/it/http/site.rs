@@ -34,7 +34,7 @@ pub(crate) struct Site {
     pub(crate) runner: Runner,
     pub(crate) server: Server,
     tokens: Vec<(&'static str, Token)>,
-    stop: Option<oneshot::Sender<()>>,
+    pub(crate) stop: Option<oneshot::Sender<()>>,
     served: tokio::task::JoinHandle<bool>,
 }
 
