@@ -10,8 +10,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use stepfold_agent_loop::{Exit, Pause};
 use stepfold_session_scopes::{
-    ErrorKind, ListUnattended, SessionKey, SessionStore, StoreNotice, StoreNotices, TakeOver, Timestamp,
-    Unattended, UserId, WatchStore,
+    Cursor, ErrorKind, ListUnattended, SessionKey, SessionStore, StoreNotice, StoreNotices, TakeOver,
+    Timestamp, Unattended, UserId, WatchStore,
 };
 
 use crate::error::RunnerError;
@@ -26,6 +26,9 @@ const PAGE: usize = 100;
 
 /// How many due sessions are listed for each that may be worked in at once.
 const AHEAD: usize = 4;
+
+/// The most pages that a look reads once it has found something.
+const MOST_PAGES: usize = 10;
 
 /// The pace of [`Runner::recover`].
 #[derive(Clone, Debug)]
@@ -155,6 +158,9 @@ struct Recovery {
     turns: HashMap<UserId, u64>,
     turn: u64,
     tried: HashMap<SessionKey, Tried>,
+    /// Where the next look goes on, if the last one did not come to the end of the list; and what was listed since its beginning.
+    goes_on: Option<Cursor>,
+    listed: HashSet<SessionKey>,
     /// Notices of work that is left, if the store gives any.
     notices: Option<StoreNotices>,
 }
@@ -187,6 +193,8 @@ impl Recovery {
             turns: HashMap::new(),
             turn: 1,
             tried: HashMap::new(),
+            goes_on: None,
+            listed: HashSet::new(),
             notices: None,
         }
     }
@@ -223,14 +231,18 @@ impl Recovery {
         }
     }
 
-    /// Lists what is due, until enough is.
+    /// Lists what is due, until enough is. The next look goes on from there: what many sessions of others come before is
+    /// reached as well.
     async fn list(&mut self) -> Result<(), RunnerError> {
         let inner = &self.runner.0;
         let (now, enough) = (inner.clock.now(), self.options.parallel.saturating_mul(AHEAD));
         let mut request = ListUnattended::new(inner.app.clone(), now);
-        request.limit = PAGE;
+        (request.limit, request.after) = (PAGE, self.goes_on.take());
         self.due.clear();
-        let mut listed = HashSet::new();
+        if request.after.is_none() {
+            self.listed.clear();
+        }
+        let mut pages = 0;
         let most_of_user = self.options.most_of_user().saturating_mul(AHEAD);
         let mut of_users = HashMap::new();
         loop {
@@ -247,7 +259,7 @@ impl Recovery {
             let is_last = page.len() < PAGE;
             request.after = page.last().map(|session| session.cursor.clone());
             for session in page {
-                listed.insert(session.key.clone());
+                self.listed.insert(session.key.clone());
                 let is_due = match self.tried.get(&session.key) {
                     Some(tried) => tried.is_due(&session, now),
                     // The worker that has accepted the message is about to take it.
@@ -268,13 +280,21 @@ impl Recovery {
                     }
                 }
             }
+            pages += 1;
             if is_last {
-                self.turns.retain(|user, _| of_users.contains_key(user));
                 // What is not listed any more is done.
-                self.tried.retain(|key, _| listed.contains(key) || self.at_work.contains(key));
+                let known = || self.listed.iter().chain(&self.at_work);
+                let users: HashSet<&UserId> = known().map(|key| &key.user).collect();
+                self.turns.retain(|user, _| users.contains(user));
+                self.tried.retain(|key, _| self.listed.contains(key) || self.at_work.contains(key));
                 return Ok(());
             }
-            if self.due.len() >= enough {
+            // One that recovers once ends when a look from the beginning finds nothing.
+            if self.options.is_once && self.due.len() < enough {
+                continue;
+            }
+            if self.due.len() >= enough || pages >= MOST_PAGES && !self.due.is_empty() {
+                self.goes_on = request.after.filter(|_| !self.options.is_once);
                 return Ok(());
             }
         }

@@ -20,7 +20,8 @@ const MOST = 32;
 // Browsers have locks in secure contexts only: elsewhere each tab has its own stream.
 const channel = navigator.locks && new BroadcastChannel("stepfold");
 const me = crypto.getRandomValues(new Uint32Array(2)).join("-");
-/** @type {{ name: string, after: () => number, ears: Ears } | null} */
+/** What this tab follows; its place is the id of the newest event, which names the life of the session as well.
+ * @type {{ name: string, after: () => number, place?: string, ears: Ears } | null} */
 let mine = null;
 /** @type {ReturnType<typeof lead> | null} */
 let leader = null;
@@ -41,14 +42,20 @@ function took(message) {
   else if (message.kind === "link") mine?.ears.link(message.link);
   else if (message.kind === "refused") mine?.ears.refused();
   else if (message.kind === "session") mine?.ears.listed(message.data);
-  else if (message.of === mine?.name) mine?.ears.heard(message.name, message.data);
+  else if (mine && message.of === mine.name) {
+    mine.place = message.place ?? mine.place;
+    mine.ears.heard(message.name, message.data);
+  }
 }
 
-const want = () => tell({ kind: "want", tab: me, name: mine?.name || undefined, after: mine?.after() });
+/** @param {string} place a version, or the id of an event */
+const versionOf = (place) => Number(`${place}`.split(".")[0]);
+
+const want = () => tell({ kind: "want", tab: me, name: mine?.name || undefined, after: mine?.place ?? `${mine?.after() ?? 0}` });
 
 /** Follows the list of sessions, and one of them, and no other one from now on. @param {string} name APP/SESSION, or nothing @param {() => number} after the version that is known @param {Ears} ears */
 export function follow(name, after, ears) {
-  mine = { name, after, ears };
+  mine = { name, after, place: mine?.name === name ? mine.place : undefined, ears };
   if (stepDown) return want();
   let isOver = false;
   const held = new Promise((resolve) => {
@@ -83,7 +90,7 @@ addEventListener("pagehide", unfollow);
 function lead() {
   /** @type {Map<string, string>} the session of each tab */
   const tabs = new Map();
-  /** @type {Map<string, number>} the version that all tabs have of each session */
+  /** @type {Map<string, string>} the place in each session that all its tabs have: a version, or the id of an event */
   const known = new Map();
   /** @type {EventSource | null} */
   let source = null;
@@ -112,8 +119,10 @@ function lead() {
       opened.addEventListener(name, (event) => {
         const data = JSON.parse(event.data);
         const of = `${data.app}/${data.session}`;
-        if (name === "committed") known.set(of, Math.max(known.get(of) ?? 0, data.version));
-        tell({ of, name, data });
+        // An event without an id keeps that of the one before, which is the place in all sessions.
+        const place = name === "gone" ? undefined : event.lastEventId.split("~")[names.indexOf(of)] || undefined;
+        if (place) known.set(of, place);
+        tell({ of, name, data, place });
       });
     }
   };
@@ -136,13 +145,16 @@ function lead() {
   };
   list();
   return {
-    /** @param {{ tab: string, name?: string, after: number }} wanted */
+    /** @param {{ tab: string, name?: string, after: string }} wanted */
     want({ tab, name, after }) {
-      const isSame = tabs.get(tab) === name && (!name || after >= (known.get(name) ?? 0));
+      const has = name && known.get(name);
+      // At the same version, a tab without a place has no unfinished text.
+      const isBehind = !has || versionOf(after) < versionOf(has) || (versionOf(after) === versionOf(has) && !`${after}`.includes("."));
+      const isSame = tabs.get(tab) === name && (!name || !isBehind);
       tabs.delete(tab);
       if (name) {
         tabs.set(tab, name);
-        known.set(name, Math.min(known.get(name) ?? after, after));
+        if (isBehind) known.set(name, after);
       }
       if (!isSame || source?.readyState === EventSource.CLOSED) soon(30);
     },

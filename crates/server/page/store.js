@@ -396,10 +396,12 @@ function heard(name, data) {
     // After a reset the run may have another process, or none.
     case "ended": case "failed": case "paused": case "reset":
       know.unfinished = nothing();
-      renew();
+      // Another session has the name by now, or this one has fewer commits.
+      if (name === "reset" && data.after_version < know.version) loadRows().then(renew, fail);
+      else renew();
       break;
     case "gone":
-      say("This session was deleted.");
+      say(data.reason === "deleted" ? "This session was deleted." : "This session cannot be read.");
       go({ session: undefined });
       break;
     default:

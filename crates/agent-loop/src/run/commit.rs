@@ -546,9 +546,7 @@ impl Work {
                 calls.stop = Some(reason.clone());
             }
         }
-        self.items.change_all(|items| {
-            items.iter_mut().filter(|item| !item.is_done()).for_each(|item| item.is_unhooked = false);
-        });
+        self.items.change_all(|items| items.iter_mut().for_each(|item| item.is_unhooked = false));
     }
 
     /// Items that were not rejected go on as it was decided. Gives the calls that were approved.

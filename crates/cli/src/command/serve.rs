@@ -79,6 +79,8 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     let recovered = apps.iter().filter(|_| !asked.demo);
     let recovery = tokio::spawn(join_all(recovered.map(|app| app.runner().recover(RecoverOptions::new()))));
     let ended = until_ended(server, listener).await;
+    // A second signal ends the server before it has stopped its runs.
+    join_all(apps.iter().map(|app| app.runner().shutdown(Duration::ZERO))).await;
     for ended in recovery.await? {
         ended?;
     }

@@ -154,7 +154,7 @@ studio(async (studio) => {
     await button('Write in a fork').click();
     await page.waitForURL(/edited/);
     await entry('counted').getByText('7', { exact: true }).last().waitFor();
-    // A result, in a fork, and on from there.
+    // A result, in a fork, which goes on from there.
     await choose('waits-for-approval');
     await page.getByRole('treeitem', { name: /remember → / }).first().waitFor();
     await page.getByRole('treeitem', { name: /count → .*stalls":8/ }).click();
@@ -164,10 +164,9 @@ studio(async (studio) => {
     await button('Write in a fork').click();
     await page.waitForURL(/v5-edited/);
     await page.getByRole('treeitem', { name: /result c2 ← .*9/ }).last().waitFor();
-    await button('Resume').click();
     await page.getByText('Area 3 has 8 stalls').first().waitFor();
 
-    // From before a call, with other arguments of it: the fork is paused there, says what Resume does, and runs it with them.
+    // From before a call, with other arguments of it: the fork runs it with them.
     await choose('waits-for-approval');
     await page.getByRole('treeitem', { name: /count.*area: 5/ }).first().click();
     await page.getByRole('tab', { name: 'Step' }).click();
@@ -178,9 +177,6 @@ studio(async (studio) => {
     await page.getByLabel('Arguments (JSON)').fill('{"area": 5, "stalls": 4}');
     await dialog().getByRole('button', { name: 'Fork' }).click();
     await page.waitForURL(/v8-c3/);
-    await page.locator('header .status.paused').waitFor();
-    seen.paused = await page.getByText(/Stopped before .*stalls/).innerText();
-    await button('Resume').click();
     await page.getByRole('treeitem', { name: /Area 5 has/ }).first().waitFor();
     await page.getByRole('tab', { name: 'State' }).click();
     await entry('counted').getByText('12', { exact: true }).last().waitFor();

@@ -198,6 +198,42 @@ fn no_user_takes_all_places() {
     });
 }
 
+/// Users with more due sessions than a page has do not hide those that came later.
+#[test]
+fn many_sessions_of_two_users_hide_no_other_one() {
+    process(async {
+        let (world, clock) = (World::in_memory(), Hand::default());
+        let first = runner(&world, "first", world.agent(""), &clock);
+        let leave = async |user: &str, number: usize| {
+            let session = first.session(user, format!("s{number}")).await.unwrap();
+            session.run("hello").await.unwrap_err();
+            clock.goes_on(Duration::from_secs(1));
+        };
+        for number in 0..60 {
+            leave("ada", number).await;
+            leave("bob", number).await;
+        }
+        leave("cyd", 0).await;
+        clock.goes_on(CLAIM);
+        let second = runner(&world, "second", world.agent(&"assistant: hi\n".repeat(121)), &clock);
+        let mut changes = second.watch();
+        let recovery = tokio::spawn(second.recover(RecoverOptions::new().parallel(2)));
+        let mut ended: Vec<SessionKey> = Vec::new();
+        while ended.len() < 121 {
+            match changes.next().await.unwrap() {
+                SessionChange::Changed { key, is_running: false, .. } if !ended.contains(&key) => {
+                    ended.push(key)
+                }
+                _ => {}
+            }
+        }
+        let place = ended.iter().position(|key| key.user.as_str() == "cyd").unwrap();
+        assert!(place < 30, "{place} of 121");
+        second.shutdown(Duration::ZERO).await;
+        recovery.await.unwrap().unwrap();
+    });
+}
+
 /// A model that fails and counts it.
 struct Failing(Arc<AtomicUsize>);
 

@@ -179,6 +179,8 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
+        // After a panic, readers would wait for ever.
+        self.channel.end("failed");
         self.remove(&mut self.channels.open());
     }
 }
@@ -241,7 +243,7 @@ impl Channel {
     }
 
     fn end(&self, reason: &'static str) {
-        self.kept().ended = Some(reason);
+        self.kept().ended.get_or_insert(reason);
         self.next.send_modify(|_| ());
     }
 }

@@ -25,7 +25,9 @@ impl Position {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, '.');
         let version = parts.next()?.parse().ok()?;
-        let epoch = parts.next()?.to_owned();
+        // It goes into ids that are sent.
+        let is_name = |epoch: &&str| epoch.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let epoch = parts.next().filter(is_name)?.to_owned();
         let number = match parts.next()? {
             "-" => None,
             number => Some(number.parse().ok()?),

@@ -71,7 +71,17 @@ pub(super) async fn open_many(
     let mut sessions = Vec::with_capacity(all.len());
     for followed in all {
         sessions.push(match followed {
-            Ok(followed) => Member::Here(Box::new(Following::begin(channels, followed).await?)),
+            Ok(followed) => {
+                let (key, last) = (followed.session.key().clone(), followed.last.clone());
+                match Following::begin(channels, followed).await {
+                    Ok(following) => Member::Here(Box::new(following)),
+                    // It was deleted in this moment.
+                    Err(problem) if problem.status() == http::StatusCode::NOT_FOUND => {
+                        Member::gone(key, last)
+                    }
+                    Err(problem) => return Err(problem),
+                }
+            }
             Err((key, last)) => Member::gone(key, last),
         });
     }

@@ -10,6 +10,7 @@ use axum::extract::Request;
 use axum::routing::{MethodFilter, on};
 use axum::{BoxError, Router};
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
@@ -378,7 +379,7 @@ async fn act(
     let answered = async move {
         let response = answered.await?;
         Ok(match place {
-            Some(place) => holding(response, place),
+            Some(place) => holding(in_slices(response), place),
             None => response,
         })
     };
@@ -391,6 +392,24 @@ async fn act(
             Err(Problem::unavailable("the request was stopped: its handler panicked or the server stops"))
         }
     }
+}
+
+/// The bytes of a piece of a large response.
+const SLICE: usize = 64 << 10;
+
+/// A response whose body is sent piece by piece: a connection takes no more of it than its client reads.
+fn in_slices(response: Response<Body>) -> Response<Body> {
+    response.map(|body| {
+        let slices = body.into_data_stream().flat_map(|data| match data {
+            Ok(data) => {
+                let starts = (0..data.len()).step_by(SLICE);
+                let slices = starts.map(move |start| Ok(data.slice(start..data.len().min(start + SLICE))));
+                futures_util::stream::iter(slices).left_stream()
+            }
+            Err(error) => futures_util::stream::iter([Err(error)]).right_stream(),
+        });
+        Body::from_stream(slices)
+    })
 }
 
 /// A response that keeps something until its body has ended, or its client is gone.

@@ -463,7 +463,7 @@ pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Crea
     let value = SessionRow::of(&forked.read(EventRange::None).await?);
     if let Some(place) = place {
         // Recovery would continue as well, of all users together. A failure here changes nothing about the fork.
-        if let LastRun::Unfinished(pending) = LastRun::of(&forked).await?
+        if let Ok(LastRun::Unfinished(pending)) = LastRun::of(&forked).await
             && pending.is_empty()
             && let Ok(invocation) = forked.resume().start()
         {

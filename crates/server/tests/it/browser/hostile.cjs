@@ -114,7 +114,7 @@ async function attack(target) {
     'all live': await read(`${target}/api/v1/live`),
     'image': await element('img', { src: `${target}/api/v1/apps` }),
     'script': await element('script', { src: sessions }),
-    'script of the page': await element('script', { src: `${target}/login.js` }),
+    'script of the page': await element('script', { src: `${target}/studio/app.js` }),
     'style': await element('link', { rel: 'stylesheet', href: sessions }),
     'frame': await frame(),
   };
