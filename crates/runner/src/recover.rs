@@ -158,7 +158,7 @@ struct Recovery {
     turns: HashMap<UserId, u64>,
     turn: u64,
     tried: HashMap<SessionKey, Tried>,
-    /// Where the next look goes on, if the last one did not come to the end of the list; and what was listed since its beginning.
+    /// Where the next look continues, if the last one did not come to the end of the list; and what was listed since its beginning.
     goes_on: Option<Cursor>,
     listed: HashSet<SessionKey>,
     /// Notices of work that is left, if the store gives any.
@@ -231,7 +231,7 @@ impl Recovery {
         }
     }
 
-    /// Lists what is due, until enough is. The next look goes on from there: what many sessions of others come before is
+    /// Lists what is due, until enough is. The next look continues from there: what many sessions of others come before is
     /// reached as well.
     async fn list(&mut self) -> Result<(), RunnerError> {
         let inner = &self.runner.0;

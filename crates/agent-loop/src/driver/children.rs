@@ -149,6 +149,8 @@ impl<'a> Children<'a> {
         stop: &CancellationToken,
     ) {
         let Some(task) = run.task(place) else { return };
+        // What a function has delegated looks at it.
+        let own = stop.child_token();
         let work = match (run.inside(task), run.planner()) {
             (Some(inside), _) => {
                 let child = match run.inside_of(place) {
@@ -162,7 +164,7 @@ impl<'a> Children<'a> {
             }
             (None, Some(planner)) => {
                 let emitter = emitter(place, self.teller());
-                Attempt::Function(Arc::clone(planner).call(task.branch(), stop.clone(), emitter))
+                Attempt::Function(Arc::clone(planner).call(task.branch(), own.clone(), emitter))
             }
             (None, None) => return,
         };
@@ -178,9 +180,10 @@ impl<'a> Children<'a> {
                 _ if is_stopped => AttemptEnd::Stopped,
                 None => work.end(&stop).await,
                 // How far a run has come only the run around it knows.
-                Some(timeout) => tokio::time::timeout(timeout, work.end(&stop))
-                    .await
-                    .unwrap_or_else(|_| AttemptEnd::Failed(NodeStatus::TimedOut, attempts.too_long())),
+                Some(timeout) => tokio::time::timeout(timeout, work.end(&stop)).await.unwrap_or_else(|_| {
+                    own.cancel();
+                    AttemptEnd::Failed(NodeStatus::TimedOut, attempts.too_long())
+                }),
             };
             Attempted { place, tries, end }
         }));

@@ -1,7 +1,7 @@
 //! What fails: retries, timeouts, panics, nodes for errors, and going on where a run has failed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use expect_test::expect;
@@ -9,7 +9,7 @@ use serde_json::json;
 use stepfold_agent_loop::state_core::chat::{
     ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream,
 };
-use stepfold_agent_loop::tools::{Effect, Retry};
+use stepfold_agent_loop::tools::{CancellationToken, Effect, Retry};
 use stepfold_agent_loop::{Agent, RunFault};
 use stepfold_graph::{AgentNode, END, GraphBuilder, Node, NodeContext, NodeError, START, Update};
 
@@ -174,6 +174,36 @@ async fn permanent_errors_are_not_tried_again() {
     "#]],
     )
     .await;
+}
+
+/// What a function has delegated is told that its time is up; a run that continues has another token.
+#[tokio::test(start_paused = true)]
+async fn a_timeout_cancels_the_token_of_its_function() {
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let given = Arc::clone(&tokens);
+    let slow = Node::new(move |context: NodeContext| {
+        given.lock().unwrap().push(context.cancellation().clone());
+        std::future::pending::<Result<(), NodeError>>()
+    });
+    let slow = slow.timeout(Duration::from_secs(20)).retry(Retry::times(1)).go_on_after_error();
+    check(
+        graph_with(slow),
+        "go",
+        expect![[r#"
+        1: a, b
+           0 TimedOut (2): it took longer than 20s
+        2: c
+        --
+        user:      go
+        --
+        exit: the graph reached its end
+        steps: 2
+        state: {"log":["b","c"]}
+    "#]],
+    )
+    .await;
+    let tokens = tokens.lock().unwrap();
+    assert_eq!(tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>(), [true, true]);
 }
 
 /// Each try has its time.
