@@ -222,7 +222,7 @@ fn many_sessions_of_two_users_hide_no_other_one() {
         while ended.len() < 121 {
             match changes.next().await.unwrap() {
                 SessionChange::Changed { key, is_running: false, .. } if !ended.contains(&key) => {
-                    ended.push(key)
+                    ended.push(key);
                 }
                 _ => {}
             }
