@@ -150,8 +150,7 @@ impl Desk {
         let Opened { agent, schema, speakers, .. } = Opened::read(&place.agent, models)?;
         let store = open_store(&store_path(place)?)?;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
-        let name = agent.name().to_owned();
-        let runner = traced(Runner::builder(agent, store), name)
+        let runner = traced(Runner::builder(agent, store))
             .schema(schema)
             .process_worker()
             .when_claimed(when_claimed.into())
@@ -329,8 +328,9 @@ impl Desk {
 }
 
 /// With the spans of each run that this process works in, whichever command or client began it.
-pub(crate) fn traced(builder: RunnerBuilder, agent: String) -> RunnerBuilder {
-    builder.observe(move |_| Traces::new(agent.clone()))
+pub(crate) fn traced(builder: RunnerBuilder) -> RunnerBuilder {
+    // The app of a session has the name of its agent.
+    builder.observe(|session| Traces::new(session.app.as_str()))
 }
 
 /// A made-up name of a session, short enough to be typed.

@@ -128,13 +128,12 @@ fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) 
     let mut apps = Vec::new();
     for path in agents {
         let Opened { agent, schema, shape, prices, .. } = Opened::read(path, &models)?;
-        let name = agent.name().to_owned();
-        if !names.insert(name.clone()) {
-            let words = format!("{}: another file has the name `{name}` too", path.display());
+        if !names.insert(agent.name().to_owned()) {
+            let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
             return Err(Misuse(words).into());
         }
         let observer = metrics.observer();
-        let runner = traced(Runner::builder(agent, store.clone()), name)
+        let runner = traced(Runner::builder(agent, store.clone()))
             .schema(schema)
             .process_worker()
             .observe(move |_| observer.clone())

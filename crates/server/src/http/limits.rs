@@ -83,17 +83,12 @@ pub(super) struct Usage(Arc<Mutex<Taken>>);
 
 #[derive(Debug, Default)]
 struct Taken {
-    streams: usize,
-    heavy: usize,
-    by_user: HashMap<UserId, OfUser>,
+    of_all: Counts,
+    by_user: HashMap<UserId, Counts>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct OfUser {
-    streams: usize,
-    runs: usize,
-    heavy: usize,
-}
+/// The places that are taken, by kind.
+type Counts = [usize; 3];
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -113,50 +108,40 @@ pub(super) struct Place {
 impl Usage {
     /// Takes a place for a live stream.
     pub(super) fn stream(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
-        self.with(|taken| {
-            let of_user = taken.by_user.get(user).copied().unwrap_or_default();
-            if of_user.streams >= limits.streams_per_user {
-                return Err(Problem::too_many("live streams of one user", limits.streams_per_user));
-            }
-            if taken.streams >= limits.streams {
-                return Err(Problem::too_many("live streams", limits.streams));
-            }
-            taken.streams += 1;
-            taken.by_user.entry(user.clone()).or_default().streams += 1;
-            Ok(self.place(user, Kind::Stream))
-        })
+        self.take(user, Kind::Stream, "live streams", limits.streams_per_user, limits.streams)
     }
 
     /// Takes a place for a run.
     pub(super) fn run(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
-        self.with(|taken| {
-            let of_user = taken.by_user.entry(user.clone()).or_default();
-            if of_user.runs >= limits.runs_per_user {
-                return Err(Problem::too_many("runs of one user", limits.runs_per_user));
-            }
-            of_user.runs += 1;
-            Ok(self.place(user, Kind::Run))
-        })
+        self.take(user, Kind::Run, "runs", limits.runs_per_user, usize::MAX)
     }
 
     /// Takes a place for a request that reads or makes a whole session.
     pub(super) fn heavy(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
-        self.with(|taken| {
-            let of_user = taken.by_user.get(user).copied().unwrap_or_default();
-            if of_user.heavy >= limits.heavy_per_user {
-                return Err(Problem::too_many(&format!("{HEAVY} of one user"), limits.heavy_per_user));
-            }
-            if taken.heavy >= limits.heavy {
-                return Err(Problem::too_many(HEAVY, limits.heavy));
-            }
-            taken.heavy += 1;
-            taken.by_user.entry(user.clone()).or_default().heavy += 1;
-            Ok(self.place(user, Kind::Heavy))
-        })
+        self.take(user, Kind::Heavy, HEAVY, limits.heavy_per_user, limits.heavy)
     }
 
-    fn place(&self, user: &UserId, kind: Kind) -> Place {
-        Place { usage: self.clone(), user: user.clone(), kind }
+    /// Takes a place of a kind, of which a user has at most so many, and all users together.
+    fn take(
+        &self,
+        user: &UserId,
+        kind: Kind,
+        what: &str,
+        per_user: usize,
+        of_all: usize,
+    ) -> Result<Place, Problem> {
+        self.with(|taken| {
+            let of_user = taken.by_user.get(user).map_or(0, |of_user| of_user[kind as usize]);
+            if of_user >= per_user {
+                return Err(Problem::too_many(&format!("{what} of one user"), per_user));
+            }
+            if taken.of_all[kind as usize] >= of_all {
+                return Err(Problem::too_many(what, of_all));
+            }
+            taken.of_all[kind as usize] += 1;
+            taken.by_user.entry(user.clone()).or_default()[kind as usize] += 1;
+            Ok(Place { usage: self.clone(), user: user.clone(), kind })
+        })
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Taken) -> T) -> T {
@@ -168,18 +153,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.usage.with(|taken| {
             let Some(of_user) = taken.by_user.get_mut(&self.user) else { return };
-            match self.kind {
-                Kind::Stream => {
-                    of_user.streams -= 1;
-                    taken.streams -= 1;
-                }
-                Kind::Run => of_user.runs -= 1,
-                Kind::Heavy => {
-                    of_user.heavy -= 1;
-                    taken.heavy -= 1;
-                }
-            }
-            if *of_user == OfUser::default() {
+            of_user[self.kind as usize] -= 1;
+            taken.of_all[self.kind as usize] -= 1;
+            if *of_user == Counts::default() {
                 taken.by_user.remove(&self.user);
             }
         });

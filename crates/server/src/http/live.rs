@@ -15,6 +15,7 @@ use stepfold_runner::{Runner, SessionHandle};
 use stepfold_session_scopes::{ErrorKind, EventRange, GetSession, SessionKey, SessionStore as _};
 use tokio::sync::watch;
 
+use super::auth::Principal;
 use super::changes::LastRun;
 use super::channel::{At, Channel, Channels, end_of};
 use super::frame::{Position, encode, in_many};
@@ -23,6 +24,7 @@ use super::priced::Pricing;
 use super::problem::Problem;
 use super::rows::{EventRow, RequestRow};
 use super::serve::{Phase, reaches};
+use super::server::Shared;
 use super::steps::{page, rows};
 
 /// The number of commits that are read from the store at once.
@@ -42,7 +44,17 @@ pub(super) struct Opening {
     pub(super) keep_alive: Duration,
     pub(super) phase: watch::Receiver<Phase>,
     /// Counts the stream until it is dropped.
-    pub(super) _place: CountedStream,
+    pub(super) place: CountedStream,
+}
+
+impl Opening {
+    /// Takes a place for a stream. As that of its run, it is taken before anything is stored: a client that is refused sends its
+    /// message again.
+    pub(super) fn take(shared: &Shared, principal: &Principal) -> Result<Self, Problem> {
+        let place = shared.usage.stream(principal.user(), &shared.limits)?;
+        let (place, phase) = (shared.metrics.stream(place), shared.phase.subscribe());
+        Ok(Opening { keep_alive: shared.limits.keep_alive, phase, place })
+    }
 }
 
 /// A session of a stream, and where its reader begins.

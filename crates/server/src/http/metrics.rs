@@ -88,11 +88,9 @@ struct OfRun {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-#[expect(clippy::struct_field_names, reason = "the names of labels")]
 struct OfTokens {
-    gen_ai_operation_name: &'static str,
-    gen_ai_provider_name: String,
-    gen_ai_request_model: String,
+    #[prometheus(flatten)]
+    model: OfModel,
     gen_ai_token_type: TokenType,
 }
 
@@ -300,16 +298,10 @@ impl Inner {
             gen_ai_request_model: model.to_owned(),
         };
         self.model.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
-        let OfModel { gen_ai_provider_name, gen_ai_request_model, .. } = labels;
         for (kind, tokens) in
             [(TokenType::Input, usage.input_tokens), (TokenType::Output, usage.output_tokens)]
         {
-            let labels = OfTokens {
-                gen_ai_operation_name: CHAT,
-                gen_ai_provider_name: gen_ai_provider_name.clone(),
-                gen_ai_request_model: gen_ai_request_model.clone(),
-                gen_ai_token_type: kind,
-            };
+            let labels = OfTokens { model: labels.clone(), gen_ai_token_type: kind };
             #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^53")]
             self.tokens.get_or_create(&labels).observe(tokens as f64);
         }

@@ -14,7 +14,8 @@ use stepfold_session_scopes::{EventRange, Session};
 use stepfold_state_core::chat::{Role, Usage};
 
 use super::happening::{Call, CallEnd, End, Happening, RECENT};
-use super::{Encoder, Frame, Made, Order, accept, key_of, opening, place, session_of, stream, with_words};
+use super::{Encoder, Frame, Made, Order, accept, key_of, place, session_of, stream, with_words};
+use crate::http::live::Opening;
 use crate::http::operation::{Asked, InApp, Json};
 use crate::http::problem::Problem;
 use crate::http::rows::exit;
@@ -184,7 +185,7 @@ pub(super) async fn run(asked: Asked<InApp, (), Json<RunAgentInput>>) -> Result<
     let (app, Json(mut input)) = (&asked.target.0, asked.body);
     let (runner, order) = (app.runner(), input.order()?);
     let place = place(&asked.shared, &asked.principal)?;
-    let opening = opening(&asked.shared, &asked.principal)?;
+    let opening = Opening::take(&asked.shared, &asked.principal)?;
     let session = session_of(app, &asked.principal, &input.thread_id, &order).await?;
     let order = without_known(order, &session).await?;
     let reader = accept::<Problem>(place, &asked.principal, runner, session, order).await?;

@@ -8,7 +8,8 @@ use stepfold_agent_loop::{Decision, Exit, Input};
 use stepfold_runner::{RecordedDecision, SessionHandle};
 
 use super::happening::{Call, CallEnd, End, Happening, Reader};
-use super::{Encoder, Frame, Made, Order, accept, key_of, opening, place, stream, with_words};
+use super::{Encoder, Frame, Made, Order, accept, key_of, place, stream, with_words};
+use crate::http::live::Opening;
 use crate::http::operation::{Asked, InApp, InSession, Json, find_session};
 use crate::http::problem::Problem;
 use crate::http::rows::exit;
@@ -77,7 +78,7 @@ pub(super) async fn chat(asked: Asked<InApp, (), Json<UiChat>>) -> Result<Made, 
     let last = chat.messages.last().ok_or_else(|| Problem::invalid("messages", "expected at least one"))?;
     let (user, id) = (asked.principal.user().as_str(), chat.id.as_str());
     let place = place(&asked.shared, &asked.principal)?;
-    let opening = opening(&asked.shared, &asked.principal)?;
+    let opening = Opening::take(&asked.shared, &asked.principal)?;
     let (session, order, message) = if last.role == "user" {
         let order = Order::Send(Box::new(last.said()?), Some(key_of(&["ai", id, &last.id])));
         (runner.session(user, id).await?, order, None)
@@ -121,7 +122,7 @@ pub(super) async fn resume(asked: Asked<InSession>) -> Result<Made, Problem> {
         return Ok(Made(response));
     };
     let parts = Parts::of_message(Some(reader.run().to_owned()));
-    let opening = opening(&asked.shared, &asked.principal)?;
+    let opening = Opening::take(&asked.shared, &asked.principal)?;
     Ok(Made(marked(stream(opening, reader, parts))))
 }
 

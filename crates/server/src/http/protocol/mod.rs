@@ -34,8 +34,7 @@ pub(super) use self::adk::{BASE as ADK_WEB, Bundle};
 use self::happening::{Before, Happening, Reader};
 use super::auth::{Principal, Role};
 use super::limits::Place;
-use super::live::KEEP_ALIVE;
-use super::metrics::CountedStream;
+use super::live::{KEEP_ALIVE, Opening};
 use super::operation::{Answer, Events, Operation, find_session};
 use super::problem::{Form, Problem};
 use super::serve::{Phase, reaches};
@@ -150,21 +149,6 @@ async fn session_of(
     }
 }
 
-/// The place of a response that streams. As that of its run, it is taken before anything is stored: a client that is refused
-/// sends its message again.
-fn opening(shared: &Shared, principal: &Principal) -> Result<Opening, Problem> {
-    let place = shared.usage.stream(principal.user(), &shared.limits)?;
-    let (place, phase) = (shared.metrics.stream(place), shared.phase.subscribe());
-    Ok(Opening { keep_alive: shared.limits.keep_alive, place, phase })
-}
-
-/// The place of a response that streams, until its end.
-struct Opening {
-    keep_alive: Duration,
-    place: CountedStream,
-    phase: watch::Receiver<Phase>,
-}
-
 /// A place for a run, before anything is stored for it: a client beyond its limit leaves nothing behind.
 fn place(shared: &Shared, principal: &Principal) -> Result<Place, Problem> {
     shared.usage.run(principal.user(), &shared.limits)
@@ -234,7 +218,7 @@ fn stream(opening: Opening, reader: Reader, mut encoder: impl Encoder) -> Respon
 
 /// A response of server-sent events.
 fn event_stream(opening: Opening, events: impl Stream<Item = String> + Send + 'static) -> Response<Body> {
-    let Opening { keep_alive, place, phase } = opening;
+    let Opening { keep_alive, phase, place } = opening;
     let events = events.take_until(stopped(phase)).boxed();
     let chunks = futures_util::stream::unfold((events, place), move |(mut events, place)| async move {
         let chunk = next_chunk(&mut events, keep_alive).await?;

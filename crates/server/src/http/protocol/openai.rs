@@ -13,8 +13,9 @@ use stepfold_state_core::chat::{Message, Usage};
 use tokio::sync::oneshot;
 
 use super::happening::{End, Happening, Reader};
-use super::{Encoder, Frame, Made, Order, accept, key_of, opening, place, stream, with_words};
+use super::{Encoder, Frame, Made, Order, accept, key_of, place, stream, with_words};
 use crate::http::auth::Principal;
+use crate::http::live::Opening;
 use crate::http::operation::{Asked, Found, Json, Whole, json_response};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, exit};
@@ -173,7 +174,7 @@ pub(super) async fn chat(asked: Asked<Whole, (), Json<ChatCompletion>>) -> Resul
     let runner = app.runner();
     let place = place(&asked.shared, &asked.principal)?;
     let opening = match request.stream {
-        Some(true) => Some(opening(&asked.shared, &asked.principal)?),
+        Some(true) => Some(Opening::take(&asked.shared, &asked.principal)?),
         _ => None,
     };
     let (session, is_new) = session_of(runner, &asked.principal, &id).await?;

@@ -16,17 +16,15 @@ use stepfold_runner::{Busy, Invocation};
 use stepfold_session_scopes::InvocationId;
 
 use super::sessions::check_shared;
-use crate::http::auth::Principal;
 use crate::http::changes;
 use crate::http::frame::Position;
 use crate::http::limits::{Limits, Place};
-use crate::http::live::{self, Followed};
+use crate::http::live::{self, Followed, Opening};
 use crate::http::operation::{
     Asked, Done, Events, Found, InSession, Json, Named, Taken, Whole, Within, find_session,
 };
 use crate::http::problem::Problem;
 use crate::http::rows::{Accepted, Decided, DecisionRow, RunRow, exit};
-use crate::http::server::Shared;
 
 /// A message of the user.
 #[derive(Deserialize, JsonSchema)]
@@ -354,7 +352,7 @@ pub(super) async fn live(asked: Asked<InSession, LiveFrom>) -> Result<Events, Pr
     let last = last_event_id(&asked.headers, Position::parse)?;
     let after = asked.query.after.as_deref().map_or(Ok(After::Newest), After::parse)?;
     let (last, after) = after.or(last);
-    let opening = opening(&asked.shared, &asked.principal)?;
+    let opening = Opening::take(&asked.shared, &asked.principal)?;
     let InSession { app, session } = asked.target;
     let followed = Followed { runner: app.runner().clone(), session, last, after };
     Ok(Events(live::open(&asked.shared.channels, followed, opening).await?))
@@ -400,15 +398,6 @@ impl After {
     }
 }
 
-fn opening(shared: &Shared, principal: &Principal) -> Result<live::Opening, Problem> {
-    let place = shared.usage.stream(principal.user(), &shared.limits)?;
-    Ok(live::Opening {
-        keep_alive: shared.limits.keep_alive,
-        phase: shared.phase.subscribe(),
-        _place: shared.metrics.stream(place),
-    })
-}
-
 /// The sessions of a live stream.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -424,7 +413,7 @@ pub(super) struct LiveOf {
 pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Problem> {
     let (shared, principal) = (&asked.shared, &asked.principal);
     let Some(sessions) = &asked.query.sessions else {
-        let body = changes::open(&shared.apps, principal.user(), opening(shared, principal)?).await?;
+        let body = changes::open(&shared.apps, principal.user(), Opening::take(shared, principal)?).await?;
         return Ok(Events(body));
     };
     let names: Vec<&str> = sessions.split(',').collect();
@@ -471,5 +460,5 @@ pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Prob
     {
         return Err(problem);
     }
-    Ok(Events(live::open_many(&shared.channels, followed, opening(shared, principal)?).await?))
+    Ok(Events(live::open_many(&shared.channels, followed, Opening::take(shared, principal)?).await?))
 }

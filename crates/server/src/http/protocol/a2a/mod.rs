@@ -23,9 +23,10 @@ pub(super) use self::task::TaskId;
 use self::task::{State, tasks};
 pub(super) use self::updates::Updates;
 use super::happening::Reader;
-use super::{AnyQuery, Frame, Made, Order, accept, event_stream, opening, place, stream};
+use super::{AnyQuery, Frame, Made, Order, accept, event_stream, place, stream};
 use crate::http::auth::Role;
 use crate::http::changes::LastRun;
+use crate::http::live::Opening;
 use crate::http::operation::{Asked, InApp, RequestBody, json_response};
 use crate::http::problem::Problem;
 use crate::http::server::App;
@@ -344,7 +345,7 @@ async fn send_streaming(
     id: Value,
     params: &Value,
 ) -> Result<Response<Body>, Refused> {
-    let opening = opening(&call.shared, &call.principal)?;
+    let opening = Opening::take(&call.shared, &call.principal)?;
     let (task, session, reader) = begin(call, app, params).await?;
     // What the task had before: after a decision, or when the message was sent again.
     let mut stored = session.read(EventRange::All).await?;
@@ -357,7 +358,7 @@ async fn send_streaming(
 }
 
 async fn subscribe(call: &Call, app: &App, id: Value, params: &Value) -> Result<Response<Body>, Refused> {
-    let opening = opening(&call.shared, &call.principal)?;
+    let opening = Opening::take(&call.shared, &call.principal)?;
     let (task, session) = find(call, app, params).await?;
     let reader = Reader::attach(app.runner(), &session).await?;
     let stored: Session = session.read(EventRange::All).await?;

@@ -27,9 +27,10 @@ pub(in crate::http) use self::bundle::{BASE, Bundle};
 pub(super) use self::events::Events;
 use self::events::{CONFIRMATION, METADATA, Written};
 use super::happening::{End, Happening, Reader};
-use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, opening, place, stream, with_words};
+use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, place, stream, with_words};
 use crate::http::auth::{Principal, Role};
 use crate::http::changes::LastRun;
+use crate::http::live::Opening;
 use crate::http::operation::{
     Asked, Found, InApp, InSession, Json, Operation, Target, Whole, find_session, json_response,
 };
@@ -338,7 +339,7 @@ async fn run(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Proble
 }
 
 async fn run_sse(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Problem> {
-    let opening = opening(&asked.shared, &asked.principal)?;
+    let opening = Opening::take(&asked.shared, &asked.principal)?;
     let (reader, encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
     Ok(Made(stream(opening, reader, encoder)))
 }
