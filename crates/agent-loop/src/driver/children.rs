@@ -61,7 +61,7 @@ impl AttemptEnd {
     }
 }
 
-/// What the inside of an item tells the driver.
+/// An event of a node's function or of an inner run, for the driver.
 pub(super) enum Told {
     /// What a run does. The driver answers when it has taken note of it: whether the run continues.
     Inner { place: usize, event: RunEvent, goes_on: oneshot::Sender<bool> },
@@ -149,7 +149,7 @@ impl<'a> Children<'a> {
         stop: &CancellationToken,
     ) {
         let Some(task) = run.task(place) else { return };
-        // What a function has delegated looks at it.
+        // Work that a function has delegated checks it.
         let own = stop.child_token();
         let work = match (run.inside(task), run.planner()) {
             (Some(inside), _) => {

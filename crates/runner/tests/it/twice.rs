@@ -360,7 +360,7 @@ fn a_fork_made_after_a_decision_has_it() {
     });
 }
 
-/// A run that is cancelled before it takes the decisions ends without them: the one who decided is told so.
+/// A run that is cancelled before it takes the decisions ends without them, and their caller gets an error.
 #[test]
 fn while_the_run_is_cancelled() {
     each_store(|world| {

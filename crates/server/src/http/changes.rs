@@ -160,7 +160,7 @@ struct OfUser {
     apps: Vec<Arc<App>>,
     user: UserId,
     changes: SelectAll<BoxStream<'static, (Arc<App>, SessionChange)>>,
-    /// The newest sessions, as they were when they were told.
+    /// The newest sessions, as they were sent.
     told: HashMap<SessionKey, Mark>,
     /// When the newest sessions are listed, and when they were listed last.
     lists: Option<Instant>,
@@ -170,7 +170,7 @@ struct OfUser {
     opening: Opening,
 }
 
-/// What tells, of a session in a list, whether its status may be another one.
+/// What the status of a listed session depends on.
 #[derive(PartialEq, Eq)]
 struct Mark {
     life: LifeId,
@@ -245,8 +245,7 @@ impl OfUser {
         self.lists = Some(self.listed.map_or(now, |listed| now.max(listed + BETWEEN_LISTS)));
     }
 
-    /// Tells of the sessions that were written last and are not as they were told, the oldest of them first; and of those
-    /// that are not among them any more.
+    /// Sends the newest sessions that changed since they were sent, the oldest of them first; and those that left the list.
     async fn list(&mut self) {
         (self.lists, self.listed) = (None, Some(Instant::now()));
         for app in self.apps.clone() {
@@ -275,7 +274,7 @@ impl OfUser {
         }
     }
 
-    /// Tells how a session is now. If the store cannot be asked, it is asked again.
+    /// Sends the status of a session. If the store fails, it is retried.
     async fn tell(&mut self, app: &App, key: &SessionKey) {
         let found = app.runner().find_session(key.user.as_str(), key.id.as_str()).await;
         let status = match found {

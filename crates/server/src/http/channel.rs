@@ -33,7 +33,7 @@ const KEPT_BYTES: usize = 256 << 10;
 /// How long a session is followed without readers: a browser that connects again finds its place.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How long it waits for a store that cannot be asked, at first and at last.
+/// The first and the longest pause before a failed read of the store is retried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 
 /// The sessions that have readers.
@@ -448,8 +448,8 @@ async fn until(time: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
-/// The commits of a session after a version, as long as it has this life. A store that cannot be asked is asked again:
-/// readers wait meanwhile.
+/// The commits of a session after a version, as long as it has this life. Failed reads of the store are retried; readers wait
+/// meanwhile.
 fn commits(
     runner: &Runner,
     key: SessionKey,

@@ -30,7 +30,7 @@ use super::steps::{page, rows};
 /// The number of commits that are read from the store at once.
 const PAGE: usize = 64;
 
-/// How long a reader waits that could not ask the store.
+/// The pause before a failed read of the store is retried.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Comments that keep proxies from closing an idle stream.
@@ -107,7 +107,7 @@ enum Member {
         key: SessionKey,
         /// Where it ended, for the ids of the others.
         place: Position,
-        /// Why, until it is told.
+        /// The reason, until it is sent.
         reason: Option<&'static str>,
     },
 }
@@ -160,7 +160,7 @@ struct Following {
     first: Option<Bytes>,
     /// The version of the end of a run that was read from the store, and told.
     ended: u64,
-    /// The store could not be asked, and is asked again soon.
+    /// The last read of the store failed, and is retried soon.
     is_failing: bool,
 }
 
@@ -288,7 +288,7 @@ impl Following {
         }
     }
 
-    /// Reads the next commits that were missed. Without a reason, the store could not be asked.
+    /// Reads the next commits that were missed. An error without a reason is one of the store that is worth a retry.
     async fn read_store(&mut self) -> Result<(), Option<&'static str>> {
         let get = GetSession::new(self.key.clone()).events(page(self.version, PAGE)).without_state();
         let session = self.runner.store().get(get).await;

@@ -58,7 +58,7 @@ impl Board {
         Board { pool, config, tls, told, subscribers: Subscribers::default(), is_heard }
     }
 
-    /// Tells all processes soon that a session has changed.
+    /// Notifies all processes soon of a change of a session.
     pub(super) fn tell(&self, key: &SessionKey, has_work: bool) {
         let mut told = locked(&self.told);
         told.add(key);

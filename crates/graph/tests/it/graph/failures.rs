@@ -176,42 +176,17 @@ async fn permanent_errors_are_not_tried_again() {
     .await;
 }
 
-/// What a function has delegated is told that its time is up; a run that continues has another token.
-#[tokio::test(start_paused = true)]
-async fn a_timeout_cancels_the_token_of_its_function() {
-    let tokens = Arc::new(Mutex::new(Vec::new()));
-    let given = Arc::clone(&tokens);
-    let slow = Node::new(move |context: NodeContext| {
-        given.lock().unwrap().push(context.cancellation().clone());
-        std::future::pending::<Result<(), NodeError>>()
-    });
-    let slow = slow.timeout(Duration::from_secs(20)).retry(Retry::times(1)).go_on_after_error();
-    check(
-        graph_with(slow),
-        "go",
-        expect![[r#"
-        1: a, b
-           0 TimedOut (2): it took longer than 20s
-        2: c
-        --
-        user:      go
-        --
-        exit: the graph reached its end
-        steps: 2
-        state: {"log":["b","c"]}
-    "#]],
-    )
-    .await;
-    let tokens = tokens.lock().unwrap();
-    assert_eq!(tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>(), [true, true]);
-}
-
-/// Each try has its time.
+/// Each attempt has its timeout, and a token of its own that is cancelled then.
 #[tokio::test(start_paused = true)]
 async fn timeouts() {
+    let tokens = Arc::new(Mutex::new(Vec::new()));
     let slow = || {
-        Node::new(|_: NodeContext| std::future::pending::<Result<(), NodeError>>())
-            .timeout(Duration::from_secs(20))
+        let given = Arc::clone(&tokens);
+        let hangs = move |context: NodeContext| {
+            given.lock().unwrap().push(context.cancellation().clone());
+            std::future::pending::<Result<(), NodeError>>()
+        };
+        Node::new(hangs).timeout(Duration::from_secs(20))
     };
     check(
         graph_with(slow()),
@@ -242,6 +217,8 @@ async fn timeouts() {
     "#]],
     )
     .await;
+    let tokens = tokens.lock().unwrap();
+    assert_eq!(tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>(), [true; 4]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -130,7 +130,7 @@ async fn a_deleted_session_leaves_the_others() {
     assert_eq!(versions(&live.until("ended").await)["s2"], [1, 2]);
 }
 
-/// A connection after a deletion: of the session that is gone it says so, and the others go on.
+/// A connection after a deletion reports the deleted session, and the others continue.
 #[tokio::test]
 async fn a_session_that_is_gone_leaves_the_others_at_the_next_connection() {
     let site = site(2).await;

@@ -130,7 +130,7 @@ async fn read(
             Ok(live) => live,
             Err(status) => {
                 assert_eq!(status, 404, "it is deleted, and not created again yet");
-                // tidy: allow sleep, because nothing tells when it is created again.
+                // tidy: allow sleep, because no event reports its creation.
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 continue;
             }
@@ -155,7 +155,7 @@ async fn read(
     lives
 }
 
-/// What tells a commit from all others.
+/// Identifies a commit.
 fn id_of(row: &Value) -> String {
     format!("{} {} {}", row["kind"], row["invocation"], row["at"])
 }
