@@ -149,7 +149,7 @@ impl<'a> Children<'a> {
         stop: &CancellationToken,
     ) {
         let Some(task) = run.task(place) else { return };
-        // Work that a function has delegated checks it.
+        // Work that it has delegated checks the token, also after its timeout.
         let own = stop.child_token();
         let work = match (run.inside(task), run.planner()) {
             (Some(inside), _) => {
@@ -158,7 +158,7 @@ impl<'a> Children<'a> {
                     None => run.begin_inside(task, inside),
                 };
                 match child {
-                    Ok(child) => Attempt::Run(self.drive(place, child, task.decisions(), stop.clone())),
+                    Ok(child) => Attempt::Run(self.drive(place, child, task.decisions(), own.clone())),
                     Err(begun) => Attempt::NotBegun(begun),
                 }
             }

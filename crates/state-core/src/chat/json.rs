@@ -295,8 +295,13 @@ impl<'de> Deserialize<'de> for Part {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Part, A::Error> {
-                let mut part = PartIn::default();
+                let (mut part, mut seen) = (PartIn::default(), [false; FIELDS.len()]);
                 while let Some(FieldName(name)) = object.next_key()? {
+                    if let Some(place) = FIELDS.iter().position(|field| *field == name)
+                        && std::mem::replace(&mut seen[place], true)
+                    {
+                        return Err(A::Error::duplicate_field(FIELDS[place]));
+                    }
                     match &*name {
                         "text" => part.add(object.next_value::<Option<_>>()?.map(Content::Text)),
                         "reasoning" => part.add(object.next_value::<Option<_>>()?.map(Content::Reasoning)),
@@ -315,6 +320,9 @@ impl<'de> Deserialize<'de> for Part {
         deserializer.deserialize_any(TextOrObject)
     }
 }
+
+/// The fields of a part that are not unknown ones; each may be there once.
+const FIELDS: [&str; 7] = ["text", "reasoning", "image", "file", "tool_call", "tool_result", "extras"];
 
 /// The name of a field, borrowed unless it has escapes.
 #[derive(Deserialize)]

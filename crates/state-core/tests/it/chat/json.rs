@@ -123,6 +123,12 @@ fn errors_say_what_was_expected() {
         r#"{"role":"user","parts":[{"text":"a","image":{"url":"u"}}]}"#,
         expect!["expected a part of one kind, found `text` and `image` at line 1 column 56"],
     );
+    for twice in
+        [r#""text":null,"text":"a""#, r#""text":"a","text":null"#, r#""text":"a","extras":{},"extras":{}"#]
+    {
+        let read = serde_json::from_str::<Message>(&format!(r#"{{"role":"user","parts":[{{{twice}}}]}}"#));
+        assert!(read.unwrap_err().to_string().starts_with("duplicate field `"), "{twice}");
+    }
     check_read(
         r#"{"role":"user","parts":[{"image":{}}]}"#,
         expect!["missing field `url`, `base64`, `text` or `file_id` at line 1 column 36"],
