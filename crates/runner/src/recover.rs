@@ -170,13 +170,14 @@ struct Recovery {
 struct Tried {
     failures: u32,
     not_before: Timestamp,
-    /// The session as it was listed, if only another one is worth an earlier attempt.
+    /// The end of the attempt and the inbox before it, if only a later change is worth an earlier attempt: what the attempt
+    /// itself leaves in the store is none.
     waits: Option<(Timestamp, u64)>,
 }
 
 impl Tried {
     fn is_due(&self, session: &Unattended, now: Timestamp) -> bool {
-        let has_changed = self.waits.is_some_and(|seen| seen != (session.since, session.inbox));
+        let has_changed = self.waits.is_some_and(|(at, inbox)| session.since > at || session.inbox != inbox);
         has_changed || self.not_before <= now
     }
 }
@@ -340,7 +341,8 @@ impl Recovery {
     async fn has_ended(&mut self, session: &Unattended, ended: Ended) {
         self.at_work.remove(&session.key);
         let failures = self.tried.remove(&session.key).map_or(0, |tried| tried.failures);
-        let seen = (session.since, session.inbox);
+        let now = self.runner.0.clock.now();
+        let seen = (now, session.inbox);
         let (failures, waits) = match ended {
             // It waits for decisions, and messages wait behind it.
             Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => (0, Some(seen)),
@@ -373,7 +375,7 @@ impl Recovery {
             Some(_) => self.options.pauses.1.saturating_mul(1 << failures.saturating_sub(1).min(6)),
             None => self.options.pause(failures),
         };
-        let not_before = self.runner.0.clock.now().after(pause);
+        let not_before = now.after(pause);
         self.tried.insert(session.key.clone(), Tried { failures, not_before, waits });
     }
 }

@@ -235,7 +235,7 @@ fn many_sessions_of_two_users_hide_no_other_one() {
 }
 
 /// A model that fails and counts it.
-struct Failing(Arc<AtomicUsize>);
+struct Failing(Arc<AtomicUsize>, ModelErrorKind);
 
 impl ChatModel for Failing {
     fn id(&self) -> &'static str {
@@ -244,43 +244,58 @@ impl ChatModel for Failing {
 
     fn respond(&self, _: ChatRequest) -> ReplyStream {
         self.0.fetch_add(1, Ordering::SeqCst);
-        ReplyStream::failed(ModelError::new(ModelErrorKind::Overloaded, "busy"))
+        ReplyStream::failed(ModelError::new(self.1.clone(), "it fails"))
     }
 }
 
-#[test]
-fn a_run_that_fails_again_and_again_is_tried_more_and_more_rarely() {
+/// The pauses between the attempts of a run whose model fails in this way, in tenths of a second.
+fn pauses_of(kind: ModelErrorKind, tenths: u32) -> Vec<u32> {
     process(async {
         let (world, clock, asked) = (World::in_memory(), Hand::default(), Arc::default());
-        let agent = || stepfold_runner::agent_loop::Agent::builder(Failing(Arc::clone(&asked))).name("clerk");
-        let runner = runner(&world, "first", agent(), &clock);
+        let model = Failing(Arc::clone(&asked), kind);
+        let agent = stepfold_runner::agent_loop::Agent::builder(model).name("clerk");
+        let runner = runner(&world, "first", agent, &clock);
         let session = runner.session("ada", "s1").await.unwrap();
         session.run("hello").await.unwrap_err();
         let options = RecoverOptions::new().pauses(Duration::from_secs(1), Duration::from_secs(4));
         let recovery = tokio::spawn(runner.recover(options.poll(Duration::from_millis(100))));
         // Time continues by tenths of a second, as the recovery looks.
         let mut attempts = Vec::new();
-        for tenth in 0..160_u32 {
+        for tenth in 0..tenths {
             let before = asked.load(Ordering::SeqCst);
             // tidy: allow sleep, because the clock is paused, and this is how its time continues.
             tokio::time::sleep(Duration::from_millis(100)).await;
             for _ in 0..50 {
                 tokio::task::yield_now().await;
             }
-            if asked.load(Ordering::SeqCst) > before {
-                attempts.push(tenth);
-            }
+            let more = asked.load(Ordering::SeqCst) - before;
+            attempts.extend(std::iter::repeat_n(tenth, more));
             clock.goes_on(Duration::from_millis(100));
-        }
-        // After 1, 2, 4 and 4 seconds, and a look.
-        let pauses: Vec<u32> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert!(pauses.len() >= 4, "{attempts:?}");
-        for (pause, least) in pauses.iter().zip([10, 20, 40, 40]) {
-            assert!((least..=least + 3).contains(pause), "{attempts:?}");
         }
         assert!(runner.shutdown(Duration::from_secs(1)).await);
         recovery.await.unwrap().unwrap();
-    });
+        attempts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    })
+}
+
+#[test]
+fn a_run_that_fails_again_and_again_is_tried_more_and_more_rarely() {
+    let pauses = pauses_of(ModelErrorKind::Overloaded, 160);
+    // After 1, 2, 4 and 4 seconds, and a look.
+    assert!(pauses.len() >= 4, "{pauses:?}");
+    for (pause, least) in pauses.iter().zip([10, 20, 40, 40]) {
+        assert!((least..=least + 3).contains(pause), "{pauses:?}");
+    }
+}
+
+/// What its own attempts leave in the store is no change that is worth another one at once.
+#[test]
+fn a_run_that_cannot_succeed_is_tried_after_the_longest_pause() {
+    let pauses = pauses_of(ModelErrorKind::InvalidRequest, 160);
+    assert_eq!(pauses.len(), 2, "{pauses:?}");
+    for (pause, least) in pauses.iter().zip([40, 80]) {
+        assert!((least..=least + 3).contains(pause), "{pauses:?}");
+    }
 }
 
 #[test]
