@@ -5,16 +5,15 @@ use futures_util::StreamExt as _;
 use http::{HeaderValue, Response, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use stepfold_agent_loop::{Exit, Ids as _, Input, RandomIds};
-use stepfold_runner::{Runner, RunnerError, SessionHandle};
-use stepfold_session_scopes::{ErrorKind, Event, EventRange, InvocationId};
+use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_session_scopes::{Event, EventRange, InvocationId};
 use stepfold_state_core::chat::{Message, Usage};
 use tokio::sync::oneshot;
 
 use super::happening::{End, Happening, Reader};
 use super::{Encoder, Frame, Made, Order, accept, key_of, place, stream, with_words};
-use crate::http::auth::Principal;
 use crate::http::live::Opening;
 use crate::http::operation::{Asked, Found, Json, Whole, json_response};
 use crate::http::problem::Problem;
@@ -171,17 +170,22 @@ pub(super) async fn chat(asked: Asked<Whole, (), Json<ChatCompletion>>) -> Resul
         None => format!("chat-{}", RandomIds.next()),
     });
     let input = request.input(is_temporary)?;
+    if let Some(key) = &key {
+        // It becomes the id of the invocation: an invalid one leaves no session behind.
+        InvocationId::new(key.as_str())?;
+    }
     let runner = app.runner();
     let place = place(&asked.shared, &asked.principal)?;
     let opening = match request.stream {
         Some(true) => Some(Opening::take(&asked.shared, &asked.principal)?),
         _ => None,
     };
-    let (session, is_new) = session_of(runner, &asked.principal, &id).await?;
+    let session = runner.session(asked.principal.user().as_str(), id.as_str()).await?;
     let created = created(&session).await?;
+    // A session knows its keys: the same request later, or at the same time, has the same answer.
+    let is_deleted = is_temporary && key.is_none();
     let order = Order::Send(Box::new(input), key);
     let reader = accept::<Problem>(place, &asked.principal, runner, session.clone(), order).await?;
-    let is_deleted = is_temporary && is_new;
     let reading =
         reader.invocation().filter(|_| is_deleted).map(|invocation| delete_after(session, invocation));
     let reader = reader.without_state().keeping(reading);
@@ -203,27 +207,7 @@ async fn created(session: &SessionHandle) -> Result<u64, Problem> {
     Ok(u64::try_from(at.as_micros() / 1_000_000).unwrap_or_default())
 }
 
-/// The session of this id, and whether it was created now.
-async fn session_of(
-    runner: &Runner,
-    principal: &Principal,
-    id: &str,
-) -> Result<(SessionHandle, bool), Problem> {
-    let user = principal.user().as_str();
-    if let Some(session) = runner.find_session(user, id).await? {
-        return Ok((session, false));
-    }
-    match runner.create(user, id, Value::Object(Map::new())).await {
-        Ok(session) => Ok((session, true)),
-        // Another request was faster.
-        Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
-            Ok((runner.session(user, id).await?, false))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Deletes the session of a request when its run has ended and it has no reader any more. What waits or failed is kept: its
+/// Deletes the session of a request without a key when its run has ended and it has no reader any more. What waits or failed is kept: its
 /// user can continue with it. So is one that has become more than the answer to its request.
 fn delete_after(session: SessionHandle, invocation: stepfold_runner::Invocation) -> oneshot::Sender<()> {
     let (reading, mut read) = oneshot::channel::<()>();

@@ -409,6 +409,33 @@ async fn a_completion_deletes_only_what_it_has_made() {
     assert!(exists(&site, &id).await && exists(&other, &id).await);
 }
 
+/// Requests under one key at once, and later ones, have the answer of the first; an invalid key leaves no session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn completions_under_one_key_have_one_answer() {
+    let site = Site::new("assistant: first\nassistant: second").await;
+    let completion = json!({"model": "clerk", "messages": [{"role": "user", "content": "hi"}]});
+    let path = "/v1/chat/completions";
+    for round in 0..8 {
+        let name = format!("k{round}");
+        let key = [("idempotency-key", name.as_str())];
+        let again = || post(&site, "ada", path, &key, &completion);
+        let mut replies = futures_util::future::join_all((0..6).map(|_| again())).await;
+        replies.push(again().await);
+        for reply in replies {
+            assert_eq!(reply.status, 200, "{}", reply.text);
+            assert_eq!(reply.json()["choices"][0]["message"]["content"], "first");
+        }
+    }
+    let versions = async || {
+        let page = site.get("ada", "/sessions").await.json();
+        page["sessions"].as_array().unwrap().iter().map(|row| row["version"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(versions().await, [2; 8], "each ran once");
+    let long = "x".repeat(300);
+    let refused = post(&site, "ada", path, &[("idempotency-key", &long)], &completion).await;
+    assert_eq!((refused.status.as_u16(), versions().await.len()), (400, 8), "{}", refused.text);
+}
+
 /// A client of the AI SDK that lost the answer sends its whole message again.
 #[tokio::test]
 async fn a_decision_that_is_sent_again_is_taken_once() {
