@@ -171,7 +171,7 @@ struct Tried {
     failures: u32,
     not_before: Timestamp,
     /// The end of the attempt and the inbox before it, if only a later change is worth an earlier attempt: what the attempt
-    /// itself leaves in the store is none.
+    /// itself leaves in the store does not count.
     waits: Option<(Timestamp, u64)>,
 }
 
