@@ -11,7 +11,7 @@ use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Head
 use reqwest::{Client, Method, Request, Response, Url};
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, ReplyStream, ToolSpec,
+    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, ReplyStream, ToolSpec, WireRequest,
 };
 
 use crate::Secret;
@@ -19,7 +19,10 @@ use crate::http::{Connect, Progress, Target, base_url, client, pieces, secrets_o
 use crate::layer::{Timeout, watch};
 use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
-use crate::wire::Bodies;
+use crate::conform::Changes;
+use crate::names::NameForm;
+use crate::rules::RequestRules;
+use crate::wire::{Bodies, Destination, MessagePlan};
 
 /// A provider's wire format: URLs, requests, and replies.
 ///
@@ -39,12 +42,26 @@ pub trait Dialect: Send + Sync + 'static {
     const NAME: &'static str;
     /// The fields that no extra parameter may set.
     const RESERVED: &'static [&'static str];
+    /// The extra parameter that turns reasoning on, if a turn that another model began must be continued without.
+    const REASONING: Option<&'static str> = None;
+    /// The extra of a part that is its signature, if such a part goes back even if it is blank.
+    const SIGNATURE: Option<&'static str> = None;
+    /// Which names of tools it takes.
+    const NAMES: NameForm;
 
     /// The provider, as far as every provider has it.
     fn server(&self) -> Server;
 
     /// The headers of the key, and those of every request of this dialect.
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)>;
+
+    /// What its server takes in a conversation.
+    fn rules(&self) -> &RequestRules;
+
+    /// What a request decides about the messages in it.
+    fn plan(&self, _: Destination<'_>, _: &ChatRequest) -> MessagePlan {
+        MessagePlan::default()
+    }
 
     /// The URL of requests to this model. The base URL has no trailing slash.
     fn url(&self, base: &str, model: &str) -> String;
@@ -53,7 +70,7 @@ pub trait Dialect: Send + Sync + 'static {
     ///
     /// # Errors
     /// The provider does not support the request.
-    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError>;
+    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError>;
 
     /// Sets an extra parameter: by default it replaces the field with that name.
     fn extra(&self, head: &mut Map<String, Value>, name: &str, value: &Value) {
@@ -63,11 +80,19 @@ pub trait Dialect: Send + Sync + 'static {
     /// The field of the body that offers the tools.
     fn tools(&self, tools: &[ToolSpec]) -> Value;
 
-    /// Appends a message.
+    /// Appends a message that [conforms](crate::conform) to the rules, and says what stands beside it to keep the order of
+    /// roles.
     ///
     /// # Errors
     /// The provider does not support the content.
-    fn write(&self, message: &Message, open: &mut Self::Open, out: &mut Vec<u8>) -> Result<(), ModelError>;
+    fn write(
+        &self,
+        message: &Message,
+        plan: &MessagePlan,
+        open: &mut Self::Open,
+        out: &mut Vec<u8>,
+        changes: &mut Changes,
+    ) -> Result<(), ModelError>;
 
     /// Closes the open elements at the end of the conversation.
     fn close(&self, open: &Self::Open, out: &mut Vec<u8>);
@@ -102,6 +127,8 @@ pub struct HttpModel<D: Dialect>(Arc<Inner<D>>);
 struct Inner<D: Dialect> {
     id: String,
     provider: &'static str,
+    /// The server, as [extras](crate::conform::SERVER) name it.
+    server: Arc<str>,
     model: String,
     dialect: D,
     client: Client,
@@ -267,6 +294,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
         Ok(HttpModel(Arc::new(Inner {
             id: format!("{}/{}", server.name, self.model),
             provider: server.name,
+            server: server_name(&server, &base).into(),
             client,
             base,
             headers,
@@ -309,6 +337,15 @@ impl<D: Dialect> ChatModel for HttpModel<D> {
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         self.answer(request, None)
     }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        let target = self.0.target(request);
+        let to = Destination { server: &self.0.server, model: &target.model };
+        // What was written before would not say again what was changed in it.
+        let written = Bodies::new().body(&self.0.dialect, to, request);
+        let wired = written.map(|(body, changes)| WireRequest::new(String::from_utf8_lossy(&body), changes));
+        Some(wired.map_err(|error| target.name(error)))
+    }
 }
 
 impl<D: Dialect> HttpModel<D> {
@@ -329,7 +366,8 @@ impl<D: Dialect> HttpModel<D> {
     /// The body of a request.
     #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
     pub(crate) fn body(&self, request: &ChatRequest) -> Result<Vec<u8>, ModelError> {
-        self.0.bodies.body(&self.0.dialect, &self.0.model, request)
+        let to = Destination { server: &self.0.server, model: &self.0.model };
+        Ok(self.0.bodies.body(&self.0.dialect, to, request)?.0)
     }
 }
 
@@ -357,12 +395,18 @@ impl<D: Dialect> Inner<D> {
             send(&self.client, post, &progress, &mut target).await?
         };
         let unread = Unread::new(self.raw);
-        Ok(Reading::new(pieces, self.dialect.decoder(request), unread, target, progress).into_stream())
+        let decoder = self.dialect.decoder(request);
+        let server = Arc::clone(&self.server);
+        Ok(Reading::new(pieces, decoder, unread, target, progress).from_server(server).into_stream())
     }
 
     async fn post(&self, request: &ChatRequest, target: &mut Target) -> Result<Request, ModelError> {
-        let body = self.bodies.body(&self.dialect, &target.model, request);
-        let body = body.map_err(|error| target.name(error))?;
+        let to = Destination { server: &self.server, model: &target.model };
+        let body = self.bodies.body(&self.dialect, to, request);
+        let (body, changes) = body.map_err(|error| target.name(error))?;
+        for change in &changes {
+            tracing::debug!(provider = self.provider, model = target.model, %change, "the request was changed for its server");
+        }
         let url = Url::parse(&self.dialect.url(&self.base, &target.model));
         let url = url.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error.to_string()))?;
         let mut post = Request::new(Method::POST, url);
@@ -381,6 +425,16 @@ impl<D: Dialect> Inner<D> {
         *post.body_mut() = Some(body.into());
         Ok(post)
     }
+}
+
+/// The server at a base URL, as [extras](crate::conform::SERVER) name it: the preset's name at its own address, else the origin. A gateway
+/// counts as one server.
+fn server_name(server: &Server, base: &str) -> String {
+    let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin().ascii_serialization());
+    if server.base_url.and_then(origin) == origin(base) {
+        return server.name.to_owned();
+    }
+    origin(base).unwrap_or_else(|| base.to_owned())
 }
 
 impl<D: Dialect> Clone for HttpModel<D> {

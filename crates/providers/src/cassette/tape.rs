@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
-use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream,
-};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream, WireRequest};
 
 use super::diff;
 use super::exchange::{Answer, Exchange};
@@ -153,6 +151,10 @@ impl ChatModel for Cassette {
             Some(model) => recorded(model.respond(request), hidden, Arc::clone(&self.0)),
             None => ReplyStream::failed(self.0.mismatch(&hidden)),
         }
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.0.model.as_ref()?.wire_request(request)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt};
-use stepfold_state_core::chat::{ChatModel, ChatRequest, ReplyStream};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ReplyStream, WireRequest};
 use tokio::sync::Semaphore;
 
 use super::ModelLayer;
@@ -56,5 +56,9 @@ impl ChatModel for Limited {
             })
         });
         ReplyStream::new(reply.flatten_stream())
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }

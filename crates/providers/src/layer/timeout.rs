@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyStream, TimeoutKind,
-};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyStream, TimeoutKind, WireRequest};
 use tokio::time::{Instant, timeout_at};
 
 use super::ModelLayer;
@@ -97,6 +95,10 @@ impl ChatModel for TimedOut {
             if model.is_empty() { error } else { error.with_model(&model) }
         };
         watch(self.inner.respond(request), self.timeout, || false, name)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
-use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream,
-};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream, WireRequest};
 use tracing::Span;
 use tracing::field::Empty;
 
@@ -70,6 +68,10 @@ impl ChatModel for Traced {
         let reply = span.in_scope(|| self.inner.respond(request));
         let record = Record { reply: Some(ReplyBuilder::new()), content: self.content };
         ReplyStream::new(Spanned { reply, span, record })
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

@@ -14,7 +14,11 @@ use stepfold_state_core::chat::{
 use super::decode::Decoder;
 use super::message::{self, Open};
 use super::{Preset, ReasoningBack};
+use crate::conform::Changes;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use crate::names::NameForm;
+use crate::rules::RequestRules;
+use crate::wire::{Destination, MessagePlan};
 use crate::{Secret, strict, wire};
 
 /// OpenAI's chat completions, the dialect of an [`OpenAi`].
@@ -107,9 +111,14 @@ impl Dialect for ChatCompletions {
     const NAME: &'static str = "openai-chat";
     const MESSAGES: &'static str = "messages";
     const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "tools"];
+    const NAMES: NameForm = NameForm { most: 64 };
 
     fn server(&self) -> Server {
         self.preset.server()
+    }
+
+    fn rules(&self) -> &RequestRules {
+        &self.preset.rules
     }
 
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
@@ -126,13 +135,13 @@ impl Dialect for ChatCompletions {
         }
     }
 
-    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let (preset, params) = (&self.preset, &request.params);
         let asks = ChatCompletionStreamOptions { include_usage: Some(true), include_obfuscation: None };
         let choice = tool_choice(preset, wire::tool_choice(request))?;
         let format = request.response_format.as_ref().map(|format| response_format(preset, format));
         Ok(wire::fields([
-            ("model", Some(model.into())),
+            ("model", Some(to.model.into())),
             ("stream", Some(true.into())),
             ("stream_options", preset.asks_for_usage.then(|| json!(asks))),
             ("tool_choice", choice),
@@ -156,12 +165,19 @@ impl Dialect for ChatCompletions {
         wired.collect()
     }
 
-    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        message::write(&self.preset, message, open, out)
+    fn write(
+        &self,
+        message: &Message,
+        _: &MessagePlan,
+        open: &mut Open,
+        out: &mut Vec<u8>,
+        changes: &mut Changes,
+    ) -> Result<(), ModelError> {
+        message::write(&self.preset, message, open, out, changes)
     }
 
     fn close(&self, open: &Open, out: &mut Vec<u8>) {
-        message::close(open, out);
+        message::close(&self.preset, open, out);
     }
 
     fn decoder(&self, request: &ChatRequest) -> Decoder {
