@@ -70,6 +70,8 @@ mod http;
 pub mod layer;
 #[cfg(feature = "http")]
 mod model;
+#[cfg(feature = "http")]
+mod names;
 #[cfg(feature = "openai")]
 pub mod openai;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
@@ -97,6 +99,8 @@ pub use crate::http::{RealRequests, forbid_real_requests};
 #[doc(inline)]
 #[cfg(feature = "http")]
 pub use crate::model::{HttpModel, HttpModelBuilder};
+#[cfg(feature = "http")]
+pub use crate::names::NameRules;
 #[doc(inline)]
 #[cfg(feature = "http")]
 pub use crate::raw::RawFields;

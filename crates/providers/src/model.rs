@@ -14,12 +14,12 @@ use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, ReplyStream, ToolSpec,
 };
 
-use crate::Secret;
 use crate::http::{Connect, Progress, Target, base_url, client, pieces, secrets_of, send, sensitive};
 use crate::layer::{Timeout, watch};
 use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
 use crate::wire::Bodies;
+use crate::{NameRules, Secret};
 
 /// A provider's wire format: URLs, requests, and replies.
 ///
@@ -59,6 +59,10 @@ pub trait Dialect: Send + Sync + 'static {
     fn extra(&self, head: &mut Map<String, Value>, name: &str, value: &Value) {
         head.insert(name.to_owned(), value.clone());
     }
+
+    /// The names of tools that the provider accepts. Those of tools and of calls in the conversation are
+    /// [mapped](crate::names::wire_name) by them.
+    fn tool_names(&self) -> NameRules;
 
     /// The field of the body that offers the tools.
     fn tools(&self, tools: &[ToolSpec]) -> Value;

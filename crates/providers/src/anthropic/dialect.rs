@@ -6,7 +6,7 @@ use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat
 use super::decode::Decoder;
 use super::message::{self, Open};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{Secret, strict, wire};
+use crate::{NameRules, Secret, strict, wire};
 
 /// Anthropic's Messages API, the dialect of an [`Anthropic`].
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +118,10 @@ impl Dialect for Messages {
             ("container", message::container(&request.messages)),
             ("system", (!system.is_empty()).then(|| system.into())),
         ]))
+    }
+
+    fn tool_names(&self) -> NameRules {
+        NameRules::ANTHROPIC
     }
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {

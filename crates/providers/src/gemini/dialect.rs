@@ -6,7 +6,7 @@ use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat
 use super::content::{self, Open};
 use super::decode::Decoder;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{Secret, wire};
+use crate::{NameRules, Secret, wire};
 
 /// Gemini's generateContent, the dialect of a [`Gemini`].
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +106,10 @@ impl Dialect for GenerateContent {
                 head.insert(name.to_owned(), value.clone());
             }
         }
+    }
+
+    fn tool_names(&self) -> NameRules {
+        NameRules::GEMINI
     }
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {

@@ -15,7 +15,7 @@ use super::decode::Decoder;
 use super::message::{self, Open};
 use super::{Preset, ReasoningBack};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{Secret, strict, wire};
+use crate::{NameRules, Secret, strict, wire};
 
 /// OpenAI's chat completions, the dialect of an [`OpenAi`].
 #[derive(Clone, Debug)]
@@ -145,6 +145,10 @@ impl Dialect for ChatCompletions {
             ("logprobs", params.logprobs.map(|_| true.into())),
             ("top_logprobs", params.logprobs.filter(|count| *count > 0).map(Value::from)),
         ]))
+    }
+
+    fn tool_names(&self) -> NameRules {
+        self.preset.tool_names
     }
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {

@@ -1,10 +1,10 @@
 //! Known servers, as data. A server's deviations are fields here, not branches elsewhere.
 
 use std::borrow::Cow;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use crate::Secret;
 use crate::model::Server;
+use crate::names::digest;
+use crate::{NameRules, Secret};
 
 /// A server's address, and its deviations from OpenAI.
 ///
@@ -60,6 +60,8 @@ pub struct Preset {
     pub system_role: &'static str,
     /// Which ids of calls it accepts.
     pub call_ids: CallIdForm,
+    /// Which names of tools it accepts. Others are mapped, and mapped back in replies.
+    pub tool_names: NameRules,
     /// Whether messages may name their participant.
     pub names: bool,
     /// Whether parts may be marked for its cache, by extras named `cache_control`.
@@ -111,18 +113,6 @@ impl CallIdForm {
     }
 }
 
-/// So many letters and digits that stand for a text.
-fn digest(text: &str, length: usize) -> String {
-    const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
-    let letter = |place: usize| {
-        let mut hasher = DefaultHasher::new();
-        (text, place).hash(&mut hasher);
-        let [byte, ..] = hasher.finish().to_le_bytes();
-        char::from(LETTERS[usize::from(byte % 32)])
-    };
-    (0..length).map(letter).collect()
-}
-
 /// An API of OpenAI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -169,6 +159,7 @@ impl Preset {
         reasoning_back: None,
         system_role: "system",
         call_ids: CallIdForm::Any,
+        tool_names: NameRules::COMMON,
         names: true,
         cache_control: false,
         file_urls: false,
@@ -187,6 +178,7 @@ impl Preset {
         max_tokens_field: "max_completion_tokens",
         strict_tools: true,
         call_ids: CallIdForm::AtMost(40),
+        tool_names: NameRules::OPENAI,
         api: Api::Responses,
         ..Preset::COMPATIBLE
     };
@@ -229,6 +221,7 @@ impl Preset {
         needs_key: true,
         json_schema: false,
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
+        tool_names: NameRules::OPENAI,
         ..Preset::COMPATIBLE
     };
 
@@ -250,6 +243,7 @@ impl Preset {
         key_variables: &["MOONSHOT_API_KEY"],
         needs_key: true,
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
+        tool_names: NameRules::MOONSHOT,
         ..Preset::COMPATIBLE
     };
 
@@ -277,6 +271,7 @@ impl Preset {
         required: "any",
         reasoning_back: Some(ReasoningBack::Part),
         call_ids: CallIdForm::Alphanumeric(9),
+        tool_names: NameRules::OPENAI,
         names: false,
         ..Preset::COMPATIBLE
     };

@@ -7,7 +7,7 @@ use super::decode::Decoder;
 use super::input::{self, Open};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
 use crate::openai::Preset;
-use crate::{Secret, strict, wire};
+use crate::{NameRules, Secret, strict, wire};
 
 /// OpenAI's Responses API, the dialect of an [`OpenAiResponses`].
 #[derive(Clone, Debug)]
@@ -106,6 +106,10 @@ impl Dialect for Responses {
             ("max_output_tokens", params.max_output_tokens.map(Value::from)),
             ("top_logprobs", params.logprobs.filter(|count| *count > 0).map(Value::from)),
         ]))
+    }
+
+    fn tool_names(&self) -> NameRules {
+        self.preset.tool_names
     }
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {
