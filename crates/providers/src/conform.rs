@@ -10,7 +10,7 @@ use stepfold_state_core::chat::{
     Content, Extras, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript, UnknownPart,
 };
 
-use crate::names::{NameForm, wire_name};
+use crate::names::wire_name;
 use crate::rules::{RequestRules, SILENT_FAILURE, STAND_IN, is_blank};
 
 /// The extra of a message that names the server whose extras the message and its parts hold: a preset's name, or the
@@ -26,7 +26,6 @@ pub(crate) struct Recipient<'a> {
     /// Its name in [`SERVER`].
     pub(crate) server: &'a str,
     pub(crate) rules: &'a RequestRules,
-    pub(crate) names: NameForm,
     /// The extra of a text or of reasoning that is a signature: such a part goes back even if it is blank.
     pub(crate) signature: Option<&'static str>,
 }
@@ -164,7 +163,7 @@ fn reply_part<'p>(
     let Content::ToolCall(call) = &part.content else {
         return Some(part);
     };
-    match wire_name(to.names, &call.name) {
+    match wire_name(&to.rules.tool_names, &call.name) {
         Cow::Borrowed(_) => Some(part),
         Cow::Owned(name) => {
             changes.add(format!("the tool name `{}` is `{name}`", call.name));
@@ -201,7 +200,7 @@ fn result<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -
     let Some(result) = message.tool_result() else {
         return Cow::Borrowed(message);
     };
-    let name = wire_name(to.names, result.name());
+    let name = wire_name(&to.rules.tool_names, result.name());
     let content = result_content(result, to, changes);
     if matches!((&name, &content), (Cow::Borrowed(_), Cow::Borrowed(_))) {
         return Cow::Borrowed(message);

@@ -105,6 +105,8 @@ pub use crate::http::{RealRequests, forbid_real_requests};
 #[doc(inline)]
 #[cfg(feature = "http")]
 pub use crate::model::{HttpModel, HttpModelBuilder};
+#[cfg(feature = "http")]
+pub use crate::names::NameRules;
 #[doc(inline)]
 #[cfg(feature = "http")]
 pub use crate::raw::RawFields;

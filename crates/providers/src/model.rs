@@ -20,7 +20,6 @@ use crate::layer::{Timeout, watch};
 use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
 use crate::conform::Changes;
-use crate::names::NameForm;
 use crate::rules::RequestRules;
 use crate::wire::{Bodies, Destination, MessagePlan};
 
@@ -46,8 +45,6 @@ pub trait Dialect: Send + Sync + 'static {
     const REASONING: Option<&'static str> = None;
     /// The extra of a part that is its signature, if such a part goes back even if it is blank.
     const SIGNATURE: Option<&'static str> = None;
-    /// Which names of tools it takes.
-    const NAMES: NameForm;
 
     /// The provider, as far as every provider has it.
     fn server(&self) -> Server;

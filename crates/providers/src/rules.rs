@@ -6,7 +6,9 @@
 //! each rule, and checks bodies by it.
 
 use std::borrow::Cow;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use crate::NameRules;
+use crate::names::digest;
 
 /// The text in place of one that is blank, where the server requires a text.
 pub const STAND_IN: &str = "(no text)";
@@ -42,6 +44,8 @@ pub struct RequestRules {
     pub system: SystemPlace,
     /// Which role may follow which.
     pub order: RoleOrder,
+    /// Which names of tools it accepts. Others are mapped, and mapped back in replies.
+    pub tool_names: NameRules,
     /// Which ids of calls it accepts.
     pub call_ids: CallIdForm,
     /// What the arguments of a call in the history must be.
@@ -63,6 +67,7 @@ impl RequestRules {
     pub const COMPATIBLE: Self = RequestRules {
         system: SystemPlace::Leading,
         order: RoleOrder::UserFirst,
+        tool_names: NameRules::COMMON,
         call_ids: CallIdForm::Any,
         arguments: ArgumentForm::ObjectText,
         empty_results: false,
@@ -76,6 +81,7 @@ impl RequestRules {
     pub const OPENAI_CHAT: Self = RequestRules {
         system: SystemPlace::Anywhere,
         order: RoleOrder::Any,
+        tool_names: NameRules::OPENAI,
         call_ids: CallIdForm::AtMost(40),
         arguments: ArgumentForm::Text,
         empty_results: true,
@@ -94,6 +100,7 @@ impl RequestRules {
     /// Anthropic's Messages.
     pub const ANTHROPIC: Self = RequestRules {
         system: SystemPlace::Field,
+        tool_names: NameRules::ANTHROPIC,
         call_ids: CallIdForm::Word(64),
         arguments: ArgumentForm::Object,
         empty_results: false,
@@ -105,6 +112,7 @@ impl RequestRules {
     /// Gemini's generateContent.
     pub const GEMINI: Self = RequestRules {
         system: SystemPlace::Field,
+        tool_names: NameRules::GEMINI,
         arguments: ArgumentForm::Object,
         empty_results: true,
         names: false,
@@ -181,18 +189,6 @@ impl CallIdForm {
         };
         if is_accepted { Cow::Borrowed(id) } else { Cow::Owned(digest(id, length)) }
     }
-}
-
-/// So many letters and digits that stand for a text.
-fn digest(text: &str, length: usize) -> String {
-    const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
-    let letter = |place: usize| {
-        let mut hasher = DefaultHasher::new();
-        (text, place).hash(&mut hasher);
-        let [byte, ..] = hasher.finish().to_le_bytes();
-        char::from(LETTERS[usize::from(byte % 32)])
-    };
-    (0..length).map(letter).collect()
 }
 
 /// Whether nothing is left of a text after trimming.

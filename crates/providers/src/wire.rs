@@ -96,12 +96,7 @@ impl<O: Clone + Default> Bodies<O> {
         separate(&mut body);
         json(D::MESSAGES, &mut body);
         body.extend_from_slice(b":[");
-        let recipient = Recipient {
-            server: to.server,
-            rules: dialect.rules(),
-            names: D::NAMES,
-            signature: D::SIGNATURE,
-        };
+        let recipient = Recipient { server: to.server, rules: dialect.rules(), signature: D::SIGNATURE };
         let writer = Writer { dialect, to: recipient, plan };
         self.messages.write(&writer, &request.messages, &mut body, &mut changes).map_err(
             |(index, error)| {

@@ -7,7 +7,6 @@ use super::decode::Decoder;
 use super::message::{self, Open};
 use crate::conform::Changes;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::names::NameForm;
 use crate::rules::RequestRules;
 use crate::wire::{Destination, MessagePlan};
 use crate::{Secret, strict, wire};
@@ -81,7 +80,6 @@ impl Dialect for Messages {
     const MESSAGES: &'static str = "messages";
     const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "system", "tools"];
     const REASONING: Option<&'static str> = Some("thinking");
-    const NAMES: NameForm = NameForm { most: 64 };
 
     fn server(&self) -> Server {
         Server {

@@ -7,7 +7,6 @@ use super::content::{self, Open};
 use super::decode::Decoder;
 use crate::conform::Changes;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::names::NameForm;
 use crate::rules::RequestRules;
 use crate::wire::{Destination, MessagePlan};
 use crate::{Secret, wire};
@@ -52,7 +51,6 @@ impl Dialect for GenerateContent {
     const MESSAGES: &'static str = "contents";
     const RESERVED: &'static [&'static str] = &["contents", "systemInstruction", "tools"];
     const SIGNATURE: Option<&'static str> = Some(content::SIGNATURE);
-    const NAMES: NameForm = NameForm { most: 64 };
 
     fn server(&self) -> Server {
         Server {

@@ -16,7 +16,6 @@ use super::message::{self, Open};
 use super::{Preset, ReasoningBack};
 use crate::conform::Changes;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::names::NameForm;
 use crate::rules::RequestRules;
 use crate::wire::{Destination, MessagePlan};
 use crate::{Secret, strict, wire};
@@ -111,7 +110,6 @@ impl Dialect for ChatCompletions {
     const NAME: &'static str = "openai-chat";
     const MESSAGES: &'static str = "messages";
     const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "tools"];
-    const NAMES: NameForm = NameForm { most: 64 };
 
     fn server(&self) -> Server {
         self.preset.server()

@@ -1,8 +1,8 @@
 //! Known servers, as data. A server's deviations are fields here, not branches elsewhere.
 
-use crate::Secret;
 use crate::model::Server;
 use crate::rules::{CallIdForm, RequestRules, RoleOrder};
+use crate::{NameRules, Secret};
 
 /// A server's address, and its deviations from OpenAI.
 ///
@@ -190,7 +190,11 @@ impl Preset {
         needs_key: true,
         json_schema: false,
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
-        rules: RequestRules { needs_reasoning: true, ..RequestRules::COMPATIBLE },
+        rules: RequestRules {
+            tool_names: NameRules::OPENAI,
+            needs_reasoning: true,
+            ..RequestRules::COMPATIBLE
+        },
         ..Preset::COMPATIBLE
     };
 
@@ -213,7 +217,11 @@ impl Preset {
         key_variables: &["MOONSHOT_API_KEY"],
         needs_key: true,
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
-        rules: RequestRules { needs_reasoning: true, ..RequestRules::COMPATIBLE },
+        rules: RequestRules {
+            tool_names: NameRules::MOONSHOT,
+            needs_reasoning: true,
+            ..RequestRules::COMPATIBLE
+        },
         ..Preset::COMPATIBLE
     };
 
@@ -242,6 +250,7 @@ impl Preset {
         required: "any",
         reasoning_back: Some(ReasoningBack::Part),
         rules: RequestRules {
+            tool_names: NameRules::OPENAI,
             call_ids: CallIdForm::Alphanumeric(9),
             names: false,
             ..Preset::COMPATIBLE.rules

@@ -7,7 +7,6 @@ use super::decode::Decoder;
 use super::input::{self, Open};
 use crate::conform::Changes;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::names::NameForm;
 use crate::openai::{Api, Preset};
 use crate::rules::RequestRules;
 use crate::wire::{Destination, MessagePlan};
@@ -79,7 +78,6 @@ impl Dialect for Responses {
     const NAME: &'static str = "openai";
     const MESSAGES: &'static str = "input";
     const RESERVED: &'static [&'static str] = &["input", "model", "stream", "tools"];
-    const NAMES: NameForm = NameForm { most: 64 };
 
     fn server(&self) -> Server {
         self.preset.server()
