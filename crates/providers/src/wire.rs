@@ -253,7 +253,7 @@ struct Writer<'a, D> {
 
 impl<D: Dialect> Writer<'_, D> {
     /// Appends a message as the server takes it. What the server has no form for is an error in the message that was just
-    /// said; in an earlier one, which nobody can say in another way any more, a text stands for it.
+    /// said; in an earlier one, which nobody can say in another way any more, a text stands for it. Says whether one does.
     fn write(
         &self,
         message: &Message,
@@ -261,10 +261,10 @@ impl<D: Dialect> Writer<'_, D> {
         open: &mut D::Open,
         out: &mut Vec<u8>,
         changes: &mut Changes,
-    ) -> Result<(), ModelError> {
+    ) -> Result<bool, ModelError> {
         let keeps_extras = self.plan.bare_from.is_none_or(|from| place.index < from);
         let Some(message) = conform(message, &self.to, keeps_extras, changes) else {
-            return Ok(());
+            return Ok(false);
         };
         let (length, before) = (out.len(), open.clone());
         match self.dialect.write(&message, &self.plan, open, out, changes) {
@@ -272,9 +272,9 @@ impl<D: Dialect> Writer<'_, D> {
                 out.truncate(length);
                 *open = before;
                 let message = self.supported(&message, changes);
-                self.dialect.write(&message, &self.plan, open, out, changes)
+                self.dialect.write(&message, &self.plan, open, out, changes).map(|()| true)
             }
-            written => written,
+            written => written.map(|()| false),
         }
     }
 
@@ -375,8 +375,19 @@ struct Kept<O> {
     messages: Transcript,
     plan: MessagePlan,
     bytes: Vec<u8>,
-    /// For each message, where it ends and what is open there.
-    ends: Vec<(usize, O)>,
+    /// Where each message ends.
+    ends: Vec<MessageEnd<O>>,
+}
+
+/// The end of a message that was written.
+#[derive(Clone)]
+struct MessageEnd<O> {
+    /// Its last byte.
+    length: usize,
+    /// What is open there.
+    open: O,
+    /// Whether a text stands for a part that the server has no form for.
+    is_replaced: bool,
 }
 
 impl<O: Clone + Default> WireCache<O> {
@@ -398,7 +409,7 @@ impl<O: Clone + Default> WireCache<O> {
         // Not in the list while we work on it: the lock is held for moments only.
         let mut kept = self.take(messages, writer.plan);
         let written = kept.go_on(writer, messages, changes);
-        let open = kept.ends.last().map(|(_, open)| open.clone()).unwrap_or_default();
+        let open = kept.ends.last().map(|end| end.open.clone()).unwrap_or_default();
         if written.is_ok() {
             out.extend_from_slice(&kept.bytes);
             writer.dialect.close(&open, out);
@@ -449,6 +460,11 @@ impl<O: Clone + Default> Kept<O> {
         } else {
             self.messages.iter().zip(messages).take_while(|(ours, theirs)| Arc::ptr_eq(ours, theirs)).count()
         };
+        // As the last one, such a message is refused.
+        let is_refused = common == messages.len()
+            && self.ends.get(common.wrapping_sub(1)).is_some_and(|end| end.is_replaced)
+            && messages.last().is_some_and(|message| message.role() == Role::User);
+        let common = common - usize::from(is_refused);
         if plan.bare_from == self.plan.bare_from {
             return common;
         }
@@ -469,7 +485,7 @@ impl<O: Clone + Default> Kept<O> {
 
     fn beginning(&self, count: usize) -> Self {
         let ends = self.ends[..count].to_vec();
-        let length = ends.last().map_or(0, |(end, _)| *end);
+        let length = ends.last().map_or(0, |end| end.length);
         Kept {
             messages: self.messages.iter().take(count).map(Arc::clone).collect(),
             plan: self.plan,
@@ -485,20 +501,23 @@ impl<O: Clone + Default> Kept<O> {
         messages: &Transcript,
         changes: &mut Vec<WireChange>,
     ) -> Result<(), (usize, ModelError)> {
-        let mut open = self.ends.last().map(|(_, open)| open.clone()).unwrap_or_default();
+        let mut open = self.ends.last().map(|end| end.open.clone()).unwrap_or_default();
         let written = self.ends.len();
         let mut told = Changes::default();
         for (at, message) in messages.iter_from(written).enumerate() {
             let index = written + at;
             let place = Place { index, is_last: index + 1 == messages.len() };
-            if let Err(error) = writer.write(message, place, &mut open, &mut self.bytes, &mut told) {
-                // Half a message may be there.
-                self.bytes.truncate(self.ends.last().map_or(0, |(end, _)| *end));
-                self.messages = messages.iter().take(self.ends.len()).map(Arc::clone).collect();
-                return Err((index, error));
-            }
+            let is_replaced = match writer.write(message, place, &mut open, &mut self.bytes, &mut told) {
+                Ok(is_replaced) => is_replaced,
+                Err(error) => {
+                    // Half a message may be there.
+                    self.bytes.truncate(self.ends.last().map_or(0, |end| end.length));
+                    self.messages = messages.iter().take(self.ends.len()).map(Arc::clone).collect();
+                    return Err((index, error));
+                }
+            };
             changes.extend(told.take().into_iter().map(|change| WireChange::of_message(index, change)));
-            self.ends.push((self.bytes.len(), open.clone()));
+            self.ends.push(MessageEnd { length: self.bytes.len(), open: open.clone(), is_replaced });
         }
         self.messages = messages.clone();
         Ok(())

@@ -28,8 +28,8 @@ pub struct Open {
     has_messages: bool,
     /// The role of the last message that is not of the system.
     last: Option<Role>,
-    /// Parts of leading system messages that become one message.
-    system: Vec<Value>,
+    /// The text of leading system messages, which become one, and its parts.
+    system: (String, Vec<Value>),
     /// Images of tool results that are still to be shown, as JSON parts.
     images: Vec<u8>,
 }
@@ -61,7 +61,7 @@ pub(super) fn write(
     if is_one_system && open.last.is_none() {
         return collect_system(preset, message, open, changes);
     }
-    write_system(open, out);
+    write_system(preset, open, out);
     if message.role() != Role::Tool {
         show_images(preset, open, out, changes);
     }
@@ -86,7 +86,7 @@ pub(super) fn write(
 pub(super) fn close(preset: &Preset, open: &Open, out: &mut Vec<u8>) {
     let mut open = open.clone();
     let mut changes = Changes::default();
-    write_system(&mut open, out);
+    write_system(preset, &mut open, out);
     show_images(preset, &mut open, out, &mut changes);
     if open.last.is_none() && preset.rules.order != RoleOrder::Any {
         push(&json!({"role": "user", "content": rules::STAND_IN}), &mut open, out);
@@ -100,28 +100,30 @@ fn collect_system(
     open: &mut Open,
     changes: &mut Changes,
 ) -> Result<(), ModelError> {
-    if !open.system.is_empty() {
+    let (text, parts) = &mut open.system;
+    if !parts.is_empty() {
         changes.add("it is joined to the system message before");
+        text.push_str("\n\n");
     }
+    text.push_str(&message.text());
     for part in message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_))) {
         let Content::Text(text) = &part.content else {
             return Err(wire::cannot_send(Role::System, &part.content));
         };
-        open.system.push(marked(preset, part, json!(text_part(text.clone()))));
+        parts.push(marked(preset, part, json!(text_part(text.clone()))));
     }
     Ok(())
 }
 
 /// Appends the leading system message.
-fn write_system(open: &mut Open, out: &mut Vec<u8>) {
-    let parts = std::mem::take(&mut open.system);
+fn write_system(preset: &Preset, open: &mut Open, out: &mut Vec<u8>) {
+    let (text, parts) = std::mem::take(&mut open.system);
     if parts.is_empty() {
         return;
     }
     let is_marked = parts.iter().any(|part| part.get("cache_control").is_some());
-    let text = || parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n\n");
-    let content = if is_marked { Value::Array(parts) } else { text().into() };
-    push(&json!({"role": "system", "content": content}), open, out);
+    let content = if is_marked { Value::Array(parts) } else { text.into() };
+    push(&json!({"role": preset.system_role, "content": content}), open, out);
 }
 
 /// Appends what has to stand between the last message and one of this role.
