@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use stepfold_state_core::chat::{
-    Content, Extras, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript, UnknownPart,
+    Content, Extras, Message, Part, Role, ToolCall, ToolContent, ToolResult, UnknownPart,
 };
 
 use crate::names::wire_name;
@@ -28,6 +28,8 @@ pub(crate) struct Recipient<'a> {
     pub(crate) rules: &'a RequestRules,
     /// The extra of a text or of reasoning that is a signature: such a part goes back even if it is blank.
     pub(crate) signature: Option<&'static str>,
+    /// The field of the unknown parts that its dialect knows, if it knows some.
+    pub(crate) unknown: Option<&'static str>,
 }
 
 impl Recipient<'_> {
@@ -105,7 +107,8 @@ fn reply<'m>(
             }
             continue;
         };
-        if is_own && to.rules.pairs_reasoning && is_reasoning(&part) && parts.last().is_some_and(is_reasoning) {
+        if is_own && to.rules.pairs_reasoning && is_reasoning(&part) && parts.last().is_some_and(is_reasoning)
+        {
             told.add("reasoning that no text or call follows is left out");
             parts.pop();
         }
@@ -153,9 +156,13 @@ fn reply_part<'p>(
             changes.add("reasoning of another server is left out");
             return None;
         }
-        Content::Unknown(unknown) if !is_own => {
-            changes.add(format!("{} of another server is left out", kind_of(unknown)));
-            return None;
+        Content::Unknown(unknown) => {
+            let fields = to.unknown.filter(|_| is_own).and_then(|name| unknown.fields().get(name));
+            // An empty one could not be marked.
+            if !fields.and_then(|fields| fields.as_object()).is_some_and(|fields| !fields.is_empty()) {
+                changes.add(format!("{} of another server is left out", kind_of(unknown)));
+                return None;
+            }
         }
         _ => {}
     }
@@ -246,10 +253,4 @@ fn result_content<'r>(
 /// The message with other parts.
 pub(crate) fn with_parts(message: &Message, parts: Vec<Part>) -> Message {
     Message::from_parts(message.role(), parts).with_extras(message.extras().clone())
-}
-
-/// Where the turn begins that the conversation is in: after the last message of the user.
-pub(crate) fn turn_start(messages: &Transcript) -> usize {
-    let behind = messages.iter().rev().take_while(|message| message.role() != Role::User).count();
-    messages.len() - behind
 }

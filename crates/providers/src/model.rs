@@ -15,11 +15,11 @@ use stepfold_state_core::chat::{
 };
 
 use crate::Secret;
+use crate::conform::Changes;
 use crate::http::{Connect, Progress, Target, base_url, client, pieces, secrets_of, send, sensitive};
 use crate::layer::{Timeout, watch};
 use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
-use crate::conform::Changes;
 use crate::rules::RequestRules;
 use crate::wire::{Bodies, Destination, MessagePlan};
 
@@ -45,6 +45,8 @@ pub trait Dialect: Send + Sync + 'static {
     const REASONING: Option<&'static str> = None;
     /// The extra of a part that is its signature, if such a part goes back even if it is blank.
     const SIGNATURE: Option<&'static str> = None;
+    /// The field of unknown parts that it knows.
+    const UNKNOWN: Option<&'static str> = None;
 
     /// The provider, as far as every provider has it.
     fn server(&self) -> Server;

@@ -16,6 +16,9 @@ pub const STAND_IN: &str = "(no text)";
 /// The text in place of a blank error of a tool.
 pub const SILENT_FAILURE: &str = "(the tool failed without a message)";
 
+/// The text of a result whose media follow in a message of their own.
+pub const MEDIA_FOLLOW: &str = "(see the media below)";
+
 /// The text of an assistant message between two messages that may not follow each other.
 pub const BRIDGE: &str = "(continued)";
 

@@ -96,7 +96,7 @@ impl<O: Clone + Default> Bodies<O> {
         separate(&mut body);
         json(D::MESSAGES, &mut body);
         body.extend_from_slice(b":[");
-        let recipient = Recipient { server: to.server, rules: dialect.rules(), signature: D::SIGNATURE };
+        let recipient = recipient(dialect, to.server);
         let writer = Writer { dialect, to: recipient, plan };
         self.messages.write(&writer, &request.messages, &mut body, &mut changes).map_err(
             |(index, error)| {
@@ -119,6 +119,11 @@ impl<O: Clone + Default> Bodies<O> {
         *kept = Some(WiredTools { specs: Arc::clone(tools), wired: Arc::clone(&wired) });
         wired
     }
+}
+
+/// The server, as far as messages to a dialect depend on it.
+pub(crate) fn recipient<'a, D: Dialect>(dialect: &'a D, server: &'a str) -> Recipient<'a> {
+    Recipient { server, rules: dialect.rules(), signature: D::SIGNATURE, unknown: D::UNKNOWN }
 }
 
 /// The tool choice of a request. Without tools there are none to forbid, and some APIs reject the field.

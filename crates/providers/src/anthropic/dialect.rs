@@ -80,6 +80,7 @@ impl Dialect for Messages {
     const MESSAGES: &'static str = "messages";
     const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "system", "tools"];
     const REASONING: Option<&'static str> = Some("thinking");
+    const UNKNOWN: Option<&'static str> = Some(message::BLOCK);
 
     fn server(&self) -> Server {
         Server {
@@ -97,7 +98,8 @@ impl Dialect for Messages {
     fn plan(&self, to: Destination<'_>, request: &ChatRequest) -> MessagePlan {
         // Adaptive thinking takes turns that began without it.
         let thinking = request.params.extras.get("thinking").filter(|thinking| thinking["type"] == "enabled");
-        let bare_from = thinking.and_then(|_| message::unsigned_turn(to.server, &request.messages));
+        let to = wire::recipient(self, to.server);
+        let bare_from = thinking.and_then(|_| message::unsigned_turn(&to, &request.messages));
         MessagePlan { bare_from, ..MessagePlan::default() }
     }
 

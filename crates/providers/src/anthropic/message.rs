@@ -12,7 +12,7 @@ use stepfold_state_core::chat::{
     UnknownPart,
 };
 
-use crate::conform::{Changes, SERVER, turn_start};
+use crate::conform::{Changes, Recipient, SERVER, conform};
 use crate::rules::{self, RequestRules, is_blank};
 use crate::wire;
 
@@ -87,17 +87,45 @@ fn stand_in(open: &mut Open, out: &mut Vec<u8>) {
 
 /// Where the turn begins that the conversation is in, if it cannot be continued with reasoning: the API wants the reasoning
 /// that a turn began with, signed by its server.
-pub(super) fn unsigned_turn(server: &str, messages: &Transcript) -> Option<usize> {
-    let start = turn_start(messages);
-    let mut replies = messages.iter_from(start).filter(|message| message.role() == Role::Assistant);
-    let is_own = |message: &Message| message.extras().get(SERVER).is_some_and(|name| name == server);
+pub(super) fn unsigned_turn(to: &Recipient<'_>, messages: &Transcript) -> Option<usize> {
+    let start = turn_start(to, messages);
+    let mut replies = messages.iter_from(start).filter(|message| is_reply(to, message));
     let is_signed = |message: &Message| {
-        let first = message.parts().iter().find(|part| !matches!(&part.content, Content::Text(text) if is_blank(text)));
-        first.is_some_and(|part| matches!(&part.content, Content::Reasoning(text) if thinking(text, &part.extras).is_some()))
+        let first = message
+            .parts()
+            .iter()
+            .find(|part| !matches!(&part.content, Content::Text(text) if is_blank(text)));
+        first.is_some_and(|part| {
+            matches!(&part.content, Content::Reasoning(text) if thinking(text, &part.extras).is_some())
+        })
     };
     let first = replies.next()?;
-    let is_whole = is_own(first) && is_signed(first) && replies.all(|reply| is_own(reply));
+    let is_whole = to.wrote(first) && is_signed(first) && replies.all(|reply| to.wrote(reply));
     (!is_whole).then_some(start)
+}
+
+/// Where the turn begins that the conversation is in, as the API sees it: what the user says directly after results is one
+/// message with them, and begins none.
+fn turn_start(to: &Recipient<'_>, messages: &Transcript) -> usize {
+    let mut start = messages.len();
+    let mut has_said = false;
+    for (behind, message) in messages.iter().rev().enumerate() {
+        match message.role() {
+            Role::User | Role::System if !has_said => {
+                has_said = true;
+                start = messages.len() - behind;
+            }
+            Role::Tool => has_said = false,
+            Role::Assistant if has_said && is_reply(to, message) => return start,
+            _ => {}
+        }
+    }
+    if has_said { start } else { 0 }
+}
+
+/// Whether something of a reply is left on the way to the server.
+fn is_reply(to: &Recipient<'_>, message: &Message) -> bool {
+    message.role() == Role::Assistant && conform(message, to, true, &mut Changes::default()).is_some()
 }
 
 /// The id of the container in which the server runs code, as long as the turn continues: the API wants it with the results

@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream, WireRequest};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream,
+    WireRequest,
+};
 
 use super::diff;
 use super::exchange::{Answer, Exchange};

@@ -47,7 +47,8 @@ fn block(place: &str, block: &Value, faults: &mut Faults) {
             let (id, name) = (text(block, "id"), text(block, "name"));
             faults.require(is_name(id, "_-", 64), "call-id", || format!("{place}: `{id}`"));
             faults.require(is_name(name, "_-", 128), "tool-name", || format!("{place}: `{name}`"));
-            faults.require(block["input"].is_object(), "arguments", || format!("{place}: {}", block["input"]));
+            faults
+                .require(block["input"].is_object(), "arguments", || format!("{place}: {}", block["input"]));
         }
         "tool_result" => result(place, block, faults),
         "thinking" => {
@@ -77,10 +78,14 @@ fn answered(at: usize, message: &Value, next: Option<&Value>, faults: &mut Fault
     let mut answers = next.map_or_else(Vec::new, |next| of(next, "tool_result", "tool_use_id"));
     calls.sort();
     answers.sort();
-    faults.require(calls == answers, "answered", || format!("messages[{at}]: {calls:?} is answered by {answers:?}"));
+    faults.require(calls == answers, "answered", || {
+        format!("messages[{at}]: {calls:?} is answered by {answers:?}")
+    });
     let blocks = next.map_or(&[][..], |next| items(&next["content"]));
     let count = blocks.iter().take_while(|block| block["type"] == "tool_result").count();
-    faults.require(count == answers.len(), "answered", || format!("messages[{}]: something before a result", at + 1));
+    faults.require(count == answers.len(), "answered", || {
+        format!("messages[{}]: something before a result", at + 1)
+    });
 }
 
 /// With thinking on, the reply that a turn begins with begins with thinking.
@@ -89,7 +94,8 @@ fn thinking(body: &Value, messages: &[Value], faults: &mut Faults) {
         return;
     }
     let is_asked = |message: &Value| {
-        message["role"] == "user" && items(&message["content"]).iter().all(|block| block["type"] != "tool_result")
+        message["role"] == "user"
+            && items(&message["content"]).iter().all(|block| block["type"] != "tool_result")
     };
     let start = messages.iter().rposition(is_asked).map_or(0, |at| at + 1);
     let first = messages.iter().enumerate().skip(start).find(|(_, message)| message["role"] == "assistant");

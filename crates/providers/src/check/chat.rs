@@ -60,7 +60,9 @@ fn reply(server: Server, at: usize, message: &Value, faults: &mut Faults) {
         let (name, arguments) = (text(&call["function"], "name"), text(&call["function"], "arguments"));
         let is_legal = match server {
             Server::Kimi => {
-                is_name(name, "_-", 64) && name.len() > 2 && !name.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+                is_name(name, "_-", 64)
+                    && name.len() > 2
+                    && !name.starts_with(|c: char| c.is_ascii_digit() || c == '-')
             }
             _ => is_name(name, "_-", 64),
         };
@@ -93,7 +95,9 @@ fn order(server: Server, messages: &[Value], faults: &mut Faults) {
         });
     }
     let first = messages.iter().position(|message| !is_system(text(message, "role")));
-    faults.require(first.is_some_and(|at| role(at) == "user"), "first", || "messages: none of the user first".to_owned());
+    faults.require(first.is_some_and(|at| role(at) == "user"), "first", || {
+        "messages: none of the user first".to_owned()
+    });
     for at in 1..messages.len() {
         let after_result = role(at) == "user" && role(at - 1) == "tool";
         let strict = matches!(server, Server::Mistral | Server::QwenTemplate);
@@ -114,7 +118,9 @@ fn calls(server: Server, messages: &[Value], faults: &mut Faults) {
             call.map(|call| open.remove(call));
             continue;
         }
-        faults.require(open.is_empty(), "answered", || format!("messages[{at}]: before it {open:?} is not answered"));
+        faults.require(open.is_empty(), "answered", || {
+            format!("messages[{at}]: before it {open:?} is not answered")
+        });
         open.clear();
         for call in items(&message["tool_calls"]) {
             let id = text(call, "id");

@@ -71,5 +71,7 @@ fn answered(at: usize, content: &Value, next: Option<&Value>, faults: &mut Fault
     };
     let calls = names(content, "functionCall");
     let answers = next.map_or_else(Vec::new, |next| names(next, "functionResponse"));
-    faults.require(calls == answers, "answered", || format!("contents[{at}]: {calls:?} is answered by {answers:?}"));
+    faults.require(calls == answers, "answered", || {
+        format!("contents[{at}]: {calls:?} is answered by {answers:?}")
+    });
 }

@@ -12,7 +12,9 @@ pub(super) fn check(body: &Value, faults: &mut Faults) {
     let (mut seen, mut ids) = (HashSet::new(), HashSet::new());
     for (at, item) in input.iter().enumerate() {
         if let Some(id) = item["id"].as_str() {
-            faults.require(ids.insert(id.to_owned()), "call-id", || format!("input[{at}]: the item `{id}` again"));
+            faults.require(ids.insert(id.to_owned()), "call-id", || {
+                format!("input[{at}]: the item `{id}` again")
+            });
         }
         match text(item, "type") {
             "message" => message(at, item, faults),
@@ -22,7 +24,8 @@ pub(super) fn check(body: &Value, faults: &mut Faults) {
                 faults.require(is_name(name, "_-", 64), "tool-name", || format!("input[{at}]: `{name}`"));
                 let is_legal = !id.is_empty() && id.chars().count() <= 64;
                 faults.require(is_legal, "call-id", || format!("input[{at}]: `{id}`"));
-                faults.require(seen.insert(id.to_owned()), "call-id", || format!("input[{at}]: `{id}` again"));
+                faults
+                    .require(seen.insert(id.to_owned()), "call-id", || format!("input[{at}]: `{id}` again"));
                 open.push(id.to_owned());
             }
             "function_call_output" => {

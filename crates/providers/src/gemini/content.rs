@@ -26,7 +26,7 @@ pub(super) const CALL_ID: &str = "function_call_id";
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// The field of an unknown part with a part of an unknown kind.
-const PART: &str = "gemini";
+pub(super) const PART: &str = "gemini";
 
 /// What is open between two messages.
 #[derive(Clone, Default)]

@@ -51,6 +51,7 @@ impl Dialect for GenerateContent {
     const MESSAGES: &'static str = "contents";
     const RESERVED: &'static [&'static str] = &["contents", "systemInstruction", "tools"];
     const SIGNATURE: Option<&'static str> = Some(content::SIGNATURE);
+    const UNKNOWN: Option<&'static str> = Some(content::PART);
 
     fn server(&self) -> Server {
         Server {

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Extras, ModelError, ModelErrorKind, ReplyStream, WireRequest};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Extras, ModelError, ModelErrorKind, ReplyStream, WireRequest,
+};
 
 use super::ModelLayer;
 use super::opening::{Begun, all_failed, opening};

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyStream, TimeoutKind, WireRequest};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyStream, TimeoutKind, WireRequest,
+};
 use tokio::time::{Instant, timeout_at};
 
 use super::ModelLayer;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream, WireRequest};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream, WireRequest,
+};
 use tracing::Span;
 use tracing::field::Empty;
 

@@ -291,7 +291,10 @@ fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
             wire::json(&shown, &mut open.images);
         }
     }
-    let text = result.text();
+    let text = match result.text() {
+        text if rules::is_blank(&text) && !preset.rules.empty_results => Cow::Borrowed(rules::MEDIA_FOLLOW),
+        text => text,
+    };
     let mark = message.parts().first().filter(|part| mark(preset, part).is_some());
     let content = match (mark, result.content()) {
         (Some(part), _) => json!([marked(preset, part, json!(text_part(text.into_owned())))]),

@@ -101,8 +101,7 @@ pub enum Auth {
 }
 
 /// The rules of templates whose roles take turns.
-const ALTERNATING: RequestRules =
-    RequestRules { order: RoleOrder::Alternating, ..RequestRules::COMPATIBLE };
+const ALTERNATING: RequestRules = RequestRules { order: RoleOrder::Alternating, ..RequestRules::COMPATIBLE };
 
 impl Preset {
     /// A compatible server at this address, without deviations: set the fields of those that it has.

@@ -78,6 +78,7 @@ impl Dialect for Responses {
     const NAME: &'static str = "openai";
     const MESSAGES: &'static str = "input";
     const RESERVED: &'static [&'static str] = &["input", "model", "stream", "tools"];
+    const UNKNOWN: Option<&'static str> = Some(input::ITEM);
 
     fn server(&self) -> Server {
         self.preset.server()
