@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
     Content, Extras, Message, Part, Role, ToolCall, ToolContent, ToolResult, UnknownPart,
 };
@@ -107,18 +108,21 @@ fn reply<'m>(
             }
             continue;
         };
-        if is_own && to.rules.pairs_reasoning && is_reasoning(&part) && parts.last().is_some_and(is_reasoning)
+        if is_own
+            && to.rules.pairs_reasoning
+            && is_reasoning(&part)
+            && parts.last().is_some_and(|part| is_reasoning(part))
         {
             told.add("reasoning that no text or call follows is left out");
             parts.pop();
         }
         parts.push(part);
     }
-    while !to.rules.ends_with_reasoning && parts.last().is_some_and(is_reasoning) {
+    while !to.rules.ends_with_reasoning && parts.last().is_some_and(|part| is_reasoning(part)) {
         parts.pop();
         told.add("reasoning that no text or call follows is left out");
     }
-    if parts.iter().all(is_reasoning) {
+    if parts.iter().all(|part| is_reasoning(part)) {
         changes.add("a reply without text or calls is left out");
         return None;
     }
@@ -130,12 +134,12 @@ fn reply<'m>(
     if told.is_empty() && extras == *message.extras() {
         return Some(Cow::Borrowed(message));
     }
-    told.into_iter().for_each(|change| changes.add(change));
+    changes.0.extend(told);
     let parts = parts.into_iter().map(Cow::into_owned).collect();
     Some(Cow::Owned(Message::from_parts(Role::Assistant, parts).with_extras(extras)))
 }
 
-fn is_reasoning(part: &Cow<'_, Part>) -> bool {
+fn is_reasoning(part: &Part) -> bool {
     matches!(part.content, Content::Reasoning(_))
 }
 
@@ -159,7 +163,7 @@ fn reply_part<'p>(
         Content::Unknown(unknown) => {
             let fields = to.unknown.filter(|_| is_own).and_then(|name| unknown.fields().get(name));
             // An empty one could not be marked.
-            if !fields.and_then(|fields| fields.as_object()).is_some_and(|fields| !fields.is_empty()) {
+            if fields.and_then(Value::as_object).is_none_or(Map::is_empty) {
                 changes.add(format!("{} of another server is left out", kind_of(unknown)));
                 return None;
             }

@@ -396,7 +396,7 @@ impl<D: Dialect> Inner<D> {
         let unread = Unread::new(self.raw);
         let decoder = self.dialect.decoder(request);
         let server = Arc::clone(&self.server);
-        Ok(Reading::new(pieces, decoder, unread, target, progress).from_server(server).into_stream())
+        Ok(Reading::new(pieces, decoder, unread, target, progress).of_server(server).into_stream())
     }
 
     async fn post(&self, request: &ChatRequest, target: &mut Target) -> Result<Request, ModelError> {

@@ -183,7 +183,7 @@ impl<D: Decode> Reading<D> {
     }
 
     /// Marks a reply that has extras with the server that sent them.
-    pub(crate) fn from_server(mut self, server: Arc<str>) -> Self {
+    pub(crate) fn of_server(mut self, server: Arc<str>) -> Self {
         self.server = Some(server);
         self
     }

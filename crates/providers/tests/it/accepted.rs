@@ -175,7 +175,9 @@ fn write(step: &Step, messages: &mut Transcript) {
     let details = json!([{"type": "reasoning.encrypted", "data": format!("secret-of-{server}")}]);
     let message = message.with_extra("reasoning_details", details);
     messages.push(if server.is_empty() { message } else { message.with_extra("server", server) });
-    results.into_iter().for_each(|result| messages.push(Message::tool(result)));
+    for result in results {
+        messages.push(Message::tool(result));
+    }
 }
 
 /// Any conversation that an agent can have, with models of any servers, that the user goes on with.
@@ -190,7 +192,9 @@ fn conversation() -> impl Strategy<Value = Transcript> {
                     Said::System(text) => Message::system(text),
                 });
             }
-            steps.iter().for_each(|step| write(step, &mut messages));
+            for step in &steps {
+                write(step, &mut messages);
+            }
         }
         messages
     })

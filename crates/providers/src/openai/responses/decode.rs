@@ -1,7 +1,7 @@
 //! Decodes events into chunks: a pure state machine. About a dozen of the API's event kinds matter; the event
 //! that ends an item has its final content, whatever was streamed before.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 use stepfold_state_core::chat::{
@@ -20,6 +20,8 @@ pub struct Decoder {
     choice: ToolChoice,
     /// The items that have begun, by their index in the output.
     items: BTreeMap<u64, Item>,
+    /// The indexes of those that have not ended.
+    open: BTreeSet<u64>,
     /// Their indexes by their ids. Some servers give the same id to several items.
     places: HashMap<String, Vec<u64>>,
     /// The names of the calls.
@@ -84,6 +86,7 @@ impl Decoder {
         Decoder {
             choice: request.tool_choice.clone(),
             items: BTreeMap::new(),
+            open: BTreeSet::new(),
             places: HashMap::new(),
             calls: Vec::new(),
             ids: CallIds::default(),
@@ -213,18 +216,31 @@ impl Decoder {
         }
     }
 
+    /// Whether all items before this one have ended.
+    fn is_next(&self, place: u64) -> bool {
+        self.open.first().is_none_or(|first| *first >= place)
+    }
+
+    /// The item at an index, which begins if it has not yet.
+    fn item(&mut self, place: u64) -> &mut Item {
+        self.items.entry(place).or_insert_with(|| {
+            self.open.insert(place);
+            Item::default()
+        })
+    }
+
     /// Passes a chunk of an item on, once all items before it have ended.
     fn say(&mut self, place: u64, chunk: Chunk, out: &mut Vec<Chunk>) {
-        if self.items.range(..place).all(|(_, item)| item.is_done) {
+        if self.is_next(place) {
             out.push(chunk);
         } else {
-            self.items.entry(place).or_default().held.push(chunk);
+            self.item(place).held.push(chunk);
         }
     }
 
     /// Passes on what waited for the end of an item: that of the items behind it, up to one that goes on.
     fn release(&mut self, place: u64, out: &mut Vec<Chunk>) {
-        if !self.items.range(..place).all(|(_, item)| item.is_done) {
+        if !self.is_next(place) {
             return;
         }
         for item in self.items.range_mut(place..).map(|(_, item)| item) {
@@ -237,17 +253,16 @@ impl Decoder {
 
     /// Begins an item. Of a call, its id and its name are known.
     fn begin(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
-        let begun = self.items.entry(place).or_default();
-        begun.has_begun = true;
+        self.item(place).has_begun = true;
         if let Some(id) = id(item) {
             let places = self.places.entry(id.to_owned()).or_default();
             if !places.contains(&place) {
                 places.push(place);
             }
         }
-        if item["type"] == "function_call" && begun.call.is_none() {
+        if item["type"] == "function_call" && self.item(place).call.is_none() {
             let (index, name) = (self.calls.len(), item["name"].as_str().unwrap_or_default().to_owned());
-            begun.call = Some(index);
+            self.item(place).call = Some(index);
             self.calls.push(name.clone());
             let id = self.ids.unique(item["call_id"].as_str());
             self.say(place, Chunk::ToolCall(ToolCallChunk::new(index, "").with_id(id).with_name(name)), out);
@@ -264,7 +279,7 @@ impl Decoder {
             Chunk::ToolCall(call) => call.arguments.is_empty(),
             _ => false,
         };
-        self.items.entry(place).or_default().is_streamed |= !is_empty;
+        self.item(place).is_streamed |= !is_empty;
         self.say(place, chunk, out);
     }
 
@@ -285,8 +300,11 @@ impl Decoder {
         }
         let mut last = Vec::new();
         self.last_chunks(place, item, &mut last);
-        last.into_iter().for_each(|chunk| self.say(place, chunk, out));
-        self.items.entry(place).or_default().is_done = true;
+        for chunk in last {
+            self.say(place, chunk, out);
+        }
+        self.item(place).is_done = true;
+        self.open.remove(&place);
         self.release(place, out);
     }
 
