@@ -86,6 +86,8 @@ mod secret;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod strict;
 #[cfg(feature = "http")]
+mod tools;
+#[cfg(feature = "http")]
 mod wire;
 
 #[cfg(feature = "http")]
@@ -107,3 +109,5 @@ pub use crate::raw::RawFields;
 #[doc(inline)]
 pub use crate::scripted::{Scripted, ScriptedReply};
 pub use crate::secret::Secret;
+#[cfg(feature = "http")]
+pub use crate::tools::SchemaRules;

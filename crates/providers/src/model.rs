@@ -11,15 +11,16 @@ use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Head
 use reqwest::{Client, Method, Request, Response, Url};
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, ReplyStream, ToolSpec,
+    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec,
 };
 
 use crate::http::{Connect, Progress, Target, base_url, client, pieces, secrets_of, send, sensitive};
 use crate::layer::{Timeout, watch};
 use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
+use crate::tools::{Form, Offer, Offers, Restored, Wired};
 use crate::wire::Bodies;
-use crate::{NameRules, Secret};
+use crate::{NameRules, SchemaRules, Secret};
 
 /// A provider's wire format: URLs, requests, and replies.
 ///
@@ -63,6 +64,9 @@ pub trait Dialect: Send + Sync + 'static {
     /// The names of tools that the provider accepts. Those of tools and of calls in the conversation are
     /// [mapped](crate::names::wire_name) by them.
     fn tool_names(&self) -> NameRules;
+
+    /// The schemas that the provider accepts, of the parameters of tools and of replies.
+    fn schemas(&self) -> SchemaRules;
 
     /// The field of the body that offers the tools.
     fn tools(&self, tools: &[ToolSpec]) -> Value;
@@ -116,6 +120,7 @@ struct Inner<D: Dialect> {
     secrets: Vec<Secret>,
     fresh_key: Option<FreshKey>,
     raw: RawFields,
+    offers: Offers,
     bodies: Bodies<D::Open>,
 }
 
@@ -283,6 +288,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             secrets,
             fresh_key: self.fresh_key,
             raw: self.raw,
+            offers: Offers::default(),
             bodies: Bodies::new(),
             dialect: self.dialect,
             model: self.model,
@@ -313,6 +319,10 @@ impl<D: Dialect> ChatModel for HttpModel<D> {
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         self.answer(request, None)
     }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.0.offer(tools).omitted().to_vec()
+    }
 }
 
 impl<D: Dialect> HttpModel<D> {
@@ -333,7 +343,8 @@ impl<D: Dialect> HttpModel<D> {
     /// The body of a request.
     #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
     pub(crate) fn body(&self, request: &ChatRequest) -> Result<Vec<u8>, ModelError> {
-        self.0.bodies.body(&self.0.dialect, &self.0.model, request)
+        let wired = self.0.wired(request)?;
+        self.0.bodies.body(&self.0.dialect, &self.0.model, &wired.request, &wired.offer)
     }
 }
 
@@ -354,18 +365,34 @@ impl<D: Dialect> Inner<D> {
         mut target: Target,
         progress: Progress,
     ) -> Result<ReplyStream, ModelError> {
+        let wired = self.wired(request).map_err(|error| target.name(error))?;
         let pieces = if let Some(response) = given {
             pieces(response, &progress, &mut target).await?
         } else {
-            let post = self.post(request, &mut target).await?;
+            let post = self.post(&wired, &mut target).await?;
             send(&self.client, post, &progress, &mut target).await?
         };
         let unread = Unread::new(self.raw);
-        Ok(Reading::new(pieces, self.dialect.decoder(request), unread, target, progress).into_stream())
+        let decoder = Restored::new(self.dialect.decoder(&wired.request), wired.offer, wired.form);
+        Ok(Reading::new(pieces, decoder, unread, target, progress).into_stream())
     }
 
-    async fn post(&self, request: &ChatRequest, target: &mut Target) -> Result<Request, ModelError> {
-        let body = self.bodies.body(&self.dialect, &target.model, request);
+    /// What the provider is offered of these tools.
+    fn offer(&self, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
+        self.offers.of(&self.dialect.tool_names(), &self.dialect.schemas(), tools)
+    }
+
+    /// The request with the tools and the format of the reply that the provider takes.
+    fn wired(&self, request: &ChatRequest) -> Result<Wired, ModelError> {
+        let offer = self.offer(&request.tools);
+        let mut wired = offer.wire_request(request)?;
+        let (format, form) = Form::of(&self.dialect.schemas(), request.response_format.as_ref())?;
+        wired.response_format = format;
+        Ok(Wired { request: wired, offer, form })
+    }
+
+    async fn post(&self, wired: &Wired, target: &mut Target) -> Result<Request, ModelError> {
+        let body = self.bodies.body(&self.dialect, &target.model, &wired.request, &wired.offer);
         let body = body.map_err(|error| target.name(error))?;
         let url = Url::parse(&self.dialect.url(&self.base, &target.model));
         let url = url.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error.to_string()))?;

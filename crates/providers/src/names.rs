@@ -85,7 +85,6 @@ const MAX_MAPPED: usize = 64;
 /// The name on the wire: the name itself if it is legal, else a legal one that is always the same, and no other name's.
 ///
 /// The names of calls in a conversation are mapped by it as well: it depends on nothing else.
-#[cfg_attr(not(test), expect(dead_code, reason = "the encoders use it next"))]
 pub(crate) fn wire_name<'a>(rules: &NameRules, name: &'a str) -> Cow<'a, str> {
     if rules.accepts(name) && !is_mapped(name) {
         return Cow::Borrowed(name);

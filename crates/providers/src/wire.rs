@@ -16,6 +16,7 @@ use stepfold_state_core::chat::{
 };
 
 use crate::model::Dialect;
+use crate::tools::Offer;
 
 /// Writes bodies, and remembers what it wrote.
 pub(crate) struct Bodies<O> {
@@ -41,6 +42,7 @@ impl<O: Clone + Default> Bodies<O> {
         dialect: &D,
         model: &str,
         request: &ChatRequest,
+        offer: &Arc<Offer>,
     ) -> Result<Vec<u8>, ModelError> {
         let mut head = dialect.head(model, request)?;
         for (name, value) in request.params.extras.iter() {
@@ -70,7 +72,8 @@ impl<O: Clone + Default> Bodies<O> {
         separate(&mut body);
         json(D::MESSAGES, &mut body);
         body.extend_from_slice(b":[");
-        self.messages.write(dialect, &request.messages, &mut body).map_err(|(index, error)| {
+        let offer = Some(offer).filter(|offer| offer.has_keys());
+        self.messages.write(dialect, &request.messages, offer, &mut body).map_err(|(index, error)| {
             ModelError::new(error.kind().clone(), format!("message {index}: {}", error.message()))
         })?;
         body.extend_from_slice(b"]}");
@@ -221,6 +224,8 @@ struct WireCache<O>(Mutex<Vec<Kept<O>>>);
 #[derive(Clone)]
 struct Kept<O> {
     messages: Transcript,
+    /// The tools whose arguments have other names of properties on the wire, if there are some.
+    offer: Option<Arc<Offer>>,
     bytes: Vec<u8>,
     /// For each message, where it ends and what is open there.
     ends: Vec<(usize, O)>,
@@ -239,10 +244,11 @@ impl<O: Clone + Default> WireCache<O> {
         &self,
         dialect: &D,
         messages: &Transcript,
+        offer: Option<&Arc<Offer>>,
         out: &mut Vec<u8>,
     ) -> Result<(), (usize, ModelError)> {
         // Not in the list while we work on it: the lock is held for moments only.
-        let mut kept = self.take(messages);
+        let mut kept = self.take(messages, offer);
         let written = kept.go_on(dialect, messages);
         let open = kept.ends.last().map(|(_, open)| open.clone()).unwrap_or_default();
         if written.is_ok() {
@@ -254,13 +260,22 @@ impl<O: Clone + Default> WireCache<O> {
     }
 
     /// The longest beginning of the conversation that is written already.
-    fn take(&self, messages: &Transcript) -> Kept<O> {
+    fn take(&self, messages: &Transcript, offer: Option<&Arc<Offer>>) -> Kept<O> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lengths = all.iter().enumerate().map(|(at, kept)| (kept.common(messages), at));
+        let same = all
+            .iter()
+            .enumerate()
+            .filter(|(_, kept)| kept.offer.as_ref().map(Arc::as_ptr) == offer.map(Arc::as_ptr));
+        let lengths = same.map(|(at, kept)| (kept.common(messages), at));
         // Of equal ones the first, which was used last.
         let best = lengths.max_by_key(|(common, at)| (*common, std::cmp::Reverse(*at)));
         match best {
-            None | Some((0, _)) => Kept { messages: Transcript::new(), bytes: Vec::new(), ends: Vec::new() },
+            None | Some((0, _)) => Kept {
+                messages: Transcript::new(),
+                offer: offer.cloned(),
+                bytes: Vec::new(),
+                ends: Vec::new(),
+            },
             Some((common, at)) if common == all[at].messages.len() => all.remove(at),
             // Another conversation began the same: it keeps what it has.
             Some((common, at)) => all[at].beginning(common),
@@ -306,6 +321,7 @@ impl<O: Clone + Default> Kept<O> {
         let length = ends.last().map_or(0, |(end, _)| *end);
         Kept {
             messages: self.messages.iter().take(count).map(Arc::clone).collect(),
+            offer: self.offer.clone(),
             bytes: self.bytes[..length].to_vec(),
             ends,
         }
@@ -320,7 +336,11 @@ impl<O: Clone + Default> Kept<O> {
         let mut open = self.ends.last().map(|(_, open)| open.clone()).unwrap_or_default();
         let written = self.ends.len();
         for (index, message) in messages.iter_from(written).enumerate() {
-            if let Err(error) = dialect.write(message, &mut open, &mut self.bytes) {
+            let wired = match &self.offer {
+                Some(offer) => offer.wire_message(message),
+                None => Cow::Borrowed(&**message),
+            };
+            if let Err(error) = dialect.write(&wired, &mut open, &mut self.bytes) {
                 // Half a message may be there.
                 self.bytes.truncate(self.ends.last().map_or(0, |(end, _)| *end));
                 self.messages = messages.iter().take(self.ends.len()).map(Arc::clone).collect();

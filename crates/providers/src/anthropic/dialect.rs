@@ -6,7 +6,7 @@ use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat
 use super::decode::Decoder;
 use super::message::{self, Open};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{NameRules, Secret, strict, wire};
+use crate::{NameRules, SchemaRules, Secret, strict, wire};
 
 /// Anthropic's Messages API, the dialect of an [`Anthropic`].
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +122,10 @@ impl Dialect for Messages {
 
     fn tool_names(&self) -> NameRules {
         NameRules::ANTHROPIC
+    }
+
+    fn schemas(&self) -> SchemaRules {
+        SchemaRules::ANTHROPIC
     }
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {

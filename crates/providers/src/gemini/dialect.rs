@@ -6,7 +6,7 @@ use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat
 use super::content::{self, Open};
 use super::decode::Decoder;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{NameRules, Secret, wire};
+use crate::{NameRules, SchemaRules, Secret, wire};
 
 /// Gemini's generateContent, the dialect of a [`Gemini`].
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +110,10 @@ impl Dialect for GenerateContent {
 
     fn tool_names(&self) -> NameRules {
         NameRules::GEMINI
+    }
+
+    fn schemas(&self) -> SchemaRules {
+        SchemaRules::GEMINI
     }
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt};
-use stepfold_state_core::chat::{ChatModel, ChatRequest, ReplyStream};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, OmittedTool, ReplyStream, ToolSpec};
 use tokio::sync::Semaphore;
 
 use super::ModelLayer;
@@ -56,5 +56,9 @@ impl ChatModel for Limited {
             })
         });
         ReplyStream::new(reply.flatten_stream())
+    }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.inner.omitted_tools(tools)
     }
 }

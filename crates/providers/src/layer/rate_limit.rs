@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Content, ReplyStream};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, Content, OmittedTool, ReplyStream, ToolSpec};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -126,6 +126,10 @@ impl ChatModel for RateLimited {
             model.respond(request)
         };
         ReplyStream::new(reply.flatten_stream())
+    }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.inner.omitted_tools(tools)
     }
 }
 

@@ -15,7 +15,7 @@ use super::decode::Decoder;
 use super::message::{self, Open};
 use super::{Preset, ReasoningBack};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{NameRules, Secret, strict, wire};
+use crate::{NameRules, SchemaRules, Secret, strict, wire};
 
 /// OpenAI's chat completions, the dialect of an [`OpenAi`].
 #[derive(Clone, Debug)]
@@ -149,6 +149,10 @@ impl Dialect for ChatCompletions {
 
     fn tool_names(&self) -> NameRules {
         self.preset.tool_names
+    }
+
+    fn schemas(&self) -> SchemaRules {
+        self.preset.schemas
     }
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::model::Server;
 use crate::names::digest;
-use crate::{NameRules, Secret};
+use crate::{NameRules, SchemaRules, Secret};
 
 /// A server's address, and its deviations from OpenAI.
 ///
@@ -62,6 +62,8 @@ pub struct Preset {
     pub call_ids: CallIdForm,
     /// Which names of tools it accepts. Others are mapped, and mapped back in replies.
     pub tool_names: NameRules,
+    /// Which schemas it accepts, of the parameters of tools and of replies. Others are mapped.
+    pub schemas: SchemaRules,
     /// Whether messages may name their participant.
     pub names: bool,
     /// Whether parts may be marked for its cache, by extras named `cache_control`.
@@ -160,6 +162,7 @@ impl Preset {
         system_role: "system",
         call_ids: CallIdForm::Any,
         tool_names: NameRules::COMMON,
+        schemas: SchemaRules::COMMON,
         names: true,
         cache_control: false,
         file_urls: false,
@@ -179,6 +182,7 @@ impl Preset {
         strict_tools: true,
         call_ids: CallIdForm::AtMost(40),
         tool_names: NameRules::OPENAI,
+        schemas: SchemaRules::OPENAI,
         api: Api::Responses,
         ..Preset::COMPATIBLE
     };
@@ -222,6 +226,7 @@ impl Preset {
         json_schema: false,
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
         tool_names: NameRules::OPENAI,
+        schemas: SchemaRules::OPENAI,
         ..Preset::COMPATIBLE
     };
 
@@ -244,6 +249,7 @@ impl Preset {
         needs_key: true,
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
         tool_names: NameRules::MOONSHOT,
+        schemas: SchemaRules::MOONSHOT,
         ..Preset::COMPATIBLE
     };
 
@@ -272,6 +278,7 @@ impl Preset {
         reasoning_back: Some(ReasoningBack::Part),
         call_ids: CallIdForm::Alphanumeric(9),
         tool_names: NameRules::OPENAI,
+        schemas: SchemaRules::OPENAI,
         names: false,
         ..Preset::COMPATIBLE
     };
@@ -393,6 +400,7 @@ impl Preset {
         base_url_variables: &["OLLAMA_BASE_URL", "OLLAMA_HOST"],
         base_url_suffix: "/v1",
         reasoning_back: Some(ReasoningBack::Field("reasoning")),
+        schemas: SchemaRules::LOCAL,
         ..Preset::COMPATIBLE
     };
 
@@ -402,6 +410,7 @@ impl Preset {
         base_url: Some("http://127.0.0.1:8000/v1"),
         base_url_variables: &["VLLM_BASE_URL"],
         key_variables: &["VLLM_API_KEY"],
+        schemas: SchemaRules::LOCAL,
         ..Preset::COMPATIBLE
     };
 
@@ -412,6 +421,7 @@ impl Preset {
         base_url_variables: &["LLAMA_CPP_BASE_URL"],
         key_variables: &["LLAMA_API_KEY"],
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
+        schemas: SchemaRules::LOCAL,
         ..Preset::COMPATIBLE
     };
 
@@ -420,6 +430,7 @@ impl Preset {
         name: "lmstudio",
         base_url: Some("http://127.0.0.1:1234/v1"),
         base_url_variables: &["LM_STUDIO_BASE_URL"],
+        schemas: SchemaRules::LOCAL,
         ..Preset::COMPATIBLE
     };
 

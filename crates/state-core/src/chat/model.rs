@@ -11,7 +11,9 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::{ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder};
+use super::{
+    ChatRequest, Chunk, ModelError, ModelErrorKind, OmittedTool, Reply, ReplyBuilder, ToolSpec,
+};
 
 /// A chat model.
 ///
@@ -68,6 +70,13 @@ pub trait ChatModel: Send + Sync {
 
     /// Requests a reply to a conversation.
     fn respond(&self, request: ChatRequest) -> ReplyStream;
+
+    /// The tools that this model leaves out of a request that offers these, since its provider cannot take them. A
+    /// wrapper returns those of the models in it; none by default.
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        let _ = tools;
+        Vec::new()
+    }
 }
 
 macro_rules! forward {
@@ -80,6 +89,10 @@ macro_rules! forward {
 
                 fn respond(&self, request: ChatRequest) -> ReplyStream {
                     (**self).respond(request)
+                }
+
+                fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+                    (**self).omitted_tools(tools)
                 }
             }
         )+

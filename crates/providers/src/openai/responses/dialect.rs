@@ -7,7 +7,7 @@ use super::decode::Decoder;
 use super::input::{self, Open};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
 use crate::openai::Preset;
-use crate::{NameRules, Secret, strict, wire};
+use crate::{NameRules, SchemaRules, Secret, strict, wire};
 
 /// OpenAI's Responses API, the dialect of an [`OpenAiResponses`].
 #[derive(Clone, Debug)]
@@ -110,6 +110,10 @@ impl Dialect for Responses {
 
     fn tool_names(&self) -> NameRules {
         self.preset.tool_names
+    }
+
+    fn schemas(&self) -> SchemaRules {
+        self.preset.schemas
     }
 
     fn tools(&self, tools: &[ToolSpec]) -> Value {
