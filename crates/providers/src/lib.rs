@@ -63,6 +63,10 @@ mod by_name;
 #[cfg(feature = "http")]
 mod calls;
 pub mod cassette;
+#[cfg(feature = "check")]
+pub mod check;
+#[cfg(feature = "http")]
+mod conform;
 #[cfg(feature = "gemini")]
 pub mod gemini;
 #[cfg(feature = "http")]
@@ -81,6 +85,8 @@ pub mod probe;
 mod raw;
 #[cfg(feature = "http")]
 mod reading;
+#[cfg(feature = "http")]
+pub mod rules;
 pub mod scripted;
 mod secret;
 #[cfg(any(feature = "anthropic", feature = "openai"))]

@@ -8,7 +8,7 @@ use futures_util::{StreamExt, stream};
 use serde_json::Value;
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, OmittedTool, ReplyBuilder,
-    ReplyStream, ToolSpec,
+    ReplyStream, ToolSpec, WireRequest,
 };
 
 use super::diff;
@@ -158,6 +158,10 @@ impl ChatModel for Cassette {
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
         self.0.model.as_ref().map(|model| model.omitted_tools(tools)).unwrap_or_default()
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.0.model.as_ref()?.wire_request(request)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Extras, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec,
+    WireRequest,
 };
 
 use super::ModelLayer;
@@ -81,6 +82,10 @@ impl ChatModel for FirstAnswer {
             }
         }
         omitted
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.models.first()?.wire_request(request)
     }
 }
 

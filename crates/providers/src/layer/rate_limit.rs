@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Content, OmittedTool, ReplyStream, ToolSpec};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Content, ModelError, OmittedTool, ReplyStream, ToolSpec, WireRequest,
+};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -130,6 +132,10 @@ impl ChatModel for RateLimited {
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
         self.inner.omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

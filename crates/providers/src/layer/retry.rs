@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures_util::FutureExt;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, OmittedTool, ReplyStream, ToolSpec};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, ModelError, OmittedTool, ReplyStream, ToolSpec, WireRequest,
+};
 use tokio::time::{Instant, sleep};
 
 use super::ModelLayer;
@@ -190,6 +192,10 @@ impl ChatModel for Retried {
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
         self.inner.omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, OmittedTool, ReplyStream, TimeoutKind,
-    ToolSpec,
+    ToolSpec, WireRequest,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -102,6 +102,10 @@ impl ChatModel for TimedOut {
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
         self.inner.omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

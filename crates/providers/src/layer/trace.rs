@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, OmittedTool, ReplyBuilder, ReplyStream,
-    ToolSpec,
+    ToolSpec, WireRequest,
 };
 use tracing::Span;
 use tracing::field::Empty;
@@ -75,6 +75,10 @@ impl ChatModel for Traced {
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
         self.inner.omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

@@ -10,8 +10,9 @@ use stepfold_state_core::chat::{
 };
 
 use super::keys::rename;
-use super::{Form, Keys, SchemaRules, schema};
-use crate::names::{NameRules, wire_name};
+use super::{Form, Keys, schema};
+use crate::names::wire_name;
+use crate::rules::RequestRules;
 use crate::wire;
 
 /// The tools of a request as a server takes them.
@@ -29,7 +30,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    pub(crate) fn new(names: &NameRules, rules: &SchemaRules, given: &Arc<[ToolSpec]>) -> Self {
+    pub(crate) fn new(rules: &RequestRules, given: &Arc<[ToolSpec]>) -> Self {
         let mut offer = Offer {
             given: Arc::clone(given),
             wired: Arc::clone(given),
@@ -39,7 +40,7 @@ impl Offer {
         };
         let mut wired: Vec<ToolSpec> = Vec::with_capacity(given.len());
         for spec in given.iter() {
-            match offer.wire(names, rules, &wired, spec) {
+            match offer.wire(rules, &wired, spec) {
                 Ok(spec) => wired.push(spec),
                 Err(reason) => {
                     tracing::warn!(
@@ -63,20 +64,20 @@ impl Offer {
     /// Why it cannot be offered.
     fn wire(
         &mut self,
-        names: &NameRules,
-        rules: &SchemaRules,
+        rules: &RequestRules,
         others: &[ToolSpec],
         spec: &ToolSpec,
     ) -> Result<ToolSpec, String> {
-        if others.len() >= rules.max_tools {
-            return Err(format!("this provider takes at most {} tools", rules.max_tools));
+        let schemas = &rules.schemas;
+        if others.len() >= schemas.max_tools {
+            return Err(format!("this provider takes at most {} tools", schemas.max_tools));
         }
-        let name = wire_name(names, &spec.name);
+        let name = wire_name(&rules.tool_names, &spec.name);
         if others.iter().any(|other| other.name == name) {
             return Err("another tool has its name".to_owned());
         }
-        let mut parameters = schema::parameters(rules, &spec.parameters)?;
-        let keys = rules.keys.map(|rules| rename(&rules, &mut parameters)).unwrap_or_default();
+        let mut parameters = schema::parameters(schemas, &spec.parameters)?;
+        let keys = schemas.keys.map(|rules| rename(&rules, &mut parameters)).unwrap_or_default();
         if !keys.is_plain() {
             self.keys.insert(spec.name.clone(), keys);
         }
@@ -91,6 +92,17 @@ impl Offer {
     /// The tools that are left out, each with the reason.
     pub(crate) fn omitted(&self) -> &[OmittedTool] {
         &self.omitted
+    }
+
+    /// What a server is not offered as it is, in words.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = String> {
+        let omitted =
+            self.omitted.iter().map(|tool| format!("tool `{}` is left out: {}", tool.name, tool.reason));
+        let names = self.renamed().map(|(wired, name)| format!("tool `{name}` is called `{wired}`"));
+        let keys = self.keys.keys().map(|name| format!("tool `{name}`: properties have other names"));
+        let mut changes: Vec<String> = omitted.chain(names).chain(keys).collect();
+        changes.sort();
+        changes.into_iter()
     }
 
     /// The name of a tool by that on the wire.
@@ -195,14 +207,14 @@ impl Offer {
 pub(crate) struct Offers(Mutex<Option<Arc<Offer>>>);
 
 impl Offers {
-    pub(crate) fn of(&self, names: &NameRules, rules: &SchemaRules, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
+    pub(crate) fn of(&self, rules: &RequestRules, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(offer) =
             last.as_ref().filter(|offer| Arc::ptr_eq(&offer.given, tools) || offer.given == *tools)
         {
             return Arc::clone(offer);
         }
-        let offer = Arc::new(Offer::new(names, rules, tools));
+        let offer = Arc::new(Offer::new(rules, tools));
         *last = Some(Arc::clone(&offer));
         offer
     }

@@ -28,6 +28,7 @@ mod fragments;
 mod price;
 mod reply;
 mod server_tool;
+mod wire;
 
 mod error;
 
@@ -53,3 +54,4 @@ pub use server_tool::ServerToolUse;
 pub use tool::{Arguments, ToolCall, ToolContent, ToolResult};
 pub use transcript::{Iter, Transcript};
 pub use turns::{Span, Step, Steps, Turn, Turns};
+pub use wire::{WireChange, WireRequest};
