@@ -92,6 +92,8 @@ mod secret;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod strict;
 #[cfg(feature = "http")]
+mod tools;
+#[cfg(feature = "http")]
 mod wire;
 
 #[cfg(feature = "http")]
@@ -113,3 +115,5 @@ pub use crate::raw::RawFields;
 #[doc(inline)]
 pub use crate::scripted::{Scripted, ScriptedReply};
 pub use crate::secret::Secret;
+#[cfg(feature = "http")]
+pub use crate::tools::SchemaRules;

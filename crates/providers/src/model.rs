@@ -11,7 +11,8 @@ use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Head
 use reqwest::{Client, Method, Request, Response, Url};
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, ReplyStream, ToolSpec, WireRequest,
+    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec,
+    WireRequest,
 };
 
 use crate::Secret;
@@ -21,6 +22,7 @@ use crate::layer::{Timeout, watch};
 use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
 use crate::rules::RequestRules;
+use crate::tools::{Form, Offer, Offers, Restored, Wired};
 use crate::wire::{Bodies, Destination, MessagePlan};
 
 /// A provider's wire format: URLs, requests, and replies.
@@ -138,6 +140,7 @@ struct Inner<D: Dialect> {
     secrets: Vec<Secret>,
     fresh_key: Option<FreshKey>,
     raw: RawFields,
+    offers: Offers,
     bodies: Bodies<D::Open>,
 }
 
@@ -306,6 +309,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             secrets,
             fresh_key: self.fresh_key,
             raw: self.raw,
+            offers: Offers::default(),
             bodies: Bodies::new(),
             dialect: self.dialect,
             model: self.model,
@@ -337,11 +341,15 @@ impl<D: Dialect> ChatModel for HttpModel<D> {
         self.answer(request, None)
     }
 
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.0.offer(tools).omitted().to_vec()
+    }
+
     fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
         let target = self.0.target(request);
         let to = Destination { server: &self.0.server, model: &target.model };
         // What was written before would not say again what was changed in it.
-        let written = Bodies::new().body(&self.0.dialect, to, request);
+        let written = self.0.wired(request).and_then(|wired| Bodies::new().body(&self.0.dialect, to, &wired));
         let wired = written.map(|(body, changes)| WireRequest::new(String::from_utf8_lossy(&body), changes));
         Some(wired.map_err(|error| target.name(error)))
     }
@@ -366,7 +374,7 @@ impl<D: Dialect> HttpModel<D> {
     #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
     pub(crate) fn body(&self, request: &ChatRequest) -> Result<Vec<u8>, ModelError> {
         let to = Destination { server: &self.0.server, model: &self.0.model };
-        Ok(self.0.bodies.body(&self.0.dialect, to, request)?.0)
+        Ok(self.0.bodies.body(&self.0.dialect, to, &self.0.wired(request)?)?.0)
     }
 }
 
@@ -387,21 +395,36 @@ impl<D: Dialect> Inner<D> {
         mut target: Target,
         progress: Progress,
     ) -> Result<ReplyStream, ModelError> {
+        let wired = self.wired(request).map_err(|error| target.name(error))?;
         let pieces = if let Some(response) = given {
             pieces(response, &progress, &mut target).await?
         } else {
-            let post = self.post(request, &mut target).await?;
+            let post = self.post(&wired, &mut target).await?;
             send(&self.client, post, &progress, &mut target).await?
         };
         let unread = Unread::new(self.raw);
-        let decoder = self.dialect.decoder(request);
+        let decoder = Restored::new(self.dialect.decoder(&wired.request), wired.offer, wired.form);
         let server = Arc::clone(&self.server);
         Ok(Reading::new(pieces, decoder, unread, target, progress).of_server(server).into_stream())
     }
 
-    async fn post(&self, request: &ChatRequest, target: &mut Target) -> Result<Request, ModelError> {
+    /// What the provider is offered of these tools.
+    fn offer(&self, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
+        self.offers.of(self.dialect.rules(), tools)
+    }
+
+    /// The request with the tools and the format of the reply that the provider takes.
+    fn wired(&self, request: &ChatRequest) -> Result<Wired, ModelError> {
+        let offer = self.offer(&request.tools);
+        let (format, form) = Form::of(&self.dialect.rules().schemas, request.response_format.as_ref())?;
+        let mut request = offer.wire_request(request)?;
+        request.response_format = format;
+        Ok(Wired { request, offer, form })
+    }
+
+    async fn post(&self, wired: &Wired, target: &mut Target) -> Result<Request, ModelError> {
         let to = Destination { server: &self.server, model: &target.model };
-        let body = self.bodies.body(&self.dialect, to, request);
+        let body = self.bodies.body(&self.dialect, to, wired);
         let (body, changes) = body.map_err(|error| target.name(error))?;
         for change in &changes {
             tracing::debug!(provider = self.provider, model = target.model, %change, "the request was changed for its server");

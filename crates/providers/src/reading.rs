@@ -49,6 +49,9 @@ pub trait Decode: Send + 'static {
     /// # Errors
     /// The reply is incomplete.
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad>;
+
+    /// Passes on what is held back of a reply that breaks off.
+    fn abandon(&mut self, _: &mut Vec<Chunk>) {}
 }
 
 /// How far a reply has come.
@@ -233,7 +236,10 @@ impl<D: Decode> Reading<D> {
         } else {
             match self.pieces.next().await.transpose() {
                 Ok(next) => next,
-                Err(error) => return Some(Err(error)),
+                Err(error) => {
+                    self.decoder.abandon(out);
+                    return Some(Err(error));
+                }
             }
         };
         let (read, is_end) = if let Some(piece) = next {

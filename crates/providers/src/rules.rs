@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 
-use crate::NameRules;
 use crate::names::digest;
+use crate::{NameRules, SchemaRules};
 
 /// The text in place of one that is blank, where the server requires a text.
 pub const STAND_IN: &str = "(no text)";
@@ -49,6 +49,8 @@ pub struct RequestRules {
     pub order: RoleOrder,
     /// Which names of tools it accepts. Others are mapped, and mapped back in replies.
     pub tool_names: NameRules,
+    /// Which schemas it accepts, of the parameters of tools and of replies. Others are mapped.
+    pub schemas: SchemaRules,
     /// Which ids of calls it accepts.
     pub call_ids: CallIdForm,
     /// What the arguments of a call in the history must be.
@@ -71,6 +73,7 @@ impl RequestRules {
         system: SystemPlace::Leading,
         order: RoleOrder::UserFirst,
         tool_names: NameRules::COMMON,
+        schemas: SchemaRules::COMMON,
         call_ids: CallIdForm::Any,
         arguments: ArgumentForm::ObjectText,
         empty_results: false,
@@ -85,6 +88,7 @@ impl RequestRules {
         system: SystemPlace::Anywhere,
         order: RoleOrder::Any,
         tool_names: NameRules::OPENAI,
+        schemas: SchemaRules::OPENAI,
         call_ids: CallIdForm::AtMost(40),
         arguments: ArgumentForm::Text,
         empty_results: true,
@@ -104,6 +108,7 @@ impl RequestRules {
     pub const ANTHROPIC: Self = RequestRules {
         system: SystemPlace::Field,
         tool_names: NameRules::ANTHROPIC,
+        schemas: SchemaRules::ANTHROPIC,
         call_ids: CallIdForm::Word(64),
         arguments: ArgumentForm::Object,
         empty_results: false,
@@ -116,6 +121,7 @@ impl RequestRules {
     pub const GEMINI: Self = RequestRules {
         system: SystemPlace::Field,
         tool_names: NameRules::GEMINI,
+        schemas: SchemaRules::GEMINI,
         arguments: ArgumentForm::Object,
         empty_results: true,
         names: false,

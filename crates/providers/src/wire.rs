@@ -17,6 +17,7 @@ use stepfold_state_core::chat::{
 
 use crate::conform::{Changes, Recipient, conform, with_parts};
 use crate::model::Dialect;
+use crate::tools::{Offer, Wired};
 
 /// Writes bodies, and remembers what it wrote.
 pub(crate) struct Bodies<O> {
@@ -53,16 +54,17 @@ impl<O: Clone + Default> Bodies<O> {
         Bodies { messages: WireCache::new(), tools: Mutex::new(None) }
     }
 
-    /// The body of a request, and what was changed in the messages that were not written before. The conversation is its
+    /// The body of a request, and what was changed in its tools, and in the messages that were not written before. The conversation is its
     /// end, so that the body of one step is the beginning of the body of the next.
     pub(crate) fn body<D: Dialect<Open = O>>(
         &self,
         dialect: &D,
         to: Destination<'_>,
-        request: &ChatRequest,
+        wired: &Wired,
     ) -> Result<(Vec<u8>, Vec<WireChange>), ModelError> {
+        let request = &wired.request;
         let plan = dialect.plan(to, request);
-        let mut changes = Vec::new();
+        let mut changes: Vec<WireChange> = wired.offer.changes().map(WireChange::of_request).collect();
         let mut head = dialect.head(to, request)?;
         for (name, value) in request.params.extras.iter() {
             if D::RESERVED.contains(&name) {
@@ -97,7 +99,8 @@ impl<O: Clone + Default> Bodies<O> {
         json(D::MESSAGES, &mut body);
         body.extend_from_slice(b":[");
         let recipient = recipient(dialect, to.server);
-        let writer = Writer { dialect, to: recipient, plan };
+        let offer = Some(&wired.offer).filter(|offer| offer.has_keys());
+        let writer = Writer { dialect, to: recipient, plan, offer };
         self.messages.write(&writer, &request.messages, &mut body, &mut changes).map_err(
             |(index, error)| {
                 ModelError::new(error.kind().clone(), format!("message {index}: {}", error.message()))
@@ -254,6 +257,8 @@ struct Writer<'a, D> {
     dialect: &'a D,
     to: Recipient<'a>,
     plan: MessagePlan,
+    /// The tools whose arguments have other names of properties on the wire, if there are some.
+    offer: Option<&'a Arc<Offer>>,
 }
 
 impl<D: Dialect> Writer<'_, D> {
@@ -268,7 +273,8 @@ impl<D: Dialect> Writer<'_, D> {
         changes: &mut Changes,
     ) -> Result<bool, ModelError> {
         let keeps_extras = self.plan.bare_from.is_none_or(|from| place.index < from);
-        let Some(message) = conform(message, &self.to, keeps_extras, changes) else {
+        let wired = self.offer.map_or(Cow::Borrowed(message), |offer| offer.wire_message(message));
+        let Some(message) = conform(&wired, &self.to, keeps_extras, changes) else {
             return Ok(false);
         };
         let (length, before) = (out.len(), open.clone());
@@ -379,6 +385,8 @@ struct WireCache<O>(Mutex<Vec<Kept<O>>>);
 struct Kept<O> {
     messages: Transcript,
     plan: MessagePlan,
+    /// The tools that its arguments are written for, if they are others on the wire.
+    offer: Option<Arc<Offer>>,
     bytes: Vec<u8>,
     /// Where each message ends.
     ends: Vec<MessageEnd<O>>,
@@ -412,7 +420,7 @@ impl<O: Clone + Default> WireCache<O> {
         changes: &mut Vec<WireChange>,
     ) -> Result<(), (usize, ModelError)> {
         // Not in the list while we work on it: the lock is held for moments only.
-        let mut kept = self.take(messages, writer.plan);
+        let mut kept = self.take(messages, writer.plan, writer.offer);
         let written = kept.go_on(writer, messages, changes);
         let open = kept.ends.last().map(|end| end.open.clone()).unwrap_or_default();
         if written.is_ok() {
@@ -424,14 +432,17 @@ impl<O: Clone + Default> WireCache<O> {
     }
 
     /// The longest beginning of the conversation that is written already.
-    fn take(&self, messages: &Transcript, plan: MessagePlan) -> Kept<O> {
+    fn take(&self, messages: &Transcript, plan: MessagePlan, offer: Option<&Arc<Offer>>) -> Kept<O> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lengths = all.iter().enumerate().map(|(at, kept)| (kept.common(messages, plan), at));
+        let is_same = |kept: &Kept<O>| kept.offer.as_ref().map(Arc::as_ptr) == offer.map(Arc::as_ptr);
+        let same = all.iter().enumerate().filter(|(_, kept)| is_same(kept));
+        let lengths = same.map(|(at, kept)| (kept.common(messages, plan), at));
         // Of equal ones the first, which was used last.
         let best = lengths.max_by_key(|(common, at)| (*common, std::cmp::Reverse(*at)));
         let kept = match best {
             None | Some((0, _)) => {
-                Kept { messages: Transcript::new(), plan, bytes: Vec::new(), ends: Vec::new() }
+                let (messages, offer) = (Transcript::new(), offer.cloned());
+                Kept { messages, plan, offer, bytes: Vec::new(), ends: Vec::new() }
             }
             Some((common, at)) if common == all[at].messages.len() => all.remove(at),
             // Another conversation began the same: it keeps what it has.
@@ -494,6 +505,7 @@ impl<O: Clone + Default> Kept<O> {
         Kept {
             messages: self.messages.iter().take(count).map(Arc::clone).collect(),
             plan: self.plan,
+            offer: self.offer.clone(),
             bytes: self.bytes[..length].to_vec(),
             ends,
         }

@@ -2,7 +2,7 @@
 
 use crate::model::Server;
 use crate::rules::{CallIdForm, RequestRules, RoleOrder};
-use crate::{NameRules, Secret};
+use crate::{NameRules, SchemaRules, Secret};
 
 /// A server's address, and its deviations from OpenAI.
 ///
@@ -103,6 +103,9 @@ pub enum Auth {
 /// The rules of templates whose roles take turns.
 const ALTERNATING: RequestRules = RequestRules { order: RoleOrder::Alternating, ..RequestRules::COMPATIBLE };
 
+/// Those of servers on one's own machine.
+const LOCAL: RequestRules = RequestRules { schemas: SchemaRules::LOCAL, ..ALTERNATING };
+
 impl Preset {
     /// A compatible server at this address, without deviations: set the fields of those that it has.
     pub const fn compatible(name: &'static str, base_url: &'static str) -> Self {
@@ -191,6 +194,7 @@ impl Preset {
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
         rules: RequestRules {
             tool_names: NameRules::OPENAI,
+            schemas: SchemaRules::OPENAI,
             needs_reasoning: true,
             ..RequestRules::COMPATIBLE
         },
@@ -218,6 +222,7 @@ impl Preset {
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
         rules: RequestRules {
             tool_names: NameRules::MOONSHOT,
+            schemas: SchemaRules::MOONSHOT,
             needs_reasoning: true,
             ..RequestRules::COMPATIBLE
         },
@@ -250,6 +255,7 @@ impl Preset {
         reasoning_back: Some(ReasoningBack::Part),
         rules: RequestRules {
             tool_names: NameRules::OPENAI,
+            schemas: SchemaRules::OPENAI,
             call_ids: CallIdForm::Alphanumeric(9),
             names: false,
             ..Preset::COMPATIBLE.rules
@@ -378,7 +384,7 @@ impl Preset {
         base_url_variables: &["OLLAMA_BASE_URL", "OLLAMA_HOST"],
         base_url_suffix: "/v1",
         reasoning_back: Some(ReasoningBack::Field("reasoning")),
-        rules: ALTERNATING,
+        rules: LOCAL,
         ..Preset::COMPATIBLE
     };
 
@@ -388,7 +394,7 @@ impl Preset {
         base_url: Some("http://127.0.0.1:8000/v1"),
         base_url_variables: &["VLLM_BASE_URL"],
         key_variables: &["VLLM_API_KEY"],
-        rules: ALTERNATING,
+        rules: LOCAL,
         ..Preset::COMPATIBLE
     };
 
@@ -399,7 +405,7 @@ impl Preset {
         base_url_variables: &["LLAMA_CPP_BASE_URL"],
         key_variables: &["LLAMA_API_KEY"],
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
-        rules: ALTERNATING,
+        rules: LOCAL,
         ..Preset::COMPATIBLE
     };
 
@@ -408,7 +414,7 @@ impl Preset {
         name: "lmstudio",
         base_url: Some("http://127.0.0.1:1234/v1"),
         base_url_variables: &["LM_STUDIO_BASE_URL"],
-        rules: ALTERNATING,
+        rules: LOCAL,
         ..Preset::COMPATIBLE
     };
 

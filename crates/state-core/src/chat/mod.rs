@@ -49,7 +49,7 @@ pub use part::{Content, ImageDetail, Media, MediaSource, Part, UnknownPart};
 pub use price::{Price, Prices};
 pub use repair::{INTERRUPTED, Repair, RepairKind, Repaired};
 pub use reply::{Chunk, Cost, FinishReason, PartialReply, Reply, ReplyBuilder, ToolCallChunk, Usage};
-pub use request::{ChatRequest, ModelParams, ResponseFormat, ServerTool, ToolChoice, ToolSpec};
+pub use request::{ChatRequest, ModelParams, OmittedTool, ResponseFormat, ServerTool, ToolChoice, ToolSpec};
 pub use server_tool::ServerToolUse;
 pub use tool::{Arguments, ToolCall, ToolContent, ToolResult};
 pub use transcript::{Iter, Transcript};

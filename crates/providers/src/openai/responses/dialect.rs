@@ -53,7 +53,8 @@ impl HttpModel<Responses> {
     pub fn preset(preset: &Preset, model: impl Into<String>) -> OpenAiResponsesBuilder {
         // Servers that speak like OpenAI's have reasoning that is not in pairs.
         let pairs_reasoning = preset.api == Api::Responses || preset.name == Preset::AZURE.name;
-        let rules = RequestRules { pairs_reasoning, ..RequestRules::OPENAI_RESPONSES };
+        let RequestRules { tool_names, schemas, .. } = preset.rules;
+        let rules = RequestRules { pairs_reasoning, tool_names, schemas, ..RequestRules::OPENAI_RESPONSES };
         HttpModelBuilder::new(Responses { preset: *preset, rules }, model)
     }
 
