@@ -1,16 +1,20 @@
 //! The result of a message, by the record alone: nothing is run.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stepfold_agent_loop::{DecisionError, Decisions, Outcome};
+use serde_json::Value;
+use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome};
 use stepfold_session_scopes::{
-    EventRange, FindEvent, GetSession, InvocationId, Session, SessionError, SessionStore,
+    CommittedEvent, EventRange, FindEvent, GetSession, IdempotencyKey, InvocationId, Scope, Session, SessionError,
+    SessionStore,
 };
+use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::NameList;
 
 use crate::error::RunnerError;
 use crate::history::{History, RunOf};
-use crate::record::{ends, event_id, takes};
+use crate::record::{ends, event_id, message_tag, rewrite, takes};
 use crate::report::Report;
 use crate::turn::{Read, Turn};
 
@@ -33,6 +37,31 @@ pub(crate) enum Hidden {
     /// Its run has begun, and has not ended: it is not hidden.
     Begun,
     Ended(Box<Report>),
+}
+
+/// Whether an event took this input as the message with this id.
+fn is_input_of(event: &CommittedEvent, id: &InvocationId, input: &Input) -> bool {
+    let event = &event.event;
+    let messages: Vec<&Message> = input.messages().collect();
+    let is_there = match rewrite(event) {
+        // The conversation was repaired: they are at its end.
+        Some(rewrite) => serde_json::from_str::<Transcript>(rewrite.get()).is_ok_and(|log| {
+            let from = log.len().saturating_sub(messages.len());
+            log.iter_from(from).map(|message| &**message).eq(messages.iter().copied())
+        }),
+        None if event.invocation == *id => {
+            event.messages.iter().map(|message| &**message).eq(messages.iter().copied())
+        }
+        // With those of others.
+        None => event.messages.windows(messages.len().max(1)).any(|window| {
+            window.iter().map(|message| &**message).eq(messages.iter().copied())
+        }),
+    };
+    let stored = event.actions.delta.iter().filter_map(|write| Some((write.key(), write.value()?)));
+    let stored: BTreeMap<&str, &Value> = stored.collect();
+    let values = input.values().and_then(Value::as_object).into_iter().flatten();
+    let lasting = values.filter(|(key, _)| Scope::of(key) != Scope::Temp);
+    is_there && lasting.map(|(key, value)| (key.as_str(), value)).collect::<BTreeMap<_, _>>() == stored
 }
 
 /// Whether a fork has inherited events that are hidden: its inbox does not know the keys of these.
@@ -103,6 +132,39 @@ impl Turn {
             Err(RunnerError::Recover { .. } | RunnerError::Input { .. }) => Ok(None),
             report => report,
         }
+    }
+
+    /// Rejects an input under a key that was used with another one, as far as the record has that.
+    pub(crate) async fn check_input(&self, id: &InvocationId, input: &Input) -> Result<(), RunnerError> {
+        let Some(event) = self.event_with(id).await? else { return Ok(()) };
+        match is_input_of(&event, id, input) {
+            true => Ok(()),
+            false => {
+                let failed = |error| RunnerError::store(&self.slot.key, error);
+                let scope = format!("session {}", self.slot.key);
+                let idempotency_key = IdempotencyKey::new(id.as_str()).map_err(failed)?;
+                Err(failed(SessionError::IdempotencyKeyReused { scope, idempotency_key }))
+            }
+        }
+    }
+
+    /// The event that took a message: the first of its own run, or one of another run. The cost does not depend on the
+    /// length of the record.
+    async fn event_with(&self, id: &InvocationId) -> Result<Option<CommittedEvent>, RunnerError> {
+        let failed = |error| RunnerError::store(&self.slot.key, error);
+        let find = FindEvent::new(self.slot.key.clone(), event_id(id, 0).map_err(failed)?);
+        let version = match self.runner.store.find_event(find).await {
+            Ok(Some(version)) => version,
+            Ok(None) | Err(SessionError::Unsupported { .. }) => {
+                let tagged = self.tagged([message_tag(id.as_str())]).await?;
+                return Ok(tagged.and_then(|events| events.into_iter().next()));
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let page = EventRange::Page { after: version - 1, limit: 1 };
+        let get = GetSession::new(self.slot.key.clone()).events(page).without_state();
+        let session = self.runner.store.get(get).await.map_err(failed)?;
+        Ok(session.events.into_iter().find(|it| it.version == version))
     }
 
     /// The outcome of a run as the record has it, and the version of its last event; `None` if it is not there, or has
