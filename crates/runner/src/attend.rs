@@ -2,7 +2,7 @@
 
 use backon::Retryable;
 use stepfold_session_scopes::{
-    ClaimSession, DequeueInput, ErrorKind, ReadInbox, ReleaseClaim, Renewed, SessionError, SessionStore,
+    ClaimSession, DequeueInput, ErrorKind, InvocationId, ReadInbox, ReleaseClaim, Renewed, SessionError, SessionStore,
     TakeOver,
 };
 use stepfold_tools::CancellationToken;
@@ -17,13 +17,13 @@ use crate::turn::Turn;
 pub(crate) struct Attending(JoinHandle<SessionError>);
 
 impl Attending {
-    pub(crate) fn begin(turn: Turn, cancellation: CancellationToken) -> Self {
+    pub(crate) fn begin(turn: Turn, run: InvocationId, cancellation: CancellationToken) -> Self {
         let at_work = turn.runner.closing.enter();
         Attending(tokio::spawn(async move {
             let lost = {
                 // A shutdown waits until this has released the store.
                 let turn = turn;
-                turn.attend(&cancellation).await
+                turn.attend(&run, &cancellation).await
             };
             drop(at_work);
             lost
@@ -49,7 +49,7 @@ impl Drop for Attending {
 
 impl Turn {
     /// Runs as long as the claim is held. Returns the reason when it is lost.
-    async fn attend(&self, cancellation: &CancellationToken) -> SessionError {
+    async fn attend(&self, run: &InvocationId, cancellation: &CancellationToken) -> SessionError {
         let mut beats = Beats::begin(&self.runner, &self.slot);
         loop {
             tokio::select! {
@@ -64,7 +64,7 @@ impl Turn {
             if self.slot.mail.is_stale() && self.read_inbox().await.is_err() {
                 continue;
             }
-            self.obey_cancels(Some(cancellation)).await;
+            self.obey_cancels(Some((run, cancellation))).await;
         }
     }
 
@@ -89,16 +89,19 @@ impl Turn {
     }
 
     /// Cancels the run, if that was requested. A request that stays in the store is executed again, so it is
-    /// removed only after the cancellation.
-    pub(crate) async fn obey_cancels(&self, cancellation: Option<&CancellationToken>) {
+    /// removed only after the cancellation. Requests about other runs came too late, and go as well.
+    pub(crate) async fn obey_cancels(&self, run: Option<(&InvocationId, &CancellationToken)>) {
         let cancels = self.slot.mail.take_cancels();
         if cancels.is_empty() {
             return;
         }
-        if let Some(cancellation) = cancellation {
+        if let Some((run, cancellation)) = run
+            && cancels.iter().any(|cancel| cancel.is_about(run))
+        {
             cancellation.cancel();
         }
-        let mut request = DequeueInput::new(self.slot.key.clone(), cancels);
+        let positions = cancels.iter().map(|cancel| cancel.position);
+        let mut request = DequeueInput::new(self.slot.key.clone(), positions);
         request.token = self.slot.held.token();
         // The next reader finds one that could not be removed.
         let _ = self.runner.store.dequeue(request).await;

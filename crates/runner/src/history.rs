@@ -36,6 +36,15 @@ pub(crate) struct History {
     pub(crate) kept: Option<Kept>,
 }
 
+/// The run that a request is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RunOf<'a> {
+    /// The one that took the message with this id.
+    Message(&'a InvocationId),
+    /// The one with the event at this version: decisions, for example.
+    Version(u64),
+}
+
 /// The events of one invocation.
 #[derive(Clone, Debug)]
 pub(crate) struct Invoked {
@@ -85,25 +94,27 @@ impl History {
         is_same && self.version <= session.version
     }
 
-    /// The session at the end of the run that took a message, or as it is if that has not ended; `None` if no
-    /// run took it.
-    pub(crate) fn up_to_taker(session: &Session, id: &InvocationId) -> Result<Option<Self>, RunnerError> {
+    /// The session at the end of a run, or as it is if that has not ended; `None` if there is no such run.
+    pub(crate) fn up_to(session: &Session, run: RunOf<'_>) -> Result<Option<Self>, RunnerError> {
         let mut history =
             History { version: session.version, life: Some(session.life.clone()), ..History::default() };
         let mut opening = Opening::of(session, false);
         for committed in session.visible_events() {
             history.push(&session.key, committed, opening.skipped(&committed.event))?;
-            if history.has_ended() && history.last_takes(id) {
+            if history.has_ended() && history.last_is(run) {
                 break;
             }
         }
-        Ok(history.last_takes(id).then_some(history))
+        Ok(history.last_is(run).then_some(history))
     }
 
-    /// Whether the last run took the message with this id.
-    pub(crate) fn last_takes(&self, id: &InvocationId) -> bool {
-        let last = self.last.as_ref();
-        last.is_some_and(|last| last.events.iter().any(|committed| takes(&committed.event, id)))
+    /// Whether this is the last run.
+    pub(crate) fn last_is(&self, run: RunOf<'_>) -> bool {
+        let is_it = |committed: &CommittedEvent| match run {
+            RunOf::Message(id) => takes(&committed.event, id),
+            RunOf::Version(version) => committed.version == version,
+        };
+        self.last.as_ref().is_some_and(|last| last.events.iter().any(is_it))
     }
 
     /// The invocation that took a message, and whether its run is over: it has ended, or is not the last one.
@@ -195,7 +206,8 @@ impl History {
         Ok(state)
     }
 
-    /// The last run, restored with the current values; `None` if there was none.
+    /// The last run, restored with the current values; `None` if there was none. One that has ended is as its record has
+    /// it, whatever the agent is today.
     pub(crate) fn last_run(
         &self,
         agent: &Agent,
@@ -210,6 +222,10 @@ impl History {
         let id = run_prefix(key, self.life.as_ref(), &last.invocation);
         let mut run = Run::new(agent, Input::on(state).with_summary(last.summary.clone()), id)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
+        if let Some((exit, _)) = self.end() {
+            let events = last.events.iter().filter_map(|committed| loop_event(key, committed).transpose());
+            return Ok(Some(run.ended_as(events.collect::<Result<Vec<_>, _>>()?, exit)));
+        }
         for committed in &last.events {
             let Some(event) = loop_event(key, committed)? else { continue };
             run.catch_up(event).map_err(|error| RunnerError::Recover {

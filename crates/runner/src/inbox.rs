@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Input;
-use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, SessionError, Timestamp};
+use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, LifeId, SessionError, Timestamp};
 use stepfold_state_core::chat::{Message, Role};
 use stepfold_tools::CancellationToken;
 
@@ -81,6 +81,34 @@ impl Entry {
     }
 }
 
+/// A request to cancel a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cancel {
+    pub(crate) position: u64,
+    /// The invocation of the run; unknown in requests that earlier versions made, which are about the one at work.
+    run: Option<InvocationId>,
+}
+
+impl Cancel {
+    /// The field of the stored body.
+    const RUN: &str = "run";
+
+    /// The body of a request that is stored.
+    pub(crate) fn body(run: &InvocationId) -> serde_json::Value {
+        serde_json::json!({ Cancel::RUN: run.as_str() })
+    }
+
+    fn read(stored: &InboxEntry) -> Self {
+        let run = stored.body[Cancel::RUN].as_str().and_then(|run| InvocationId::new(run).ok());
+        Cancel { position: stored.position, run }
+    }
+
+    /// Whether the run of this invocation is to be cancelled.
+    pub(crate) fn is_about(&self, invocation: &InvocationId) -> bool {
+        self.run.as_ref().is_none_or(|run| run == invocation)
+    }
+}
+
 /// The known entries of the inbox.
 #[derive(Default)]
 pub(crate) struct Mail(Mutex<Known>);
@@ -89,8 +117,9 @@ pub(crate) struct Mail(Mutex<Known>);
 struct Known {
     /// By position.
     entries: Vec<Entry>,
-    /// The positions of cancellation requests.
-    cancels: Vec<u64>,
+    /// The session's life: positions of another one mean nothing in it.
+    life: Option<LifeId>,
+    cancels: Vec<Cancel>,
     /// The run has read the entries up to this position. It takes them with the commit of their messages.
     read_to: u64,
     /// Everything up to this position was taken.
@@ -118,7 +147,19 @@ impl Mail {
         known.entries.push(Entry { position, kind, id, input });
     }
 
-    /// This process stored an entry.
+    /// The session was read, after the mark. What is known of an earlier life of it is forgotten, with the mark: positions
+    /// begin again in a session that was deleted and created again.
+    pub(crate) fn in_life(&self, life: &LifeId, mark: Mark) -> Mark {
+        let mut known = self.known();
+        let is_other = known.life.as_ref().is_some_and(|known| known != life) && !known.is_local;
+        if is_other {
+            *known = Known::default();
+        }
+        known.life.get_or_insert_with(|| life.clone());
+        if is_other { Mark { seen_to: 0, newest: 0 } } else { mark }
+    }
+
+    /// This process stored an entry, which nobody had stored before.
     pub(crate) fn accepted(&self, entry: Entry) {
         let mut known = self.known();
         known.newest = known.newest.max(entry.position);
@@ -175,7 +216,7 @@ impl Mail {
             known.seen_to = known.seen_to.max(position);
             let is_known = known.entries.iter().any(|other| other.position == position);
             match entry.kind {
-                InboxKind::Cancel => known.cancels.push(position),
+                InboxKind::Cancel => known.cancels.push(Cancel::read(&entry)),
                 _ if is_known || position <= known.taken_to => {}
                 InboxKind::Steer => known.entries.push(Entry::read(entry, Kind::Steer)?),
                 _ => known.entries.push(Entry::read(entry, Kind::Message)?),
@@ -266,8 +307,13 @@ impl Mail {
         self.known().entries.retain(|entry| entry.position != position);
     }
 
+    /// The entries that an event has taken, by the record.
+    pub(crate) fn known_to(&self, is_taken: impl Fn(&InvocationId) -> bool) -> Vec<Entry> {
+        self.known().entries.iter().filter(|entry| is_taken(&entry.id)).cloned().collect()
+    }
+
     /// The cancellation requests; each is executed once.
-    pub(crate) fn take_cancels(&self) -> Vec<u64> {
+    pub(crate) fn take_cancels(&self) -> Vec<Cancel> {
         std::mem::take(&mut self.known().cancels)
     }
 }

@@ -5,6 +5,7 @@
 //! is never stored.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
@@ -13,7 +14,7 @@ use serde_json::value::RawValue;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
-    Session, SessionError, SessionKey, Timestamp, WorkerId,
+    Session, SessionError, SessionKey, Timestamp, WorkerId, bounded_id,
 };
 use stepfold_state_core::chat::{Message, Role};
 use stepfold_state_core::state::Write;
@@ -92,12 +93,16 @@ pub(crate) struct Stamp<'a> {
 impl Stamp<'_> {
     /// The id distinguishes a retried append from a new one, even from that of another worker at the same index.
     fn event_id(&self) -> Result<EventId, SessionError> {
-        let place = self.place.to_string();
-        EventId::new(match self.attempt {
-            None => [self.invocation.as_str(), &place].join("."),
-            Some(attempt) => [self.invocation.as_str(), &place, attempt].join("."),
-        })
+        match self.attempt {
+            None => event_id(self.invocation, self.place),
+            Some(attempt) => event_id(self.invocation, format_args!("{}.{attempt}", self.place)),
+        }
     }
+}
+
+/// The id of an event of an invocation, whose own id may be as long as one can be.
+pub(crate) fn event_id(invocation: &InvocationId, place: impl fmt::Display) -> Result<EventId, SessionError> {
+    EventId::new(bounded_id(format!("{invocation}.{place}")))
 }
 
 /// The author of what users do.
@@ -161,14 +166,22 @@ pub(crate) fn with_exit(event: Event, exit: &Exit) -> Event {
     }
 }
 
-/// Adds the ids of the messages that it took, except that of its own invocation.
+/// Adds the ids of the messages that it took, except that of its own invocation, and tags by which it is found for each.
 pub(crate) fn with_taken(event: Event, taken: &[InvocationId]) -> Event {
     let others: Vec<&str> =
         (taken.iter()).filter(|id| **id != event.invocation).map(InvocationId::as_str).collect();
     match others.as_slice() {
         [] => event,
-        others => event.with_metadata(TAKEN, serde_json::json!(others)),
+        others => {
+            let tags = others.iter().map(|id| message_tag(id));
+            tags.fold(event, Event::with_tag).with_metadata(TAKEN, serde_json::json!(others))
+        }
     }
+}
+
+/// The tag of an event that took the message with this id, of a run that another one began.
+pub(crate) fn message_tag(id: &str) -> String {
+    format!("message {id}")
 }
 
 /// Marks the beginning of a run with a message from the inbox. Two workers that take one message at once
@@ -214,7 +227,7 @@ pub(crate) fn failed_event(
     cause: &str,
     at: Timestamp,
 ) -> Result<Event, SessionError> {
-    let id = EventId::new(format!("{invocation}.failed.{version}"))?;
+    let id = event_id(invocation, format_args!("failed.{version}"))?;
     let cause: String = cause.chars().take(CAUSE).collect();
     let event = Event::new(id, invocation.clone(), Author::new(agent)?, at);
     Ok(event.with_kind(SessionEventKind::new(FAILED)).with_metadata(FAILED, Value::String(cause)))
