@@ -17,6 +17,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepfold_runner::{Runner, SessionHandle};
+use stepfold_state_core::check_exact;
 
 use super::auth::{Principal, Role};
 use super::limits::Limits;
@@ -171,8 +172,14 @@ impl<T: DeserializeOwned + JsonSchema + Send> RequestBody for Json<T> {
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
         // An absent body is an empty object.
         let bytes = if bytes.is_empty() { b"{}" } else { bytes };
-        serde_json::from_slice(bytes).map(Json).map_err(|error| Problem::invalid("request body", error))
+        let read = serde_json::from_slice(bytes).map_err(|error| Problem::invalid("request body", error));
+        read.and_then(|value| held(bytes, "request body", Json(value)))
     }
+}
+
+/// What was read from a body, if no number in it was read as another one.
+pub(super) fn held<T>(bytes: &[u8], what: &str, value: T) -> Result<T, Problem> {
+    check_exact(bytes).map(|()| value).map_err(|error| Problem::invalid(what, error))
 }
 
 /// The answer of an operation.

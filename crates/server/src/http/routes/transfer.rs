@@ -19,7 +19,7 @@ use super::history::at;
 use crate::http::auth::Principal;
 use crate::http::imported::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::limits::Limits;
-use crate::http::operation::{Answer, Asked, Created, InApp, InSession, RequestBody, json_response};
+use crate::http::operation::{Answer, Asked, Created, InApp, InSession, RequestBody, held, json_response};
 use crate::http::problem::Problem;
 use crate::http::rows::{ParentRow, SessionRow};
 use crate::http::scripted;
@@ -225,7 +225,8 @@ impl RequestBody for ImportBody {
     }
 
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
-        serde_json::from_slice(bytes).map(ImportBody).map_err(|error| Problem::invalid("export", error))
+        let read = serde_json::from_slice(bytes).map_err(|error| Problem::invalid("export", error));
+        read.and_then(|export| held(bytes, "export", ImportBody(export)))
     }
 }
 

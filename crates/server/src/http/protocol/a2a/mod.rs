@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::{Ids as _, Input, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{Cursor, EventRange, ListSessions, Session, SessionStore as _};
+use stepfold_state_core::check_exact;
 
 pub(in crate::http) use self::card::mount_cards;
 pub(super) use self::task::TaskId;
@@ -141,6 +142,7 @@ impl RpcCall {
         if self.needs() == Role::Read && text.len() > READ_PARAMS {
             return Err(Fault::invalid(format!("`params` of a question have at most {READ_PARAMS} bytes")));
         }
+        check_exact(text.as_bytes()).map_err(|error| Fault::invalid(error.to_string()))?;
         serde_json::from_str(text).map_err(|error| Fault::invalid(error.to_string()))
     }
 }
