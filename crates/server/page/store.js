@@ -168,7 +168,11 @@ export async function listSessions(isMore = false) {
   const { search } = know;
   if (!app || !know.ready) return;
   try {
-    const page = await get(`${appPath(app)}/sessions`, { after: isMore ? know.more : undefined, q: search });
+    let page = await get(`${appPath(app)}/sessions`, { after: isMore ? know.more : undefined, q: search });
+    // The server looks at some thousands at once: what is sought may be older.
+    while (search && !page.sessions.length && page.next && know.view.app === app && know.search === search) {
+      page = await get(`${appPath(app)}/sessions`, { after: page.next, q: search });
+    }
     if (know.view.app !== app || know.search !== search) return;
     // What was read with "More" stays, below.
     const older = know.sessions.length > 100 && !search ? know.sessions.slice(100) : [];
@@ -182,10 +186,16 @@ export async function listSessions(isMore = false) {
   changed();
 }
 
-/** Finds the newest sessions of each app that need a person. */
+/** Finds the newest sessions of each app that need a person, however old they are. */
 const findStopped = () => Promise.all(know.apps.slice(0, 16).map(async ({ app }) => {
-  const { sessions } = await get(`${appPath(app)}/sessions`);
-  know.stopped[app] = sessions.filter((/** @type {any} */ row) => STOPPED.includes(row.status));
+  const found = [];
+  let after;
+  do {
+    const page = await get(`${appPath(app)}/sessions`, { after, stopped: true });
+    found.push(...page.sessions);
+    after = page.next;
+  } while (after && found.length < 100);
+  know.stopped[app] = found;
   changed();
 })).catch(fail);
 

@@ -16,6 +16,7 @@ mod http;
 mod installed;
 mod interop_browser;
 mod interop_conformance;
+mod interop_generated;
 mod interop_protocols;
 mod mcp;
 mod mcp_http;
