@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome};
 use stepfold_session_scopes::{
-    CommittedEvent, EventRange, FindEvent, GetSession, IdempotencyKey, InvocationId, Scope, Session, SessionError,
-    SessionStore,
+    CommittedEvent, EventRange, FindEvent, GetSession, IdempotencyKey, InvocationId, Scope, Session,
+    SessionError, SessionStore,
 };
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::NameList;
@@ -53,9 +53,10 @@ fn is_input_of(event: &CommittedEvent, id: &InvocationId, input: &Input) -> bool
             event.messages.iter().map(|message| &**message).eq(messages.iter().copied())
         }
         // With those of others.
-        None => event.messages.windows(messages.len().max(1)).any(|window| {
-            window.iter().map(|message| &**message).eq(messages.iter().copied())
-        }),
+        None => event
+            .messages
+            .windows(messages.len().max(1))
+            .any(|window| window.iter().map(|message| &**message).eq(messages.iter().copied())),
     };
     let stored = event.actions.delta.iter().filter_map(|write| Some((write.key(), write.value()?)));
     let stored: BTreeMap<&str, &Value> = stored.collect();

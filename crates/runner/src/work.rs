@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{DecisionError, Decisions, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
 use stepfold_session_scopes::{
-    AppendEvent, InvocationId, Seen as SeenVersions, Session, SessionError,
-    SessionKey, SessionStore, TakeOver, Timestamp,
+    AppendEvent, InvocationId, Seen as SeenVersions, Session, SessionError, SessionKey, SessionStore,
+    TakeOver, Timestamp,
 };
 use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
@@ -612,7 +612,9 @@ impl<'a> Work<'a> {
         let receipt = met?;
         self.receipts.tell(Ok(receipt.clone()));
         let recorded = self.turn.recorded(read, RunOf::Version(receipt.version)).await?;
-        Ok(recorded.filter(|recorded| !recorded.outcome.exit().is_resumable()).map(|recorded| self.tell(recorded)))
+        Ok(recorded
+            .filter(|recorded| !recorded.outcome.exit().is_resumable())
+            .map(|recorded| self.tell(recorded)))
     }
 
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
@@ -688,7 +690,8 @@ impl<'a> Work<'a> {
         self.failed = None;
         slot.mail.read_again();
         let active = slot.desk().run();
-        let cancellation = active.map_or_else(|| self.ticket.current.cancellation.child_token(), |run| run.child_token());
+        let cancellation =
+            active.map_or_else(|| self.ticket.current.cancellation.child_token(), |run| run.child_token());
         if is_given_up {
             cancellation.cancel();
         }
@@ -718,7 +721,8 @@ impl<'a> Work<'a> {
             true => expired(&run, inner.clock.now()),
             false => std::mem::take(&mut self.decisions),
         };
-        let mut attending = Attending::begin(self.turn.clone(), journal.invocation.clone(), cancellation.clone());
+        let mut attending =
+            Attending::begin(self.turn.clone(), journal.invocation.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
         let hub = Arc::clone(&self.ticket.hub);
         let slot_of_joined = Arc::clone(slot);
