@@ -20,6 +20,7 @@ mod origins;
 mod outside;
 mod protocols;
 mod reference;
+mod replies;
 mod security;
 pub(crate) mod site;
 mod steps;
