@@ -160,9 +160,9 @@ impl AgentServer {
         let pending = run.pending();
         Ok(match run.exit() {
             Some(Exit::Cancelled) => wire::TaskPayload::Cancelled,
-            Some(exit) => {
-                wire::TaskPayload::Completed { result: object(&result(session, &run.text(), exit)) }
-            }
+            Some(exit) => wire::TaskPayload::Completed {
+                result: object(&result(session, &run.last_words().unwrap_or_default(), exit)),
+            },
             None if !pending.is_empty() && ask::of_persons(&pending).next().is_none() => {
                 wire::TaskPayload::Working
             }
