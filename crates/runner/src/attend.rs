@@ -2,8 +2,8 @@
 
 use backon::Retryable;
 use stepfold_session_scopes::{
-    ClaimSession, DequeueInput, ErrorKind, InvocationId, ReadInbox, ReleaseClaim, Renewed, SessionError, SessionStore,
-    TakeOver,
+    ClaimSession, DequeueInput, ErrorKind, InvocationId, ReadInbox, ReleaseClaim, Renewed, SessionError,
+    SessionStore, TakeOver,
 };
 use stepfold_tools::CancellationToken;
 use tokio::task::JoinHandle;

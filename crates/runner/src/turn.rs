@@ -7,8 +7,8 @@ use backon::Retryable;
 use futures_util::FutureExt;
 use stepfold_agent_loop::{Decisions, Exit, Input, Pause};
 use stepfold_session_scopes::{
-    DequeueInput, EnqueueInput, Enqueued, ErrorKind, EventRange, GetSession, IdempotencyKey, InboxKind, InvocationId,
-    Session, SessionError, SessionStore,
+    DequeueInput, EnqueueInput, Enqueued, ErrorKind, EventRange, GetSession, IdempotencyKey, InboxKind,
+    InvocationId, Session, SessionError, SessionStore,
 };
 
 use crate::accept::Acceptance;

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{DecisionError, Decisions, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
 use stepfold_session_scopes::{
-    AppendEvent, InvocationId, Seen as SeenVersions, Session, SessionError,
-    SessionKey, SessionStore, TakeOver, Timestamp,
+    AppendEvent, InvocationId, Seen as SeenVersions, Session, SessionError, SessionKey, SessionStore,
+    TakeOver, Timestamp,
 };
 use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
@@ -157,7 +157,7 @@ impl<'a> Work<'a> {
                 continue;
             }
             let (found, seen) = self.look(read, holder).await?;
-            let outcome = Box::pin(self.step(found, seen)).await?;
+            let outcome = self.step(found, seen).await?;
             if let Some(outcome) = outcome
                 && (self.wants == Wants::Nothing || is_suspended(&outcome))
             {
@@ -186,7 +186,8 @@ impl<'a> Work<'a> {
                 let told = self.told_decided(&read).await?;
                 told.map(Some).ok_or_else(|| self.nothing_to_resume())
             }
-            (Next::Take, _) => self.take(read, wants).await,
+            // On the heap: it is more than half of all that is kept here, and most messages are not in the inbox.
+            (Next::Take, _) => Box::pin(self.take(read, wants)).await,
             (Next::Claim { take_over }, _) => {
                 self.wants = wants;
                 self.claim(take_over).await?;
@@ -612,7 +613,9 @@ impl<'a> Work<'a> {
         let receipt = met?;
         self.receipts.tell(Ok(receipt.clone()));
         let recorded = self.turn.recorded(read, RunOf::Version(receipt.version)).await?;
-        Ok(recorded.filter(|recorded| !recorded.outcome.exit().is_resumable()).map(|recorded| self.tell(recorded)))
+        Ok(recorded
+            .filter(|recorded| !recorded.outcome.exit().is_resumable())
+            .map(|recorded| self.tell(recorded)))
     }
 
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
@@ -688,7 +691,8 @@ impl<'a> Work<'a> {
         self.failed = None;
         slot.mail.read_again();
         let active = slot.desk().run();
-        let cancellation = active.map_or_else(|| self.ticket.current.cancellation.child_token(), |run| run.child_token());
+        let cancellation =
+            active.map_or_else(|| self.ticket.current.cancellation.child_token(), |run| run.child_token());
         if is_given_up {
             cancellation.cancel();
         }
@@ -718,7 +722,8 @@ impl<'a> Work<'a> {
             true => expired(&run, inner.clock.now()),
             false => std::mem::take(&mut self.decisions),
         };
-        let mut attending = Attending::begin(self.turn.clone(), journal.invocation.clone(), cancellation.clone());
+        let mut attending =
+            Attending::begin(self.turn.clone(), journal.invocation.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
         let hub = Arc::clone(&self.ticket.hub);
         let slot_of_joined = Arc::clone(slot);

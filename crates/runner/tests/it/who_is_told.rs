@@ -11,12 +11,12 @@ use stepfold_runner::agent_loop::{
     Agent, AgentBuilder, Decision, DecisionError, Exit, HookAction, HookContext, Input, Pause,
 };
 use stepfold_runner::session_scopes::{
-    AppendEvent, Author, Event, EventId, EventRange, InvocationId, MAX_ID_BYTES, ReadInbox,
-    SessionError, SessionSchema, SessionStore,
+    AppendEvent, Author, Event, EventId, EventRange, InvocationId, MAX_ID_BYTES, ReadInbox, SessionError,
+    SessionSchema, SessionStore,
 };
 use stepfold_runner::{
-    Busy, Invocation, RecoverOptions, Remedy, Resume, RunStatus, Runner, RunnerError, SessionHandle, WallClock,
-    WhenClaimed,
+    Busy, Invocation, RecoverOptions, Remedy, Resume, RunStatus, Runner, RunnerError, SessionHandle,
+    WallClock, WhenClaimed,
 };
 use stepfold_state_core::chat::Message;
 use stepfold_tools::{Approval, Effect, Tool, ToolContext};
@@ -123,13 +123,15 @@ fn an_ended_run_is_not_continued_by_a_repeat_under_a_later_version_of_the_agent(
 fn a_repeated_decision_is_told_the_end_of_its_own_run() {
     let agent = |world: &World, steps| {
         let pay = world.tool("pay", Effect::AtMostOnce).approval(Approval::Always).build().unwrap();
-        world.agent(&LIMITED.replace("> c2 pay(euro=7)", "one\nassistant: > c3 pay(euro=9)")).tools(vec![pay]).max_steps(steps)
+        world
+            .agent(&LIMITED.replace("> c2 pay(euro=7)", "one\nassistant: > c3 pay(euro=9)"))
+            .tools(vec![pay])
+            .max_steps(steps)
     };
     each_store(|world| {
-        let click =
-            |session: &SessionHandle, id: &str| -> Resume {
-                session.resume().decide(id, Decision::Approve).idempotency_key("click-1")
-            };
+        let click = |session: &SessionHandle, id: &str| -> Resume {
+            session.resume().decide(id, Decision::Approve).idempotency_key("click-1")
+        };
         let id = process(async {
             let session = world.session(agent(world, 1)).await;
             session.run("pay").await.unwrap();
@@ -165,7 +167,8 @@ fn stop_cancels_the_run_of_another_process_and_withdraws_no_message() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
-            let (one, two) = (session_of(world, "one", gated(&gate)).await, session_of(world, "two", gated(&gate)).await);
+            let (one, two) =
+                (session_of(world, "one", gated(&gate)).await, session_of(world, "two", gated(&gate)).await);
             let first = one.send("one").await.unwrap();
             let second = two.send("two").await.unwrap();
             assert!(two.cancel_everywhere().await.unwrap());
@@ -182,7 +185,8 @@ fn a_handle_is_cancelled_where_its_run_is() {
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
-            let (one, two) = (session_of(world, "one", gated(&gate)).await, session_of(world, "two", gated(&gate)).await);
+            let (one, two) =
+                (session_of(world, "one", gated(&gate)).await, session_of(world, "two", gated(&gate)).await);
             let first = one.send("one").await.unwrap();
             let second = two.send_once("k2", "two").await.unwrap();
             settle().await;
@@ -331,7 +335,9 @@ fn a_session_created_again_elsewhere_takes_its_messages_in_order() {
             }
             assert_eq!(left_in_inbox(&one, world).await, 0);
             let said = one.read(EventRange::All).await.unwrap().transcript().to_string();
-            let order: Vec<usize> = ["first", "a\n", "b\n", "c\n"].map(|text| said.find(&format!(": {text}")).or(said.find(&format!("      {text}"))).unwrap()).to_vec();
+            let order: Vec<usize> = ["first", "a\n", "b\n", "c\n"]
+                .map(|text| said.find(&format!(": {text}")).or(said.find(&format!("      {text}"))).unwrap())
+                .to_vec();
             assert!(order.is_sorted(), "{said}");
         });
     });
@@ -343,7 +349,9 @@ fn a_cancellation_that_comes_too_late_says_so_and_leaves_nothing() {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
             let one = session_of(world, "one", gated_after(&gate)).await;
-            let two = session_of(world, "two", gated_after(&gate)).await;
+            // Of a longer claim, so that it waits for the other one.
+            let two = world.runner(gated_after(&gate).build().unwrap()).worker("two").unwrap();
+            let two = two.claim_for(Duration::from_secs(30)).build().session("ada", "s1").await.unwrap();
             let first = one.send("one").await.unwrap();
             while version_of(&one).await < 2 {
                 settle().await;
@@ -431,7 +439,8 @@ fn an_interrupting_message_cancels_the_run_at_work_and_not_the_messages_before_i
     each_store(|world| {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
-            let (one, two) = (session_of(world, "one", gated(&gate)).await, session_of(world, "two", gated(&gate)).await);
+            let (one, two) =
+                (session_of(world, "one", gated(&gate)).await, session_of(world, "two", gated(&gate)).await);
             let first = one.send("one").await.unwrap();
             let second = two.send("two").await.unwrap();
             settle().await;
@@ -493,9 +502,15 @@ async fn append_others(session: &SessionHandle, world: &World, events: u64) {
     let from = version_of(session).await;
     for version in from..from + events {
         let id = EventId::new(format!("other-{version}")).unwrap();
-        let event = Event::new(id, InvocationId::new("other").unwrap(), Author::new("user").unwrap(), Still.now());
+        let event =
+            Event::new(id, InvocationId::new("other").unwrap(), Author::new("user").unwrap(), Still.now());
         let schema = SessionSchema::new(schema());
-        world.store().store.append(AppendEvent::new(session.key().clone(), version, event, &schema)).await.unwrap();
+        world
+            .store()
+            .store
+            .append(AppendEvent::new(session.key().clone(), version, event, &schema))
+            .await
+            .unwrap();
     }
 }
 
@@ -529,7 +544,8 @@ fn a_fork_waits_under_a_token_of_its_own() {
             session.run("go").await.unwrap();
             let fork = session.fork("fork", None).await.unwrap();
             let of_fork = fork.fork("fork of fork", None).await.unwrap();
-            let token_of = async |session: &SessionHandle| session.pending().await.unwrap().remove(0).token.unwrap();
+            let token_of =
+                async |session: &SessionHandle| session.pending().await.unwrap().remove(0).token.unwrap();
             let all = [&of_fork, &session, &fork];
             for (number, session) in all.into_iter().enumerate() {
                 let token = token_of(session).await;
@@ -542,7 +558,7 @@ fn a_fork_waits_under_a_token_of_its_own() {
             }
             for (number, session) in all.into_iter().enumerate() {
                 let said = session.last_run().await.unwrap().unwrap().transcript().to_string();
-                assert!(said.contains(&format!("c1: {number}")), "{said}");
+                assert!(said.contains(&format!("c1:   {number}")), "{said}");
             }
         });
     });
@@ -572,12 +588,9 @@ fn a_key_may_be_as_long_as_an_id() {
                 let key = "k".repeat(length);
                 let again = session.send_once(&*key, "pay").await.unwrap().await.unwrap();
                 assert_eq!(again.exit(), &Exit::Cancelled);
-                assert_eq!(session.run_as(&*key, "pay").await.unwrap().status, RunStatus::Finished(Exit::Cancelled));
-                let other = "o".repeat(length);
                 assert_eq!(
-                    session.run_as(&*other, "pay").await.unwrap().status.is_finished(),
-                    false,
-                    "its request waits"
+                    session.run_as(&*key, "pay").await.unwrap().status,
+                    RunStatus::Finished(Exit::Cancelled)
                 );
             });
         });
@@ -589,14 +602,25 @@ fn remote_agents_call_remote_agents_as_deep_as_they_like() {
     // A level that takes a second is waited for by a timer.
     for world in [&World::in_memory()] {
         threads(async {
-            let leaf = Agent::builder(Script::parse("assistant: the leaf").unwrap()).name("leaf").build().unwrap();
+            let leaf =
+                Agent::builder(Script::parse("assistant: the leaf").unwrap()).name("leaf").build().unwrap();
             let mut runner = world.runner(leaf).app("level-0").unwrap().worker("w0").unwrap().build();
             for level in 1..8 {
                 let tool = runner.as_remote_tool("ask", "Asks.").unwrap();
                 let script = format!("assistant: > c1 ask(request=\"go\")\nassistant: level {level}");
-                let agent = Agent::builder(Script::parse(&script).unwrap()).name("asker").tools([tool]).build().unwrap();
+                let agent = Agent::builder(Script::parse(&script).unwrap())
+                    .name("asker")
+                    .tools([tool])
+                    .build()
+                    .unwrap();
                 let worker = format!("w{level}");
-                runner = world.runner(agent).app(format!("level-{level}")).unwrap().worker(worker).unwrap().build();
+                runner = world
+                    .runner(agent)
+                    .app(format!("level-{level}"))
+                    .unwrap()
+                    .worker(worker)
+                    .unwrap()
+                    .build();
             }
             let session = runner.session("ada", "s1").await.unwrap();
             let outcome = session.run("go").await.unwrap();
