@@ -9,7 +9,8 @@ use serde_json::json;
 use stepfold_runner::Runner;
 use stepfold_server::http::Limits;
 use stepfold_session_scopes::{
-    AppendEvent, Author, Event, EventId, GetSession, InvocationId, SessionStore as _, SqliteStore, Timestamp,
+    AnyStore, AppendEvent, Author, Event, EventId, GetSession, InvocationId, SessionStore as _, SqliteStore,
+    Timestamp,
 };
 use stepfold_state_core::chat::Message;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -47,13 +48,19 @@ fn folder() -> Option<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn serves_until_its_input_ends() {
     let Some(folder) = folder() else { return };
-    let store = SqliteStore::open(format!("{folder}/sessions.db")).unwrap();
-    let agent = agent("assistant: a\nassistant: b\n", Vec::new());
-    let site = Site::over(Runner::builder(agent, store).build(), limits()).await;
-    let reply = site.post("ada", "/sessions", json!({"id": "large"})).await;
-    assert_eq!(reply.status, 201);
-    assert_eq!(site.post("ada", "/sessions", json!({"id": "small"})).await.status, 201);
-    fill(&site).await;
+    let store = AnyStore::new(SqliteStore::open(format!("{folder}/sessions.db")).unwrap());
+    let of = || Runner::builder(agent("assistant: a\nassistant: b\n", Vec::new()), store.clone()).build();
+    // Another process has made it, so that this one has nothing of it in memory. Its last run has ended.
+    let made = Site::over(of(), limits()).await;
+    assert_eq!(made.post("ada", "/sessions", json!({"id": "large"})).await.status, 201);
+    assert_eq!(made.post("ada", "/sessions", json!({"id": "small"})).await.status, 201);
+    fill(&made).await;
+    assert_eq!(
+        made.post("ada", "/sessions/large/run", json!({"text": "hi"})).await.json()["status"],
+        "completed"
+    );
+    assert!(made.stop().await);
+    let site = Site::over(of(), limits()).await;
     println!("\nserves {} {} {}", site.address, site.bearer("ada"), site.bearer("bob"));
     tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await.unwrap().unwrap();
 }

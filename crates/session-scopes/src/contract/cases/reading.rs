@@ -9,6 +9,7 @@ use crate::contract::room::{
 };
 use crate::error::{ErrorKind, SessionError};
 use crate::event::{EventKind, Record};
+use crate::ids::SessionKey;
 use crate::session::Session;
 use crate::store::{EventRange, EventSizes, Expected, ForkSession, GetSession, SessionStore};
 
