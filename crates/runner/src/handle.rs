@@ -442,6 +442,9 @@ impl SessionHandle {
     /// As [`pending`](SessionHandle::pending).
     pub async fn unfinished(&self) -> Result<Option<Run>, RunnerError> {
         let is_known = self.slot.gate.try_lock().is_ok_and(|known| known.history.is_some());
+        if !is_known && self.turn().has_ended().await? {
+            return Ok(None);
+        }
         let (history, session) =
             if is_known { self.turn().read().await? } else { self.turn().read_end().await? };
         if !history.is_unfinished() {

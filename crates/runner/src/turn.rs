@@ -20,7 +20,7 @@ use crate::inbox::{Cancel, Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::pauses;
 use crate::kept::Kept;
-use crate::record::begins;
+use crate::record::{begins, ends, is_unfinished};
 use crate::run_as::RunOptions;
 use crate::runner::{Busy, Inner};
 use crate::slot::{Job, Known, Slot, Ticket};
@@ -275,6 +275,13 @@ impl Turn {
         let read = self.read_since(history, left).await?;
         known.history = Some(Arc::clone(&read.0));
         Ok(read)
+    }
+
+    /// Whether the newest event is the end of a run: then no run is unfinished, whatever stands before it.
+    pub(crate) async fn has_ended(&self) -> Result<bool, RunnerError> {
+        let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(1)).without_state();
+        let session = self.get(get).await?;
+        Ok(session.events.last().is_some_and(|newest| ends(&newest.event) && !is_unfinished(&newest.event)))
     }
 
     /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all

@@ -170,7 +170,7 @@ async fn accept<E: From<Problem> + From<RunnerError>>(
     session: SessionHandle,
     order: Order,
 ) -> Result<Reader, E> {
-    let before = Before::read(&session).await?;
+    let before = Before::read(runner, &session).await?;
     let invocation = match order {
         Order::Send(input, None) => session.send(*input).await?,
         Order::Send(input, Some(key)) => session.send_once(key, *input).await?,

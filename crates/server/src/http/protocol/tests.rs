@@ -38,7 +38,7 @@ async fn a_slow_reader_has_it_all() {
     let runner = Runner::builder(Agent::builder(Talker).build().unwrap(), MemoryStore::new()).build();
     for read in [0, 1, 3, 100] {
         let session = runner.session("ada", format!("s{read}")).await.unwrap();
-        let before = Before::read(&session).await.unwrap();
+        let before = Before::read(&runner, &session).await.unwrap();
         let invocation = session.send("go").await.unwrap();
         let mut happenings = Reader::new(&runner, session, invocation.clone(), before).into_stream().boxed();
         let mut told: Vec<Happening> = happenings.by_ref().take(read).collect().await;
