@@ -37,6 +37,8 @@ mod messages;
 mod openai;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod said;
+#[cfg(all(feature = "anthropic", feature = "check", feature = "gemini", feature = "openai"))]
+mod schemas;
 mod scripted;
 #[cfg(feature = "http")]
 mod server;
