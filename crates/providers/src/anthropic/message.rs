@@ -5,6 +5,7 @@
 //! a cache mark can still be added.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{
@@ -89,7 +90,8 @@ fn stand_in(open: &mut Open, out: &mut Vec<u8>) {
 /// that a turn began with, signed by its server.
 pub(super) fn unsigned_turn(to: &Recipient<'_>, messages: &Transcript) -> Option<usize> {
     let start = turn_start(to, messages);
-    let mut replies = messages.iter_from(start).filter(|message| is_reply(to, message));
+    let is_reply = |message: &&Arc<Message>| message.role() == Role::Assistant && is_left(to, message);
+    let mut replies = messages.iter_from(start).filter(is_reply);
     let is_signed = |message: &Message| {
         let first = message
             .parts()
@@ -111,21 +113,21 @@ fn turn_start(to: &Recipient<'_>, messages: &Transcript) -> usize {
     let mut has_said = false;
     for (behind, message) in messages.iter().rev().enumerate() {
         match message.role() {
-            Role::User | Role::System if !has_said => {
+            Role::User | Role::System if !has_said && is_left(to, message) => {
                 has_said = true;
                 start = messages.len() - behind;
             }
             Role::Tool => has_said = false,
-            Role::Assistant if has_said && is_reply(to, message) => return start,
+            Role::Assistant if has_said && is_left(to, message) => return start,
             _ => {}
         }
     }
     if has_said { start } else { 0 }
 }
 
-/// Whether something of a reply is left on the way to the server.
-fn is_reply(to: &Recipient<'_>, message: &Message) -> bool {
-    message.role() == Role::Assistant && conform(message, to, true, &mut Changes::default()).is_some()
+/// Whether something of a message is left on the way to the server.
+fn is_left(to: &Recipient<'_>, message: &Message) -> bool {
+    conform(message, to, true, &mut Changes::default()).is_some()
 }
 
 /// The id of the container in which the server runs code, as long as the turn continues: the API wants it with the results

@@ -133,8 +133,10 @@ impl OddReply {
 
 fn odd_reply() -> impl Strategy<Value = OddReply> {
     let text = prop::sample::select(vec!["", " ", "\n\n", "area 3", "I look."]);
-    let names = vec!["search", "silent", "picture", "pay", "finish", "multi_tool_use.parallel", "get weather", ""];
-    let call = (prop::sample::select(names), prop::sample::select(vec!["{}", "{\"q\": 1}", "", "{\"q\": ", "[1]"]));
+    let names =
+        vec!["search", "silent", "picture", "pay", "finish", "multi_tool_use.parallel", "get weather", ""];
+    let call =
+        (prop::sample::select(names), prop::sample::select(vec!["{}", "{\"q\": 1}", "", "{\"q\": ", "[1]"]));
     let part = prop_oneof![
         3 => text.clone().prop_map(OddPart::Text),
         1 => text.prop_map(OddPart::Reasoning),
@@ -237,7 +239,12 @@ async fn act_on(session: &mut SessionHandle, act: &Act, number: usize) {
 
 async fn version(session: &SessionHandle, part: f64) -> u64 {
     let head = session.read(EventRange::None).await.unwrap().version;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "small")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "small"
+    )]
     let version = (head as f64 * part).round() as u64;
     version
 }
@@ -269,7 +276,8 @@ async fn say_more(session: &SessionHandle, model: &Everywhere) -> Result<(), Str
 }
 
 fn check(replies: Vec<OddReply>, acts: &[Act]) -> Result<(), TestCaseError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let model = Everywhere::default();
         model.0.lock().unwrap().replies = replies.into();
