@@ -13,8 +13,8 @@ use stepfold_trim::Summary;
 use crate::error::RunnerError;
 use crate::kept::Kept;
 use crate::record::{
-    Opening, agent_of, begins, ends, exit_of, failure, is_of_run, loop_event, rewrite, summary, taken_by,
-    takes,
+    Opening, agent_of, begins, ends, exit_of, failure, is_left_to_person, is_of_run, loop_event, rewrite,
+    summary, taken_by, takes,
 };
 
 /// The events of a session, folded as far as they were read.
@@ -54,13 +54,16 @@ pub(crate) struct Invoked {
 pub(crate) struct Failed {
     pub(crate) cause: String,
     pub(crate) times: u32,
+    /// Whether recovery leaves the run to a person.
+    pub(crate) is_left_to_person: bool,
 }
 
 impl Failed {
     /// Adds a failure.
-    pub(crate) fn again(before: Option<&Self>, cause: &str) -> Self {
+    pub(crate) fn again(before: Option<&Self>, cause: &str, is_left_to_person: bool) -> Self {
         let before = before.filter(|before| before.cause == cause);
-        Failed { cause: cause.to_owned(), times: before.map_or(0, |before| before.times) + 1 }
+        let times = before.map_or(0, |before| before.times) + 1;
+        Failed { cause: cause.to_owned(), times, is_left_to_person }
     }
 }
 
@@ -75,6 +78,19 @@ impl History {
         self.version = session.version;
         self.oldest = session.oldest;
         self.life = Some(session.life.clone());
+        Ok(())
+    }
+
+    /// Folds in the next events, which this process has written.
+    pub(crate) fn follow(&mut self, key: &SessionKey, written: &[CommittedEvent]) -> Result<(), RunnerError> {
+        // What of a pruned turn is skipped is for a reader to tell.
+        if self.oldest > 0 && self.transcript.is_empty() {
+            return Ok(());
+        }
+        for committed in written {
+            self.push(key, committed, 0)?;
+            self.version = committed.version;
+        }
         Ok(())
     }
 
@@ -156,7 +172,9 @@ impl History {
                 last.failed = None;
             }
             Some(last) if last.invocation == event.invocation && failure(event).is_some() => {
-                last.failed = failure(event).map(|cause| Failed::again(last.failed.as_ref(), &cause));
+                let again =
+                    |cause: String| Failed::again(last.failed.as_ref(), &cause, is_left_to_person(event));
+                last.failed = failure(event).map(again);
             }
             // Messages were added since, or its beginning is gone: the interrupted run stays interrupted.
             last => *last = None,

@@ -20,6 +20,7 @@ use stepfold_state_core::state::Write;
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
+use crate::history::Failed;
 use crate::runner::Inner;
 
 /// The format of a run's records: version 1 is an [event](agent_loop::Event) without its messages and writes, which
@@ -43,6 +44,9 @@ const TEMP: &str = "temp";
 
 /// The kind of an event for a failed run, and its metadata entry with the cause.
 const FAILED: &str = "failed";
+
+/// The metadata entry of a failed run that waits for a person.
+const LEFT_TO_PERSON: &str = "left_to_person";
 
 /// The maximum number of stored characters of a cause.
 const CAUSE: usize = 2_000;
@@ -211,13 +215,24 @@ pub(crate) fn failed_event(
     invocation: &InvocationId,
     version: u64,
     agent: &str,
-    cause: &str,
+    failed: &Failed,
     at: Timestamp,
 ) -> Result<Event, SessionError> {
     let id = EventId::new(format!("{invocation}.failed.{version}"))?;
-    let cause: String = cause.chars().take(CAUSE).collect();
-    let event = Event::new(id, invocation.clone(), Author::new(agent)?, at);
-    Ok(event.with_kind(SessionEventKind::new(FAILED)).with_metadata(FAILED, Value::String(cause)))
+    let cause: String = failed.cause.chars().take(CAUSE).collect();
+    let event = Event::new(id, invocation.clone(), Author::new(agent)?, at)
+        .with_kind(SessionEventKind::new(FAILED))
+        .with_metadata(FAILED, Value::String(cause));
+    Ok(match failed.is_left_to_person {
+        true => event.with_metadata(LEFT_TO_PERSON, Value::Bool(true)),
+        false => event,
+    })
+}
+
+/// Whether an event is that of a failed run that recovery leaves to a person, since it would fail again: it continues when it is
+/// resumed, and ends when it is abandoned.
+pub fn is_left_to_person(event: &Event) -> bool {
+    failure(event).is_some() && event.metadata.contains(LEFT_TO_PERSON)
 }
 
 /// The cause, if the event is that of a failed run. It is not the end of the run: a failed run can be
@@ -285,6 +300,22 @@ pub(crate) fn loop_event(
 
 fn run_record(event: &Event) -> Option<&Record> {
     event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)
+}
+
+/// Whether an event says that something waits with a deadline, or that nothing before it does; `None` if neither.
+pub(crate) fn has_deadline(event: &Event) -> Option<bool> {
+    let Some(record) = run_record(event) else {
+        // The record of a failure or a rewind leaves the run as it was.
+        let is_of_others = failure(event).is_none() && event.actions.rewound_to().is_none();
+        return is_of_others.then_some(false);
+    };
+    match event.kind.as_str() {
+        // A step begins when the one before has ended.
+        "began" | "replied" | "planned" => Some(false),
+        _ if ends(event) => Some(false),
+        "asks" | "inner" => record.text().contains("\"deadline\"").then_some(true),
+        _ => None,
+    }
 }
 
 /// Whether an event belongs to a run.

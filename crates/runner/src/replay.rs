@@ -34,6 +34,8 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
             true => replayed.run(&events).await?,
             false => replayed.written_by_others(&events)?,
         }
+        // Nothing here waits. Other tasks of the thread get their turn, and a caller can drop a long replay.
+        tokio::task::yield_now().await;
     }
     Ok(replayed.runs)
 }

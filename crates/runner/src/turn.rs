@@ -20,7 +20,8 @@ use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::pauses;
 use crate::kept::Kept;
-use crate::record::begins;
+use crate::record::{begins, has_deadline};
+use crate::remedy::waits_for_person;
 use crate::run_as::RunOptions;
 use crate::runner::{Busy, Inner};
 use crate::slot::{Job, Known, Slot, Ticket};
@@ -257,18 +258,35 @@ impl Turn {
         Ok(read)
     }
 
+    /// Whether something may wait with a deadline. It reads no more than the last step.
+    pub(crate) async fn may_have_deadline(&self) -> Result<bool, RunnerError> {
+        let mut events = 8;
+        loop {
+            let session = self.get_end(events).await?;
+            let mut newest = session.visible_events().rev();
+            if let Some(found) = newest.find_map(|committed| has_deadline(&committed.event)) {
+                return Ok(found);
+            }
+            if session.events.len() < events {
+                return Ok(false);
+            }
+            events *= 4;
+        }
+    }
+
+    /// The last events, without values.
+    async fn get_end(&self, events: usize) -> Result<Session, RunnerError> {
+        let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events)).without_state();
+        let session = self.runner.store.get(get).await;
+        session.map_err(|error| RunnerError::store(&self.slot.key, error))
+    }
+
     /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all
     /// values are missing.
     pub(crate) async fn read_end(&self) -> Result<Read, RunnerError> {
         let mut events = 64;
         loop {
-            let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events)).without_state();
-            let session = self
-                .runner
-                .store
-                .get(get)
-                .await
-                .map_err(|error| RunnerError::store(&self.slot.key, error))?;
+            let session = self.get_end(events).await?;
             let has_begun = session.visible_events().any(|committed| begins(&committed.event));
             if has_begun || session.events.len() < events {
                 let mut history = History::default();
@@ -285,8 +303,14 @@ fn leaves_work(ended: &Ended) -> bool {
     match ended {
         Ok(outcome) => outcome.exit().is_resumable() && *outcome.exit() != Exit::Paused(Pause::Approval),
         Err(
-            RunnerError::Pending { .. } | RunnerError::NothingToResume { .. } | RunnerError::Decision { .. },
+            RunnerError::Pending { .. }
+            | RunnerError::NothingToResume { .. }
+            | RunnerError::Decision { .. }
+            | RunnerError::LeftToPerson { .. },
         ) => false,
+        Err(RunnerError::Run { source, .. } | RunnerError::EarlierRunFailed { source, .. }) => {
+            !waits_for_person(source.fault())
+        }
         Err(_) => true,
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use futures_util::future::BoxFuture;
-use stepfold_agent_loop::{DecisionError, Decisions, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
+use stepfold_agent_loop::{
+    DecisionError, Decisions, EventRefused, Exit, Input, Outcome, Pause, Run, RunError, RunFault,
+};
 use stepfold_session_scopes::{
     AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
     SessionKey, SessionStore, TakeOver, Timestamp,
@@ -30,6 +32,7 @@ use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
 use crate::observers::OnceStored;
 use crate::record::{failed_event, temp_keys_of};
+use crate::remedy::waits_for_person;
 use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
@@ -50,6 +53,8 @@ pub(crate) struct Work<'a> {
     decisions: Decisions,
     pub(crate) receipts: Receipts,
     with_changed_agent: bool,
+    /// No caller has asked for it.
+    is_recovery: bool,
     /// Asks for a pause between two steps.
     suspension: CancellationToken,
     when_claimed: WhenClaimed,
@@ -107,6 +112,7 @@ impl<'a> Work<'a> {
             decisions: Decisions::new(),
             receipts: Receipts::default(),
             with_changed_agent: false,
+            is_recovery: false,
             waited: Waited::default(),
             has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox | Order::RunAs(_)),
             suspension: CancellationToken::new(),
@@ -135,7 +141,7 @@ impl<'a> Work<'a> {
                 Wants::Resume
             }
             Order::Recover => {
-                work.when_claimed = WhenClaimed::Refuse;
+                (work.when_claimed, work.is_recovery) = (WhenClaimed::Refuse, true);
                 Wants::Resume
             }
             Order::Abandon => Wants::Abandon,
@@ -197,11 +203,14 @@ impl<'a> Work<'a> {
                 (Next::Recover, Some(Found { stopped: Some(stopped), read })) => {
                     self.wants = wants;
                     self.tell_resumed(&read);
+                    // So that what is known is followed in place.
+                    drop(read);
                     self.recover(stopped).await?
                 }
                 (Next::Resume | Next::Abandon, Some(Found { stopped: Some(stopped), read })) => {
                     self.settle(&stopped.run).await?;
                     self.tell_resumed(&read);
+                    drop(read);
                     Some(self.drive(stopped, Vec::new(), wants == Wants::Abandon).await?)
                 }
                 (Next::Repair, Some(found)) => {
@@ -329,6 +338,9 @@ impl<'a> Work<'a> {
                 Ok((None, Last::Ended))
             }
             Ok(Some(stopped)) => {
+                if let Some(error) = self.left_to_person(&read.0) {
+                    return Err(error);
+                }
                 let pending: Vec<String> =
                     stopped.run.pending().into_iter().map(|request| request.id).collect();
                 let due: Option<Timestamp> = stopped.run.next_deadline().map(Into::into);
@@ -340,6 +352,14 @@ impl<'a> Work<'a> {
                 Ok((Some(stopped), last))
             }
         }
+    }
+
+    /// Why the last run is not continued without a caller, if it is left to a person.
+    fn left_to_person(&self, history: &History) -> Option<RunnerError> {
+        let failed = history.last.as_ref()?.failed.as_ref()?;
+        let is_left = self.is_recovery && failed.is_left_to_person;
+        let key = Box::new(self.turn.slot.key.clone());
+        is_left.then(|| RunnerError::LeftToPerson { key, cause: failed.cause.clone() })
     }
 
     /// Whether the current run comes before the one of this invocation.
@@ -576,6 +596,7 @@ impl<'a> Work<'a> {
         let seen = history.kept.as_ref().map(Kept::seen);
         let (invocation, missing_temp) = (id.clone(), BTreeSet::new());
         let begins = Box::new(Stopped { run, invocation, place: 0, seen, missing_temp });
+        drop((history, session));
         self.drive(begins, entries, false).await
     }
 
@@ -619,8 +640,8 @@ impl<'a> Work<'a> {
     /// The error for a failed run before the message.
     fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
         let message = self.ticket.current.invocation.id().clone();
-        let Failed { cause, times } =
-            self.failed.clone().unwrap_or_else(|| Failed::again(None, &source.to_string()));
+        let Failed { cause, times, .. } =
+            self.failed.clone().unwrap_or_else(|| Failed::again(None, &source.to_string(), false));
         RunnerError::EarlierRunFailed { key, message, times, cause, source }
     }
 
@@ -767,6 +788,7 @@ impl<'a> Work<'a> {
             version,
             seen,
             place,
+            written: Vec::new(),
             attempt,
             ahead: run.clone(),
             begins_with: entries,
@@ -799,6 +821,7 @@ impl<'a> Work<'a> {
         };
         self.has_stored = journal.place > place;
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
+        self.known.follow(&slot.key, &journal.written);
         self.is_at = version;
         match ended {
             Ok(outcome) => {
@@ -842,7 +865,8 @@ impl<'a> Work<'a> {
             // Nothing of it is stored, so there is no run; or it has ended.
             RunnerError::Run { .. } if !can_fail => {}
             RunnerError::Run { source, .. } => {
-                self.record_failure(invocation, version, &source.to_string()).await;
+                let waits = waits_for_person(source.fault());
+                self.record_failure(invocation, version, &source.to_string(), waits).await;
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;
@@ -854,15 +878,21 @@ impl<'a> Work<'a> {
     }
 
     /// Stores a failure of a run with its cause, so that each process knows the number of failures.
-    async fn record_failure(&mut self, invocation: InvocationId, version: u64, cause: &str) {
+    async fn record_failure(
+        &mut self,
+        invocation: InvocationId,
+        version: u64,
+        cause: &str,
+        is_left_to_person: bool,
+    ) {
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
         let before = last.filter(|last| last.invocation == invocation && !self.has_stored);
-        self.failed = Some(Failed::again(before.and_then(|last| last.failed.as_ref()), cause));
-        let Ok(event) = failed_event(&invocation, version, inner.agent.name(), cause, inner.clock.now())
-        else {
-            return;
-        };
+        let before = before.and_then(|last| last.failed.as_ref());
+        let failed = Failed::again(before, cause, is_left_to_person);
+        let event = failed_event(&invocation, version, inner.agent.name(), &failed, inner.clock.now());
+        self.failed = Some(failed);
+        let Ok(event) = event else { return };
         let request = AppendEvent::new(slot.key.clone(), version, event, &inner.schema)
             .with_claim(inner.claims.asked(&slot.held, false));
         // A failure that could not be stored is not counted by others; the run's commits are stored.
@@ -879,6 +909,8 @@ impl<'a> Work<'a> {
             RunFault::Commit { .. } => match error.into_fault() {
                 RunFault::Commit { unrecorded, source } => {
                     let what = "append an event";
+                    let source =
+                        source.downcast::<EventRefused>().map_or_else(|source| source, |it| it.into_source());
                     let source = source.downcast::<SessionError>();
                     let source =
                         source.map_or_else(|source| SessionError::Store { what, source }, |source| *source);
