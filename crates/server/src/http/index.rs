@@ -159,6 +159,8 @@ impl Index {
                 self.upto = head.version;
             }
             range = EventRange::Page { after: self.upto, limit: PAGE };
+            // Others are served between pages, whatever the store.
+            tokio::task::yield_now().await;
         }
         Ok(())
     }

@@ -41,6 +41,9 @@ pub struct Limits {
     pub heavy_per_user: usize,
     /// Such requests of all users; 8. More are answered with 429.
     pub heavy: usize,
+    /// The time for a request that reads a whole session, which has a thread of its own; 60 seconds. Later, it is answered with
+    /// 503. An import has no such limit.
+    pub heavy_timeout: Duration,
     /// Open connections; 12,000. More wait until others are closed.
     pub connections: usize,
     /// The time between a signal to stop and the end of accepting connections, in which `/readyz` answers 503 and all else as
@@ -67,6 +70,7 @@ impl Default for Limits {
             runs_per_user: 16,
             heavy_per_user: 2,
             heavy: 8,
+            heavy_timeout: Duration::from_secs(60),
             connections: 12_000,
             shutdown_delay: Duration::ZERO,
             drain: Duration::from_secs(30),

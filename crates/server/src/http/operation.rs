@@ -334,7 +334,9 @@ pub(super) struct Operation {
     pub(super) needs: Role,
     /// Whether it takes an `Idempotency-Key`.
     pub(super) takes_key: bool,
-    /// Whether it reads or makes a whole session, so that only some are served at once.
+    /// Whether it reads or makes a whole session, so that it is done on a thread of its own.
+    pub(super) is_whole: bool,
+    /// Whether only some of its kind are served at once.
     pub(super) is_heavy: bool,
     /// How its problems are said.
     pub(super) form: Form,
@@ -381,8 +383,26 @@ impl Operation {
                 handle(asked).await.map(A::respond)
             })
         });
-        let (takes_key, is_heavy, form) = (false, false, Form::Plain);
-        Operation { method, base: BASE, path, id, summary, needs, takes_key, is_heavy, form, shapes, handler }
+        Operation {
+            method,
+            base: BASE,
+            path,
+            id,
+            summary,
+            needs,
+            takes_key: false,
+            is_whole: false,
+            is_heavy: false,
+            form: Form::Plain,
+            shapes,
+            handler,
+        }
+    }
+
+    /// It reads a whole session.
+    pub(super) fn whole(mut self) -> Self {
+        self.is_whole = true;
+        self
     }
 }
 

@@ -20,6 +20,7 @@ use stepfold_state_core::chat::Prices;
 use thiserror::Error;
 use tokio::sync::watch;
 
+use super::apart::{apart, done};
 use super::auth::{Authenticate, Credentials, Principal, Role};
 use super::channel::Channels;
 use super::gate::{Admitted, Rules, cookie_name};
@@ -369,7 +370,8 @@ async fn act(
     principal: Principal,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
-    let is_read = operation.method == Method::GET;
+    let is_read = operation.method == Method::GET || operation.id == "replay";
+    let timeout = shared.limits.heavy_timeout;
     // Before the body is read.
     let place = match operation.is_heavy {
         true => Some(shared.usage.heavy(principal.user(), &shared.limits)?),
@@ -383,14 +385,11 @@ async fn act(
             None => response,
         })
     };
-    if is_read {
-        return answered.await;
-    }
-    match tokio::spawn(answered).await {
-        Ok(answered) => answered,
-        Err(_) => {
-            Err(Problem::unavailable("the request was stopped: its handler panicked or the server stops"))
-        }
+    match (is_read, operation.is_whole) {
+        (true, false) => answered.await,
+        (true, true) => apart(answered, Some(timeout)).await,
+        (false, false) => done(tokio::spawn(answered).await),
+        (false, true) => done(tokio::spawn(apart(answered, None)).await),
     }
 }
 
