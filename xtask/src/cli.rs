@@ -33,6 +33,8 @@ pub enum Command {
         /// The name of a bench target.
         name: Option<String>,
     },
+    /// Write the clients of `examples/clients`, from the OpenAPI document of the server. Tests compare them.
+    Clients,
     /// Record the first program of the README, and make its pictures in `docs`.
     Picture(PictureOptions),
     /// Simulate runs that are interrupted anywhere: many, and each from a seed.

@@ -132,12 +132,34 @@ const PLAYWRIGHT: Peer = Peer {
     variable: "STEPFOLD_INTEROP_PLAYWRIGHT",
 };
 
-/// Checks types (Apache-2.0), and makes types of an OpenAPI document (MIT).
+/// Checks types (Apache-2.0), makes types of an OpenAPI document (MIT), and sends requests with them (MIT).
 const TYPESCRIPT: Peer = Peer {
     name: "typescript",
     needs: &["node", "npm"],
-    packages: &["typescript@5.9.3", "openapi-typescript@7.13.0"],
+    packages: &["typescript@5.9.3", "openapi-typescript@7.13.0", "openapi-fetch@0.17.0"],
     variable: "STEPFOLD_INTEROP_TYPESCRIPT",
+};
+
+/// Generators of clients in Python of an OpenAPI document (MIT, Apache-2.0; the second one needs a Java runtime), and what
+/// the clients stand on.
+const OPENAPI: Peer = Peer {
+    name: "openapi",
+    needs: &["python3", "java"],
+    packages: &[
+        "openapi-python-client==0.29.1",
+        "openapi-generator-cli==7.26.0",
+        "urllib3==2.5.0",
+        "python-dateutil==2.9.0.post0",
+    ],
+    variable: "STEPFOLD_INTEROP_OPENAPI",
+};
+
+/// Makes up requests of an OpenAPI document, and checks the answers (MIT).
+const SCHEMATHESIS: Peer = Peer {
+    name: "schemathesis",
+    needs: &["python3"],
+    packages: &["schemathesis==4.32.5"],
+    variable: "STEPFOLD_INTEROP_SCHEMATHESIS",
 };
 
 /// Checks the OpenAPI document by the rules of its kind (MIT), in the node of [`MCP_CLIENTS`].
@@ -206,7 +228,7 @@ const ADK: Peer = Peer {
     variable: "STEPFOLD_INTEROP_ADK",
 };
 
-const PEERS: [Peer; 19] = [
+const PEERS: [Peer; 21] = [
     AIMOCK,
     LLAMA,
     MCP_SERVERS,
@@ -220,6 +242,8 @@ const PEERS: [Peer; 19] = [
     RESTATE,
     PLAYWRIGHT,
     TYPESCRIPT,
+    OPENAPI,
+    SCHEMATHESIS,
     REDOCLY,
     CLIENTS,
     REACT_AG_UI,
@@ -441,8 +465,14 @@ mod tests {
             STEPFOLD_INTEROP_RESTATE=/x/target/interop/restate/node_modules/@restatedev/restate-server-PLATFORM/bin/restate-server
             npm install --no-audit --no-fund --ignore-scripts --prefix . playwright-core@1.65.1 axe-core@4.14.1
             STEPFOLD_INTEROP_PLAYWRIGHT=/x/target/interop/playwright/node_modules/playwright-core
-            npm install --no-audit --no-fund --ignore-scripts --prefix . typescript@5.9.3 openapi-typescript@7.13.0
+            npm install --no-audit --no-fund --ignore-scripts --prefix . typescript@5.9.3 openapi-typescript@7.13.0 openapi-fetch@0.17.0
             STEPFOLD_INTEROP_TYPESCRIPT=/x/target/interop/typescript/node_modules
+            python3 -m venv venv
+            /x/target/interop/openapi/venv/bin/python -m pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1 openapi-generator-cli==7.26.0 urllib3==2.5.0 python-dateutil==2.9.0.post0
+            STEPFOLD_INTEROP_OPENAPI=/x/target/interop/openapi/venv/bin/python
+            python3 -m venv venv
+            /x/target/interop/schemathesis/venv/bin/python -m pip install --quiet --disable-pip-version-check schemathesis==4.32.5
+            STEPFOLD_INTEROP_SCHEMATHESIS=/x/target/interop/schemathesis/venv/bin/python
             npm install --no-audit --no-fund --ignore-scripts --prefix . @redocly/cli@2.77.0
             STEPFOLD_INTEROP_REDOCLY=/x/target/interop/redocly/node_modules/@redocly/cli/bin/cli.js
             npm install --no-audit --no-fund --ignore-scripts --prefix . openai6@npm:openai@6.49.0 openai7@npm:openai@7.57.0 agui1@npm:@ag-ui/client@1.0.0 agui0@npm:@ag-ui/client@0.0.58 ai@6.0.326 ai7@npm:ai@7.0.173

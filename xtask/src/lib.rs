@@ -42,7 +42,16 @@ pub fn run(cli: &Cli) -> Result<(), Error> {
         Command::Interop => interop::run(),
         Command::Bench { name } => bench::run(name.as_deref()),
         Command::Sim(options) => sim::run(*options),
+        Command::Clients => clients(),
         Command::Picture(options) => picture::run(options),
         Command::Release(options) => release::run(*options),
     }
+}
+
+/// Writes the clients of the API: the test that compares them does so if it is told to.
+fn clients() -> Result<(), Error> {
+    let arguments =
+        ["test", "-p", "stepfold-server", "--all-features", "--test", "it", "the_clients_are_current"];
+    let call = process::Call::cargo(arguments).env("UPDATE_EXPECT", "1");
+    Ok(call.run(workspace::metadata()?.workspace_root.as_std_path())?)
 }

@@ -10,7 +10,7 @@ use stepfold_state_core::state::State;
 use stepfold_state_core::{DecodeError, decode};
 
 use crate::approval::ApprovalRequest;
-use crate::exit::Exit;
+use crate::exit::{Exit, Pause};
 use crate::run::{Run, UnknownCall};
 use stepfold_trim::Summary;
 
@@ -41,6 +41,16 @@ pub struct Outcome {
 impl Outcome {
     pub(crate) fn new(run: Run, exit: Exit) -> Self {
         Outcome { run, exit, recovered: Vec::new(), missing_temp: Vec::new() }
+    }
+
+    /// The outcome of a run as it is, without running it: that of its end, or of its pause. See [`Run::ended_as`].
+    pub fn recorded(run: Run) -> Self {
+        let pause = || match run.pending().is_empty() {
+            true => Pause::Suspended,
+            false => Pause::Approval,
+        };
+        let exit = run.exit().cloned().unwrap_or_else(|| Exit::Paused(pause()));
+        Outcome::new(run, exit)
     }
 
     #[cfg(feature = "test-kit")]

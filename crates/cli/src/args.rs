@@ -508,6 +508,13 @@ pub(crate) struct Serve {
     /// have `https` in their origin.
     #[arg(long)]
     pub(crate) https: bool,
+    /// Append a line for each request to this file, in the Common Log Format with the microseconds after it; `-` is standard
+    /// error.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access_log: Option<PathBuf>,
+    /// Mebibytes that all requests hold at once; those of one user hold a quarter of it.
+    #[arg(long, value_name = "MIB", default_value = "1024", value_parser = clap::value_parser!(u32).range(64..))]
+    pub(crate) memory: u32,
     /// Serve the page of adk-web, at /dev-ui/, from this folder: `google/adk/cli/browser` of the package google-adk.
     #[arg(long = "adk-web", value_name = "DIR")]
     pub(crate) adk_web: Option<PathBuf>,

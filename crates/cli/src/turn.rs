@@ -6,6 +6,7 @@ use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
 use stepfold::session_scopes::{Claim, InvocationId};
+use stepfold::state_core::{ExactError, read_exact};
 
 use crate::args::WhenBusy;
 use crate::desk::{Desk, quoted};
@@ -705,9 +706,9 @@ async fn decision(prompt: &mut Prompt, can_modify: bool) -> anyhow::Result<Optio
             }
             "m" | "modify" if can_modify => {
                 let Line::Text(text) = prompt.line("arguments as JSON: ").await? else { return Ok(None) };
-                match serde_json::from_str::<Value>(&text) {
+                match read_exact(&text) {
                     Ok(arguments) => return Ok(Some(Decision::modify(arguments))),
-                    Err(error) => show::note(format!("invalid JSON: {error}")),
+                    Err(error) => show::note(error.to_string()),
                 }
             }
             "l" | "later" => return Ok(None),
@@ -728,9 +729,10 @@ async fn answer(prompt: &mut Prompt, has_content: bool) -> anyhow::Result<Option
             "y" | "yes" if !has_content => return Ok(Some(Decision::Approve)),
             "d" | "decline" | "n" | "no" => return Ok(Some(Decision::reject(""))),
             "l" | "later" => return Ok(None),
-            text if has_content => match serde_json::from_str::<Value>(text) {
+            text if has_content => match read_exact(text) {
                 Ok(content @ Value::Object(_)) => return Ok(Some(Decision::modify(content))),
-                _ => show::note(answers),
+                Ok(_) | Err(ExactError::Json(_)) => show::note(answers),
+                Err(error) => show::note(error.to_string()),
             },
             _ => show::note(answers),
         }

@@ -10,8 +10,8 @@ use stepfold_session_scopes::{AppendClaim, Claim, Session, TakeOver, Timestamp, 
 use crate::runner::Inner;
 
 /// The first pause while another worker holds the claim, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The reaction to another worker's claim on a session: that of another running process, or of one that died
 /// less than the duration of a claim ago.

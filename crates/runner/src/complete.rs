@@ -200,9 +200,7 @@ impl SessionHandle {
         if let Some(request) = pending.into_iter().find(is_it) {
             return Ok(Awaited::By(Box::new(request)));
         }
-        let recorded = self.decisions().await?;
-        let is_it = |decided: &RecordedDecision| decided.idempotency_key.as_deref() == Some(token);
-        Ok(match (recorded.into_iter().find(is_it), run) {
+        Ok(match (self.turn().decided_under(token).await?, run) {
             (Some(recorded), _) => Awaited::Delivered(Box::new(recorded)),
             (None, Some(_)) if is_running => Awaited::Perhaps,
             (None, Some(run)) if run.pending().is_empty() => Awaited::OnceRecovered,

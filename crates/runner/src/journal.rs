@@ -111,6 +111,7 @@ impl Journal {
         self.receipts.stored(&event.kind, receipt.version);
         if let Some(last) = taken.last() {
             self.slot.mail.taken(last.position);
+            self.slot.desk().has_taken(&ids);
         }
         self.slot.mail.heard_of(receipt.inbox);
         if self.slot.mail.is_stale() {

@@ -214,7 +214,7 @@ pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Metadata, Record};
 pub use crate::ids::{
     AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES, SessionId, SessionKey,
-    UserId, WorkerId,
+    UserId, WorkerId, bounded_id,
 };
 pub use crate::memory::MemoryStore;
 #[cfg(feature = "postgres")]
@@ -226,11 +226,11 @@ pub use crate::session::{Appended, Held, Parent, Rewound, Session, Values, Visib
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
-    Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, FaultKind, FaultPlace, FindEvent,
-    FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind, LabelVersion,
-    ListForks, ListSessions, ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS,
-    Notices, PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
+    Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, EventSizes, Expected, FaultKind, FaultPlace,
+    FindEvent, FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind,
+    LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES,
+    MAX_LABELS, Notices, PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS,
+    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
     SessionPage, SessionStore, StoreFault, StoreNotice, StoreNotices, TakeOver, Unattended, Verified,
     VerifySessions, WatchStore, WriteScope,
 };

@@ -197,6 +197,12 @@ pub mod guide {
     #[doc = include_str!("../guide/server.md")]
     pub mod server {}
     #[cfg(feature = "server")]
+    #[doc = include_str!("../guide/clients_python.md")]
+    pub mod clients_python {}
+    #[cfg(feature = "server")]
+    #[doc = include_str!("../guide/clients_typescript.md")]
+    pub mod clients_typescript {}
+    #[cfg(feature = "server")]
     #[doc = include_str!("../guide/studio.md")]
     pub mod studio {}
     #[cfg(feature = "mcp")]

@@ -1,7 +1,10 @@
 //! `stepfold serve`: agents over HTTP.
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,8 +12,8 @@ use futures_util::future::join_all;
 use serde_json::json;
 use stepfold::prelude::*;
 use stepfold::runner::RecoverOptions;
-use stepfold::server::http::{App, Limits, Metrics, Principal, Role, Server, Token, Tokens};
-use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore};
+use stepfold::server::http::{Access, App, Limits, Metrics, Principal, Role, Server, Token, Tokens};
+use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore, Timestamp};
 use tokio::net::TcpListener;
 
 use super::demo;
@@ -41,6 +44,8 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     }
     let apps = apps(asked, agents, &store, &metrics)?;
     let mut limits = Limits::default();
+    limits.memory = usize::try_from(asked.memory)? << 20;
+    limits.memory_per_user = limits.memory / 4;
     limits.drain = Duration::from_secs(asked.drain);
     limits.shutdown_delay = match asked.shutdown_delay {
         Some(seconds) => Duration::from_secs(seconds),
@@ -57,6 +62,9 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     }
     if let Some(folder) = &asked.adk_web {
         server = server.adk_web(folder);
+    }
+    if let Some(path) = &asked.access_log {
+        server = server.access_log(access_log(path)?);
     }
     if asked.public_cards {
         server = server.public_agent_cards();
@@ -85,6 +93,28 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
         ended?;
     }
     ended
+}
+
+/// Appends a line for each request to a file.
+fn access_log(path: &Path) -> anyhow::Result<impl Fn(&Access) + Send + Sync + 'static> {
+    let file: Box<dyn Write + Send> = match path.to_str() {
+        Some("-") => Box::new(std::io::stderr()),
+        _ => {
+            let file = OpenOptions::new().append(true).create(true).open(path);
+            Box::new(file.with_context(|| format!("the access log {} cannot be opened", path.display()))?)
+        }
+    };
+    let file = Mutex::new(file);
+    Ok(move |access: &Access| {
+        let line = format!("{}\n", access.common_log(now()));
+        // One write is one line, also in a file that is rotated. A log that cannot be written ends no request.
+        let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "a log tells when a request was answered")]
+fn now() -> Timestamp {
+    std::time::SystemTime::now().into()
 }
 
 /// Who may send requests; and the token that is printed, if there is no file.

@@ -12,6 +12,7 @@
 )]
 
 #[cfg(feature = "anthropic")]
+mod accepted;
 mod anthropic;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod bodies;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use stepfold_state_core::chat::{ModelError, Reply, Transcript};
+use stepfold_state_core::chat::{Message, ModelError, Reply, Role, Transcript};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -324,13 +324,13 @@ pub(crate) fn show(reply: Result<Reply, ModelError>, key: &str) -> String {
                 if written == 0 { String::new() } else { format!(" [{written} written to the cache]") };
             let cost = if usage.cost.is_zero() { String::new() } else { format!(" [{}]", usage.cost) };
             let used = used + &written + &cost;
-            format!("{}\n{}{used}\n", said.to_string().trim_end(), reply.finish_reason)
+            format!("{}\n{}{used}\n", without_port(said.to_string().trim_end()), reply.finish_reason)
         }
         Err(error) => {
             let partial = error.partial().filter(|partial| !partial.message.parts().is_empty());
             let partial = partial.map_or_else(String::new, |partial| {
                 let said: Transcript = [partial.message.clone()].into_iter().collect();
-                format!("had come: {}\n", said.to_string().trim_end())
+                format!("had come: {}\n", without_port(said.to_string().trim_end()))
             });
             assert!(error.provider().is_some() && error.model().is_some(), "{error}");
             // Nothing that can be printed of it shows the key.
@@ -342,6 +342,15 @@ pub(crate) fn show(reply: Result<Reply, ModelError>, key: &str) -> String {
     shown
 }
 
+/// The text without the port of a server that was started for it.
+fn without_port(text: &str) -> String {
+    let Some((before, behind)) = text.split_once("http://127.0.0.1:") else {
+        return text.to_owned();
+    };
+    let behind = behind.trim_start_matches(|c: char| c.is_ascii_digit());
+    format!("{before}http://server{}", without_port(behind))
+}
+
 /// The one text that all of these are.
 pub(crate) fn all_equal(shown: Vec<String>) -> String {
     let cut = |text: &String| text.chars().take(2_000).collect::<String>();
@@ -349,4 +358,14 @@ pub(crate) fn all_equal(shown: Vec<String>) -> String {
         assert!(*other == shown[0], "at once: {}\nbyte by byte: {}", cut(&shown[0]), cut(other));
     }
     shown.into_iter().next().unwrap()
+}
+
+/// The conversation with all replies as this server's.
+pub(crate) fn of_server(messages: &Transcript, server: &str) -> Transcript {
+    let marked = messages.iter().map(|message| {
+        let is_reply = message.role() == Role::Assistant;
+        let message = Message::clone(message);
+        if is_reply { message.with_extra("server", server) } else { message }
+    });
+    marked.collect()
 }

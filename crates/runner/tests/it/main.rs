@@ -51,4 +51,5 @@ mod time_travel;
 mod twice;
 mod wakes;
 mod watching;
+mod who_is_told;
 mod world;

@@ -101,7 +101,7 @@ fn the_longest_waiting_session_comes_first() {
     each_store(|world| {
         process(async {
             let clock = Hand::default();
-            let first = runner(world, "first", world.agent(""), &clock);
+            let first = runner(world, "first", world.overloaded(), &clock);
             for user in ["eve", "ada", "bob"] {
                 let session = first.session(user, "s1").await.unwrap();
                 session.run("hello").await.unwrap_err();
@@ -155,7 +155,7 @@ impl ChatModel for Hanging {
 fn no_user_takes_all_places() {
     process(async {
         let (world, clock) = (World::in_memory(), Hand::default());
-        let first = runner(&world, "first", world.agent(""), &clock);
+        let first = runner(&world, "first", world.overloaded(), &clock);
         let leave = async |user: &str, id: &str| {
             first.session(user, id).await.unwrap().run("hello").await.unwrap_err();
             clock.goes_on(Duration::from_secs(1));
@@ -205,7 +205,7 @@ fn no_user_takes_all_places() {
 fn many_sessions_of_two_users_hide_no_other_one() {
     process(async {
         let (world, clock) = (World::in_memory(), Hand::default());
-        let first = runner(&world, "first", world.agent(""), &clock);
+        let first = runner(&world, "first", world.overloaded(), &clock);
         let leave = async |user: &str, number: usize| {
             let session = first.session(user, format!("s{number}")).await.unwrap();
             session.run("hello").await.unwrap_err();

@@ -64,8 +64,8 @@ fn unique(left: &[usize], right: &[usize]) -> Vec<(usize, usize)> {
         places
     };
     let (of_left, of_right) = (once(left), once(right));
-    let place = |of: &HashMap<usize, Option<usize>>, number| of.get(number).copied().flatten();
-    let pair = |number: &usize| Some((place(&of_left, number)?, place(&of_right, number)?));
+    let place = |of: &HashMap<usize, Option<usize>>, number: usize| of.get(&number).copied().flatten();
+    let pair = |number: &usize| Some((place(&of_left, *number)?, place(&of_right, *number)?));
     longest_growing(&left.iter().filter_map(pair).collect::<Vec<_>>())
 }
 

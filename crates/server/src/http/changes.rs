@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -20,6 +20,7 @@ use stepfold_runner::{Remedy, RunnerError, SessionChange, SessionHandle, failure
 use stepfold_session_scopes::{
     ErrorKind, EventRange, LifeId, ListSessions, Session, SessionKey, SessionStore as _, UserId,
 };
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::frame::encode;
@@ -56,6 +57,14 @@ pub(super) enum Status {
 }
 
 impl Status {
+    /// Whether a run of the session needs a person to go on.
+    pub(super) fn is_stopped(self) -> bool {
+        match self {
+            Status::Waiting | Status::Interrupted | Status::Failed | Status::Invalid => true,
+            Status::Running | Status::Idle | Status::Deleted => false,
+        }
+    }
+
     /// A session with its newest event, and its status.
     pub(super) async fn of(session: &SessionHandle) -> Result<(Session, Status), RunnerError> {
         let stored = session.read(EventRange::Last(1)).await?;
@@ -125,73 +134,143 @@ struct ChangedRow<'a> {
     status: Status,
 }
 
+/// The feeds of users, for all their streams: what changes is looked up once, however many streams are told of it.
+#[derive(Default)]
+pub(super) struct Feeds(Mutex<HashMap<UserId, Arc<Feed>>>);
+
+/// What the streams of a user are told.
+struct Feed {
+    state: Mutex<FeedState>,
+    frames: broadcast::Sender<Bytes>,
+    /// Whether the sessions were listed once.
+    is_listed: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct FeedState {
+    /// The newest event of each session that a stream begins with, by its place in the order of events.
+    newest: BTreeMap<u64, (SessionKey, Bytes)>,
+    places: HashMap<SessionKey, u64>,
+    count: u64,
+}
+
+/// The number of events that are kept for a stream that does not read; one that misses some begins anew.
+const KEPT: usize = 256;
+
+impl Feeds {
+    /// The feed of a user. The first of its streams starts it, and it ends after the last one.
+    async fn of(self: &Arc<Self>, apps: &BTreeMap<String, Arc<App>>, user: &UserId) -> Reader {
+        let (feed, reader, is_new) = {
+            let mut feeds = self.lock();
+            let is_new = !feeds.contains_key(user);
+            let feed = Arc::clone(feeds.entry(user.clone()).or_insert_with(|| Arc::new(Feed::new())));
+            // Under the lock, so that it does not end before it has its reader.
+            let reader = feed.frames.subscribe();
+            (feed, reader, is_new)
+        };
+        if is_new {
+            let source = Source::begin(apps, user, Arc::clone(&feed)).await;
+            tokio::spawn(source.follow(Arc::clone(self)));
+        }
+        let mut is_listed = feed.is_listed.subscribe();
+        // A feed that is gone has none to tell.
+        let _ = is_listed.wait_for(|is_listed| *is_listed).await;
+        Reader { feed, frames: reader }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<UserId, Arc<Feed>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the feed of a user, if it has no readers.
+    fn end(&self, user: &UserId, feed: &Feed) -> bool {
+        let mut feeds = self.lock();
+        let is_over = feed.frames.receiver_count() == 0;
+        if is_over {
+            feeds.remove(user);
+        }
+        is_over
+    }
+}
+
+impl Feed {
+    fn new() -> Self {
+        let (frames, is_listed) = (broadcast::Sender::new(KEPT), watch::Sender::new(false));
+        Feed { state: Mutex::default(), frames, is_listed }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FeedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, key: &SessionKey, bytes: Bytes) {
+        let mut state = self.lock();
+        state.remove(key);
+        state.count += 1;
+        let place = state.count;
+        state.places.insert(key.clone(), place);
+        state.newest.insert(place, (key.clone(), bytes.clone()));
+        // Without readers it is told to nobody.
+        let _ = self.frames.send(bytes);
+    }
+
+    fn remove(&self, key: &SessionKey) {
+        self.lock().remove(key);
+    }
+}
+
+impl FeedState {
+    fn remove(&mut self, key: &SessionKey) {
+        if let Some(place) = self.places.remove(key) {
+            self.newest.remove(&place);
+        }
+    }
+}
+
+/// A reader of a feed.
+struct Reader {
+    feed: Arc<Feed>,
+    frames: broadcast::Receiver<Bytes>,
+}
+
+impl Reader {
+    /// The newest event of each session; those after them are next.
+    fn begin(&mut self) -> Vec<Bytes> {
+        let state = self.feed.lock();
+        self.frames = self.feed.frames.subscribe();
+        state.newest.values().map(|(_, bytes)| bytes.clone()).collect()
+    }
+
+    /// The next events; `None` if the feed has ended.
+    async fn next(&mut self) -> Option<Vec<Bytes>> {
+        match self.frames.recv().await {
+            Ok(bytes) => Some(vec![bytes]),
+            Err(broadcast::error::RecvError::Lagged(_)) => Some(self.begin()),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+}
+
 /// Opens the stream.
 pub(super) async fn open(
+    feeds: &Arc<Feeds>,
     apps: &BTreeMap<String, Arc<App>>,
     user: &UserId,
     opening: Opening,
 ) -> Result<Body, Problem> {
-    let mut changes = SelectAll::new();
-    for app in apps.values() {
-        let app = Arc::clone(app);
-        // Before they are listed, so that none is missed.
-        let of_app = app.runner().watch_user(user).await;
-        changes.push(of_app.map(move |change| (Arc::clone(&app), change)).boxed());
-    }
+    let mut reader = feeds.of(apps, user).await;
     let hello = encode(None, "hello", &json!({"apps": apps.keys().collect::<Vec<_>>()}));
-    let apps = apps.values().cloned().collect();
-    let queue = VecDeque::from([RETRY, hello]);
-    let lists = Some(Instant::now());
-    let stream = OfUser {
-        apps,
-        user: user.clone(),
-        changes,
-        told: HashMap::new(),
-        lists,
-        listed: None,
-        queue,
-        is_over: false,
-        opening,
-    };
-    Ok(Body::from_stream(stream.into_stream()))
+    let mut queue = VecDeque::from([RETRY, hello]);
+    queue.extend(reader.begin());
+    Ok(Body::from_stream(OfUser { reader, queue, is_over: false, opening }.into_stream()))
 }
 
+/// A stream.
 struct OfUser {
-    apps: Vec<Arc<App>>,
-    user: UserId,
-    changes: SelectAll<BoxStream<'static, (Arc<App>, SessionChange)>>,
-    /// The newest sessions, as they were sent.
-    told: HashMap<SessionKey, Mark>,
-    /// When the newest sessions are listed, and when they were listed last.
-    lists: Option<Instant>,
-    listed: Option<Instant>,
+    reader: Reader,
     queue: VecDeque<Bytes>,
     is_over: bool,
     opening: Opening,
-}
-
-/// What the status of a listed session depends on.
-#[derive(PartialEq, Eq)]
-struct Mark {
-    life: LifeId,
-    version: u64,
-    is_claimed: bool,
-}
-
-impl Mark {
-    fn of(session: &Session) -> Self {
-        let is_claimed = session.claim.is_some();
-        Mark { life: session.life.clone(), version: session.version, is_claimed }
-    }
-}
-
-/// What a stream was woken by.
-enum Woken {
-    Stopping,
-    /// The newest sessions are to be listed.
-    Due,
-    Changed(Arc<App>, SessionChange),
-    Idle,
 }
 
 impl OfUser {
@@ -211,32 +290,98 @@ impl OfUser {
 
     /// Waits for what comes next.
     async fn wait(&mut self) {
-        let lists = self.lists;
-        let due = async {
-            match lists {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        let woken = tokio::select! {
+        let next = tokio::select! {
             biased;
-            () = reaches(&mut self.opening.phase, Phase::Stopping) => Woken::Stopping,
-            () = due => Woken::Due,
-            Some((app, change)) = self.changes.next() => Woken::Changed(app, change),
-            () = tokio::time::sleep(self.opening.keep_alive) => Woken::Idle,
+            () = reaches(&mut self.opening.phase, Phase::Stopping) => None,
+            next = self.reader.next() => next,
+            () = tokio::time::sleep(self.opening.keep_alive) => Some(vec![KEEP_ALIVE]),
         };
-        match woken {
-            Woken::Stopping => {
+        match next {
+            Some(next) => self.queue.extend(next),
+            None => {
                 self.is_over = true;
                 self.queue.push_back(bye("shutdown"));
             }
-            Woken::Due => self.list().await,
-            Woken::Changed(_, SessionChange::Changed { key, version, is_running: true }) => {
+        }
+    }
+}
+
+/// Looks up what a feed tells.
+struct Source {
+    feed: Arc<Feed>,
+    apps: Vec<Arc<App>>,
+    user: UserId,
+    changes: SelectAll<BoxStream<'static, (Arc<App>, SessionChange)>>,
+    /// The newest sessions, as they were sent.
+    told: HashMap<SessionKey, Mark>,
+    /// When the newest sessions are listed, and when they were listed last.
+    lists: Option<Instant>,
+    listed: Option<Instant>,
+}
+
+/// What the status of a listed session depends on.
+#[derive(PartialEq, Eq)]
+struct Mark {
+    life: LifeId,
+    version: u64,
+    is_claimed: bool,
+}
+
+impl Mark {
+    fn of(session: &Session) -> Self {
+        let is_claimed = session.claim.is_some();
+        Mark { life: session.life.clone(), version: session.version, is_claimed }
+    }
+}
+
+impl Source {
+    async fn begin(apps: &BTreeMap<String, Arc<App>>, user: &UserId, feed: Arc<Feed>) -> Self {
+        let mut changes = SelectAll::new();
+        for app in apps.values() {
+            let app = Arc::clone(app);
+            // Before they are listed, so that none is missed.
+            let of_app = app.runner().watch_user(user).await;
+            changes.push(of_app.map(move |change| (Arc::clone(&app), change)).boxed());
+        }
+        let apps = apps.values().cloned().collect();
+        let (told, lists, user) = (HashMap::new(), Some(Instant::now()), user.clone());
+        Source { feed, apps, user, changes, told, lists, listed: None }
+    }
+
+    /// Follows what changes, until nobody reads it any more.
+    async fn follow(mut self, feeds: Arc<Feeds>) {
+        loop {
+            let lists = self.lists;
+            let due = async {
+                match lists {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let feed = Arc::clone(&self.feed);
+            tokio::select! {
+                biased;
+                () = feed.frames.closed() => {
+                    if feeds.end(&self.user, &self.feed) {
+                        return;
+                    }
+                }
+                () = due => {
+                    self.list().await;
+                    self.feed.is_listed.send_replace(true);
+                }
+                Some((app, change)) = self.changes.next() => self.changed(&app, change).await,
+            }
+        }
+    }
+
+    async fn changed(&mut self, app: &App, change: SessionChange) {
+        match change {
+            SessionChange::Changed { key, version, is_running: true } => {
                 self.push(&key, version, Status::Running);
             }
-            Woken::Changed(app, SessionChange::Changed { key, .. }) => self.tell(&app, &key).await,
-            Woken::Changed(..) => self.list_soon(),
-            Woken::Idle => self.queue.push_back(KEEP_ALIVE),
+            SessionChange::Changed { key, .. } => self.tell(app, &key).await,
+            _ => self.list_soon(),
         }
     }
 
@@ -270,6 +415,7 @@ impl OfUser {
                 self.tell(&app, &key).await;
                 // It was deleted, or others were written later.
                 self.told.remove(&key);
+                self.feed.remove(&key);
             }
         }
     }
@@ -304,10 +450,11 @@ impl OfUser {
     fn forget(&mut self, key: &SessionKey) {
         self.told.remove(key);
         self.push(key, 0, Status::Deleted);
+        self.feed.remove(key);
     }
 
     fn push(&mut self, key: &SessionKey, version: u64, status: Status) {
         let row = ChangedRow { app: key.app.as_str(), id: key.id.as_str(), version, status };
-        self.queue.push_back(encode(None, "session", &row));
+        self.feed.push(key, encode(None, "session", &row));
     }
 }

@@ -4,7 +4,7 @@
 //! another port of this host counts as `same-site` and sends cookies that are `SameSite=Strict`; a page whose name was
 //! rebound to this address sends neither `Origin` nor `Sec-Fetch-Site`, and only its `Host` shows.
 
-use http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Uri};
 
 /// The names of this host that anyone may use.
@@ -51,10 +51,10 @@ impl Rules {
             return Err(Denied::Host);
         }
         let admitted = self.origin(host.unwrap_or_default(), headers)?;
-        // No form sends a DELETE, and a page of another origin has to ask first.
-        let is_bare = *method == Method::DELETE && !headers.contains_key(CONTENT_TYPE);
-        let has_body = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && !is_bare;
-        if has_body && !is_json(headers) {
+        // A form always names its content type. A page that sends nothing else has an origin, which is decided above.
+        let is_bare = !headers.contains_key(CONTENT_TYPE) && !has_body(headers);
+        let is_read = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        if !is_read && !is_bare && !is_json(headers) {
             return Err(Denied::ContentType);
         }
         Ok(admitted)
@@ -104,6 +104,12 @@ impl Rules {
 fn text<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
     // What cannot be read is not a name of ours.
     headers.get(name).map(|value| value.to_str().unwrap_or_default())
+}
+
+/// Whether a request has a body, which may be empty if its length is not told.
+fn has_body(headers: &HeaderMap) -> bool {
+    let is_empty = |length: &HeaderValue| length.as_bytes() == b"0";
+    headers.contains_key(TRANSFER_ENCODING) || !headers.get(CONTENT_LENGTH).is_none_or(is_empty)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -44,6 +44,12 @@ pub struct Limits {
     /// The time for a request that reads a whole session, which has a thread of its own; 60 seconds. Later, it is answered with
     /// 503. An import has no such limit.
     pub heavy_timeout: Duration,
+    /// Bytes of memory that the requests of one user hold at once; 256 MiB. Counted are bodies, the values that are read from
+    /// them, what requests and streams load of sessions, and answers until they are sent. A request beyond it is answered with
+    /// 429, and one that does not fit alone with 413; a stream waits.
+    pub memory_per_user: usize,
+    /// Those of all users; 1 GiB. A request beyond it is answered with 503.
+    pub memory: usize,
     /// Open connections; 12,000. More wait until others are closed.
     pub connections: usize,
     /// The time between a signal to stop and the end of accepting connections, in which `/readyz` answers 503 and all else as
@@ -71,6 +77,8 @@ impl Default for Limits {
             heavy_per_user: 2,
             heavy: 8,
             heavy_timeout: Duration::from_secs(60),
+            memory_per_user: 256 << 20,
+            memory: 1 << 30,
             connections: 12_000,
             shutdown_delay: Duration::ZERO,
             drain: Duration::from_secs(30),
@@ -92,13 +100,15 @@ struct Taken {
 }
 
 /// The places that are taken, by kind.
-type Counts = [usize; 3];
+type Counts = [usize; 4];
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Stream,
     Run,
     Heavy,
+    /// Bytes of memory.
+    Memory,
 }
 
 /// A place that is taken until it is dropped.
@@ -107,9 +117,100 @@ pub(super) struct Place {
     usage: Usage,
     user: UserId,
     kind: Kind,
+    /// One, or a number of bytes.
+    amount: usize,
+}
+
+/// The bytes that a request or a stream holds, until it is dropped. Cloning it shares them.
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    place: Arc<Mutex<Place>>,
+    /// The bytes of one user, and of all.
+    limits: (usize, usize),
+}
+
+impl Memory {
+    /// Another one of the same user, with no bytes yet.
+    pub(super) fn another(&self) -> Memory {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        Memory { place: Arc::new(Mutex::new(place.usage.empty(&place.user))), limits: self.limits }
+    }
+
+    /// Takes more bytes, before they are used.
+    pub(super) fn take(&self, bytes: usize) -> Result<(), Problem> {
+        self.change(|held| held.saturating_add(bytes))
+    }
+
+    /// Holds this number of bytes instead.
+    pub(super) fn hold(&self, bytes: usize) -> Result<(), Problem> {
+        self.change(|_| bytes)
+    }
+
+    /// The bytes that it holds.
+    pub(super) fn held(&self) -> usize {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).amount
+    }
+
+    /// Holds nothing any more.
+    pub(super) fn release(&self) {
+        // Fewer bytes are never refused.
+        let _ = self.hold(0);
+    }
+
+    /// As many bytes as this user may hold.
+    pub(super) fn limit(&self) -> usize {
+        self.limits.0.min(self.limits.1)
+    }
+
+    fn change(&self, change: impl FnOnce(usize) -> usize) -> Result<(), Problem> {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let amount = change(place.amount);
+        let (of_user, of_all) = self.limits;
+        place.usage.with(|taken| {
+            let (before, kind) = (place.amount, Kind::Memory as usize);
+            let user = taken.by_user.get(&place.user).map_or(0, |of_user| of_user[kind]) - before + amount;
+            let all = taken.of_all[kind] - before + amount;
+            if amount > before {
+                if amount > of_user.min(of_all) {
+                    return Err(Problem::no_memory(amount, of_user.min(of_all)));
+                }
+                if user > of_user {
+                    return Err(Problem::too_many("bytes of memory of one user", of_user));
+                }
+                if all > of_all {
+                    return Err(Problem::busy());
+                }
+            }
+            taken.of_all[kind] = all;
+            taken.set(&place.user, kind, user);
+            Ok(())
+        })?;
+        place.amount = amount;
+        Ok(())
+    }
+}
+
+impl Taken {
+    fn set(&mut self, user: &UserId, kind: usize, count: usize) {
+        let of_user = self.by_user.entry(user.clone()).or_default();
+        of_user[kind] = count;
+        if *of_user == Counts::default() {
+            self.by_user.remove(user);
+        }
+    }
 }
 
 impl Usage {
+    /// The bytes of a request or a stream: none yet.
+    pub(super) fn memory(&self, user: &UserId, limits: &Limits) -> Memory {
+        let place = Arc::new(Mutex::new(self.empty(user)));
+        Memory { place, limits: (limits.memory_per_user, limits.memory) }
+    }
+
+    fn empty(&self, user: &UserId) -> Place {
+        Place { usage: self.clone(), user: user.clone(), kind: Kind::Memory, amount: 0 }
+    }
+
     /// Takes a place for a live stream.
     pub(super) fn stream(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
         self.take(user, Kind::Stream, "live streams", limits.streams_per_user, limits.streams)
@@ -144,7 +245,7 @@ impl Usage {
             }
             taken.of_all[kind as usize] += 1;
             taken.by_user.entry(user.clone()).or_default()[kind as usize] += 1;
-            Ok(Place { usage: self.clone(), user: user.clone(), kind })
+            Ok(Place { usage: self.clone(), user: user.clone(), kind, amount: 1 })
         })
     }
 
@@ -156,12 +257,10 @@ impl Usage {
 impl Drop for Place {
     fn drop(&mut self) {
         self.usage.with(|taken| {
-            let Some(of_user) = taken.by_user.get_mut(&self.user) else { return };
-            of_user[self.kind as usize] -= 1;
-            taken.of_all[self.kind as usize] -= 1;
-            if *of_user == Counts::default() {
-                taken.by_user.remove(&self.user);
-            }
+            let kind = self.kind as usize;
+            let of_user = taken.by_user.get(&self.user).map_or(0, |of_user| of_user[kind]);
+            taken.of_all[kind] -= self.amount;
+            taken.set(&self.user, kind, of_user.saturating_sub(self.amount));
         });
     }
 }
@@ -186,5 +285,32 @@ mod tests {
         assert!(usage.run(&user, &limits).is_err());
         drop(run);
         assert!(usage.run(&user, &limits).is_ok());
+    }
+
+    #[test]
+    fn bytes_are_counted_until_they_are_dropped() {
+        let usage = Usage::default();
+        let [ada, bob] = ["ada", "bob"].map(|user| UserId::new(user).unwrap());
+        let limits = Limits { memory_per_user: 100, memory: 150, ..Limits::default() };
+        let status = |result: Result<(), Problem>| result.map_err(|problem| problem.status().as_u16());
+        let (first, second) = (usage.memory(&ada, &limits), usage.memory(&ada, &limits));
+        assert_eq!(status(first.take(101)), Err(413), "it never fits");
+        assert_eq!((status(first.take(60)), status(first.take(41))), (Ok(()), Err(413)));
+        assert_eq!((status(second.take(41)), status(second.take(40))), (Err(429), Ok(())));
+        let of_bob = usage.memory(&bob, &limits);
+        assert_eq!(
+            (status(of_bob.take(51)), status(of_bob.take(50))),
+            (Err(503), Ok(())),
+            "all users together"
+        );
+        assert_eq!(status(first.another().take(1)), Err(429));
+        // Fewer are never refused, and what is refused has changed nothing.
+        assert_eq!((status(first.hold(10)), status(of_bob.hold(100))), (Ok(()), Ok(())));
+        drop(first.clone());
+        assert_eq!(status(second.hold(91)), Err(429));
+        drop((first, of_bob));
+        assert_eq!(status(second.hold(100)), Ok(()));
+        drop(second);
+        usage.with(|taken| assert!(taken.by_user.is_empty() && taken.of_all == Counts::default()));
     }
 }

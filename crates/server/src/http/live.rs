@@ -19,19 +19,27 @@ use super::auth::Principal;
 use super::changes::LastRun;
 use super::channel::{At, Channel, Channels, end_of};
 use super::frame::{Position, encode, in_many};
+use super::limits::Memory;
+use super::loading::Page;
 use super::metrics::CountedStream;
 use super::priced::Pricing;
 use super::problem::Problem;
 use super::rows::{EventRow, RequestRow};
 use super::serve::{Phase, reaches};
 use super::server::Shared;
-use super::steps::{page, rows};
+use super::steps::rows;
 
 /// The number of commits that are read from the store at once.
 const PAGE: usize = 64;
 
 /// The pause before a failed read of the store is retried.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The stored bytes of the commits that are read at once.
+const PAGE_BYTES: u64 = 1 << 20;
+
+/// The pause before a read is retried for which the user had no memory left.
+const MEMORY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Comments that keep proxies from closing an idle stream.
 pub(super) const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
@@ -45,6 +53,8 @@ pub(super) struct Opening {
     pub(super) phase: watch::Receiver<Phase>,
     /// Counts the stream until it is dropped.
     pub(super) place: CountedStream,
+    /// What the stream holds.
+    pub(super) memory: Memory,
 }
 
 impl Opening {
@@ -53,7 +63,8 @@ impl Opening {
     pub(super) fn take(shared: &Shared, principal: &Principal) -> Result<Self, Problem> {
         let place = shared.usage.stream(principal.user(), &shared.limits)?;
         let (place, phase) = (shared.metrics.stream(place), shared.phase.subscribe());
-        Ok(Opening { keep_alive: shared.limits.keep_alive, phase, place })
+        let memory = shared.usage.memory(principal.user(), &shared.limits);
+        Ok(Opening { keep_alive: shared.limits.keep_alive, phase, place, memory })
     }
 }
 
@@ -69,7 +80,7 @@ pub(super) struct Followed {
 
 /// Opens the stream of a session. It ends with its reader, and stops nothing else.
 pub(super) async fn open(channels: &Channels, followed: Followed, opening: Opening) -> Result<Body, Problem> {
-    let following = Following::begin(channels, followed).await?;
+    let following = Following::begin(channels, followed, opening.memory.another()).await?;
     let sessions = vec![Member::Here(Box::new(following))];
     Ok(Reader::new(sessions, false, opening).into_body())
 }
@@ -85,7 +96,7 @@ pub(super) async fn open_many(
         sessions.push(match followed {
             Ok(followed) => {
                 let (key, last) = (followed.session.key().clone(), followed.last.clone());
-                match Following::begin(channels, followed).await {
+                match Following::begin(channels, followed, opening.memory.another()).await {
                     Ok(following) => Member::Here(Box::new(following)),
                     // It was deleted in this moment.
                     Err(problem) if problem.status() == http::StatusCode::NOT_FOUND => {
@@ -162,6 +173,10 @@ struct Following {
     ended: u64,
     /// The last read of the store failed, and is retried soon.
     is_failing: bool,
+    /// What was read takes memory until it is sent.
+    memory: Memory,
+    /// The user has no memory left for the next read, which is retried soon.
+    is_starved: bool,
 }
 
 /// What is next in a session.
@@ -174,7 +189,7 @@ enum Next {
 }
 
 impl Following {
-    async fn begin(channels: &Channels, followed: Followed) -> Result<Self, Problem> {
+    async fn begin(channels: &Channels, followed: Followed, memory: Memory) -> Result<Self, Problem> {
         let Followed { runner, session, last, after } = followed;
         let (channel, changes) = channels.of(&runner, &session).await?;
         let here = last.as_ref().filter(|last| last.epoch == channel.epoch);
@@ -203,6 +218,8 @@ impl Following {
             first: None,
             ended: 0,
             is_failing: false,
+            memory,
+            is_starved: false,
         };
         following.first = match (&last, kept) {
             (Some(_), Some(_)) => None,
@@ -252,6 +269,7 @@ impl Following {
                 }
                 return Next::Event(self.encode("committed", &row));
             }
+            self.memory.release();
             if self.version < self.until {
                 match self.read_store().await {
                     Ok(()) => continue,
@@ -290,11 +308,23 @@ impl Following {
 
     /// Reads the next commits that were missed. An error without a reason is one of the store that is worth a retry.
     async fn read_store(&mut self) -> Result<(), Option<&'static str>> {
-        let get = GetSession::new(self.key.clone()).events(page(self.version, PAGE)).without_state();
-        let session = self.runner.store().get(get).await;
+        let page = Page::after(&self.runner, &self.key, (self.version, PAGE), PAGE_BYTES).await;
+        let weight = page.as_ref().map_or(0, |page| page.weight);
+        // A commit that a user may not hold is sent alone.
+        self.is_starved = self.memory.hold(weight.min(self.memory.limit())).is_err();
+        if self.is_starved {
+            return Err(None);
+        }
+        let session = match page {
+            Ok(page) => {
+                let get = GetSession::new(self.key.clone()).events(page.range).without_state();
+                self.runner.store().get(get).await.map(|session| (session, page.limit))
+            }
+            Err(error) => Err(error),
+        };
         self.is_failing = session.as_ref().is_err_and(|error| error.kind() == ErrorKind::Transient);
-        let session = match session {
-            Ok(session) if session.life != self.channel.life => return Err(Some("deleted")),
+        let (session, limit) = match session {
+            Ok((session, _)) if session.life != self.channel.life => return Err(Some("deleted")),
             Ok(session) => session,
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Some("deleted")),
             Err(error) => {
@@ -302,7 +332,7 @@ impl Following {
                 return Err((!self.is_failing).then_some("failed"));
             }
         };
-        let rows = rows(&session, self.version, PAGE, &self.pricing);
+        let rows = rows(&session, self.version, limit, &self.pricing);
         let rows = rows.into_iter().filter(|row| row.version <= self.until);
         self.read.extend(rows);
         let before = self.read.front().map_or(self.until, |first| first.version - 1);
@@ -401,11 +431,14 @@ impl Reader {
 
     /// Waits for what comes next.
     async fn wait(&mut self) {
-        let pause = match self.sessions.iter_mut().filter_map(Member::here).any(|session| session.is_failing)
-        {
-            true => STORE_PAUSE.min(self.opening.keep_alive),
-            false => self.opening.keep_alive,
-        };
+        let keep_alive = self.opening.keep_alive;
+        let open = self.sessions.iter_mut().filter_map(Member::here);
+        let pauses = open.map(|session| match () {
+            () if session.is_starved => MEMORY_PAUSE,
+            () if session.is_failing => STORE_PAUSE,
+            () => keep_alive,
+        });
+        let pause = pauses.min().unwrap_or(keep_alive).min(keep_alive);
         let open = self.sessions.iter_mut().filter_map(Member::here);
         let changes: Vec<_> = open.map(|session| Box::pin(session.changes.changed())).collect();
         let next = async {

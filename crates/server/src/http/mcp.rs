@@ -17,8 +17,9 @@ use http_body_util::Full;
 use serde::Deserialize;
 use tower_service::Service as _;
 
+use super::access::Caller;
 use super::auth::{Principal, Role};
-use super::operation::{names, read_body};
+use super::operation::{names, read_body, weight_of_json};
 use super::problem::Problem;
 use super::server::{App, Shared, admit, finish, holding};
 use crate::mcp::{AgentServer, HttpOptions, HttpService, RunPlaces};
@@ -116,11 +117,16 @@ pub(super) fn mount(mut router: Router, shared: &Arc<Shared>) -> Router {
 async fn answer(shared: &Arc<Shared>, request: Request) -> Response<Body> {
     let foreign = shared.rules.allowed_origin(request.headers());
     let (parts, body) = request.into_parts();
-    let answered = match admit(shared, &parts, Role::Act).await {
+    let admitted = admit(shared, &parts, Role::Act).await;
+    let caller = admitted.as_ref().ok().map(|principal| Caller(principal.name().to_owned()));
+    let answered = match admitted {
         Ok(principal) => serve(shared, &principal, parts, body).await,
         Err(problem) => Err(problem),
     };
-    let response = answered.unwrap_or_else(Problem::into_response);
+    let mut response = answered.unwrap_or_else(Problem::into_response);
+    if let Some(caller) = caller {
+        response.extensions_mut().insert(caller);
+    }
     shared.metrics.answered("mcp", response.status());
     finish(response, foreign)
 }
@@ -132,7 +138,9 @@ async fn serve(
     body: Body,
 ) -> Result<Response<Body>, Problem> {
     let app = app(shared, &mut parts).await?;
-    let body = read_body(shared, body, shared.limits.body).await?;
+    let memory = shared.usage.memory(principal.user(), &shared.limits);
+    let body = Bytes::from(read_body(shared, &memory, body, shared.limits.body).await?);
+    memory.take(weight_of_json(&body))?;
     let mut service = shared.mcp.of(&app, principal).await;
     let stream = match parts.method {
         Method::GET => {

@@ -45,6 +45,7 @@
 //!
 //! There is no TLS: a reverse proxy has it. Files of messages are in the request, and are not uploaded apart from it.
 
+mod access;
 mod aligned;
 mod apart;
 mod auth;
@@ -56,6 +57,7 @@ mod imported;
 mod index;
 mod limits;
 mod live;
+mod loading;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod metrics;
@@ -71,7 +73,9 @@ mod scripted;
 mod serve;
 mod server;
 mod steps;
+mod strict;
 
+pub use self::access::Access;
 pub use self::auth::{AuthError, Authenticate, Credentials, Principal, Role, Token, Tokens, TokensError};
 pub use self::limits::Limits;
 pub use self::metrics::{Metrics, RunMetrics};

@@ -1,27 +1,142 @@
 //! The OpenAPI 3.1 document, from the operations and their types.
 
-use http::{Method, StatusCode};
-use schemars::Schema;
+use std::collections::BTreeMap;
+
+use http::Method;
 use schemars::generate::SchemaSettings;
+use schemars::transform::{RecursiveTransform, Transform as _};
+use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::operation::{Operation, Shapes};
 use super::problem::{self, Document};
 
+/// The schemas of what clients send and of what they are answered: a type whose field may be left out in one of them only has
+/// two schemas.
+pub(super) struct Generators {
+    pub(super) requests: SchemaGenerator,
+    pub(super) answers: SchemaGenerator,
+}
+
+/// Where the schemas of requests stand until they are merged with those of answers.
+const REQUESTS: &str = "/components/requests";
+const SCHEMAS: &str = "/components/schemas";
+
+impl Generators {
+    fn new() -> Self {
+        let settings = |path: &str| {
+            SchemaSettings::draft2020_12()
+                .with(|settings| {
+                    settings.definitions_path = path.to_owned().into();
+                    settings.meta_schema = None;
+                })
+                .with_transform(RecursiveTransform(plain))
+        };
+        Generators {
+            requests: settings(REQUESTS).into_generator(),
+            answers: settings(SCHEMAS).for_serialize().into_generator(),
+        }
+    }
+
+    /// All schemas by name, and for each of requests the name that it has among them: its own, unless an answer has another
+    /// schema of this name.
+    fn merge(mut self) -> (Map<String, Value>, BTreeMap<String, String>) {
+        let mut schemas = self.answers.take_definitions(true);
+        let requests = self.requests.take_definitions(true);
+        let mut names: BTreeMap<String, String> =
+            requests.keys().map(|name| (name.clone(), name.clone())).collect();
+        // One that refers to one with another name differs as well.
+        loop {
+            let differs = |(name, schema): &(&String, &Value)| {
+                let found = schemas.get(*name).filter(|_| names[*name] == **name);
+                found.is_some_and(|found| *found != renamed((*schema).clone(), &names))
+            };
+            let Some((name, _)) = requests.iter().find(differs) else { break };
+            names.insert(name.clone(), format!("{name}Input"));
+        }
+        for (name, schema) in requests {
+            schemas.insert(names[&name].clone(), renamed(schema, &names));
+        }
+        (schemas, names)
+    }
+}
+
+/// A value whose references to schemas of requests lead to the names that these have.
+fn renamed(mut value: Value, names: &BTreeMap<String, String>) -> Value {
+    match &mut value {
+        Value::Object(fields) => {
+            for (key, value) in fields.iter_mut() {
+                let name = value.as_str().filter(|_| key == "$ref");
+                let name =
+                    name.and_then(|text| text.strip_prefix('#')?.strip_prefix(REQUESTS)?.strip_prefix('/'));
+                *value = match name {
+                    Some(name) => {
+                        let name = names.get(name).map_or(name, String::as_str);
+                        json!(format!("#{SCHEMAS}/{name}"))
+                    }
+                    None => renamed(value.take(), names),
+                };
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = renamed(item.take(), names)),
+        _ => {}
+    }
+    value
+}
+
+/// Writes a schema as all generators of clients read it: without `true` and defaults, and with `enum` for constants.
+fn plain(schema: &mut Schema) {
+    if schema.as_bool() == Some(true) {
+        *schema = Schema::default();
+    }
+    let Some(fields) = schema.as_object_mut() else { return };
+    // Some generators take a field that has one for a field that is always there.
+    fields.remove("default");
+    if let Some(constant) = fields.remove("const") {
+        fields.insert("enum".to_owned(), json!([constant]));
+    }
+    let Some(constants) = fields.get("oneOf").and_then(constants) else { return };
+    let (words, names): (Vec<String>, Vec<Value>) = constants.into_iter().unzip();
+    let words =
+        std::iter::once(fields.get("description").and_then(Value::as_str).unwrap_or_default().to_owned())
+            .chain(words)
+            .filter(|words| !words.is_empty());
+    let words = words.collect::<Vec<_>>().join("\n");
+    fields.remove("oneOf");
+    fields.extend([("type".to_owned(), json!("string")), ("enum".to_owned(), Value::Array(names))]);
+    fields.insert("description".to_owned(), words.into());
+}
+
+/// The alternatives, each with a line about it, if all are texts.
+fn constants(alternatives: &Value) -> Option<Vec<(String, Value)>> {
+    let constant = |of: &Value| {
+        let names = match of.get("const") {
+            Some(name) => vec![name.clone()],
+            None => of.get("enum")?.as_array()?.clone(),
+        };
+        let words = of.get("description").and_then(Value::as_str);
+        let line = |name: Value| {
+            let text = name.as_str()?;
+            Some((words.map_or_else(String::new, |words| format!("- `{text}`: {words}")), name))
+        };
+        (of["type"] == "string").then(|| names.into_iter().map(line).collect::<Option<Vec<_>>>())?
+    };
+    let all: Option<Vec<_>> = alternatives.as_array()?.iter().map(constant).collect();
+    all.map(|all| all.into_iter().flatten().collect())
+}
+
 /// The document.
 pub(super) fn document(operations: &[Operation]) -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
-        settings.definitions_path = "/components/schemas".into();
-        settings.meta_schema = None;
-    });
-    let mut generator = settings.into_generator();
-    let problem = generator.subschema_for::<Document>();
+    let mut generators = Generators::new();
+    let problem = generators.answers.subschema_for::<Document>();
     let mut paths = Map::new();
     for operation in operations {
-        let shapes = (operation.shapes)(&mut generator);
+        let shapes = (operation.shapes)(&mut generators);
         let path = paths.entry(format!("{}{}", operation.base, operation.path)).or_insert_with(|| json!({}));
         path[operation.method.as_str().to_lowercase()] = described(operation, shapes);
     }
+    let (schemas, names) = generators.merge();
+    let paths = renamed(Value::Object(paths), &names);
     let responses: Map<String, Value> = problem::common()
         .into_iter()
         .map(|(status, words)| {
@@ -49,7 +164,7 @@ pub(super) fn document(operations: &[Operation]) -> Value {
         ],
         "paths": paths,
         "components": {
-            "schemas": generator.take_definitions(true),
+            "schemas": schemas,
             "responses": responses,
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
@@ -66,7 +181,7 @@ pub(super) fn document(operations: &[Operation]) -> Value {
 
 fn described(operation: &Operation, shapes: Shapes) -> Value {
     let mut parameters: Vec<Value> = names(operation.path).map(of_path).collect();
-    parameters.extend(of_query(shapes.query));
+    parameters.extend(of_query(&shapes.query));
     if operation.takes_key {
         parameters.push(json!({
             "name": "Idempotency-Key",
@@ -90,11 +205,11 @@ fn described(operation: &Operation, shapes: Shapes) -> Value {
         "tags": [tag(operation)],
         "x-stepfold-role": operation.needs.as_str(),
         "parameters": parameters,
-        "responses": responses(operation, shapes.status, shapes.media_type, shapes.answer),
+        "responses": responses(operation, &shapes),
     });
-    if let Some(body) = shapes.body {
-        described["requestBody"] =
-            json!({"required": true, "content": {"application/json": {"schema": body}}});
+    if let Some(body) = &shapes.body {
+        let content = json!({"application/json": {"schema": body}});
+        described["requestBody"] = json!({"required": shapes.needs_body, "content": content});
     }
     described
 }
@@ -124,7 +239,9 @@ fn of_path(name: &str) -> Value {
     json!({"name": name, "in": "path", "required": true, "description": words, "schema": {"type": "string"}})
 }
 
-fn of_query(schema: Schema) -> Vec<Value> {
+fn of_query(schema: &Schema) -> Vec<Value> {
+    let mut schema = schema.clone();
+    RecursiveTransform(plain).transform(&mut schema);
     let mut schema = schema.to_value();
     let required: Vec<Value> = schema["required"].as_array().cloned().unwrap_or_default();
     let properties = schema["properties"].take();
@@ -141,24 +258,20 @@ fn of_query(schema: Schema) -> Vec<Value> {
     properties.into_iter().map(parameter).collect()
 }
 
-/// A schema as an object: generators do not read `true`, which says the same as `{}`.
-fn as_object(schema: Schema) -> Value {
-    let schema = schema.to_value();
-    if schema == Value::Bool(true) { json!({}) } else { schema }
-}
-
-fn responses(
-    operation: &Operation,
-    status: StatusCode,
-    media_type: Option<&str>,
-    answer: Option<Schema>,
-) -> Value {
+fn responses(operation: &Operation, shapes: &Shapes) -> Value {
+    let status = shapes.status;
     let mut good = json!({"description": status.canonical_reason().unwrap_or("Done")});
-    if let (Some(media_type), Some(schema)) = (media_type, answer) {
-        good["content"] = json!({media_type: {"schema": as_object(schema)}});
+    for (media_type, schema) in &shapes.answers {
+        // The generator transforms those with names only.
+        let mut schema = schema.clone();
+        RecursiveTransform(plain).transform(&mut schema);
+        good["content"][*media_type] = json!({"schema": schema});
     }
     let mut responses = Map::new();
     responses.insert(status.as_str().to_owned(), good);
+    if operation.may_be_empty {
+        responses.insert("204".to_owned(), json!({"description": "No Content"}));
+    }
     for (code, _) in problem::common().into_iter().filter(|(code, _)| may_answer(operation, *code)) {
         let reference = format!("#/components/responses/Problem{code}");
         responses.insert(code.to_string(), json!({"$ref": reference}));
@@ -174,7 +287,7 @@ fn may_answer(operation: &Operation, code: u16) -> bool {
     match code {
         404 if operation.id == "live_all" => true,
         404 | 409 => operation.path.contains('{') || operation.base.is_empty(),
-        408 | 413 | 415 => has_body,
+        408 | 415 => has_body,
         410 | 422 | 502 => has_body && is_of_session,
         501 => is_of_session || operation.id == "import",
         _ => true,

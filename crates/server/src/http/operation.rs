@@ -6,22 +6,25 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequestParts as _, Path, Query};
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepfold_runner::{Runner, SessionHandle};
+use stepfold_state_core::check_exact;
 
 use super::auth::{Principal, Role};
-use super::limits::Limits;
+use super::limits::{Limits, Memory};
+use super::openapi::Generators;
 use super::problem::{Form, Problem};
 use super::server::{App, BASE, Shared};
+use super::strict;
 
 /// What a handler gets.
 pub(super) struct Asked<T, Q = (), B = ()> {
@@ -31,6 +34,8 @@ pub(super) struct Asked<T, Q = (), B = ()> {
     pub(super) query: Q,
     pub(super) body: B,
     pub(super) headers: HeaderMap,
+    /// What the request holds until it is answered.
+    pub(super) memory: Memory,
 }
 
 impl<T, Q, B> Asked<T, Q, B> {
@@ -148,7 +153,37 @@ pub(super) trait RequestBody: Sized + Send {
     fn limit(limits: &Limits) -> usize {
         limits.body
     }
+
+    /// The bytes of memory that are taken before it is read.
+    fn weight(bytes: &[u8]) -> usize {
+        weight_of_json(bytes)
+    }
 }
+
+/// What a value of JSON takes in memory while it is read, checked and written: its text a few times, and for each value in it
+/// what a tree of values has for it.
+pub(super) fn weight_of_json(text: &[u8]) -> usize {
+    let (mut values, mut is_text, mut is_escaped) = (1, false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            b',' | b'[' | b'{' if !is_text => values += 1,
+            _ => {}
+        }
+    }
+    text.len() * COPIES + values * VALUE
+}
+
+/// How often the text of a body is in memory, besides the body itself.
+const COPIES: usize = 2;
+
+/// The bytes of a value in the trees that are made of a body.
+const VALUE: usize = 224;
+
+/// The bytes of the body of a request that says nothing.
+const EMPTY: usize = 4 << 10;
 
 impl RequestBody for () {
     fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
@@ -157,6 +192,10 @@ impl RequestBody for () {
 
     fn read(_: &[u8]) -> Result<Self, Problem> {
         Ok(())
+    }
+
+    fn limit(limits: &Limits) -> usize {
+        limits.body.min(EMPTY)
     }
 }
 
@@ -171,16 +210,30 @@ impl<T: DeserializeOwned + JsonSchema + Send> RequestBody for Json<T> {
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
         // An absent body is an empty object.
         let bytes = if bytes.is_empty() { b"{}" } else { bytes };
-        serde_json::from_slice(bytes).map(Json).map_err(|error| Problem::invalid("request body", error))
+        let read = strict::from_slice(bytes).map_err(|error| Problem::invalid("request body", error));
+        read.and_then(|value| held(bytes, "request body", Json(value)))
     }
+}
+
+/// What was read from a body, if no number in it was read as another one.
+pub(super) fn held<T>(bytes: &[u8], what: &str, value: T) -> Result<T, Problem> {
+    check_exact(bytes).map(|()| value).map_err(|error| Problem::invalid(what, error))
 }
 
 /// The answer of an operation.
 pub(super) trait Answer {
     const STATUS: StatusCode;
-    const MEDIA_TYPE: Option<&'static str>;
-    fn schema(generator: &mut SchemaGenerator) -> Option<Schema>;
+    /// The media types that it may have, with their schemas.
+    fn shapes(generator: &mut SchemaGenerator) -> Answers;
     fn respond(self) -> Response<Body>;
+}
+
+/// Media types with their schemas.
+pub(super) type Answers = Vec<(&'static str, Schema)>;
+
+/// The schema of what is no JSON.
+pub(super) fn text_schema() -> Schema {
+    schemars::json_schema!({"type": "string"})
 }
 
 /// A JSON value, with the status 200.
@@ -223,10 +276,9 @@ macro_rules! json_answer {
     ($name:ident, $status:ident) => {
         impl<T: Serialize + JsonSchema> Answer for $name<T> {
             const STATUS: StatusCode = StatusCode::$status;
-            const MEDIA_TYPE: Option<&'static str> = Some("application/json");
 
-            fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
-                Some(generator.subschema_for::<T>())
+            fn shapes(generator: &mut SchemaGenerator) -> Answers {
+                vec![("application/json", generator.subschema_for::<T>())]
             }
 
             fn respond(self) -> Response<Body> {
@@ -241,10 +293,9 @@ json_answer!(Taken, ACCEPTED);
 
 impl<T: Serialize + JsonSchema> Answer for Created<T> {
     const STATUS: StatusCode = StatusCode::CREATED;
-    const MEDIA_TYPE: Option<&'static str> = Some("application/json");
 
-    fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
-        Some(generator.subschema_for::<T>())
+    fn shapes(generator: &mut SchemaGenerator) -> Answers {
+        vec![("application/json", generator.subschema_for::<T>())]
     }
 
     fn respond(self) -> Response<Body> {
@@ -258,10 +309,9 @@ impl<T: Serialize + JsonSchema> Answer for Created<T> {
 
 impl Answer for Done {
     const STATUS: StatusCode = StatusCode::NO_CONTENT;
-    const MEDIA_TYPE: Option<&'static str> = None;
 
-    fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
-        None
+    fn shapes(_: &mut SchemaGenerator) -> Answers {
+        Answers::new()
     }
 
     fn respond(self) -> Response<Body> {
@@ -274,10 +324,9 @@ impl Answer for Done {
 
 impl Answer for Events {
     const STATUS: StatusCode = StatusCode::OK;
-    const MEDIA_TYPE: Option<&'static str> = Some("text/event-stream");
 
-    fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
-        Some(schemars::json_schema!({"type": "string"}))
+    fn shapes(_: &mut SchemaGenerator) -> Answers {
+        vec![("text/event-stream", text_schema())]
     }
 
     fn respond(self) -> Response<Body> {
@@ -292,10 +341,9 @@ impl Answer for Events {
 
 impl Answer for OpenMetrics {
     const STATUS: StatusCode = StatusCode::OK;
-    const MEDIA_TYPE: Option<&'static str> = Some("application/openmetrics-text");
 
-    fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
-        Some(schemars::json_schema!({"type": "string"}))
+    fn shapes(_: &mut SchemaGenerator) -> Answers {
+        vec![("application/openmetrics-text", text_schema())]
     }
 
     fn respond(self) -> Response<Body> {
@@ -316,7 +364,12 @@ pub(super) fn json_response(status: StatusCode, value: &impl Serialize) -> Respo
 }
 
 type Handler = Arc<
-    dyn Fn(Arc<Shared>, Principal, Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Problem>>
+    dyn Fn(
+            Arc<Shared>,
+            Principal,
+            Memory,
+            Request<Body>,
+        ) -> BoxFuture<'static, Result<Response<Body>, Problem>>
         + Send
         + Sync,
 >;
@@ -338,9 +391,11 @@ pub(super) struct Operation {
     pub(super) is_whole: bool,
     /// Whether only some of its kind are served at once.
     pub(super) is_heavy: bool,
+    /// Whether it may answer with nothing, and the status 204.
+    pub(super) may_be_empty: bool,
     /// How its problems are said.
     pub(super) form: Form,
-    pub(super) shapes: fn(&mut SchemaGenerator) -> Shapes,
+    pub(super) shapes: fn(&mut Generators) -> Shapes,
     pub(super) handler: Handler,
 }
 
@@ -348,9 +403,10 @@ pub(super) struct Operation {
 pub(super) struct Shapes {
     pub(super) query: Schema,
     pub(super) body: Option<Schema>,
+    /// Whether an absent body is refused.
+    pub(super) needs_body: bool,
     pub(super) status: StatusCode,
-    pub(super) media_type: Option<&'static str>,
-    pub(super) answer: Option<Schema>,
+    pub(super) answers: Answers,
 }
 
 impl Operation {
@@ -369,17 +425,17 @@ impl Operation {
         A: Answer,
         F: Future<Output = Result<A, Problem>> + Send,
     {
-        let shapes = |generator: &mut SchemaGenerator| Shapes {
-            query: Q::json_schema(generator),
-            body: B::schema(generator),
+        let shapes = |generators: &mut Generators| Shapes {
+            query: Q::json_schema(&mut generators.requests),
+            body: B::schema(&mut generators.requests),
+            needs_body: B::read(b"").is_err(),
             status: A::STATUS,
-            media_type: A::MEDIA_TYPE,
-            answer: A::schema(generator),
+            answers: A::shapes(&mut generators.answers),
         };
-        let handler: Handler = Arc::new(move |shared, principal, request| {
+        let handler: Handler = Arc::new(move |shared, principal, memory, request| {
             let handle = handle.clone();
             Box::pin(async move {
-                let asked = ask::<T, Q, B>(shared, principal, request).await?;
+                let asked = ask::<T, Q, B>(shared, principal, memory, request).await?;
                 handle(asked).await.map(A::respond)
             })
         });
@@ -393,6 +449,7 @@ impl Operation {
             takes_key: false,
             is_whole: false,
             is_heavy: false,
+            may_be_empty: false,
             form: Form::Plain,
             shapes,
             handler,
@@ -410,15 +467,17 @@ impl Operation {
 async fn ask<T: Target, Q: DeserializeOwned, B: RequestBody>(
     shared: Arc<Shared>,
     principal: Principal,
+    memory: Memory,
     request: Request<Body>,
 ) -> Result<Asked<T, Q, B>, Problem> {
     let (mut parts, body) = request.into_parts();
     let names = names(&mut parts).await?;
     let target = T::find(&shared, &principal, &names).await?;
     let query = Query::<Q>::try_from_uri(&parts.uri).map_err(|error| Problem::invalid("query", error))?;
-    let body = read_body(&shared, body, B::limit(&shared.limits)).await?;
+    let body = read_body(&shared, &memory, body, B::limit(&shared.limits)).await?;
+    memory.take(B::weight(&body))?;
     let (query, body) = (query.0, B::read(&body)?);
-    Ok(Asked { shared, principal, target, query, body, headers: parts.headers })
+    Ok(Asked { shared, principal, target, query, body, headers: parts.headers, memory })
 }
 
 pub(super) async fn names(parts: &mut Parts) -> Result<HashMap<String, String>, Problem> {
@@ -426,13 +485,34 @@ pub(super) async fn names(parts: &mut Parts) -> Result<HashMap<String, String>, 
     names.map(|names| names.0).map_err(|error| Problem::invalid("path", error))
 }
 
-pub(super) async fn read_body(shared: &Shared, body: Body, limit: usize) -> Result<bytes::Bytes, Problem> {
-    let limits = &shared.limits;
-    let collected = Limited::new(body, limit).collect();
-    match tokio::time::timeout(limits.body_timeout, collected).await {
+/// Reads a body, whose bytes are taken before they are read: all at once if its length is told.
+pub(super) async fn read_body(
+    shared: &Shared,
+    memory: &Memory,
+    body: Body,
+    limit: usize,
+) -> Result<Vec<u8>, Problem> {
+    let told = usize::try_from(body.size_hint().exact().unwrap_or(0)).unwrap_or(usize::MAX);
+    if told > limit {
+        return Err(Problem::too_large(limit));
+    }
+    memory.take(told)?;
+    let collected = async {
+        let (mut bytes, mut body) = (Vec::with_capacity(told), body);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Problem::invalid("request body", error))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > limit {
+                return Err(Problem::too_large(limit));
+            }
+            // A vector that grows has at most twice its bytes.
+            memory.take(2 * (bytes.len() + data.len()).saturating_sub(told.max(bytes.len())))?;
+            bytes.extend_from_slice(&data);
+        }
+        Ok(bytes)
+    };
+    match tokio::time::timeout(shared.limits.body_timeout, collected).await {
         Err(_) => Err(Problem::too_slow()),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::too_large(limit)),
-        Ok(Err(error)) => Err(Problem::invalid("request body", error)),
+        Ok(read) => read,
     }
 }

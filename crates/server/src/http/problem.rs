@@ -286,6 +286,21 @@ impl Problem {
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many", "Too many requests", detail).after(2)
     }
 
+    /// A request that needs more memory than a user may hold.
+    pub(super) fn no_memory(bytes: usize, limit: usize) -> Self {
+        let detail = format!(
+            "the request needs about {bytes} bytes of memory, and at most {limit} are allowed: ask for less at once, or raise \
+             `memory_per_user`"
+        );
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Too large", detail)
+    }
+
+    /// All users together hold as much as the server may.
+    pub(super) fn busy() -> Self {
+        let detail = "the server holds as many bytes for requests as it may: try again";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Server busy", detail).after(2)
+    }
+
     /// A conflict of versions.
     pub(super) fn conflict(expected: u64, actual: u64) -> Self {
         let detail = format!("the session is at version {actual}, not {expected}; read it again");

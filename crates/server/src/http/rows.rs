@@ -796,24 +796,34 @@ pub(super) enum DecisionRow {
     /// The call runs.
     Approve,
     /// The call does not run; the model reads why.
-    Reject {
-        /// The reason, for the model.
-        #[serde(default)]
-        reason: String,
-    },
+    Reject(Rejection),
     /// The call runs with other arguments.
-    Modify {
-        /// The arguments, or the answer to the question of a tool.
-        arguments: Value,
-    },
+    Modify(Modification),
+}
+
+/// Why a call does not run.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rejection {
+    /// The reason, for the model.
+    #[serde(default)]
+    reason: String,
+}
+
+/// With what a call runs.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Modification {
+    /// The arguments, or the answer to the question of a tool.
+    arguments: Value,
 }
 
 impl From<DecisionRow> for Decision {
     fn from(row: DecisionRow) -> Self {
         match row {
             DecisionRow::Approve => Decision::Approve,
-            DecisionRow::Reject { reason } => Decision::reject(reason),
-            DecisionRow::Modify { arguments } => Decision::modify(arguments),
+            DecisionRow::Reject(Rejection { reason }) => Decision::reject(reason),
+            DecisionRow::Modify(Modification { arguments }) => Decision::modify(arguments),
         }
     }
 }

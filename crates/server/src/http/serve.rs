@@ -1,11 +1,14 @@
 //! Serves connections: with limits of their own, and an orderly end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use futures_util::future::join_all;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -13,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 
+use super::access::Peer;
 use super::limits::Limits;
 use super::server::Server;
 
@@ -85,8 +89,9 @@ impl Server {
                 // Clients beyond the limit wait in the queue of the system.
                 let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
                 match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let connection = connection(stream, router.clone(), self.limits(), &connections);
+                    Ok((stream, peer)) => {
+                        let connection =
+                            connection((stream, peer), router.clone(), self.limits(), &connections);
                         tokio::spawn(async move {
                             connection.await;
                             drop(place);
@@ -124,7 +129,7 @@ impl Server {
 
 /// Serves one connection. It ends when the client is gone, is too slow, or the server stops.
 fn connection(
-    stream: TcpStream,
+    (stream, peer): (TcpStream, SocketAddr),
     router: Router,
     limits: &Limits,
     connections: &GracefulShutdown,
@@ -135,7 +140,11 @@ fn connection(
     stream.set_write_timeout(Some(limits.write_timeout));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
-    let service = TowerToHyperService::new(router);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer.ip()));
+        router.call(request)
+    });
     let served = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
     let served = connections.watch(served);
     async move {

@@ -20,8 +20,10 @@ use stepfold_state_core::chat::Prices;
 use thiserror::Error;
 use tokio::sync::watch;
 
+use super::access::{Access, AccessLog, Caller, logged};
 use super::apart::{apart, done};
 use super::auth::{Authenticate, Credentials, Principal, Role};
+use super::changes::Feeds;
 use super::channel::Channels;
 use super::gate::{Admitted, Rules, cookie_name};
 use super::index::Indexes;
@@ -148,12 +150,15 @@ pub(super) struct Shared {
     pub(super) usage: Usage,
     pub(super) channels: Channels,
     pub(super) indexes: Indexes,
+    pub(super) feeds: Arc<Feeds>,
     pub(super) metrics: Metrics,
     pub(super) has_secure_cookies: bool,
     /// Whether anyone may read the cards of agents.
     pub(super) has_public_cards: bool,
     /// The page of adk-web.
     pub(super) adk_web: Option<protocol::Bundle>,
+    /// Where requests are logged.
+    access: Option<AccessLog>,
     /// The OpenAPI document, once it was asked for.
     openapi: OnceLock<Bytes>,
     #[cfg(feature = "mcp")]
@@ -172,6 +177,7 @@ pub struct ServerBuilder {
     has_secure_cookies: bool,
     has_public_cards: bool,
     adk_web: Option<PathBuf>,
+    access: Option<AccessLog>,
 }
 
 /// Why a server cannot be built.
@@ -207,6 +213,7 @@ impl Server {
             has_secure_cookies: false,
             has_public_cards: false,
             adk_web: None,
+            access: None,
         }
     }
 
@@ -241,7 +248,7 @@ impl Server {
             None => router,
         };
         let (shared, other) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
-        router
+        let router = router
             .method_not_allowed_fallback(move |request: Request| {
                 let shared = Arc::clone(&shared);
                 async move { not_allowed(shared, request).await }
@@ -249,7 +256,13 @@ impl Server {
             .fallback(move |request: Request| {
                 let shared = Arc::clone(&other);
                 async move { answer(shared, None, request).await }
-            })
+            });
+        match self.shared.access.clone() {
+            None => router,
+            Some(log) => router.layer(axum::middleware::from_fn(move |request, next| {
+                logged(Arc::clone(&log), request, next)
+            })),
+        }
     }
 
     /// Adds the page of adk-web.
@@ -340,14 +353,19 @@ async fn answer(shared: Arc<Shared>, operation: Option<&Operation>, request: Req
     let (parts, body) = request.into_parts();
     let needs = operation.map_or(Role::Read, |operation| operation.needs);
     let form = operation.map_or(Form::Plain, |operation| operation.form);
-    let answered = match (admit(&shared, &parts, needs).await, operation) {
+    let admitted = admit(&shared, &parts, needs).await;
+    let caller = admitted.as_ref().ok().map(|principal| Caller(principal.name().to_owned()));
+    let answered = match (admitted, operation) {
         (Err(problem), _) => Err(problem),
         (Ok(_), None) => Err(Problem::unknown_path()),
         (Ok(principal), Some(operation)) => {
             act(shared, operation, principal, Request::from_parts(parts, body)).await
         }
     };
-    let response = answered.unwrap_or_else(|problem| problem.in_form(form).into_response());
+    let mut response = answered.unwrap_or_else(|problem| problem.in_form(form).into_response());
+    if let Some(caller) = caller {
+        response.extensions_mut().insert(caller);
+    }
     metrics.answered(operation.map_or("unknown", |operation| operation.id), response.status());
     finish(response, foreign)
 }
@@ -377,13 +395,17 @@ async fn act(
         true => Some(shared.usage.heavy(principal.user(), &shared.limits)?),
         false => None,
     };
-    let answered = (operation.handler)(shared, principal, request);
+    let memory = shared.usage.memory(principal.user(), &shared.limits);
+    let answered = (operation.handler)(shared, principal, memory.clone(), request);
     let answered = async move {
         let response = answered.await?;
-        Ok(match place {
-            Some(place) => holding(in_slices(response), place),
-            None => response,
-        })
+        // Of a stream nothing is told here: it has an account of its own.
+        let bytes = response.body().size_hint().exact().unwrap_or(0);
+        memory.hold(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        match usize::try_from(bytes) {
+            Ok(bytes) if bytes <= SLICE => Ok(response),
+            _ => Ok(holding(in_slices(response), (memory, place))),
+        }
     };
     match (is_read, operation.is_whole) {
         (true, false) => answered.await,
@@ -397,7 +419,10 @@ async fn act(
 const SLICE: usize = 64 << 10;
 
 /// A response whose body is sent piece by piece: a connection takes no more of it than its client reads.
-fn in_slices(response: Response<Body>) -> Response<Body> {
+fn in_slices(mut response: Response<Body>) -> Response<Body> {
+    if let Some(bytes) = response.body().size_hint().exact() {
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(bytes));
+    }
     response.map(|body| {
         let slices = body.into_data_stream().flat_map(|data| match data {
             Ok(data) => {
@@ -574,6 +599,22 @@ impl ServerBuilder {
         self
     }
 
+    /// Sets where requests are logged: it is called at the end of each answer.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_server::http::Server;
+    /// use stepfold_session_scopes::Timestamp;
+    ///
+    /// # let now = || Timestamp::from_micros(0);
+    /// let server = Server::builder().access_log(move |access| println!("{}", access.common_log(now())));
+    /// # drop(server);
+    /// ```
+    pub fn access_log(mut self, log: impl Fn(&Access) + Send + Sync + 'static) -> Self {
+        self.access = Some(Arc::new(log));
+        self
+    }
+
     /// Builds the server.
     ///
     /// # Errors
@@ -602,12 +643,14 @@ impl ServerBuilder {
             usage: Usage::default(),
             channels,
             indexes: Indexes::default(),
+            feeds: Arc::default(),
             #[cfg(feature = "mcp")]
             mcp: super::mcp::Services::default(),
             metrics: self.metrics,
             has_secure_cookies: self.has_secure_cookies,
             has_public_cards: self.has_public_cards,
             adk_web,
+            access: self.access,
             openapi: OnceLock::new(),
             phase: watch::Sender::new(Phase::Serving),
         };

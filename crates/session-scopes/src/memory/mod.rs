@@ -24,9 +24,9 @@ use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
-    LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
+    EnqueueInput, Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession,
+    InboxEntry, LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned,
+    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
     SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteScope, first_events,
 };
 use crate::time::Timestamp;
@@ -102,6 +102,14 @@ impl SessionStore for MemoryStore {
         let inner = self.lock();
         let (.., entry) = inner.entry(&request.key)?;
         Ok(entry.find_tagged(&request.tags))
+    }
+
+    async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
+        let events = self.lock().entry(&request.key)?.2.page(request.after, request.limit);
+        events
+            .iter()
+            .map(|committed| Ok((committed.version, committed.event.to_body()?.len() as u64)))
+            .collect()
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {

@@ -536,6 +536,11 @@ impl Entry {
         Some(writes.map(|write| write.key().into()).collect())
     }
 
+    /// The oldest events after a version, those that a rewind has hidden as well.
+    pub(super) fn page(&self, after: u64, limit: usize) -> Vec<CommittedEvent> {
+        self.range(EventRange::Page { after, limit }, &[(1, self.version())])
+    }
+
     /// Events of some ranges of versions, in order.
     fn range(&self, events: EventRange, ranges: &[(u64, u64)]) -> Vec<CommittedEvent> {
         let (after, limit) = match events {

@@ -45,10 +45,11 @@ use crate::rows::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, EventRange, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
-    ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
-    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
+    Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
+    LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox,
+    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
+    SessionPage, SessionStore, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    first_events,
 };
 
 /// A connection that was idle for longer than this is tested before use.
@@ -377,6 +378,11 @@ impl SessionStore for PostgresStore {
             self.within(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body))).await?;
         self.0.board.tell(&request.key, false);
         Ok(receipt)
+    }
+
+    async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
+        let connection = self.connection().await?;
+        self.within(Box::pin(read::event_sizes(connection, &request))).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {

@@ -17,9 +17,9 @@ use super::rows::{
     states, values,
 };
 use super::statements::{
-    CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENTS, FIND_CELLS, FIND_EVENT, FIND_ITEMS, FIND_SCOPE,
-    FIND_SHARED, FIND_SHARED_ITEMS, LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS, READ_CELLS, READ_ITEMS,
-    READ_LINEAGE, READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED, READ_SHARED_ITEMS, SEALS,
+    CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENT_SIZES, EVENTS, FIND_CELLS, FIND_EVENT, FIND_ITEMS,
+    FIND_SCOPE, FIND_SHARED, FIND_SHARED_ITEMS, LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS, READ_CELLS,
+    READ_ITEMS, READ_LINEAGE, READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED, READ_SHARED_ITEMS, SEALS,
     SHARED_ITEMS_AFTER, SHARED_SUMS,
 };
 use super::sums;
@@ -35,8 +35,8 @@ use crate::seal::SessionRecord;
 use crate::session::{Session, Values, Visible};
 use crate::shared::{ScopeRow, Scopes};
 use crate::store::{
-    Cursor, EventRange, FindEvent, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox, ScopeKey,
-    SessionPage, page_of,
+    Cursor, EventRange, EventSizes, FindEvent, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox,
+    ScopeKey, SessionPage, page_of,
 };
 use crate::time::Timestamp;
 
@@ -499,6 +499,27 @@ macro_rules! reading {
         transaction.end();
         Ok(read)
     }};
+}
+
+pub(super) async fn event_sizes(
+    connection: Object,
+    request: &EventSizes,
+) -> Result<Vec<(u64, u64)>, SessionError> {
+    reading!(connection, |inside| sizes(inside, request))
+}
+
+/// The sizes of events, inside a transaction.
+async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
+    let key = &request.key;
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let row = query(connection, READ_SESSION, &[&app, &user, &id]).await?;
+    let record = SessionRow::of(&row, key)?;
+    let after = to_db(request.after.max(record.oldest));
+    let (firsts, lasts) = columns(std::iter::once((1, record.version)));
+    let limit = to_db(request.limit as u64);
+    let rows = query(connection, EVENT_SIZES, &[&record.number, &after, &firsts, &lasts, &limit]).await?;
+    let size = |row: &Row| (from_db(row.get(0)), row.get::<_, i32>(1).unsigned_abs().into());
+    Ok(rows.iter().map(size).collect())
 }
 
 pub(super) async fn forks(connection: Object, key: &SessionKey) -> Result<Vec<ForkInfo>, SessionError> {

@@ -350,6 +350,35 @@ impl History {
         chain.end(after, self.digest(connection, row, after)?)
     }
 
+    /// The sizes of the oldest events after a version, up to a number, with their versions. No body is read for it.
+    pub(super) fn sizes(
+        &self,
+        connection: &Connection,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, u64)>, SessionError> {
+        let failed = failed("read sizes of events");
+        let mut query = connection
+            .prepare_cached(
+                "SELECT number, octet_length(body) FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
+                 ORDER BY number LIMIT ?3",
+            )
+            .map_err(failed)?;
+        let mut sizes = Vec::new();
+        for segment in self.lineage.iter().rev() {
+            let (from, to) = segment.rows_after(after);
+            if from < to {
+                let left = to_db((limit - sizes.len()) as u64);
+                let rows = query
+                    .query_map([from, to, left], |row| Ok((version_of(row.get(0)?), from_db(row.get(1)?))));
+                for row in rows.map_err(failed)? {
+                    sizes.push(row.map_err(failed)?);
+                }
+            }
+        }
+        Ok(sizes)
+    }
+
     /// Hands on the body of each event of the session's own behind a version, in order: each checked, none left out.
     pub(super) fn bodies(
         &self,

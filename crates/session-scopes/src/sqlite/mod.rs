@@ -48,8 +48,8 @@ use crate::rows::check_size;
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
-    ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
+    Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
+    ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
     StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
 };
@@ -394,6 +394,10 @@ impl SessionStore for SqliteStore {
         let body = event.to_body()?;
         let prepared = Prepared { event, body };
         self.writer()?.run(move |desk| write::rewind(desk, &request, &prepared)).await
+    }
+
+    async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
+        self.0.readers.run(move |desk| read::event_sizes(desk, &request)).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {

@@ -20,7 +20,9 @@ use crate::scope::{ByScope, Scope};
 use crate::seal::version_of;
 use crate::session::{Session, Values, Visible};
 use crate::shared::{ScopeRow, Scopes};
-use crate::store::{Cursor, EventRange, FindEvent, GetSession, ListSessions, ScopeKey, SessionPage};
+use crate::store::{
+    Cursor, EventRange, EventSizes, FindEvent, GetSession, ListSessions, ScopeKey, SessionPage,
+};
 use crate::time::Timestamp;
 
 pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, SessionError> {
@@ -32,6 +34,12 @@ pub(super) fn find_event(desk: &mut Desk, request: &FindEvent) -> Result<Option<
     let opened = Opened::read(&desk.connection, &request.key, Some(&request.id))?;
     // A fork may still have what retention took here.
     Ok(opened.event.map(version_of).filter(|version| *version > opened.row.oldest))
+}
+
+pub(super) fn event_sizes(desk: &mut Desk, request: &EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
+    let row = SessionRow::get(&desk.connection, &request.key)?;
+    let history = History::read(&desk.connection, &row)?;
+    history.sizes(&desk.connection, request.after.max(row.oldest), request.limit)
 }
 
 /// A session, as much of it as is asked for.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
-    ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
+    Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
+    ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
     StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
@@ -52,6 +52,7 @@ erase! {
     get: GetSession => Session;
     find_event: FindEvent => Option<u64>;
     find_tagged: FindTagged => Vec<Option<u64>>;
+    event_sizes: EventSizes => Vec<(u64, u64)>;
     list: ListSessions => SessionPage;
     delete: DeleteSession => Deleted;
     append: AppendEvent => Receipt;

@@ -30,9 +30,9 @@ pub use self::lists::{ListUnattended, ListUsers, Unattended};
 pub(crate) use self::notices::Subscribers;
 pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
 pub use self::requests::{
-    AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, FindEvent,
-    FindTagged, ForkSession, ForkedEvent, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS,
-    REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionPage, WriteScope,
+    AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, EventSizes, Expected,
+    FindEvent, FindTagged, ForkSession, ForkedEvent, GetSession, ListSessions, PruneSession, Pruned,
+    REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionPage, WriteScope,
 };
 pub(crate) use self::requests::{Kept, first_events, page_of};
 pub use self::verify::{FaultKind, FaultPlace, MAX_FAULTS, StoreFault, Verified, VerifySessions};
@@ -98,6 +98,19 @@ pub trait SessionStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Option<u64>>, SessionError>> + Send {
         let _ = request;
         async { Err(unsupported("look-ups of events")) }
+    }
+
+    /// The sizes of events in bytes as they are stored, each with its version, in order: for readers that bound what they load
+    /// at once. Those are counted as well that a rewind has hidden. A store that compresses them tells their sizes before that.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not know them.
+    fn event_sizes(
+        &self,
+        request: EventSizes,
+    ) -> impl Future<Output = Result<Vec<(u64, u64)>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported("sizes of events")) }
     }
 
     /// Lists sessions of a user, the one that was written last first.

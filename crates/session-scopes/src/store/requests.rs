@@ -368,6 +368,26 @@ impl FindTagged {
     }
 }
 
+/// The sizes of events to be read, before the events are.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EventSizes {
+    /// In which session.
+    pub key: SessionKey,
+    /// The version before the first.
+    pub after: u64,
+    /// The maximum number.
+    pub limit: usize,
+}
+
+impl EventSizes {
+    /// The sizes of the oldest events after a version, up to a number: those that [`EventRange::Page`] reads, of the newest
+    /// version of the session.
+    pub const fn new(key: SessionKey, after: u64, limit: usize) -> Self {
+        EventSizes { key, after, limit }
+    }
+}
+
 /// The events of a session that are read. Other events cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

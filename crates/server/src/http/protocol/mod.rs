@@ -35,7 +35,7 @@ use self::happening::{Before, Happening, Reader};
 use super::auth::{Principal, Role};
 use super::limits::Place;
 use super::live::{KEEP_ALIVE, Opening};
-use super::operation::{Answer, Events, Operation, find_session};
+use super::operation::{Answer, Answers, Events, Operation, find_session, text_schema};
 use super::problem::{Form, Problem};
 use super::serve::{Phase, reaches};
 use super::server::{App, Shared};
@@ -75,6 +75,7 @@ pub(super) fn operations() -> Vec<Operation> {
             operation.form = Form::OpenAi;
         }
         operation.takes_key = operation.id == "openai_chat";
+        operation.may_be_empty = operation.id == "ai_resume";
     }
     operations
 }
@@ -117,10 +118,9 @@ struct Made(Response<Body>);
 
 impl Answer for Made {
     const STATUS: StatusCode = StatusCode::OK;
-    const MEDIA_TYPE: Option<&'static str> = Some("text/event-stream");
 
-    fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
-        Some(schemars::json_schema!({"type": "string"}))
+    fn shapes(_: &mut SchemaGenerator) -> Answers {
+        vec![("text/event-stream", text_schema()), ("application/json", Schema::default())]
     }
 
     fn respond(self) -> Response<Body> {
@@ -218,7 +218,7 @@ fn stream(opening: Opening, reader: Reader, mut encoder: impl Encoder) -> Respon
 
 /// A response of server-sent events.
 fn event_stream(opening: Opening, events: impl Stream<Item = String> + Send + 'static) -> Response<Body> {
-    let Opening { keep_alive, phase, place } = opening;
+    let Opening { keep_alive, phase, place, .. } = opening;
     let events = events.take_until(stopped(phase)).boxed();
     let chunks = futures_util::stream::unfold((events, place), move |(mut events, place)| async move {
         let chunk = next_chunk(&mut events, keep_alive).await?;

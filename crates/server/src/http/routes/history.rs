@@ -17,6 +17,8 @@ use crate::http::aligned::{Pair, aligned};
 use crate::http::changes::LastRun;
 use crate::http::imported::check_fork;
 use crate::http::index::{Counted, Index, Of, Written};
+use crate::http::limits::Memory;
+use crate::http::loading::{PAGE_BYTES, Page, weight_after, weight_of, weight_of_value};
 use crate::http::operation::{Asked, Created, Found, InSession, Json, Named, Within, find_session};
 use crate::http::problem::Problem;
 use crate::http::rows::{
@@ -24,7 +26,7 @@ use crate::http::rows::{
     WriteRow, json,
 };
 use crate::http::server::App;
-use crate::http::steps::{Rows, page, rows};
+use crate::http::steps::{Rows, rows};
 
 /// The most that a page has; of brief rows, which have a few hundred bytes each.
 const MOST: usize = 1_000;
@@ -42,7 +44,7 @@ const NEAR: u64 = 16;
 pub(super) struct PageOfEvents {
     /// The version after which it begins; 0 by default.
     after: Option<u64>,
-    /// The number of commits; 100 by default, at most 1,000, or 10,000 brief ones.
+    /// The number of commits; 100 by default, at most 1,000, or 10,000 brief ones. A page of large commits has fewer.
     limit: Option<usize>,
     /// A version in the middle of the page, instead of `after`.
     around: Option<u64>,
@@ -63,15 +65,28 @@ impl PageOfEvents {
 }
 
 pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Found<EventRows>, Problem> {
-    let (after, limit) = (asked.query.after(), asked.query.limit());
-    let session = commits_of(&asked.target, page(after, limit)).await?;
-    let mut events = rows(&session, after, limit, asked.target.app.pricing());
+    let (mut after, limit) = (asked.query.after(), asked.query.limit());
+    let mut page = page(&asked.target, after, limit).await?;
+    if let (None, Some(around)) = (asked.query.after, asked.query.around)
+        && after + (page.limit as u64) < around
+    {
+        // The commits before it are large: it is the first one then.
+        after = around.saturating_sub(1);
+        page = self::page(&asked.target, after, limit).await?;
+    }
+    asked.memory.take(page.weight)?;
+    let session = commits_of(&asked.target, page.range).await?;
+    let mut events = rows(&session, after, page.limit, asked.target.app.pricing());
     if asked.query.brief {
         events = events.into_iter().map(EventRow::into_brief).collect();
     }
     let last = events.last().map(|row| row.version);
     let next = last.filter(|last| *last < session.version);
     Ok(Found(EventRows { events, next, version: session.version, oldest: session.oldest }))
+}
+
+async fn page(target: &InSession, after: u64, limit: usize) -> Result<Page, Problem> {
+    Ok(Page::after(target.runner(), target.session.key(), (after, limit), PAGE_BYTES).await?)
 }
 
 /// The version of a commit.
@@ -87,14 +102,20 @@ impl Named for Version {
 
 pub(super) async fn event(asked: Asked<Within<Version>>) -> Result<Found<EventRow>, Problem> {
     let Within { session, part: Version(version) } = asked.target;
-    let row = event_at(&session, version).await?;
+    let row = event_at(&session, version, &asked.memory).await?;
     row.map(Found).ok_or_else(|| Problem::unknown_version(version))
 }
 
 /// The commit at a version, if it is there.
-pub(super) async fn event_at(target: &InSession, version: u64) -> Result<Option<EventRow>, Problem> {
+pub(super) async fn event_at(
+    target: &InSession,
+    version: u64,
+    memory: &Memory,
+) -> Result<Option<EventRow>, Problem> {
     let before = version.saturating_sub(1);
-    let stored = commits_of(target, page(before, 1)).await?;
+    let page = page(target, before, 1).await?;
+    memory.take(page.weight)?;
+    let stored = commits_of(target, page.range).await?;
     Ok(rows(&stored, before, 1, target.app.pricing()).into_iter().find(|row| row.version == version))
 }
 
@@ -117,7 +138,9 @@ pub(super) async fn state(asked: Asked<InSession, StateAt>) -> Result<Found<Stat
         }
         false => None,
     };
-    Ok(Found(StateRow { version: session.version, values: values(&session), origin }))
+    let values = values(&session);
+    asked.memory.take(values.values().map(weight_of_value).sum())?;
+    Ok(Found(StateRow { version: session.version, values, origin }))
 }
 
 pub(super) async fn at(
@@ -175,7 +198,8 @@ pub(super) async fn blame(asked: Asked<InSession, BlameOf>) -> Result<Found<Blam
     let newest = |index: &Index| newest_writes(&key, &index.writes(&key, &head), before, limit);
     let mut blame = asked.shared.indexes.read(&asked.target, &head, newest).await?;
     let state = state_before(&asked.target, head.oldest, blame.writes.first()).await?;
-    blame.writes = with_values(&asked.target, std::mem::take(&mut blame.writes), state).await?;
+    blame.writes =
+        with_values(&asked.target, &asked.memory, std::mem::take(&mut blame.writes), state).await?;
     Ok(Found(blame))
 }
 
@@ -207,6 +231,7 @@ fn newest_writes(key: &str, all: &Counted<'_, Written>, before: u64, limit: usiz
 /// the first. One whose commit retention has deleted meanwhile is left out.
 async fn with_values(
     target: &InSession,
+    memory: &Memory,
     writes: Vec<BlamedWrite>,
     mut state: Option<State>,
 ) -> Result<Vec<BlamedWrite>, Problem> {
@@ -214,6 +239,7 @@ async fn with_values(
     let versions: Vec<u64> = writes.iter().map(|write| write.version).collect();
     for (first, last) in stretches(&versions) {
         let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
+        memory.take(weight_of(target.runner(), target.session.key(), (first - 1, limit)).await?)?;
         let stored = commits_of(target, EventRange::Page { after: first - 1, limit }).await?;
         commits.extend(stored.events.into_iter().map(|committed| (committed.version, (committed, 0))));
     }
@@ -299,14 +325,17 @@ pub(super) async fn diff(asked: Asked<InSession, Versions>) -> Result<Found<Diff
         let mut get =
             GetSession::new(after.key.clone()).events(EventRange::AfterVersion(first - 1)).visible();
         get.version = Some(after.version);
+        asked.memory.take(weight_after(asked.target.runner(), &after.key, first - 1).await?)?;
         after.events = asked.target.runner().store().get(get.without_state()).await?.events;
     }
     let new = after.visible_events().filter(|committed| !before.visible.contains(committed.version));
     let messages = new.flat_map(|committed| committed.event.messages.iter().map(|message| json(&**message)));
+    let (earlier, later) = (values(&before), values(&after));
+    asked.memory.take(earlier.values().chain(later.values()).map(weight_of_value).sum())?;
     Ok(Found(DiffRow {
         from: before.version,
         to: after.version,
-        changed: changed(&values(&before), &values(&after)),
+        changed: changed(&earlier, &later),
         messages: messages.collect(),
     }))
 }
@@ -392,6 +421,9 @@ fn said(row: &EventRow) -> String {
 pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<CompareRow>, Problem> {
     let InSession { app, session } = asked.target;
     let other = find_session(&app, &asked.principal, &asked.query.with).await?;
+    for session in [&session, &other] {
+        asked.memory.take(weight_after(app.runner(), session.key(), 0).await?)?;
+    }
     let (left, right) = (session.read(EventRange::All).await?, other.read(EventRange::All).await?);
     let comparison = stepfold_runner::compare(&left, &right, app.runner().schema())?;
     // What both have names what the commits of an open step mention.
@@ -596,7 +628,9 @@ pub(super) struct ReplayRow {
 }
 
 pub(super) async fn replay(asked: Asked<InSession>) -> Result<Found<ReplayRow>, Problem> {
-    let agent = asked.target.runner().agent();
+    let runner = asked.target.runner();
+    asked.memory.take(weight_after(runner, asked.target.session.key(), 0).await?)?;
+    let agent = runner.agent();
     match asked.target.session.replay(agent).await {
         Ok(runs) => {
             let (first_divergence, invocation, version) = (None, None, None);

@@ -413,7 +413,8 @@ pub(super) struct LiveOf {
 pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Problem> {
     let (shared, principal) = (&asked.shared, &asked.principal);
     let Some(sessions) = &asked.query.sessions else {
-        let body = changes::open(&shared.apps, principal.user(), Opening::take(shared, principal)?).await?;
+        let opening = Opening::take(shared, principal)?;
+        let body = changes::open(&shared.feeds, &shared.apps, principal.user(), opening).await?;
         return Ok(Events(body));
     };
     let names: Vec<&str> = sessions.split(',').collect();

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
-use stepfold_runner::SessionHandle;
+use stepfold_runner::{SessionHandle, is_unfinished};
 use stepfold_session_scopes::{
     Cursor, ErrorKind, EventRange, ListForks, ListSessions, Scope, Session, SessionStore as _,
 };
@@ -34,32 +34,100 @@ pub(super) struct PageOfSessions {
     after: Option<String>,
     /// The number of sessions; 100 by default, at most 1,000.
     limit: Option<usize>,
-    /// Only those whose id or title has this text, in any case. A page may have fewer rows then, or none.
+    /// Only those whose id or title has this text, in any case. A page may have fewer rows then, or none: the last one has no
+    /// `next`.
     q: Option<String>,
     /// Only those with this status.
     status: Option<Status>,
+    /// Only those that need a person: that wait for decisions, were interrupted, failed, or are invalid.
+    #[serde(default)]
+    stopped: bool,
 }
 
 pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<SessionRows>, Problem> {
-    let app = &asked.target.0;
-    let limit = asked.query.limit.unwrap_or(100).clamp(1, MOST);
-    let request = ListSessions::new(app.name(), asked.principal.user().as_str())?
-        .after(asked.query.after.map(Cursor::new))
-        .limit(limit);
-    let page = app.runner().store().list(request).await?;
-    let next = page.next.map(|cursor| cursor.as_str().to_owned());
-    let described = page.sessions.into_iter().map(|stored| {
-        let app = Arc::clone(app);
-        async move { described(&app, &stored).await }.boxed()
-    });
-    let mut sessions: Vec<SessionRow> =
-        futures_util::stream::iter(described).buffered(AT_ONCE).try_collect().await?;
-    let (text, status) = (asked.query.q.map(|text| text.to_lowercase()), asked.query.status);
-    sessions.retain(|row| {
-        let said = || format!("{} {}", row.id, row.title.as_deref().unwrap_or_default()).to_lowercase();
-        text.as_ref().is_none_or(|text| said().contains(text)) && status.is_none_or(|_| row.status == status)
-    });
-    Ok(Found(SessionRows { sessions, next }))
+    let (app, user) = (&asked.target.0, asked.principal.user());
+    let PageOfSessions { after, limit, q, status, stopped } = asked.query;
+    let wanted = Wanted { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
+    let limit = limit.unwrap_or(100).clamp(1, MOST);
+    let (mut sessions, mut looked, mut next) = (Vec::new(), 0, after.map(Cursor::new));
+    loop {
+        let request = ListSessions::new(app.name(), user.as_str())?.after(next).limit(limit - sessions.len());
+        let page = app.runner().store().list(request).await?;
+        next = page.next;
+        looked += page.sessions.len();
+        let rows = page.sessions.into_iter().map(|stored| {
+            let (app, wanted) = (Arc::clone(app), wanted.clone());
+            async move { wanted_row(&app, &stored, &wanted).await }.boxed()
+        });
+        let rows = futures_util::stream::iter(rows).buffered(AT_ONCE);
+        let rows: Vec<Option<SessionRow>> = rows.try_collect().await?;
+        sessions.extend(rows.into_iter().flatten());
+        // Each page of the store is as long as what is left of this one: half a page is enough to end it.
+        let is_full = sessions.len() * 2 >= limit || wanted == Wanted::default();
+        if next.is_none() || is_full || looked >= LOOKED {
+            return Ok(Found(SessionRows { sessions, next: next.map(|cursor| cursor.as_str().to_owned()) }));
+        }
+    }
+}
+
+/// The sessions that are looked at for one page of those that are wanted.
+const LOOKED: usize = 2_000;
+
+/// Which sessions are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    /// A part of the id or of the title, in lower case.
+    text: Option<String>,
+    status: Option<Status>,
+    is_stopped: bool,
+}
+
+impl Wanted {
+    fn has_text(&self, text: &str) -> bool {
+        self.text.as_ref().is_none_or(|wanted| text.to_lowercase().contains(wanted))
+    }
+
+    fn has_status(&self, status: Option<Status>) -> bool {
+        let is_stopped = || status.is_some_and(Status::is_stopped);
+        self.status.is_none_or(|wanted| status == Some(wanted)) && (!self.is_stopped || is_stopped())
+    }
+
+    /// Whether only a session in the middle of a run can have the status.
+    fn is_of_unfinished(&self) -> bool {
+        self.is_stopped || self.status.is_some_and(Status::is_stopped)
+    }
+}
+
+/// The row of a session that is wanted. What it costs to know that it is not comes first.
+async fn wanted_row(app: &App, stored: &Session, wanted: &Wanted) -> Result<Option<SessionRow>, Problem> {
+    let key = &stored.key;
+    if wanted.is_of_unfinished() || !wanted.has_text(key.id.as_str()) {
+        let Some(session) = app.runner().find_session(key.user.as_str(), key.id.as_str()).await? else {
+            return Ok(None);
+        };
+        if wanted.is_of_unfinished() {
+            let newest = session.read(EventRange::Last(1)).await?;
+            if !newest.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
+                return Ok(None);
+            }
+        }
+        if !wanted.has_text(key.id.as_str())
+            && !wanted.has_text(&begin(&session).await?.0.unwrap_or_default())
+        {
+            return Ok(None);
+        }
+    }
+    let row = described(app, stored).await?;
+    Ok(wanted.has_status(row.status).then_some(row))
+}
+
+/// The title of a session, and who imported it.
+async fn begin(session: &SessionHandle) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
+    let first = session.read(EventRange::Page { after: 0, limit: FIRST }).await?;
+    let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
+    let asked = messages.find(|message| message.role() == Role::User);
+    let title = asked.map(|message| short(&message.text())).filter(|title| !title.is_empty());
+    Ok((title, ImportedRow::of(&first)))
 }
 
 /// The number of sessions that are described at once.
@@ -73,11 +141,7 @@ async fn described(app: &App, stored: &Session) -> Result<SessionRow, Problem> {
     let Some(session) = session else { return Ok(row) };
     row.status = Some(Status::of(&session).await?.1);
     row.forks = number_of_forks(app, &session).await?;
-    let first = session.read(EventRange::Page { after: 0, limit: FIRST }).await?;
-    row.imported = ImportedRow::of(&first);
-    let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
-    let asked = messages.find(|message| message.role() == Role::User);
-    row.title = asked.map(|message| short(&message.text())).filter(|title| !title.is_empty());
+    (row.title, row.imported) = begin(&session).await?;
     Ok(row)
 }
 

@@ -19,10 +19,14 @@ use super::history::at;
 use crate::http::auth::Principal;
 use crate::http::imported::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::limits::Limits;
-use crate::http::operation::{Answer, Asked, Created, InApp, InSession, RequestBody, json_response};
+use crate::http::loading::weight_after;
+use crate::http::operation::{
+    Answer, Answers, Asked, Created, InApp, InSession, RequestBody, held, json_response, text_schema,
+};
 use crate::http::problem::Problem;
 use crate::http::rows::{ParentRow, SessionRow};
 use crate::http::scripted;
+use crate::http::strict;
 
 /// What an export is.
 const FORMAT: &str = "stepfold.session";
@@ -140,10 +144,9 @@ pub(super) enum Exported {
 
 impl Answer for Exported {
     const STATUS: StatusCode = StatusCode::OK;
-    const MEDIA_TYPE: Option<&'static str> = Some("application/json");
 
-    fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
-        Some(generator.subschema_for::<ExportRow>())
+    fn shapes(generator: &mut SchemaGenerator) -> Answers {
+        vec![("application/json", generator.subschema_for::<ExportRow>()), ("text/x-rust", text_schema())]
     }
 
     fn respond(self) -> Response<Body> {
@@ -173,6 +176,7 @@ fn file_name(id: &str) -> String {
 
 pub(super) async fn export(asked: Asked<InSession, ExportAs>) -> Result<Exported, Problem> {
     let session = &asked.target.session;
+    asked.memory.take(weight_after(asked.target.runner(), session.key(), 0).await?)?;
     if let Form::Test = asked.query.r#as {
         let text = scripted::test_of(&asked.target).await?;
         return Ok(Exported::Test { name: session.key().id.to_string(), text });
@@ -225,7 +229,8 @@ impl RequestBody for ImportBody {
     }
 
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
-        serde_json::from_slice(bytes).map(ImportBody).map_err(|error| Problem::invalid("export", error))
+        let read = strict::from_slice(bytes).map_err(|error| Problem::invalid("export", error));
+        read.and_then(|export| held(bytes, "export", ImportBody(export)))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::site::Site;
@@ -106,4 +107,72 @@ async fn the_document_is_sound() {
         assert!(method != "get" || operation.get("requestBody").is_none(), "{at}");
     }
     assert_eq!(document["components"]["securitySchemes"]["token"]["scheme"], json!("bearer"));
+}
+
+/// The operations that change something, with paths that exist, and whether they need a body.
+fn changes(document: &Value) -> Vec<(Method, String, Option<bool>)> {
+    let changes = operations(document).into_iter().filter(|(_, method, _)| method != "get");
+    let named = |path: &str| {
+        let names = [
+            ("{app}", "clerk"),
+            ("{session}", "s1"),
+            ("{user}", "ada"),
+            ("{label}", "l"),
+            ("{message}", "m"),
+        ];
+        names.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value))
+    };
+    let change = |(path, method, operation): (String, String, Value)| {
+        let body = operation.get("requestBody").map(|body| body["required"] == true);
+        (method.to_uppercase().parse().unwrap(), named(&path), body)
+    };
+    changes.map(change).collect()
+}
+
+#[tokio::test]
+async fn an_operation_without_a_body_needs_no_content_type() {
+    let site = Site::new("").await;
+    let bearer = site.bearer("root");
+    let headers = [("authorization", bearer.as_str())];
+    let mut seen = 0;
+    for (method, path, needs_body) in changes(&site.server.openapi()) {
+        site.post("root", "/sessions", json!({"id": "s1"})).await;
+        let reply = site.raw(method.clone(), &path, &headers, "").await;
+        assert_ne!(reply.status, 415, "{method} {path}");
+        // What needs one says so.
+        assert!(
+            needs_body != Some(true) || !reply.status.is_success() || path.starts_with("/a2a"),
+            "{method} {path}"
+        );
+        seen += usize::from(needs_body != Some(true));
+        let form = [headers[0], ("content-type", "application/x-www-form-urlencoded")];
+        assert_eq!(site.raw(method.clone(), &path, &form, "").await.status, 415, "{method} {path}");
+        assert_eq!(site.raw(method.clone(), &path, &headers, "{}").await.status, 415, "{method} {path}");
+    }
+    assert!(seen > 10, "{seen}");
+}
+
+/// What serde reads as a struct is an object in every body, also where the fields of an array would fit.
+#[tokio::test]
+async fn an_array_is_no_object() {
+    let site = Site::new("").await;
+    let bearer = site.bearer("root");
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    for (method, path, body) in changes(&site.server.openapi()) {
+        site.post("root", "/sessions", json!({"id": "s1"})).await;
+        if body.is_none() || path.starts_with("/a2a") {
+            continue;
+        }
+        for array in ["[]", "[null, {}]", "[\"hi\", [], {}, null]"] {
+            let reply = site.raw(method.clone(), &path, &headers, array).await;
+            assert_eq!(reply.problem(), (400, "invalid".to_owned()), "{method} {path} {array}");
+        }
+    }
+    let nested = json!({"text": "hi", "files": [["image/png", "aGk=", "a.png"]]});
+    assert_eq!(site.post("root", "/sessions/s1/messages", nested).await.problem().0, 400);
+    let nested = json!({"decisions": {"c1": {"reject": ["no"]}}});
+    assert_eq!(site.post("root", "/sessions/s1/decisions", nested).await.problem().0, 400);
+    let call = json!([1, "ListTasks", {}]).to_string();
+    let version = [headers[0], headers[1], ("a2a-version", "1.0")];
+    assert!(site.raw(Method::POST, "/a2a/clerk", &version, &call).await.json()["error"].is_object());
 }

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_runner::Runner;
-use stepfold_server::http::{Limits, Metrics};
-use stepfold_session_scopes::MemoryStore;
+use stepfold_server::http::{Access, Limits, Metrics};
+use stepfold_session_scopes::{MemoryStore, Timestamp};
 use stepfold_state_core::chat::{Content, FinishReason, Message, Role, ToolCall, Usage};
 use stepfold_tools::{Effect, Tool, ToolError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -299,4 +299,55 @@ async fn the_log_has_no_tokens_and_no_words() {
         let lines: Vec<&str> = log.lines().filter(|line| line.contains(secret)).collect();
         assert!(lines.is_empty(), "{lines:?}");
     }
+}
+
+/// A line for each request, at the end of its answer: with who asked for what, and nothing of what was said.
+#[tokio::test]
+async fn the_access_log_has_a_line_for_each_request() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&lines);
+    let runner =
+        Runner::builder(agent_of(Script::parse("").unwrap(), Vec::new()), MemoryStore::new()).build();
+    let site = Site::with(runner.into(), Limits::default(), |server| {
+        server.access_log(move |access: &Access| {
+            let mut access = access.clone();
+            access.elapsed = Duration::ZERO;
+            log.lock().unwrap().push(access.common_log(Timestamp::from_micros(0)));
+        })
+    });
+    let site = site.await;
+    site.post("ada", "/sessions", json!({"id": "s1", "values": {"user:name": "rhubarb"}})).await;
+    site.get("reader", "/sessions?q=rhubarb").await;
+    let live = site.live("ada", "s1", None).await;
+    site.raw(Method::GET, "/api/v1/apps", &[("authorization", "Bearer rhubarb")], "").await;
+    site.raw(Method::GET, "/healthz", &[], "").await;
+    site.raw(Method::GET, "/rhubarb", &[("authorization", &site.bearer("bob"))], "").await;
+    site.raw(Method::DELETE, "/api/v1/apps", &[("authorization", &site.bearer("bob"))], "").await;
+    let before = lines.lock().unwrap().clone();
+    drop(live);
+    while lines.lock().unwrap().len() == before.len() {
+        tokio::task::yield_now().await;
+    }
+    let all = lines.lock().unwrap().clone();
+    let fields = |line: &String| {
+        let (start, rest) = line.split_once(" [01/Jan/1970:00:00:00 +0000] ").unwrap();
+        let (rest, elapsed) = rest.rsplit_once(' ').unwrap();
+        let (rest, bytes) = rest.rsplit_once(' ').unwrap();
+        assert!(
+            start.starts_with("127.0.0.1 - ") && elapsed == "0" && bytes.parse::<u64>().unwrap() > 0,
+            "{line}"
+        );
+        format!("{} {rest}", &start[12..])
+    };
+    let expected = [
+        r#"ada "POST /api/v1/apps/clerk/sessions HTTP/1.1" 201"#,
+        r#"reader "GET /api/v1/apps/clerk/sessions HTTP/1.1" 200"#,
+        r#"- "GET /api/v1/apps HTTP/1.1" 401"#,
+        r#"- "GET /healthz HTTP/1.1" 200"#,
+        r#"bob "GET /rhubarb HTTP/1.1" 404"#,
+        r#"- "DELETE /api/v1/apps HTTP/1.1" 405"#,
+        r#"ada "GET /api/v1/apps/clerk/sessions/s1/live HTTP/1.1" 200"#,
+    ];
+    assert_eq!(all.iter().map(fields).collect::<Vec<_>>(), expected);
+    assert_eq!(all.iter().filter(|line| line.contains("rhubarb")).count(), 1, "{all:?}");
 }

@@ -18,6 +18,8 @@ use stepfold_tools::{Approval, Effect, Tool, ToolError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
+use super::contract;
+
 /// The longest that a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -170,9 +172,10 @@ impl Site {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Reply {
-        let (status, headers, body) = self.open(method, path, headers, body).await;
-        let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("an answer").unwrap();
-        let text = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+        let (status, headers, answer) = self.open(method.clone(), path, headers, body).await;
+        let answer = tokio::time::timeout(PATIENCE, answer.collect()).await.expect("an answer").unwrap();
+        let text = String::from_utf8(answer.to_bytes().to_vec()).unwrap();
+        contract::check(&method, path, body, status, &headers, &text);
         Reply { status, headers, text }
     }
 
@@ -187,7 +190,7 @@ impl Site {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
-        let mut request = Request::builder().method(method).uri(path);
+        let mut request = Request::builder().method(method.clone()).uri(path);
         if !headers.iter().any(|(name, _)| *name == "host") {
             request = request.header("host", &self.address);
         }
@@ -197,6 +200,7 @@ impl Site {
         let request = request.body(Full::new(Bytes::from(body.to_owned()))).unwrap();
         let answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("an answer");
         let (parts, body) = answer.unwrap().into_parts();
+        contract::check_head(&method, path, parts.status, &parts.headers);
         (parts.status, parts.headers, body)
     }
 

@@ -7,13 +7,15 @@ use stepfold_state_core::chat::Message;
 use crate::contract::room::{
     Case, Checked, Fault, Room, at, cases, ensure, ensure_eq, ensure_error, event, schema,
 };
-use crate::error::SessionError;
+use crate::error::{ErrorKind, SessionError};
 use crate::event::{EventKind, Record};
+use crate::ids::SessionKey;
 use crate::session::Session;
-use crate::store::{EventRange, Expected, GetSession, SessionStore};
+use crate::store::{EventRange, EventSizes, Expected, ForkSession, GetSession, SessionStore};
 
 cases! {
     get_gives_the_events_that_are_asked_for,
+    sizes_of_events_are_those_of_a_page,
     get_without_state_gives_none,
     get_of_nothing_is_an_error,
     shared_values_are_always_the_current_ones,
@@ -59,6 +61,43 @@ async fn get_gives_the_events_that_are_asked_for(room: Room) -> Checked {
         ensure!(versions(&session) == expected, "{range:?}: {:?}, expected {expected:?}", versions(&session));
         ensure_eq!(session.version, 5);
     }
+    Ok(())
+}
+
+/// The sizes are told of the events that a page has, in a fork and after a rewind as well, and grow with them. A store may do
+/// without.
+async fn sizes_of_events_are_those_of_a_page(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let long = |length: usize| Message::user("x".repeat(length));
+    for version in 0..6_u64 {
+        let event = event(&format!("e{version}"))?.with_message(long(1_000 * (version as usize % 3)));
+        room.append(&key, version, event, &schema).await?;
+    }
+    let sizes =
+        |key: &SessionKey, after, limit| room.store.event_sizes(EventSizes::new(key.clone(), after, limit));
+    if sizes(&key, 0, 1).await.is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
+        return Ok(());
+    }
+    let fork = room.store.fork(ForkSession::new(key.clone(), at(2)).at_version(4)).await?.key;
+    room.append(&fork, 4, event("f1")?.with_message(long(5_000)), &schema).await?;
+    room.rewind(&key, "rewound", 2).await?;
+    for key in [&key, &fork] {
+        for (after, limit) in
+            [(0, 100), (0, 2), (1, 3), (3, 2), (5, 9), (9, 1), (0, 0), (u64::MAX, usize::MAX)]
+        {
+            let page = EventRange::Page { after, limit };
+            let session = room.store.get(GetSession::new(key.clone()).events(page)).await?;
+            let found = sizes(key, after, limit).await?;
+            ensure_eq!(found.iter().map(|(version, _)| *version).collect::<Vec<_>>(), versions(&session));
+            for ((_, bytes), committed) in found.iter().zip(&session.events) {
+                let text: usize = committed.event.messages.iter().map(|message| message.text().len()).sum();
+                ensure!((text..text + 1_000).contains(&(*bytes as usize)), "{bytes} bytes for {text}");
+            }
+        }
+    }
+    let nothing = room.key("nothing")?;
+    ensure_error!(sizes(&nothing, 0, 1).await, SessionError::NotFound { .. });
     Ok(())
 }
 

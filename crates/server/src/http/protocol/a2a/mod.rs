@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::{Ids as _, Input, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{Cursor, EventRange, ListSessions, Session, SessionStore as _};
+use stepfold_state_core::check_exact;
 
 pub(in crate::http) use self::card::mount_cards;
 pub(super) use self::task::TaskId;
@@ -27,9 +28,11 @@ use super::{AnyQuery, Frame, Made, Order, accept, event_stream, place, stream};
 use crate::http::auth::Role;
 use crate::http::changes::LastRun;
 use crate::http::live::Opening;
+use crate::http::loading::{weight_after, weight_of_value};
 use crate::http::operation::{Asked, InApp, RequestBody, json_response};
 use crate::http::problem::Problem;
 use crate::http::server::App;
+use crate::http::strict;
 
 pub(super) const CALL: &str = "Calls a method of Agent2Agent 1.0, in JSON-RPC.";
 
@@ -141,6 +144,7 @@ impl RpcCall {
         if self.needs() == Role::Read && text.len() > READ_PARAMS {
             return Err(Fault::invalid(format!("`params` of a question have at most {READ_PARAMS} bytes")));
         }
+        check_exact(text.as_bytes()).map_err(|error| Fault::invalid(error.to_string()))?;
         serde_json::from_str(text).map_err(|error| Fault::invalid(error.to_string()))
     }
 }
@@ -154,7 +158,7 @@ impl RequestBody for Rpc {
     }
 
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
-        Ok(Rpc(serde_json::from_slice(bytes).ok()))
+        Ok(Rpc(strict::from_slice(bytes).ok()))
     }
 }
 
@@ -191,7 +195,7 @@ async fn method(call: &Call, app: &App, asked: &RpcCall, id: &Value) -> Result<R
         "SubscribeToTask" => return subscribe(call, app, id.clone(), params).await,
         "GetTask" => {
             let (_, session) = find(call, app, params).await?;
-            shown(&session, id_of(params), history(params)).await?
+            shown(call, &session, id_of(params), history(params)).await?
         }
         "ListTasks" => list(call, app, params).await?,
         "CancelTask" => cancel(call, app, params).await?,
@@ -248,9 +252,17 @@ async fn session(call: &Call, app: &App, id: &str) -> Result<Option<SessionHandl
     }
 }
 
+/// A session with all its commits.
+async fn all(call: &Call, session: &SessionHandle) -> Result<Session, Refused> {
+    let runner = call.target.0.runner();
+    let weight = weight_after(runner, session.key(), 0).await.map_err(Problem::from)?;
+    call.memory.take(weight)?;
+    Ok(session.read(EventRange::All).await?)
+}
+
 /// A task as it is stored. One that was accepted and has not begun is submitted.
-async fn shown(session: &SessionHandle, id: &str, history: usize) -> Result<Value, Refused> {
-    let (stored, run) = (session.read(EventRange::All).await?, LastRun::of(session).await?);
+async fn shown(call: &Call, session: &SessionHandle, id: &str, history: usize) -> Result<Value, Refused> {
+    let (stored, run) = (all(call, session).await?, LastRun::of(session).await?);
     if let Some(task) = tasks(&stored).iter().find(|task| task.id.to_string() == id) {
         return Ok(task.to_json(&run, history));
     }
@@ -298,7 +310,7 @@ async fn read(call: &Call, app: &App, params: &Value) -> Result<Sent, Refused> {
 /// A message to a task that waits: its decisions.
 async fn decide(call: &Call, app: &App, task: &str, parts: &[Value]) -> Result<Sent, Refused> {
     let (id, session) = find(call, app, &json!({"id": task})).await?;
-    let (stored, run) = (session.read(EventRange::All).await?, LastRun::of(&session).await?);
+    let (stored, run) = (all(call, &session).await?, LastRun::of(&session).await?);
     let tasks = tasks(&stored);
     let found = tasks.iter().find(|found| found.id == id).ok_or_else(|| Fault::unknown_task(task))?;
     if found.status(&run).0 != State::InputRequired {
@@ -330,7 +342,7 @@ async fn send(call: &Call, app: &App, params: &Value) -> Result<Value, Refused> 
         let _ = invocation.outcome().await;
     }
     let id = id.to_string();
-    let task = match shown(&session, &id, history(configuration)).await {
+    let task = match shown(call, &session, &id, history(configuration)).await {
         Ok(task) => task,
         // Nothing is stored of it yet.
         Err(Refused::Fault(_)) => submitted(&id, &session, ""),
@@ -348,7 +360,7 @@ async fn send_streaming(
     let opening = Opening::take(&call.shared, &call.principal)?;
     let (task, session, reader) = begin(call, app, params).await?;
     // What the task had before: after a decision, or when the message was sent again.
-    let mut stored = session.read(EventRange::All).await?;
+    let mut stored = all(call, &session).await?;
     stored.events.retain(|commit| commit.version <= reader.version());
     let mut updates = Updates::new(id, task.clone());
     if let Some(found) = tasks(&stored).iter().find(|found| found.id == task) {
@@ -361,7 +373,7 @@ async fn subscribe(call: &Call, app: &App, id: Value, params: &Value) -> Result<
     let opening = Opening::take(&call.shared, &call.principal)?;
     let (task, session) = find(call, app, params).await?;
     let reader = Reader::attach(app.runner(), &session).await?;
-    let stored: Session = session.read(EventRange::All).await?;
+    let stored: Session = all(call, &session).await?;
     let run = LastRun::of(&session).await?;
     let tasks = tasks(&stored);
     let found =
@@ -397,12 +409,16 @@ async fn list(call: &Call, app: &App, params: &Value) -> Result<Value, Refused> 
     };
     let mut found = Vec::new();
     for session in sessions {
-        let (stored, run) = (session.read(EventRange::All).await?, LastRun::of(&session).await?);
+        let (before, known) = (call.memory.held(), found.len());
+        let (stored, run) = (all(call, &session).await?, LastRun::of(&session).await?);
         for task in tasks(&stored).iter().rev() {
             if wanted.is_none_or(|wanted| task.status(&run).0.name() == wanted) {
                 found.push(task.to_json(&run, history(params)));
             }
         }
+        // What stays of the session is its tasks.
+        let tasks: usize = found.iter().skip(known).map(weight_of_value).sum();
+        call.memory.hold(before.saturating_add(tasks))?;
     }
     Ok(json!({"totalSize": found.len(), "pageSize": found.len(), "tasks": found, "nextPageToken": next}))
 }
@@ -423,7 +439,7 @@ async fn page(call: &Call, app: &App, params: &Value) -> Result<(Vec<SessionHand
 
 async fn cancel(call: &Call, app: &App, params: &Value) -> Result<Value, Refused> {
     let (id, session) = find(call, app, params).await?;
-    let (stored, run) = (session.read(EventRange::All).await?, LastRun::of(&session).await?);
+    let (stored, run) = (all(call, &session).await?, LastRun::of(&session).await?);
     let state = tasks(&stored).iter().find(|task| task.id == id).map(|task| task.status(&run).0);
     match state {
         None => withdraw(&session, &id).await,
@@ -439,7 +455,7 @@ async fn cancel(call: &Call, app: &App, params: &Value) -> Result<Value, Refused
             if let Some(running) = running {
                 let _ = running.outcome().await;
             }
-            shown(&session, id_of(params), history(params)).await
+            shown(call, &session, id_of(params), history(params)).await
         }
     }
 }

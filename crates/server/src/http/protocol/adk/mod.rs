@@ -30,7 +30,9 @@ use super::happening::{End, Happening, Reader};
 use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, place, stream, with_words};
 use crate::http::auth::{Principal, Role};
 use crate::http::changes::LastRun;
+use crate::http::limits::Memory;
 use crate::http::live::Opening;
+use crate::http::loading::{weight_after, weight_of_value};
 use crate::http::operation::{
     Asked, Found, InApp, InSession, Json, Operation, Target, Whole, find_session, json_response,
 };
@@ -189,7 +191,9 @@ async fn list(asked: Asked<InUser, AnyQuery>) -> Result<Found<Vec<Value>>, Probl
         let get = GetSession::new(listed.key).events(EventRange::Page { after: 0, limit: 1 });
         // It may have been deleted meanwhile.
         if let Ok(stored) = app.runner().store().get(get).await {
-            rows.push(shown(user, &stored, title(&stored).as_ref()));
+            let row = shown(user, &stored, title(&stored).as_ref());
+            asked.memory.take(weight_of_value(&row))?;
+            rows.push(row);
         }
     }
     Ok(Found(rows))
@@ -238,12 +242,13 @@ async fn create(asked: Asked<InUser, AnyQuery, Json<AdkSession>>) -> Result<Foun
 }
 
 async fn read(asked: Asked<InUserSession, AnyQuery>) -> Result<Found<Value>, Problem> {
-    with_events(&asked.target).await.map(Found)
+    with_events(&asked.target, &asked.memory).await.map(Found)
 }
 
-async fn with_events(target: &InUserSession) -> Result<Value, Problem> {
+async fn with_events(target: &InUserSession, memory: &Memory) -> Result<Value, Problem> {
     let InUserSession { within, user } = target;
     let (runner, session) = (within.runner(), &within.session);
+    memory.take(weight_after(runner, session.key(), 0).await?)?;
     let stored = whole(runner, session, EventRange::All).await?;
     let mut fold = Fold::begin(runner, session, stored.oldest).await?;
     let name = within.app.name();
@@ -276,7 +281,7 @@ async fn update(asked: Asked<InUserSession, AnyQuery, Json<AdkValues>>) -> Resul
         let edit = values.into_iter().fold(edit, |edit, (key, value)| edit.set(key, value));
         asked.target.within.session.edit(edit).await?;
     }
-    with_events(&asked.target).await.map(Found)
+    with_events(&asked.target, &asked.memory).await.map(Found)
 }
 
 async fn delete(asked: Asked<InUserSession, AnyQuery>) -> Result<Found<Value>, Problem> {

@@ -1,0 +1,1255 @@
+// A client of `stepfold serve` without dependencies, for browsers and Node 20 and newer.
+//
+// `cargo xtask clients` makes it of the OpenAPI document of the server: change `crates/server/tests/it/generated/templates/client.ts` instead.
+
+/** An accepted request. */
+export interface Accepted {
+  /** The invocation. With an idempotency key, the same for each repetition. */
+  invocation: string;
+}
+
+/** An app, with what its agent is made of. */
+export interface AppDetail {
+  /** The name of the agent. */
+  agent: string;
+  /** The agents inside, at all depths. */
+  agents: InsideRow[];
+  /** The name, as in paths. */
+  app: string;
+  /** What it is for. */
+  description: string | null;
+  /** The nodes and edges, if it is a graph: as `/graph`. */
+  graph?: any;
+  /** Whether `/graph` has the shape of its graph. */
+  has_graph: boolean;
+  /** The template of its instructions. */
+  instructions?: string | null;
+  /** Whether its tools are listed at each step: then `tools` has none. */
+  lists_tools: boolean;
+  /** The model. */
+  model: string;
+  /** The models, each once: those of the agent, of its summaries, and of the agents inside. */
+  models: ModelOfRow[];
+  /** The output that its runs end with. */
+  output?: OutputRow | null;
+  /** The prices of the models. */
+  prices?: PricesRow | null;
+  /** The keys of its state: their JSON Schemas, merge handlers (reducers) and descriptions. */
+  schema: any;
+  /** The tools that it offers at every step. */
+  tools: ToolRow[];
+}
+
+/** An app: an agent with its sessions. */
+export interface AppRow {
+  /** The name of the agent. */
+  agent: string;
+  /** The name, as in paths. */
+  app: string;
+  /** What it is for. */
+  description: string | null;
+  /** Whether `/graph` has the shape of its graph. */
+  has_graph: boolean;
+  /** The model. */
+  model: string;
+  /** The keys of its state: their JSON Schemas, merge handlers (reducers) and descriptions. */
+  schema: any;
+}
+
+/** The apps of a server. */
+export interface Apps {
+  apps: AppRow[];
+}
+
+/** The newest writes of a key, oldest first. */
+export interface BlameRow {
+  /** The number of all that do. */
+  count: number;
+  /** The version to read the earlier ones with, as `before`; absent if there are none. */
+  earlier?: number | null;
+  key: string;
+  /** Those that count, in the versions that are kept, up to the version that was asked for. */
+  writes: BlamedWrite[];
+}
+
+/** A write of a key. */
+export interface BlamedWrite {
+  /** The value after it; absent if it is unset, or unknown. */
+  after?: any;
+  /** When it was stored (RFC 3339). */
+  at: string;
+  /** The value before it; absent if it was unset, or unknown, as of keys that other sessions write too. */
+  before?: any;
+  /** As in [`ItemRow`]. */
+  call_id?: string;
+  /** The merge handler (reducer); absent for a removal. */
+  handler?: string | null;
+  key: string;
+  /** The kind of the commit. */
+  kind: string;
+  node?: string | null;
+  tool?: string | null;
+  /** What is merged into the value; absent for a removal. */
+  value?: any;
+  version: number;
+}
+
+/** A call of a tool. */
+export interface CallRow {
+  /** The arguments: an object, or text if the model sent no valid one. */
+  arguments: any;
+  id: string;
+  /** The tool. */
+  name: string;
+}
+
+/** Whether a run was cancelled. */
+export interface CancelRow {
+  /** Whether anything was running. The run ends with its next commit. */
+  cancelled: boolean;
+}
+
+/** A changed value. */
+export interface ChangeRow {
+  /** Absent if it is unset. */
+  after?: any;
+  /** Absent if it was unset. */
+  before?: any;
+  key: string;
+}
+
+/** A version after a change. */
+export interface Changed {
+  /** The version of the session after it. */
+  version: number;
+}
+
+/** The differences of two sessions. */
+export interface CompareRow {
+  /** Both side by side: commits that say the same, whatever the ids of their calls, stand in one row. */
+  aligned: PairRow[];
+  /** The changes of the state from this session to the other one. */
+  changed: ChangeRow[];
+  /** The newest version that both have; 0 if they share no commit. */
+  common: number;
+  /** The first difference, in words. */
+  first: string | null;
+  /** The later commits of this session. */
+  left: EventRow[];
+  /** The later commits of the other one. */
+  right: EventRow[];
+}
+
+/** A stored outcome. */
+export interface Completed {
+  /** The requests that it has answered. */
+  requests: string[];
+  /** The version of the session with it. */
+  version: number;
+}
+
+/** Stored decisions. */
+export interface Decided {
+  /** The author that is recorded; of a repetition, the first one. */
+  by: string | null;
+  /** The invocation that continues the run. */
+  invocation: string;
+  /** The requests. */
+  requests: string[];
+  /** The version of the session with the decisions. */
+  version: number;
+}
+
+/** A decision. */
+export interface DecidedRow {
+  /** `approve`, `reject` with its reason, `modify` with the arguments, and others. */
+  decision: any;
+  /** The id of the request. */
+  request: string;
+}
+
+/** A decision about a request. */
+export type DecisionRow = "approve" | { reject: Rejection } | { modify: Modification };
+
+/** The changes between two versions. */
+export interface DiffRow {
+  /** The changed values. */
+  changed: ChangeRow[];
+  from: number;
+  /** The messages that the second has and the first has not. */
+  messages: any[];
+  to: number;
+}
+
+/** What an edit has changed beside values, which are its writes. */
+export interface EditedRow {
+  /** The new arguments of calls that had not begun, by call. */
+  arguments?: Record<string, any>;
+  /** The new results, by call. */
+  results: Record<string, any>;
+}
+
+/** The end of a run. */
+export interface EndRow {
+  /** The exit reason. */
+  exit: any;
+}
+
+/** A commit of a session. */
+export interface EventRow {
+  /** The calls about which a decision is requested. */
+  asked?: QuestionRow[];
+  /** When it was stored (RFC 3339). */
+  at: string;
+  author: string;
+  /** The calls of a reply. */
+  calls?: CallRow[];
+  /** Their cost in US dollars, exactly, in decimal: absent without a price of the model. */
+  cost?: string | null;
+  /** The author of decisions, or of an edit. */
+  decided_by?: string | null;
+  /** The decisions. */
+  decisions?: DecidedRow[];
+  edited?: EditedRow | null;
+  /** Microseconds of the run until then. */
+  elapsed_us?: number | null;
+  /** The exit reason of the run, at its last event. */
+  exit?: any;
+  /** Why the run failed, of a commit that says so: the run can be resumed. */
+  failure?: string | null;
+  /** What the hooks of a point did. */
+  hook?: HookRow | null;
+  /** The invocation that it belongs to. */
+  invocation: string;
+  /** Its kind: `began`, `replied`, `answered`, `decided`, `rewind`, and others. */
+  kind: string;
+  /** Microseconds since the commit before it in the same run. */
+  latency_us?: number | null;
+  /** The messages that it added to the conversation. */
+  messages: any[];
+  /** The model that replied. */
+  model?: string | null;
+  /** The outcomes of calls or branches. */
+  outcomes?: OutcomeRow[];
+  /** The items inside of which it happened, outermost first: an agent that is a tool or a node. `kind`, `calls`, `outcomes` and `messages` are then those of the run inside. */
+  path?: ItemRow[];
+  /** The branches of a superstep of a graph. */
+  planned?: ItemRow[];
+  /** The calls or branches that are marked as started, since they must not run twice; of `interrupted`, those whose outcome is unknown. */
+  started?: ItemRow[];
+  /** The step of the run, from 1; absent for an event of no run. */
+  step?: number | null;
+  /** A summary of the conversation, or why there is none. */
+  summary?: string | null;
+  /** Tokens of the model's reply, or of a summary. */
+  usage?: UsageRow | null;
+  /** The version of the session after it. */
+  version: number;
+  /** Whether it counts: events that were rewound do not. */
+  visible: boolean;
+  /** The writes to the state, in order, as they are merged by their handlers. */
+  writes: WriteRow[];
+}
+
+/** A page of commits. */
+export interface EventRows {
+  /** The commits, in order. */
+  events: EventRow[];
+  /** The version to read on from, as `after`; absent on the last page. */
+  next?: number | null;
+  /** The oldest version that is kept. */
+  oldest: number;
+  /** The version of the session. */
+  version: number;
+}
+
+/** The form of an export. - `json`: All of it, which can be imported. - `test`: A scripted test, in Rust. */
+export type ExportForm = "json" | "test";
+
+/** A session as a file. */
+export interface ExportRowInput {
+  /** The app that it is of. */
+  app: string;
+  /** When it was created (RFC 3339). */
+  created: string;
+  /** All commits, those that were rewound as well. */
+  events: StoredRow[];
+  /** Its own values at the oldest version. */
+  first: Record<string, any>;
+  /** Always `stepfold.session`. */
+  format: string;
+  /** The version of the format: 1. */
+  format_version: number;
+  /** The id that it had. */
+  id: string;
+  /** The labels of its versions. */
+  labels?: ExportedLabel[];
+  /** The oldest version that it can go back to. One other than 0 cannot be imported. */
+  oldest: number;
+  /** The session that it was forked from. Its history up to there is in `events`. */
+  parent?: ParentRow | null;
+  /** The values that it shares with other sessions (`user:`, `app:`), for readers. They are not imported. */
+  shared?: Record<string, any>;
+  /** Its own values at the newest one: what the events add up to. */
+  values: Record<string, any>;
+  /** The number of its commits. */
+  version: number;
+}
+
+/** A label of an exported session. */
+export interface ExportedLabel {
+  label: string;
+  version: number;
+}
+
+/** A fork. One with changes within a run, which waits for no decision then, is continued by the server at once; one without changes waits until it is resumed. */
+export interface Fork {
+  /** Arguments of calls that have not begun at the version, by call: the fork runs these calls with them. */
+  arguments?: Record<string, any>;
+  /** The version; the newest by default. */
+  at?: number | null;
+  /** The id of the fork; a random one by default. */
+  id?: string | null;
+  /** Results of calls that are changed in the fork, by call. */
+  results?: Record<string, any>;
+  /** Values that are changed in the fork, instead of those at the version. */
+  set?: Record<string, any>;
+}
+
+/** A fork. */
+export interface ForkRow {
+  /** When it was made (RFC 3339). */
+  created: string;
+  id: string;
+  /** The version that it begins with. */
+  version: number;
+}
+
+/** The forks of a session. */
+export interface ForkRows {
+  /** Those that are there, in the order in which they were made; not the forks of these. */
+  forks: ForkRow[];
+}
+
+/** A call that a hook has answered. */
+export interface HookAnswerRow {
+  /** The id of the call; of a branch the node, with `#` and its place if it is one of several. */
+  call_id: string;
+  kind: ItemKind;
+  /** The tool or the node. */
+  name: string;
+  /** The place among those of its step, from 0. */
+  place: number;
+  /** What the model is told. */
+  result: string;
+}
+
+/** What the hooks of a point did: the messages and the writes are those of the commit. */
+export interface HookRow {
+  /** Calls that do not run, and what the model is told instead. */
+  answers?: HookAnswerRow[];
+  /** The point, as in `before tool`. */
+  point: string;
+  /** `proceed`, `stop` with its reason, or `go_on`: the run continues instead of ending. */
+  verdict: any;
+  /** The keys of writes that are merged with those of a call, before them. */
+  wrote?: string[];
+}
+
+/** Who imported a session. Its first commits say what the file said, also of authors and decisions. */
+export interface ImportedRow {
+  /** When (RFC 3339). */
+  at: string;
+  /** The name of the principal. */
+  by: string;
+  /** The newest version that came with the file. */
+  version: number;
+}
+
+/** An agent inside of another one. */
+export interface InsideRow {
+  /** The tools and nodes inside of which it is, the outermost first. */
+  inside_of: string[];
+  /** The template of its instructions. */
+  instructions?: string | null;
+  /** Whether its tools are listed at each step: then `tools` has none. */
+  lists_tools: boolean;
+  model: string;
+  name: string;
+  /** The output that its runs end with. */
+  output?: OutputRow | null;
+  /** The tools that it offers at every step. */
+  tools: ToolRow[];
+}
+
+/** The kind of an item. */
+export type ItemKind = "tool" | "node";
+
+/** A call or a branch. */
+export interface ItemRow {
+  /** The id of the call; of a branch the node, with `#` and its place if it is one of several. */
+  call_id: string;
+  kind: ItemKind;
+  /** The tool or the node. */
+  name: string;
+  /** The place among those of its step, from 0. */
+  place: number;
+}
+
+/** A label: the name of a version. */
+export interface LabelRow {
+  label: string;
+  version: number;
+}
+
+/** The labels of a session. */
+export interface LabelRows {
+  /** In the order of their versions. */
+  labels: LabelRow[];
+}
+
+/** A label that was set. */
+export interface LabelSet {
+  /** The version that it named before; absent if there was none. */
+  before?: number | null;
+  label: string;
+  version: number;
+}
+
+/** What a label names. */
+export interface Labelled {
+  version: number;
+}
+
+/** Messages that a model was not shown. */
+export interface LeftOutRow {
+  /** The place of the first one in the whole conversation, from 0. */
+  from: number;
+  messages: any[];
+  /** Whether the summary stands for all of them. */
+  summarised: boolean;
+  /** The place after the last one. */
+  to: number;
+}
+
+/** Who asks. */
+export interface MeRow {
+  /** The name that decisions are recorded with. */
+  name: string;
+  /** `read`, `act` or `administer`. */
+  role: string;
+  user: string;
+}
+
+/** A model, and the agents that have it. */
+export interface ModelOfRow {
+  agents: string[];
+  model: string;
+}
+
+/** What a model was shown. */
+export interface ModelRow {
+  agent: string;
+  /** The number of messages of the whole conversation. */
+  conversation: number;
+  /** Their cost in US dollars, exactly, in decimal. */
+  cost?: string | null;
+  /** The instructions, rendered. */
+  instructions?: string | null;
+  /** The messages of the conversation that were left out. */
+  left_out: LeftOutRow[];
+  /** What it was sent, in order. */
+  messages: ShownRow[];
+  /** The model of the agent. */
+  model: string;
+  /** The output that was requested, if one was. */
+  output?: OutputRow | null;
+  /** The parameters of the model, such as its temperature. */
+  params: any;
+  /** The items inside of which the model was asked, the outermost first. */
+  path?: ItemRow[];
+  /** Why they were, in words. */
+  reasons: string[];
+  /** The version with the reply; absent if the model has not replied, for what it would be shown. */
+  reply?: number | null;
+  /** The step of its run, from 1. */
+  step: number;
+  /** An estimate of the tokens, by the counter of the policies that trim. */
+  tokens: TokensRow;
+  /** `auto`, `none`, `required`, or the name of a tool. */
+  tool_choice: any;
+  /** The tools that it was offered. */
+  tools: OfferedRow[];
+  /** What of this is not in the record, and why. */
+  unknown: UnknownRow[];
+  /** The tokens that the provider has counted. */
+  usage?: UsageRow | null;
+  /** The version that was asked for. */
+  version: number;
+}
+
+/** With what a call runs. */
+export interface Modification {
+  /** The arguments, or the answer to the question of a tool. */
+  arguments: any;
+}
+
+/** Decisions about requests. */
+export interface NewDecisions {
+  /** The decisions, by the ids of the requests. */
+  decisions: Record<string, DecisionRow>;
+  /** Continues the run even if the agent has changed since it began. */
+  with_changed_agent?: boolean;
+}
+
+/** An image or a file of a message. */
+export interface NewFile {
+  /** The content, in Base64. */
+  data: string;
+  /** The media type, such as `image/png` or `application/pdf`. An image is a PNG, JPEG, GIF or WebP. */
+  media_type: string;
+  /** The name of the file. */
+  name?: string | null;
+}
+
+/** A message of the user. */
+export interface NewMessage {
+  /** Images and files, after the text. */
+  files?: NewFile[];
+  /** The text; it may be empty if there are files. */
+  text: string;
+  /** Values to write to the state first, by key, merged by their handlers (reducers). */
+  values?: Record<string, any>;
+  /** What happens to it while a run is at work in the session; the app decides if it is absent. */
+  when_busy?: WhenBusy | null;
+}
+
+/** An outcome that comes later. */
+export interface NewOutcome {
+  /** Why the call failed, instead of a result. */
+  error?: string | null;
+  /** The result, as the tool would have given it; null is a result. */
+  result?: any;
+  /** The token of the request. */
+  token: string;
+}
+
+/** A new session. */
+export interface NewSession {
+  /** The id; a random one by default. */
+  id?: string | null;
+  /** Initial values of the state, by key. */
+  values?: Record<string, any>;
+}
+
+/** The tokens of a model. */
+export interface OfModelRow {
+  cost?: string | null;
+  /** The name that the provider has reported, or the agent's. */
+  model: string;
+  replies: number;
+  usage: UsageRow;
+}
+
+/** A tool that a model was offered. */
+export interface OfferedRow {
+  description: string;
+  /** The SHA-256 of what the model was told of it. */
+  digest: string;
+  name: string;
+  /** The JSON Schema of the arguments. */
+  parameters: any;
+  /** An estimate. */
+  tokens: number;
+}
+
+/** An error in the form of OpenAI. */
+export interface OpenAiError {
+  /** The kind of problem. */
+  code: string;
+  /** What failed, and what to do. */
+  message: string;
+  /** Always null. */
+  param: string | null;
+  /** Whose fault it is. */
+  type: string;
+}
+
+/** Where a value comes from. */
+export interface OriginRow {
+  /** As in [`ItemRow`]. */
+  call_id?: string;
+  /** The merge handler (reducer) of that write. */
+  handler: string | null;
+  /** The kind of the commit with the last write. */
+  kind: string;
+  node?: string | null;
+  tool?: string | null;
+  /** The version of the last write. */
+  version: number;
+  /** The number of writes. */
+  writes: number;
+}
+
+/** The outcome of a call or a branch. */
+export interface OutcomeRow {
+  /** The number of attempts; 0 if it was not started. */
+  attempts: number;
+  /** As in [`ItemRow`]. */
+  call_id: string;
+  error?: string | null;
+  kind: ItemKind;
+  name: string;
+  /** The result for the model; null for a branch, an error, or one that stands in a later message. */
+  result?: any;
+  status: OutcomeStatus;
+  /** The keys that it wrote. */
+  wrote?: string[];
+}
+
+/** How a call or a branch ended. - `cancelled`: The run was cancelled before or while it ran. - `unknown`: Whether it happened is unknown. */
+export type OutcomeStatus = "done" | "failed" | "rejected" | "cancelled" | "unknown";
+
+/** A requested output. */
+export interface OutputRow {
+  /** How it is requested: `schema` (by the response format), `tool`, or `prompt`. */
+  mode: string;
+  /** Its JSON Schema. */
+  schema: any;
+}
+
+/** A row of two sessions side by side. */
+export interface PairRow {
+  /** The version in this session, if it has a commit here. */
+  left?: number | null;
+  /** The version in the other one. */
+  right?: number | null;
+  /** Whether both say the same. */
+  same: boolean;
+}
+
+/** The origin of a fork. */
+export interface ParentRow {
+  id: string;
+  version: number;
+}
+
+/** The prices of models. */
+export interface PricesRow {
+  /** Always `USD`. */
+  currency: string;
+  /** By model: `input`, `output`, and perhaps `cached_input` and `cache_write`, each for a million tokens. */
+  models: any;
+}
+
+/** A problem document. */
+export interface Problem {
+  /** Whether the message of the request was stored nevertheless. */
+  accepted?: boolean;
+  /** The version of the session, of a conflict. */
+  actual?: number | null;
+  /** What failed, and what to do. */
+  detail: string;
+  /** The same in the form of OpenAI, from its operations. */
+  error?: OpenAiError | null;
+  /** The version that the request expected, of a conflict. */
+  expected?: number | null;
+  /** The kind of problem: what programs branch on. */
+  kind: string;
+  /** The ids of the requests that wait for decisions. */
+  pending?: string[];
+  /** What helps: `retry` the same request soon, `wait` until someone has acted, or `never`. */
+  remedy: string;
+  /** The status of the response. */
+  status: number;
+  /** The kind of problem, in words. */
+  title: string;
+  /** A URI of the kind of problem: `urn:stepfold:problem:` and the kind. */
+  type: string;
+}
+
+/** A call about which a decision is requested. What waits now is in the session's `pending`. */
+export interface QuestionRow {
+  call: CallRow;
+  /** The question of a tool. */
+  message?: string | null;
+}
+
+/** Why a call does not run. */
+export interface Rejection {
+  /** The reason, for the model. */
+  reason?: string;
+}
+
+/** The result of a replay. */
+export interface ReplayRow {
+  /** The first divergence, in words. */
+  first_divergence: string | null;
+  /** The invocation whose run diverges. */
+  invocation: string | null;
+  /** The number of replayed runs, if all are the same. */
+  runs: number | null;
+  /** Whether each run is as it was recorded. */
+  same: boolean;
+  /** The version of the commit that differs; the last one of the run if only its end does. */
+  version: number | null;
+}
+
+/** A request that waits for a decision. */
+export interface RequestRow {
+  /** The call. */
+  call: CallRow;
+  /** Whether it can be approved with other arguments. */
+  can_modify: boolean;
+  /** When it is decided by time (RFC 3339). */
+  deadline?: string | null;
+  /** The id that a decision names. It has a digest of what is asked, so that it is used for nothing else. */
+  id: string;
+  /** The values that the state adds to the arguments, by parameter. */
+  inputs_from_state?: any;
+  /** The question of a tool. */
+  message?: string | null;
+  /** Why it is asked: `rule`, `may_have_happened`, `node`, `input`, or `later` (for no person: an outcome comes). */
+  reason: any;
+  /** The JSON Schema that modified arguments must fit, if it is known. */
+  schema?: any;
+  /** The token with which an outcome is delivered that comes later. */
+  token?: string | null;
+}
+
+/** Changes of calls. */
+export interface ResultEdit {
+  /** The new arguments of calls that have not begun, by call. */
+  arguments?: Record<string, any>;
+  /** The version that the session has, as the client knows it; another one is a conflict. */
+  expected: number;
+  /** The new results, by call. */
+  results?: Record<string, any>;
+}
+
+/** A resumption. */
+export interface Resumption {
+  /** Continues the run even if the agent has changed since it began. */
+  with_changed_agent?: boolean;
+}
+
+/** A rewind. */
+export interface Rewind {
+  /** The version that the session has, as the client knows it; another one is a conflict. */
+  expected: number;
+  /** The version to go back to. */
+  to: number;
+}
+
+/** The result of a run. */
+export interface RunRow {
+  /** The exit reason, if it has ended. */
+  exit?: any;
+  /** The invocation: the idempotency key, if there was one. */
+  invocation: string;
+  /** The requested output, if the agent has one. */
+  output?: any;
+  /** The requests that it waits for. */
+  pending: RequestRow[];
+  status: StatusRow;
+  /** The text of the last reply. */
+  text: string;
+  usage: UsageRow;
+  /** The version of the session after it. */
+  version: number;
+}
+
+/** A session, and what it waits for. */
+export interface SessionDetail {
+  /** Whether a worker has it, in any process. */
+  claimed: boolean;
+  /** When it was created (RFC 3339). */
+  created: string;
+  /** The number of sessions that were forked from it, and are there: absent in answers about changes. */
+  forks?: number | null;
+  /** The id. */
+  id: string;
+  /** Who imported it, or the session that it was forked from: absent for other sessions, and in answers about changes. */
+  imported?: ImportedRow | null;
+  /** The messages that were accepted and not taken. */
+  inbox: WaitingRow[];
+  /** Why its last run cannot be restored, with the status `invalid`. */
+  invalid?: string | null;
+  /** The oldest version that it can go back to. */
+  oldest: number;
+  /** The session that it was forked from. */
+  parent: ParentRow | null;
+  /** The requests that wait for decisions. */
+  pending: RequestRow[];
+  /** The invocation that runs in this process. */
+  running: string | null;
+  /** What it does: absent in answers about changes. */
+  status?: Status | null;
+  /** The beginning of its first message, in lists. */
+  title?: string | null;
+  /** Whether its last run has not ended: it runs, waits for decisions, was interrupted or failed. */
+  unfinished: boolean;
+  /** When it was written last (RFC 3339). */
+  updated: string;
+  /** The number of its commits. */
+  version: number;
+}
+
+/** A session in a list. */
+export interface SessionRow {
+  /** Whether a worker has it, in any process. */
+  claimed: boolean;
+  /** When it was created (RFC 3339). */
+  created: string;
+  /** The number of sessions that were forked from it, and are there: absent in answers about changes. */
+  forks?: number | null;
+  /** The id. */
+  id: string;
+  /** Who imported it, or the session that it was forked from: absent for other sessions, and in answers about changes. */
+  imported?: ImportedRow | null;
+  /** The oldest version that it can go back to. */
+  oldest: number;
+  /** The session that it was forked from. */
+  parent: ParentRow | null;
+  /** What it does: absent in answers about changes. */
+  status?: Status | null;
+  /** The beginning of its first message, in lists. */
+  title?: string | null;
+  /** When it was written last (RFC 3339). */
+  updated: string;
+  /** The number of its commits. */
+  version: number;
+}
+
+/** A page of sessions. */
+export interface SessionRows {
+  /** The cursor of the next page, as `after`; absent on the last one. */
+  next?: string | null;
+  /** The sessions, the one that was written last first. */
+  sessions: SessionRow[];
+}
+
+/** A part of what a model was shown. - `agent`: The agent has changed. */
+export type ShownPart = "messages" | "tools" | "agent";
+
+/** A message that a model was shown. */
+export interface ShownRow {
+  /** The place in the whole conversation, from 0. */
+  index?: number | null;
+  message: any;
+  source: ShownSource;
+  /** An estimate. */
+  tokens: number;
+}
+
+/** Where a message comes from. - `summary`: Of messages that were left out. */
+export type ShownSource = "instructions" | "conversation" | "summary";
+
+/** Changes of values. */
+export interface StateEdit {
+  /** The version that the session has, as the client knows it; another one is a conflict. */
+  expected: number;
+  /** The new values, which replace the current ones. */
+  set?: Record<string, any>;
+  /** The keys to remove. */
+  unset?: string[];
+}
+
+/** The state of a session at a version. */
+export interface StateRow {
+  /** The last write of each key that the session itself has written, in the versions that are kept. */
+  origin?: Record<string, OriginRow> | null;
+  /** The values of the session, and those of scopes that it shares (`user:`, `app:`), which are always the current ones. */
+  values: Record<string, any>;
+  version: number;
+}
+
+/** What a session does, in a word. - `running`: A worker has it, in any process. - `waiting`: Its run waits for decisions. - `interrupted`: Its run was interrupted, and continues when it is resumed or recovered. - `failed`: Its run failed, and continues when it is resumed. - `idle`: Its last run has ended, or there was none. - `invalid`: Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there. - `deleted`: There is no such session any more. */
+export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "deleted";
+
+/** The status of a run. - `finished`: It has ended. - `waiting`: It waits for decisions. - `suspended`: It was suspended; send the same request again. */
+export type StatusRow = "finished" | "waiting" | "suspended";
+
+/** A commit as it is stored. */
+export interface StoredRow {
+  /** Microseconds since 1970. */
+  at: number;
+  /** The body, in the format of the stores. */
+  body: any;
+  id: string;
+  version: number;
+}
+
+/** An estimate of tokens. */
+export interface TokensRow {
+  instructions: number;
+  messages: number;
+  tools: number;
+  total: number;
+}
+
+/** A tool. */
+export interface ToolRow {
+  /** The agent that answers, if one does. */
+  agent?: string | null;
+  /** `never`, `always`, `once` (for the same arguments), or `when` (depends on the arguments). */
+  approval: string;
+  description: string;
+  /** The SHA-256 of its definition, as it is sent to a model. */
+  digest: string;
+  /** `pure`, `idempotent` or `at_most_once`. */
+  effect: any;
+  name: string;
+  /** The JSON Schema of the arguments that a model sends. */
+  parameters: any;
+}
+
+/** The tokens of a session, and their cost. */
+export interface TotalRow {
+  /** The cost of those with a price, exactly, in decimal. */
+  cost?: string | null;
+  /** Always `USD`. */
+  currency: string;
+  /** The same by model. */
+  models: OfModelRow[];
+  /** The number of replies and summaries that reported their tokens. */
+  replies: number;
+  /** The models without a price, which the cost is without. */
+  unpriced: string[];
+  usage: UsageRow;
+  version: number;
+}
+
+/** A part of what a model was shown that is not in the record. */
+export interface UnknownRow {
+  part: ShownPart;
+  why: string;
+}
+
+/** Token counts. */
+export interface UsageRow {
+  cached_input_tokens: number;
+  input_tokens: number;
+  output_tokens: number;
+  reasoning_tokens: number;
+}
+
+/** A message in the inbox of a session. */
+export interface WaitingRow {
+  /** When it was accepted (RFC 3339). */
+  at: string;
+  /** The id of its invocation. */
+  invocation: string;
+  /** Whether it joins the current run, before the next request to the model. */
+  joins: boolean;
+  /** Its text. */
+  text: string;
+}
+
+/** What happens to a message while a run is at work in its session. - `wait`: It waits until that run has ended. - `steer`: It joins that run, before the next request to the model. - `interrupt`: That run is cancelled first. - `refuse`: It is refused: 409. */
+export type WhenBusy = "wait" | "steer" | "interrupt" | "refuse";
+
+/** A write to the state. */
+export interface WriteRow {
+  /** As in [`ItemRow`]. */
+  call_id?: string;
+  /** The merge handler (reducer); absent for a removal. */
+  handler?: string | null;
+  key: string;
+  node?: string | null;
+  tool?: string | null;
+  /** What is merged into the value; absent for a removal. */
+  value?: any;
+}
+
+/** A request that was refused. Programs branch on `problem.kind`; `problem.remedy` says whether to send it again. */
+export class Refused extends Error {
+  constructor(readonly problem: Problem, readonly retryAfter?: number) {
+    super(`${problem.status} ${problem.kind}: ${problem.detail}`);
+  }
+}
+
+/** An event of a live stream. */
+export interface LiveEvent {
+  id?: string;
+  event: string;
+  data: any;
+}
+
+interface Sent {
+  query?: Record<string, unknown>;
+  body?: unknown;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+}
+
+/** The operations of a server, with the token of a principal; without one in a page of the server itself, which has a cookie. */
+export class Client {
+  constructor(private readonly url: string, private readonly token?: string) {}
+
+  /**
+   * Follows a session: all that happens after a version, or after the id of an event; from now on by default. It connects again
+   * where it ended, so that each commit comes once, until the session is deleted or the signal is given.
+   */
+  async *live(app: string, session: string, { after, signal }: { after?: number | string; signal?: AbortSignal } = {}): AsyncGenerator<LiveEvent> {
+    const path = `/api/v1/apps/${part(app)}/sessions/${part(session)}/live`;
+    let last: string | undefined, pause = 1_000;
+    while (!signal?.aborted) {
+      try {
+        const response = await this.open("GET", path, { query: { after }, headers: last === undefined ? {} : { "last-event-id": last }, signal });
+        for await (const event of events(response)) {
+          [last, pause] = [event.id ?? last, 1_000];
+          if (event.event === "bye" && event.data.reason !== "deleted") break;
+          yield event;
+          if (event.event === "bye") return;
+        }
+      } catch (error) {
+        if (signal?.aborted) return;
+        if (error instanceof Refused) {
+          if (error.problem.remedy !== "retry") throw error;
+          pause = (error.retryAfter ?? 1) * 1_000;
+        } else if (error instanceof TypeError) {
+          // It is not there, or the connection was cut.
+          pause = Math.min(pause * 2, 30_000);
+        } else throw error;
+      }
+      await new Promise((resolve) => setTimeout(resolve, pause));
+    }
+  }
+
+  /** Lists the apps. */
+  listApps(): Promise<Apps> {
+    return this.ask("GET", `/api/v1/apps`);
+  }
+
+  /** Reads an app. */
+  readApp(app: string): Promise<AppDetail> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}`);
+  }
+
+  /** Reads the nodes and edges of an app that is a graph. */
+  readGraph(app: string): Promise<any> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/graph`);
+  }
+
+  /** Creates a session from an export. */
+  import(app: string, body: ExportRowInput, query: { id?: string } = {}): Promise<SessionRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/import`, { query, body });
+  }
+
+  /** Lists sessions, the one that was written last first. */
+  listSessions(app: string, query: { after?: string; limit?: number; q?: string; status?: Status; stopped?: boolean } = {}): Promise<SessionRows> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions`, { query });
+  }
+
+  /** Creates a session. */
+  createSession(app: string, body: NewSession = {}): Promise<SessionRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions`, { body });
+  }
+
+  /** Deletes a session for good. */
+  deleteSession(app: string, session: string, query: { user_state?: boolean } = {}): Promise<void> {
+    return this.ask("DELETE", `/api/v1/apps/${part(app)}/sessions/${part(session)}`, { query });
+  }
+
+  /** Reads a session and what it waits for. */
+  readSession(app: string, session: string): Promise<SessionDetail> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}`);
+  }
+
+  /** Ends a run that waits, was interrupted or failed. */
+  abandon(app: string, session: string): Promise<EndRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/abandon`);
+  }
+
+  /** Lists the writes of a key. */
+  blame(app: string, session: string, query: { key: string; at?: number; before?: number; limit?: number }): Promise<BlameRow> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/blame`, { query });
+  }
+
+  /** Cancels the run, in any process. */
+  cancel(app: string, session: string): Promise<CancelRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/cancel`);
+  }
+
+  /** Compares a session with another one, such as a fork. */
+  compare(app: string, session: string, query: { with: string }): Promise<CompareRow> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/compare`, { query });
+  }
+
+  /** Delivers the outcome of a call that came later, under its token. */
+  complete(app: string, session: string, body: NewOutcome): Promise<Completed> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/complete`, { body });
+  }
+
+  /** Decides about requests, in one commit, and continues the run. */
+  decide(app: string, session: string, body: NewDecisions, idempotencyKey?: string): Promise<Decided> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/decisions`, { body, headers: idempotencyKey === undefined ? {} : { "idempotency-key": idempotencyKey } });
+  }
+
+  /** Lists the changes between two versions. */
+  diff(app: string, session: string, query: { from: number; to?: number }): Promise<DiffRow> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/diff`, { query });
+  }
+
+  /** Lists commits, in order. */
+  listEvents(app: string, session: string, query: { after?: number; around?: number; brief?: boolean; limit?: number } = {}): Promise<EventRows> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/events`, { query });
+  }
+
+  /** Reads a commit. */
+  readEvent(app: string, session: string, version: number): Promise<EventRow> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/events/${part(version)}`);
+  }
+
+  /** Exports a session: whole as JSON, or as a scripted test. */
+  export(app: string, session: string, query: { as?: ExportForm } = {}): Promise<any> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/export`, { query });
+  }
+
+  /** Creates a session that shares the history up to a version. */
+  fork(app: string, session: string, body: Fork = {}): Promise<SessionRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/fork`, { body });
+  }
+
+  /** Lists the forks of a session. */
+  listForks(app: string, session: string): Promise<ForkRows> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/forks`);
+  }
+
+  /** Lists the labels of versions. */
+  listLabels(app: string, session: string): Promise<LabelRows> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/labels`);
+  }
+
+  /** Removes a label. */
+  removeLabel(app: string, session: string, label: string): Promise<void> {
+    return this.ask("DELETE", `/api/v1/apps/${part(app)}/sessions/${part(session)}/labels/${part(label)}`);
+  }
+
+  /** Labels a version. */
+  setLabel(app: string, session: string, label: string, body: Labelled): Promise<LabelSet> {
+    return this.ask("PUT", `/api/v1/apps/${part(app)}/sessions/${part(session)}/labels/${part(label)}`, { body });
+  }
+
+  /** Accepts a message, and starts a run. */
+  send(app: string, session: string, body: NewMessage, idempotencyKey?: string): Promise<Accepted> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/messages`, { body, headers: idempotencyKey === undefined ? {} : { "idempotency-key": idempotencyKey } });
+  }
+
+  /** Withdraws a message that was not taken yet. */
+  withdraw(app: string, session: string, message: string): Promise<void> {
+    return this.ask("DELETE", `/api/v1/apps/${part(app)}/sessions/${part(session)}/messages/${part(message)}`);
+  }
+
+  /** Reads what the model was shown at a step. */
+  readModelStep(app: string, session: string, query: { at?: number; path?: string } = {}): Promise<ModelRow> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/model`, { query });
+  }
+
+  /** Replays every run without model and tools, and reports the first divergence. */
+  replay(app: string, session: string): Promise<ReplayRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/replay`);
+  }
+
+  /** Changes recorded results, and arguments of calls that have not begun, of a run that is paused. */
+  editResults(app: string, session: string, body: ResultEdit, idempotencyKey?: string): Promise<Changed> {
+    return this.ask("PATCH", `/api/v1/apps/${part(app)}/sessions/${part(session)}/results`, { body, headers: idempotencyKey === undefined ? {} : { "idempotency-key": idempotencyKey } });
+  }
+
+  /** Continues a run that was interrupted or failed. */
+  resume(app: string, session: string, body: Resumption = {}): Promise<Accepted> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/resume`, { body });
+  }
+
+  /** Goes back to a version; nothing is deleted. */
+  rewind(app: string, session: string, body: Rewind): Promise<Changed> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/rewind`, { body });
+  }
+
+  /** Accepts a message, and waits for the result of its run. */
+  run(app: string, session: string, body: NewMessage, idempotencyKey?: string): Promise<RunRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/run`, { body, headers: idempotencyKey === undefined ? {} : { "idempotency-key": idempotencyKey } });
+  }
+
+  /** Reads the state at a version. */
+  readState(app: string, session: string, query: { at?: number; origin?: boolean } = {}): Promise<StateRow> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/state`, { query });
+  }
+
+  /** Changes values between runs, or of a run that is paused. */
+  editState(app: string, session: string, body: StateEdit, idempotencyKey?: string): Promise<Changed> {
+    return this.ask("PATCH", `/api/v1/apps/${part(app)}/sessions/${part(session)}/state`, { body, headers: idempotencyKey === undefined ? {} : { "idempotency-key": idempotencyKey } });
+  }
+
+  /** Reads the tokens of a session and their cost. */
+  readUsage(app: string, session: string, query: { at?: number } = {}): Promise<TotalRow> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/usage`, { query });
+  }
+
+  /** Sets a cookie with the bearer token of this request. */
+  login(): Promise<void> {
+    return this.ask("POST", `/api/v1/login`);
+  }
+
+  /** Removes the cookie. */
+  logout(): Promise<void> {
+    return this.ask("POST", `/api/v1/logout`);
+  }
+
+  /** Reads the user and the role of the caller. */
+  readPrincipal(): Promise<MeRow> {
+    return this.ask("GET", `/api/v1/me`);
+  }
+
+  /** The metrics of this process, in the format of OpenMetrics. */
+  metrics(): Promise<any> {
+    return this.ask("GET", `/api/v1/metrics`);
+  }
+
+  private async ask(method: string, path: string, sent: Sent = {}): Promise<any> {
+    const response = await this.open(method, path, sent);
+    const text = await response.text();
+    return response.headers.get("content-type") === "application/json" ? JSON.parse(text) : text || undefined;
+  }
+
+  private async open(method: string, path: string, { query = {}, body, headers = {}, signal }: Sent): Promise<Response> {
+    const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null);
+    const search = given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
+    const all: Record<string, string> = { ...headers };
+    if (this.token !== undefined) all.authorization = `Bearer ${this.token}`;
+    if (body !== undefined) all["content-type"] = "application/json";
+    const text = body === undefined ? undefined : JSON.stringify(body);
+    const response = await fetch(this.url.replace(/\/$/, "") + path + search, { method, headers: all, body: text, signal });
+    if (response.ok) return response;
+    const retryAfter = response.headers.get("retry-after");
+    throw new Refused(await response.json(), retryAfter === null ? undefined : Number(retryAfter));
+  }
+}
+
+function part(name: unknown): string {
+  return encodeURIComponent(String(name));
+}
+
+async function* events(response: Response): AsyncGenerator<LiveEvent> {
+  if (!response.body) return;
+  const reader = response.body.getReader();
+  const decoder = new TextDecoder();
+  let text = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      text += decoder.decode(value, { stream: true });
+      const blocks = text.split("\n\n");
+      text = blocks.pop() ?? "";
+      for (const block of blocks) {
+        const fields = new Map(block.split("\n").map((line): [string, string] => [line.split(": ", 1)[0], line.slice(line.indexOf(": ") + 2)]));
+        const event = fields.get("event");
+        if (event) yield { id: fields.get("id"), event, data: JSON.parse(fields.get("data") ?? "null") };
+      }
+    }
+  } finally {
+    await reader.cancel().catch(() => {});
+  }
+}
