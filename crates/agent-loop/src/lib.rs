@@ -156,7 +156,7 @@ pub use crate::driver::{RunBuilder, RunStream};
 pub use crate::edit::{Edit, EditError, ValueEdit};
 pub use crate::error::{AgentError, FeedError, StartError};
 pub use crate::exit::{Breakpoint, Exit, Pause};
-pub use crate::observe::{DynObserver, Observer, ObserverError, RunEvent, Traces};
+pub use crate::observe::{DynObserver, EventRefused, Observer, ObserverError, RunEvent, Traces};
 pub use crate::outcome::{Outcome, OutputError};
 pub use crate::planned::{Arrived, NodeOutcome, NodeStatus, OpenBranch, Planned, Routed};
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};

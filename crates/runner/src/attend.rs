@@ -2,12 +2,13 @@
 
 use backon::Retryable;
 use stepfold_session_scopes::{
-    ClaimSession, DequeueInput, ErrorKind, InvocationId, ReadInbox, ReleaseClaim, Renewed, SessionError,
-    SessionStore, TakeOver,
+    ClaimSession, DequeueInput, ErrorKind, InboxEntry, InvocationId, ReadInbox, ReleaseClaim, Renewed,
+    SessionError, SessionStore, TakeOver,
 };
 use stepfold_tools::CancellationToken;
 use tokio::task::JoinHandle;
 
+use crate::inbox::{Entry, KEPT, input_of};
 use crate::journal::pauses;
 use crate::pulse::Beats;
 use crate::turn::Turn;
@@ -81,11 +82,44 @@ impl Turn {
         Ok(())
     }
 
-    /// Reads the waiting entries of the inbox.
+    /// Reads the waiting entries of the inbox, and large contents of those only that the current run takes.
     pub(crate) async fn read_inbox(&self) -> Result<(), SessionError> {
-        let mark = self.slot.mail.mark();
-        let stored = self.runner.store.inbox(ReadInbox::new(self.slot.key.clone())).await?;
-        self.slot.mail.replace(stored, mark)
+        let mail = &self.slot.mail;
+        let mark = mail.mark();
+        let heads = ReadInbox::new(self.slot.key.clone()).without_bodies_over(KEPT);
+        mail.replace(self.runner.store.inbox(heads).await?, mark)?;
+        match mail.joining_without_input() {
+            joining if joining.is_empty() => Ok(()),
+            joining => mail.fill(self.contents(joining).await?),
+        }
+    }
+
+    /// Entries with their contents.
+    async fn contents(&self, positions: Vec<u64>) -> Result<Vec<InboxEntry>, SessionError> {
+        self.runner.store.inbox(ReadInbox::new(self.slot.key.clone()).only(positions)).await
+    }
+
+    /// These entries, whose contents are read now if they are not known.
+    pub(crate) async fn with_inputs(&self, entries: Vec<Entry>) -> Result<Vec<Entry>, SessionError> {
+        let missing = entries.iter().filter(|entry| entry.input.is_none());
+        let missing: Vec<u64> = missing.map(|entry| entry.position).collect();
+        if missing.is_empty() {
+            return Ok(entries);
+        }
+        let mut stored = self.contents(missing).await?;
+        let fill = |mut entry: Entry| {
+            if entry.input.is_none() {
+                let place = stored.iter().position(|stored| stored.position == entry.position);
+                // Another worker has taken it, or somebody has withdrawn it.
+                let gone = || SessionError::NotWaiting {
+                    key: Box::new(self.slot.key.clone()),
+                    position: entry.position,
+                };
+                entry.input = Some(input_of(stored.swap_remove(place.ok_or_else(gone)?))?);
+            }
+            Ok(entry)
+        };
+        entries.into_iter().map(fill).collect()
     }
 
     /// Cancels the run, if that was requested. A request that stays in the store is executed again, so it is

@@ -113,14 +113,19 @@ impl IsDead {
         IsDead(Some(Arc::new(is_dead)))
     }
 
-    fn is_dead(&self, worker: &WorkerId) -> bool {
+    /// Whether any worker can be known to be dead.
+    pub(crate) fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn is_dead(&self, worker: &WorkerId) -> bool {
         self.0.as_ref().is_some_and(|is_dead| is_dead(worker))
     }
 }
 
 impl fmt::Debug for IsDead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IsDead").field("is_known", &self.0.is_some()).finish()
+        f.debug_struct("IsDead").field("is_known", &self.is_known()).finish()
     }
 }
 

@@ -220,8 +220,11 @@ impl SessionHandle {
     /// Has a session that waits found when its deadline has passed: a fork has a run of its own, and no claim was
     /// released there.
     pub(crate) async fn note_deadline(&self) -> Result<(), RunnerError> {
-        let Some(due) = self.unfinished().await?.and_then(|run| run.next_deadline()) else { return Ok(()) };
         let turn = self.turn();
+        if !turn.may_have_deadline().await? {
+            return Ok(());
+        }
+        let Some(due) = self.unfinished().await?.and_then(|run| run.next_deadline()) else { return Ok(()) };
         // Without claims in the store, deadlines are looked at when the session is used.
         if turn.claim(TakeOver::Never).await.is_ok() {
             turn.slot.held.set_due(Some(due.into()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{Agent, Exit, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
-use stepfold_state_core::chat::Transcript;
+use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::State;
 use stepfold_tools::{decode_key_part, encode_key_part};
 use stepfold_trim::Summary;
@@ -13,8 +13,8 @@ use stepfold_trim::Summary;
 use crate::error::RunnerError;
 use crate::kept::Kept;
 use crate::record::{
-    Opening, agent_of, begins, ends, exit_of, failure, is_of_run, loop_event, rewrite, summary, taken_by,
-    takes,
+    Opening, agent_of, begins, ends, exit_of, failure, is_left_to_person, is_of_run, loop_event, rewrite,
+    summary, taken_by, takes,
 };
 
 /// The events of a session, folded as far as they were read.
@@ -26,6 +26,8 @@ pub(crate) struct History {
     /// The session's life, to detect a new session with the same id.
     pub(crate) life: Option<LifeId>,
     pub(crate) transcript: Transcript,
+    /// Where that begins.
+    opening: Option<Opening>,
     /// The summary of the beginning of the conversation.
     pub(crate) summary: Option<Summary>,
     /// All events of the last invocation, which may not have ended.
@@ -63,13 +65,16 @@ pub(crate) struct Invoked {
 pub(crate) struct Failed {
     pub(crate) cause: String,
     pub(crate) times: u32,
+    /// Whether recovery leaves the run to a person.
+    pub(crate) is_left_to_person: bool,
 }
 
 impl Failed {
     /// Adds a failure.
-    pub(crate) fn again(before: Option<&Self>, cause: &str) -> Self {
+    pub(crate) fn again(before: Option<&Self>, cause: &str, is_left_to_person: bool) -> Self {
         let before = before.filter(|before| before.cause == cause);
-        Failed { cause: cause.to_owned(), times: before.map_or(0, |before| before.times) + 1 }
+        let times = before.map_or(0, |before| before.times) + 1;
+        Failed { cause: cause.to_owned(), times, is_left_to_person }
     }
 }
 
@@ -77,13 +82,25 @@ impl History {
     /// Folds in newly read events. The caller handles rewinds: after one, the session is read from its
     /// beginning.
     pub(crate) fn extend(&mut self, session: &Session) -> Result<(), RunnerError> {
-        let mut opening = Opening::of(session, !self.transcript.is_empty());
+        let mut opening = self.opening.take().unwrap_or_else(|| Opening::of(session));
         for committed in session.visible_events() {
-            self.push(&session.key, committed, opening.skipped(&committed.event))?;
+            self.push(&session.key, committed, &opening.messages(&committed.event))?;
         }
+        self.opening = Some(opening);
         self.version = session.version;
         self.oldest = session.oldest;
         self.life = Some(session.life.clone());
+        Ok(())
+    }
+
+    /// Folds in the next events, which this process has written.
+    pub(crate) fn follow(&mut self, key: &SessionKey, written: &[CommittedEvent]) -> Result<(), RunnerError> {
+        let Some(mut opening) = self.opening.take() else { return Ok(()) };
+        for committed in written {
+            self.push(key, committed, &opening.messages(&committed.event))?;
+            self.version = committed.version;
+        }
+        self.opening = Some(opening);
         Ok(())
     }
 
@@ -98,9 +115,9 @@ impl History {
     pub(crate) fn up_to(session: &Session, run: RunOf<'_>) -> Result<Option<Self>, RunnerError> {
         let mut history =
             History { version: session.version, life: Some(session.life.clone()), ..History::default() };
-        let mut opening = Opening::of(session, false);
+        let mut opening = Opening::of(session);
         for committed in session.visible_events() {
-            history.push(&session.key, committed, opening.skipped(&committed.event))?;
+            history.push(&session.key, committed, &opening.messages(&committed.event))?;
             if history.has_ended() && history.last_is(run) {
                 break;
             }
@@ -141,12 +158,12 @@ impl History {
         last.is_some_and(|committed| ends(&committed.event))
     }
 
-    /// `skipped`: the number of its messages that belong to a turn whose beginning was pruned.
+    /// `messages`: those of its messages that count.
     fn push(
         &mut self,
         key: &SessionKey,
         committed: &CommittedEvent,
-        skipped: usize,
+        messages: &[Arc<Message>],
     ) -> Result<(), RunnerError> {
         let event = &committed.event;
         for taken in taken_by(event) {
@@ -167,7 +184,9 @@ impl History {
                 last.failed = None;
             }
             Some(last) if last.invocation == event.invocation && failure(event).is_some() => {
-                last.failed = failure(event).map(|cause| Failed::again(last.failed.as_ref(), &cause));
+                let again =
+                    |cause: String| Failed::again(last.failed.as_ref(), &cause, is_left_to_person(event));
+                last.failed = failure(event).map(again);
             }
             // Messages were added since, or its beginning is gone: the interrupted run stays interrupted.
             last => *last = None,
@@ -187,7 +206,7 @@ impl History {
             edited.replace_results(&mut self.transcript);
             self.summary.take_if(|_| edited.drops_summary());
         }
-        self.transcript.extend(event.messages.iter().skip(skipped).cloned());
+        self.transcript.extend(messages.iter().cloned());
         // Summarised messages may have been pruned since.
         let summary = summary(event).map(|summary| summary.of_end(self.transcript.len()));
         self.summary = summary.or_else(|| self.summary.take());

@@ -5,6 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde_json::Value;
 use stepfold_agent_loop::Input;
 use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, LifeId, SessionError, Timestamp};
 use stepfold_state_core::chat::{Message, Role};
@@ -55,8 +56,8 @@ pub struct WaitingMessage {
 impl WaitingMessage {
     pub(crate) fn read(stored: InboxEntry) -> Result<Self, SessionError> {
         let (at, joins) = (stored.at, stored.kind == InboxKind::Steer);
-        let Entry { id, input, .. } = Entry::read(stored, Kind::Message)?;
-        Ok(WaitingMessage { id, input, joins, at })
+        let id = InvocationId::new(stored.idempotency_key.as_str())?;
+        Ok(WaitingMessage { id, input: input_of(stored)?, joins, at })
     }
 }
 
@@ -67,18 +68,45 @@ pub(crate) struct Entry {
     pub(crate) kind: Kind,
     /// The id of the invocation that it begins, and its idempotency key.
     pub(crate) id: InvocationId,
-    pub(crate) input: Input,
+    /// Its content; none if it is large: then it is read when it is taken.
+    pub(crate) input: Option<Input>,
 }
+
+/// The bytes of a content that is kept while it waits. Others stay in the store: an inbox may hold gigabytes.
+pub(crate) const KEPT: usize = 4_096;
 
 impl Entry {
     fn read(stored: InboxEntry, kind: Kind) -> Result<Self, SessionError> {
-        let id = InvocationId::new(stored.idempotency_key.as_str())?;
-        let input = Input::from_json(stored.body).map_err(|source| SessionError::Stored {
-            what: format!("inbox entry {}", stored.position),
-            source,
-        })?;
-        Ok(Entry { position: stored.position, kind, id, input })
+        let (position, id) = (stored.position, InvocationId::new(stored.idempotency_key.as_str())?);
+        let input = if stored.has_body { Some(input_of(stored)?) } else { None };
+        Ok(Entry { position, kind, id, input })
     }
+
+    /// One that this process has stored. A message for the current run is taken soon.
+    pub(crate) fn accepted(position: u64, kind: Kind, id: InvocationId, input: Input) -> Self {
+        let is_kept = kind == Kind::Steer || input.to_json().is_some_and(|body| is_small(&body));
+        Entry { position, kind, id, input: is_kept.then_some(input) }
+    }
+}
+
+pub(crate) fn input_of(stored: InboxEntry) -> Result<Input, SessionError> {
+    Input::from_json(stored.body)
+        .map_err(|source| SessionError::Stored { what: format!("inbox entry {}", stored.position), source })
+}
+
+fn is_small(body: &Value) -> bool {
+    fn takes(value: &Value, left: &mut usize) -> bool {
+        let own = value.as_str().map_or(size_of::<u64>(), str::len);
+        let Some(rest) = left.checked_sub(own) else { return false };
+        *left = rest;
+        match value {
+            Value::Array(items) => items.iter().all(|item| takes(item, left)),
+            Value::Object(fields) => fields.values().all(|value| takes(value, left)),
+            _ => true,
+        }
+    }
+
+    takes(body, &mut { KEPT })
 }
 
 /// A request to cancel a run.
@@ -144,7 +172,7 @@ impl Mail {
         known.newest += 1;
         known.seen_to = known.newest;
         let position = known.newest;
-        known.entries.push(Entry { position, kind, id, input });
+        known.entries.push(Entry { position, kind, id, input: Some(input) });
     }
 
     /// The session was read, after the mark. What is known of an earlier life of it is forgotten, with the mark: positions
@@ -226,6 +254,25 @@ impl Mail {
         Ok(())
     }
 
+    /// The positions of messages for the current run whose contents are not known.
+    pub(crate) fn joining_without_input(&self) -> Vec<u64> {
+        let known = self.known();
+        let joins = known.entries.iter().filter(|entry| entry.kind == Kind::Steer && entry.input.is_none());
+        joins.map(|entry| entry.position).collect()
+    }
+
+    /// The contents of entries, which were read.
+    pub(crate) fn fill(&self, stored: Vec<InboxEntry>) -> Result<(), SessionError> {
+        let mut known = self.known();
+        for stored in stored {
+            let entry = known.entries.iter_mut().find(|entry| entry.position == stored.position);
+            if let Some(entry) = entry.filter(|entry| entry.input.is_none()) {
+                entry.input = Some(input_of(stored)?);
+            }
+        }
+        Ok(())
+    }
+
     /// Discards the entries: another worker has the session.
     pub(crate) fn forget(&self) {
         let mut known = self.known();
@@ -283,7 +330,7 @@ impl Mail {
         if entry.kind != Kind::Steer {
             return None;
         }
-        let messages = entry.input.only_messages().unwrap_or_default();
+        let messages = entry.input.as_ref()?.only_messages().unwrap_or_default();
         let messages = messages.iter().map(|message| (**message).clone()).collect();
         known.read_to = entry.position;
         Some(messages)

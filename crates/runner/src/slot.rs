@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Run;
-use stepfold_session_scopes::{InvocationId, LifeId, Seen, SessionKey};
+use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Seen, SessionKey};
 use stepfold_tools::CancellationToken;
 use tokio::sync::{Notify, watch};
 
@@ -47,6 +47,14 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// Adds what this process has written to what it knows. What cannot be folded is read again.
+    pub(crate) fn follow(&mut self, key: &SessionKey, written: &[CommittedEvent]) {
+        let Some(history) = &mut self.history else { return };
+        if Arc::make_mut(history).follow(key, written).is_err() {
+            self.history = None;
+        }
+    }
+
     /// The values after the last run of this process.
     pub(crate) fn left(&self) -> Option<Kept> {
         let stopped = self.stopped.as_ref()?;

@@ -20,7 +20,8 @@ use crate::inbox::{Cancel, Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::pauses;
 use crate::kept::Kept;
-use crate::record::{begins, ends, is_unfinished};
+use crate::record::{begins, ends, has_deadline, is_unfinished};
+use crate::remedy::waits_for_person;
 use crate::run_as::RunOptions;
 use crate::runner::{Busy, Inner};
 use crate::slot::{Job, Known, Slot, Ticket};
@@ -171,7 +172,7 @@ impl Turn {
         let Enqueued { position, is_repeat, .. } = self.put(kind.stored(), id.as_str(), body).await?;
         match is_repeat {
             true => self.slot.mail.heard_of(position),
-            false => self.slot.mail.accepted(Entry { position, kind, id, input }),
+            false => self.slot.mail.accepted(Entry::accepted(position, kind, id, input)),
         }
         self.slot.bell.notify_one();
         Ok(is_repeat)
@@ -279,9 +280,31 @@ impl Turn {
 
     /// Whether the newest event is the end of a run: then no run is unfinished, whatever stands before it.
     pub(crate) async fn has_ended(&self) -> Result<bool, RunnerError> {
-        let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(1)).without_state();
-        let session = self.get(get).await?;
+        let session = self.get_end(1).await?;
         Ok(session.events.last().is_some_and(|newest| ends(&newest.event) && !is_unfinished(&newest.event)))
+    }
+
+    /// Whether something may wait with a deadline. It reads no more than the last step.
+    pub(crate) async fn may_have_deadline(&self) -> Result<bool, RunnerError> {
+        let mut events = 8;
+        loop {
+            let session = self.get_end(events).await?;
+            let mut newest = session.visible_events().rev();
+            if let Some(found) = newest.find_map(|committed| has_deadline(&committed.event)) {
+                return Ok(found);
+            }
+            if session.events.len() < events {
+                return Ok(false);
+            }
+            events *= 4;
+        }
+    }
+
+    /// The last events, without values.
+    async fn get_end(&self, events: usize) -> Result<Session, RunnerError> {
+        let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events)).without_state();
+        let session = self.runner.store.get(get).await;
+        session.map_err(|error| RunnerError::store(&self.slot.key, error))
     }
 
     /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all
@@ -289,13 +312,7 @@ impl Turn {
     pub(crate) async fn read_end(&self) -> Result<Read, RunnerError> {
         let mut events = 64;
         loop {
-            let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events)).without_state();
-            let session = self
-                .runner
-                .store
-                .get(get)
-                .await
-                .map_err(|error| RunnerError::store(&self.slot.key, error))?;
+            let session = self.get_end(events).await?;
             let has_begun = session.visible_events().any(|committed| begins(&committed.event));
             if has_begun || session.events.len() < events {
                 let mut history = History::default();
@@ -312,8 +329,14 @@ fn leaves_work(ended: &Ended) -> bool {
     match ended {
         Ok(outcome) => outcome.exit().is_resumable() && *outcome.exit() != Exit::Paused(Pause::Approval),
         Err(
-            RunnerError::Pending { .. } | RunnerError::NothingToResume { .. } | RunnerError::Decision { .. },
+            RunnerError::Pending { .. }
+            | RunnerError::NothingToResume { .. }
+            | RunnerError::Decision { .. }
+            | RunnerError::LeftToPerson { .. },
         ) => false,
+        Err(RunnerError::Run { source, .. } | RunnerError::EarlierRunFailed { source, .. }) => {
+            !waits_for_person(source.fault())
+        }
         Err(_) => true,
     }
 }

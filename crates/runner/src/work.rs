@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use futures_util::future::BoxFuture;
-use stepfold_agent_loop::{DecisionError, Decisions, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
+use stepfold_agent_loop::{
+    DecisionError, Decisions, EventRefused, Exit, Input, Outcome, Pause, Run, RunError, RunFault,
+};
 use stepfold_session_scopes::{
     AppendEvent, InvocationId, Seen as SeenVersions, Session, SessionError, SessionKey, SessionStore,
     TakeOver, Timestamp,
@@ -21,7 +23,7 @@ use crate::claim::{Holder, Waited, WhenClaimed};
 use crate::complete::{RunClock, check_in_time, expired};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
-use crate::history::{Failed, RunOf, run_prefix};
+use crate::history::{Failed, History, RunOf, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
@@ -30,6 +32,7 @@ use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
 use crate::observers::OnceStored;
 use crate::record::{failed_event, temp_keys_of};
+use crate::remedy::waits_for_person;
 use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
 use crate::taken::Recorded;
@@ -51,6 +54,8 @@ pub(crate) struct Work<'a> {
     decisions: Decisions,
     pub(crate) receipts: Receipts,
     with_changed_agent: bool,
+    /// No caller has asked for it.
+    is_recovery: bool,
     /// Asks for a pause between two steps.
     suspension: CancellationToken,
     when_claimed: WhenClaimed,
@@ -96,6 +101,7 @@ impl<'a> Work<'a> {
             decisions: Decisions::new(),
             receipts: Receipts::default(),
             with_changed_agent: false,
+            is_recovery: false,
             waited: Waited::default(),
             has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox | Order::RunAs(_)),
             suspension: CancellationToken::new(),
@@ -122,7 +128,7 @@ impl<'a> Work<'a> {
                 Wants::Resume
             }
             Order::Recover => {
-                work.when_claimed = WhenClaimed::Refuse;
+                (work.when_claimed, work.is_recovery) = (WhenClaimed::Refuse, true);
                 Wants::Resume
             }
             Order::Abandon => Wants::Abandon,
@@ -201,6 +207,8 @@ impl<'a> Work<'a> {
             (Next::Recover, Some(stopped)) => {
                 self.wants = wants;
                 self.tell_resumed(&read);
+                // So that what is known is followed in place.
+                drop(read);
                 self.recover(stopped).await
             }
             (Next::Resume | Next::Abandon, Some(stopped)) => {
@@ -211,6 +219,7 @@ impl<'a> Work<'a> {
                     }
                     _ => {
                         self.tell_resumed(&read);
+                        drop(read);
                         self.drive(stopped, Vec::new(), wants == Wants::Abandon).await.map(Some)
                     }
                 }
@@ -306,6 +315,9 @@ impl<'a> Work<'a> {
                 Ok((None, Last::Ended))
             }
             Ok(Some(stopped)) => {
+                if let Some(error) = self.left_to_person(&read.0) {
+                    return Err(error);
+                }
                 let pending: Vec<String> =
                     stopped.run.pending().into_iter().map(|request| request.id).collect();
                 let due: Option<Timestamp> = stopped.run.next_deadline().map(Into::into);
@@ -317,6 +329,14 @@ impl<'a> Work<'a> {
                 Ok((Some(stopped), last))
             }
         }
+    }
+
+    /// Why the last run is not continued without a caller, if it is left to a person.
+    fn left_to_person(&self, history: &History) -> Option<RunnerError> {
+        let failed = history.last.as_ref()?.failed.as_ref()?;
+        let is_left = self.is_recovery && failed.is_left_to_person;
+        let key = Box::new(self.turn.slot.key.clone());
+        is_left.then(|| RunnerError::LeftToPerson { key, cause: failed.cause.clone() })
     }
 
     /// Whether the current run comes before the one of this invocation.
@@ -505,6 +525,11 @@ impl<'a> Work<'a> {
             [entry] if entry.kind == Kind::Message => entry.id.clone(),
             _ => self.new_invocation()?,
         };
+        let entries = self.turn.with_inputs(entries).await.map_err(|error| {
+            // One of them is not there any more.
+            self.turn.slot.mail.forget();
+            self.failed(error)
+        })?;
         let input = joined(&entries);
         self.turn(read, input, &id, entries).await
     }
@@ -523,6 +548,7 @@ impl<'a> Work<'a> {
         let seen = history.kept.as_ref().map(Kept::seen);
         let (invocation, missing_temp) = (id.clone(), BTreeSet::new());
         let begins = Box::new(Stopped { run, invocation, place: 0, seen, missing_temp });
+        drop((history, session));
         self.drive(begins, entries, false).await
     }
 
@@ -566,8 +592,8 @@ impl<'a> Work<'a> {
     /// The error for a failed run before the message.
     fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
         let message = self.ticket.current.invocation.id().clone();
-        let Failed { cause, times } =
-            self.failed.clone().unwrap_or_else(|| Failed::again(None, &source.to_string()));
+        let Failed { cause, times, .. } =
+            self.failed.clone().unwrap_or_else(|| Failed::again(None, &source.to_string(), false));
         RunnerError::EarlierRunFailed { key, message, times, cause, source }
     }
 
@@ -712,6 +738,7 @@ impl<'a> Work<'a> {
             version,
             seen,
             place,
+            written: Vec::new(),
             attempt,
             ahead: run.clone(),
             begins_with: entries,
@@ -748,6 +775,7 @@ impl<'a> Work<'a> {
         let ended = ended.map(|outcome| Arc::new(outcome.with_missing_temp(missing_temp)));
         self.has_stored = journal.place > place;
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
+        self.known.follow(&slot.key, &journal.written);
         self.ticket.current.invocation.is_at(version);
         self.tell_joined(&ended, version);
         match ended {
@@ -801,7 +829,8 @@ impl<'a> Work<'a> {
             // Nothing of it is stored, so there is no run; or it has ended.
             RunnerError::Run { .. } if !can_fail => {}
             RunnerError::Run { source, .. } => {
-                self.record_failure(invocation, version, &source.to_string()).await;
+                let waits = waits_for_person(source.fault());
+                self.record_failure(invocation, version, &source.to_string(), waits).await;
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;
@@ -813,15 +842,21 @@ impl<'a> Work<'a> {
     }
 
     /// Stores a failure of a run with its cause, so that each process knows the number of failures.
-    async fn record_failure(&mut self, invocation: InvocationId, version: u64, cause: &str) {
+    async fn record_failure(
+        &mut self,
+        invocation: InvocationId,
+        version: u64,
+        cause: &str,
+        is_left_to_person: bool,
+    ) {
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
         let before = last.filter(|last| last.invocation == invocation && !self.has_stored);
-        self.failed = Some(Failed::again(before.and_then(|last| last.failed.as_ref()), cause));
-        let Ok(event) = failed_event(&invocation, version, inner.agent.name(), cause, inner.clock.now())
-        else {
-            return;
-        };
+        let before = before.and_then(|last| last.failed.as_ref());
+        let failed = Failed::again(before, cause, is_left_to_person);
+        let event = failed_event(&invocation, version, inner.agent.name(), &failed, inner.clock.now());
+        self.failed = Some(failed);
+        let Ok(event) = event else { return };
         let request = AppendEvent::new(slot.key.clone(), version, event, &inner.schema)
             .with_claim(inner.claims.asked(&slot.held, false));
         // A failure that could not be stored is not counted by others; the run's commits are stored.
@@ -838,6 +873,8 @@ impl<'a> Work<'a> {
             RunFault::Commit { .. } => match error.into_fault() {
                 RunFault::Commit { unrecorded, source } => {
                     let what = "append an event";
+                    let source =
+                        source.downcast::<EventRefused>().map_or_else(|source| source, |it| it.into_source());
                     let source = source.downcast::<SessionError>();
                     let source =
                         source.map_or_else(|source| SessionError::Store { what, source }, |source| *source);
@@ -903,7 +940,7 @@ fn next_message(
 
 /// The input of a turn with these entries: of one message, or of all that would have joined a run.
 fn joined(entries: &[Entry]) -> Input {
-    let mut entries = entries.iter().map(|entry| entry.input.clone());
+    let mut entries = entries.iter().filter_map(|entry| entry.input.clone());
     let first = entries.next().unwrap_or_default();
     let others = entries.flat_map(|input| input.only_messages().unwrap_or_default().to_vec());
     others.fold(first, |input, message| input.with_message((*message).clone()))

@@ -86,6 +86,7 @@
 //!   ([`key`](state::SchemaBuilder::key)), otherwise by kind (string, integer, list, ...).
 //! - `preserve_order`: keeps the order of JSON object fields.
 
+mod canonical;
 pub mod chat;
 mod decode;
 mod depth;
@@ -97,6 +98,7 @@ pub mod json_schema;
 mod list;
 pub mod state;
 
+pub use crate::canonical::{canonical_json, canonical_object};
 pub use crate::decode::{DecodeError, DecodeErrorKind, decode};
 pub use crate::depth::MAX_DEPTH;
 pub use crate::error_chain::ErrorChain;

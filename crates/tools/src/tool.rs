@@ -6,10 +6,11 @@
 use std::any::{Any, TypeId};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use stepfold_state_core::canonical_json;
 use stepfold_state_core::chat::{Extras, ToolSpec};
 use stepfold_state_core::json_schema::ValueType;
 use stepfold_state_core::state::{Handler, Issue, Issues, MESSAGES, Schema, State, check_key};
@@ -72,6 +73,14 @@ pub(crate) struct Inner {
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) approval: Approval,
+    pub(crate) digested: OnceLock<Digested>,
+}
+
+/// What digests of a tool are made of, made once.
+#[derive(Clone)]
+pub(crate) struct Digested {
+    specification: Box<str>,
+    bindings: Box<str>,
 }
 
 /// The keys that a tool reads and writes, which determine the order of the calls of one reply.
@@ -334,6 +343,24 @@ impl Tool {
         bindings
     }
 
+    /// Its [specification](Tool::spec) as [canonical JSON](canonical_json), made once: agents that share a tool digest it
+    /// once.
+    pub fn canonical_spec(&self) -> &str {
+        &self.digested().specification
+    }
+
+    /// Its [bindings](Tool::bindings) in the same form.
+    pub fn canonical_bindings(&self) -> &str {
+        &self.digested().bindings
+    }
+
+    fn digested(&self) -> &Digested {
+        self.0.digested.get_or_init(|| Digested {
+            specification: canonical_json(&serde_json::to_value(&self.0.spec).unwrap_or_default()).into(),
+            bindings: canonical_json(&self.bindings()).into(),
+        })
+    }
+
     /// Checks the tool against the state schema and the run's resources.
     ///
     /// # Errors
@@ -481,6 +508,7 @@ impl Tool {
         let mut inner = (*self.0).clone();
         inner.name = name.as_str().into();
         inner.spec.name = name;
+        inner.digested = OnceLock::new();
         Ok(Tool(Arc::new(inner)))
     }
 
@@ -733,6 +761,7 @@ impl ToolBuilder {
             timeout: self.timeout,
             retry: self.retry,
             approval: self.approval,
+            digested: OnceLock::new(),
         })))
     }
 

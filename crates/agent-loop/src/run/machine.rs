@@ -179,7 +179,7 @@ pub(crate) struct Tally {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Approved {
     pub(crate) tool: String,
-    /// As [canonical](crate::digest::canonical) JSON.
+    /// As [canonical JSON](stepfold_state_core::canonical_json).
     pub(crate) arguments: String,
     /// The values that the state added, in the same form.
     #[serde(default, skip_serializing_if = "String::is_empty", rename = "inputs_from_state")]
@@ -189,7 +189,7 @@ pub(crate) struct Approved {
 impl Approved {
     pub(super) fn of(call: &ToolCall, inputs: &[StateInput]) -> Self {
         let arguments = match call.arguments.as_object() {
-            Some(arguments) => crate::digest::canonical_object(arguments),
+            Some(arguments) => stepfold_state_core::canonical_object(arguments),
             None => call.arguments.to_text().into_owned(),
         };
         Approved { tool: call.name.clone(), arguments, inputs: canonical_inputs(inputs) }

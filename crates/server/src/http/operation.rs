@@ -387,7 +387,9 @@ pub(super) struct Operation {
     pub(super) needs: Role,
     /// Whether it takes an `Idempotency-Key`.
     pub(super) takes_key: bool,
-    /// Whether it reads or makes a whole session, so that only some are served at once.
+    /// Whether it reads or makes a whole session, so that it is done on a thread of its own.
+    pub(super) is_whole: bool,
+    /// Whether only some of its kind are served at once.
     pub(super) is_heavy: bool,
     /// Whether it may answer with nothing, and the status 204.
     pub(super) may_be_empty: bool,
@@ -445,12 +447,19 @@ impl Operation {
             summary,
             needs,
             takes_key: false,
+            is_whole: false,
             is_heavy: false,
             may_be_empty: false,
             form: Form::Plain,
             shapes,
             handler,
         }
+    }
+
+    /// It reads a whole session.
+    pub(super) fn whole(mut self) -> Self {
+        self.is_whole = true;
+        self
     }
 }
 

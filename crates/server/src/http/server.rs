@@ -21,6 +21,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::access::{Access, AccessLog, Caller, logged};
+use super::apart::{apart, done};
 use super::auth::{Authenticate, Credentials, Principal, Role};
 use super::changes::Feeds;
 use super::channel::Channels;
@@ -387,7 +388,8 @@ async fn act(
     principal: Principal,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
-    let is_read = operation.method == Method::GET;
+    let is_read = operation.method == Method::GET || operation.id == "replay";
+    let timeout = shared.limits.heavy_timeout;
     // Before the body is read.
     let place = match operation.is_heavy {
         true => Some(shared.usage.heavy(principal.user(), &shared.limits)?),
@@ -405,14 +407,11 @@ async fn act(
             _ => Ok(holding(in_slices(response), (memory, place))),
         }
     };
-    if is_read {
-        return answered.await;
-    }
-    match tokio::spawn(answered).await {
-        Ok(answered) => answered,
-        Err(_) => {
-            Err(Problem::unavailable("the request was stopped: its handler panicked or the server stops"))
-        }
+    match (is_read, operation.is_whole) {
+        (true, false) => answered.await,
+        (true, true) => apart(answered, Some(timeout)).await,
+        (false, false) => done(tokio::spawn(answered).await),
+        (false, true) => done(tokio::spawn(apart(answered, None)).await),
     }
 }
 

@@ -213,6 +213,21 @@ impl ModelErrorKind {
                 | ModelErrorKind::TimedOut(_)
         )
     }
+
+    /// Whether the same request fails again whenever it is sent: the conversation, its options or the model have to
+    /// change. A missing key, an unknown address and an untrusted certificate are none of these: they are mended around the
+    /// request.
+    pub const fn is_permanent(&self) -> bool {
+        matches!(
+            self,
+            ModelErrorKind::InvalidRequest
+                | ModelErrorKind::TooLong { .. }
+                | ModelErrorKind::Refused
+                | ModelErrorKind::ReplyTooLarge { .. }
+                | ModelErrorKind::ToolChoiceIgnored
+                | ModelErrorKind::Unsupported
+        )
+    }
 }
 
 impl fmt::Display for ModelErrorKind {

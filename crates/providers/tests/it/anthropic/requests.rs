@@ -205,7 +205,7 @@ async fn everything_else() {
         .with_extra("thinking", json!({"type": "enabled", "budget_tokens": 1024}));
     let format = ResponseFormat::JsonSchema {
         name: "area".to_owned(),
-        schema: json!({"type": "object"}),
+        schema: json!({"type": "object", "properties": {}, "additionalProperties": false}),
         strict: true,
     };
     let full = request()
