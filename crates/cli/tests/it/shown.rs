@@ -124,22 +124,21 @@ fn tools_that_the_provider_runs_are_shown() {
 /// What the server of another model would read, and what it does not take of what was said.
 #[test]
 fn the_request_is_shown_as_its_server_reads_it() {
-    let room = Room::new("", "assistant: \"\\n\\n\"   > c1 get_weather.now()\nassistant: done");
+    let agent = "[tools.note]\ndescription = \"Notes.\"\nparameters = {}\ncommand = { argv = [\"cat\"] }";
+    let room = Room::new(agent, "assistant: \"\\n\\n\"   > \"c 1\" note()\nassistant: done");
     room.say("run a.toml -s s1 go", "");
     let wired = room.json("inspect a.toml --wire --model http://127.0.0.1:9/v1#m --json");
     assert_eq!(wired["model"], "openai-compatible/m");
-    let changes: Vec<String> =
-        wired["changes"].as_array().unwrap().iter().map(|change| change["change"].to_string()).collect();
-    assert!(changes.iter().any(|change| change.contains("blank text is left out")), "{changes:?}");
-    assert!(changes.iter().any(|change| change.contains("the tool name `get_weather.now` is")), "{changes:?}");
+    assert_eq!(wired["changes"][0]["change"], "blank text is left out", "{wired}");
     let call = &wired["body"]["messages"][1];
-    assert_eq!(call["content"], serde_json::Value::Null, "{wired}");
-    assert!(call["tool_calls"][0]["function"]["name"].as_str().unwrap().starts_with("get_weather_now_x"), "{wired}");
+    assert_eq!((&call["content"], &call["tool_calls"][0]["function"]["name"]), (&().into(), &"note".into()));
     let said = room.say("inspect a.toml --wire --model http://127.0.0.1:9/v1#m", "");
     assert!(said.contains("~ message 1: blank text is left out"), "{said}");
     room.check(
         "inspect a.toml --wire",
         expect![[r#"
-    "#]],
+            | error: model `scripted` has no server: its requests have no wire form; name a model of a provider with --model
+            exit 2
+        "#]],
     );
 }
