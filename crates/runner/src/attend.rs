@@ -125,8 +125,8 @@ impl Turn {
     /// Cancels the run, if that was requested. A request that stays in the store is executed again, so it is
     /// removed only after the cancellation. Requests about other runs came too late, and go as well.
     pub(crate) async fn obey_cancels(&self, run: Option<(&InvocationId, &CancellationToken)>) {
-        let cancels = self.slot.mail.take_cancels();
-        if cancels.is_empty() {
+        let (cancels, dropped) = (self.slot.mail.take_cancels(), self.slot.mail.take_dropped());
+        if cancels.is_empty() && dropped.is_empty() {
             return;
         }
         if let Some((run, cancellation)) = run
@@ -134,7 +134,7 @@ impl Turn {
         {
             cancellation.cancel();
         }
-        let positions = cancels.iter().map(|cancel| cancel.position);
+        let positions = cancels.iter().map(|cancel| cancel.position).chain(dropped);
         let mut request = DequeueInput::new(self.slot.key.clone(), positions);
         request.token = self.slot.held.token();
         // The next reader finds one that could not be removed.

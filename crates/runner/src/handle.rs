@@ -146,7 +146,8 @@ impl SessionHandle {
         if is_repeat && let Some(recorded) = self.turn().answered(&id).await? {
             return Ok(Invocation::ended(id, self.slot.key.clone(), recorded));
         }
-        if self.busy == Busy::Interrupt && !is_repeat {
+        // The inbox may have forgotten the key; the record has not.
+        if self.busy == Busy::Interrupt && !is_repeat && self.turn().indexed(&id).await?.is_none() {
             self.interrupt(at_work).await;
         }
         let ticket = Ticket::new(&self.slot.key, id, waiting);

@@ -141,6 +141,11 @@ impl History {
         Some((taker.clone(), !is_last || self.has_ended()))
     }
 
+    /// The messages that runs have taken.
+    pub(crate) fn taken(&self) -> Arc<HashMap<InvocationId, InvocationId>> {
+        Arc::clone(&self.takers)
+    }
+
     /// The exit of the last run and its version, if it has ended.
     pub(crate) fn end(&self) -> Option<(Exit, u64)> {
         let last = self.last.as_ref()?.events.last()?;

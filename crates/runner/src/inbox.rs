@@ -148,6 +148,8 @@ struct Known {
     /// The session's life: positions of another one mean nothing in it.
     life: Option<LifeId>,
     cancels: Vec<Cancel>,
+    /// The positions of messages that the record has, to be removed from the store.
+    dropped: Vec<u64>,
     /// The run has read the entries up to this position. It takes them with the commit of their messages.
     read_to: u64,
     /// Everything up to this position was taken.
@@ -320,12 +322,22 @@ impl Mail {
 
     /// The messages that join a run, if there are unread ones. A message that begins a turn delays those
     /// after it. A cancelled run reads none, since it would not answer them.
-    pub(crate) fn read_unless(&self, cancellation: &CancellationToken) -> Option<Vec<Message>> {
+    ///
+    /// `is_taken`: messages that the record has are not said again. Their keys were forgotten by the store.
+    pub(crate) fn read_unless(
+        &self,
+        cancellation: &CancellationToken,
+        is_taken: impl Fn(&InvocationId) -> bool,
+    ) -> Option<Vec<Message>> {
         if cancellation.is_cancelled() {
             return None;
         }
         let mut known = self.known();
         let read_to = known.read_to;
+        let known = &mut *known;
+        for taken in known.entries.extract_if(.., |entry| entry.position > read_to && is_taken(&entry.id)) {
+            known.dropped.push(taken.position);
+        }
         let entry = known.entries.iter().find(|entry| entry.position > read_to)?;
         if entry.kind != Kind::Steer {
             return None;
@@ -357,6 +369,11 @@ impl Mail {
     /// The entries that an event has taken, by the record.
     pub(crate) fn known_to(&self, is_taken: impl Fn(&InvocationId) -> bool) -> Vec<Entry> {
         self.known().entries.iter().filter(|entry| is_taken(&entry.id)).cloned().collect()
+    }
+
+    /// The positions of messages that were found in the record meanwhile.
+    pub(crate) fn take_dropped(&self) -> Vec<u64> {
+        std::mem::take(&mut self.known().dropped)
     }
 
     /// The cancellation requests; each is executed once.

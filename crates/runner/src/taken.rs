@@ -152,17 +152,22 @@ impl Turn {
     /// The event that took a message: the first of its own run, or one of another run. It is found by an index, unless a
     /// fork inherited it, or a version without such tags stored it.
     async fn event_with(&self, id: &InvocationId) -> Result<Option<CommittedEvent>, RunnerError> {
+        if let Some(event) = self.indexed(id).await? {
+            return Ok(Some(event));
+        }
+        let session = self.get_all(None).await?;
+        Ok(session.events.into_iter().find(|it| takes(&it.event, id)))
+    }
+
+    /// The same, as far as an index finds it: the cost does not depend on the length of the record.
+    pub(crate) async fn indexed(&self, id: &InvocationId) -> Result<Option<CommittedEvent>, RunnerError> {
         let failed = |error| RunnerError::store(&self.slot.key, error);
         let find = FindEvent::new(self.slot.key.clone(), event_id(id, 0).map_err(failed)?);
         let version = match self.runner.store.find_event(find).await {
             Ok(Some(version)) => version,
             Ok(None) | Err(SessionError::Unsupported { .. }) => {
                 let tagged = self.tagged([message_tag(id.as_str())]).await?;
-                if let Some(event) = tagged.and_then(|events| events.into_iter().next()) {
-                    return Ok(Some(event));
-                }
-                let session = self.get_all(None).await?;
-                return Ok(session.events.into_iter().find(|it| takes(&it.event, id)));
+                return Ok(tagged.and_then(|events| events.into_iter().next()));
             }
             Err(error) => return Err(failed(error)),
         };

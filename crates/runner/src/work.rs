@@ -751,6 +751,8 @@ impl<'a> Work<'a> {
         };
         let mut attending =
             Attending::begin(self.turn.clone(), journal.invocation.clone(), cancellation.clone());
+        let taken = history.map(History::taken).unwrap_or_default();
+        let is_taken = |id: &InvocationId| taken.contains_key(id);
         let mut said = Vec::new().into_iter();
         let hub = Arc::clone(&self.ticket.hub);
         let slot_of_joined = Arc::clone(slot);
@@ -764,7 +766,7 @@ impl<'a> Work<'a> {
             .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
             .suspend_with(self.suspension.clone())
-            .inbox_with(|| next_message(&mut said, || slot.mail.read_unless(&cancellation)))
+            .inbox_with(|| next_message(&mut said, || slot.mail.read_unless(&cancellation, is_taken)))
             .clock(RunClock::new(Arc::clone(&inner.clock)))
             .decide_all(decisions);
         let ended = tokio::select! {

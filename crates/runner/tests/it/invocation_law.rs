@@ -103,7 +103,7 @@ impl Counts {
 
     /// The agent, in one of its versions.
     fn agent(&self, version: usize, pause: u64) -> Agent {
-        let slowly = async move || {
+        let slowly = move || async move {
             tokio::time::sleep(Duration::from_micros(pause)).await;
             Ok(HookAction::proceed())
         };
@@ -339,7 +339,9 @@ impl Schedule {
         let (book, key) = (Arc::clone(&self.book), key.to_owned());
         self.process(at).spawn(async move {
             let told = Told::of(&invocation.outcome().await);
-            note(&book, &key, |sent| drop(sent.told.insert(told)));
+            note(&book, &key, |sent| {
+                sent.told.insert(told);
+            });
         });
     }
 
@@ -414,10 +416,14 @@ impl Schedule {
                     change(decided);
                 }
             };
-            noted(&mut |decided| drop(decided.versions.insert(receipt.version)));
+            noted(&mut |decided| {
+                decided.versions.insert(receipt.version);
+            });
             if let Some(invocation) = invocation {
                 let told = Told::of(&invocation.outcome().await);
-                noted(&mut |decided| drop(decided.told.insert(told.clone())));
+                noted(&mut |decided| {
+                    decided.told.insert(told.clone());
+                });
             }
         });
     }
@@ -463,21 +469,21 @@ impl Schedule {
         let (session, runner, book) = (last.session.clone(), last.runner.clone(), Arc::clone(&self.book));
         last.does(async move {
             for _ in 0..400 {
-                let tokens = session.pending().await.unwrap();
-                let resume = match session.unfinished().await.unwrap() {
-                    None if session.inbox().await.unwrap().is_empty() => return,
-                    None => session.resume(),
-                    Some(_) => {
-                        let decisions = tokens.into_iter().map(|request| match request.is_later() {
+                let ended = match session.unfinished().await {
+                    Ok(None) if session.inbox().await.unwrap().is_empty() => return,
+                    Ok(None) => session.resume().await,
+                    Ok(Some(run)) => {
+                        let decisions = run.pending().into_iter().map(|request| match request.is_later() {
                             true => (request.id, Decision::Complete { outcome: json!("filled in") }),
                             false => (request.id, Decision::Approve),
                         });
-                        session.resume().decide_all(decisions.collect::<Vec<_>>()).with_changed_agent()
+                        session.resume().decide_all(decisions.collect::<Vec<_>>()).with_changed_agent().await
                     }
+                    Err(error) => Err(error),
                 };
-                match resume.await {
+                match ended {
                     // Another version of the agent began it.
-                    Err(RunnerError::Recover { .. }) => {
+                    Err(RunnerError::Recover { .. } | RunnerError::AgentChanged { .. }) => {
                         book.lock().unwrap().cancels += 1;
                         session.abandon().await.unwrap();
                     }

@@ -657,7 +657,7 @@ fn sending_outside_of_a_runtime_panics_and_leaves_the_session_usable() {
 /// The key of a message is known as long as the record has it, also once the store's inbox has forgotten it.
 #[test]
 fn a_key_that_the_inbox_has_forgotten_is_answered_by_the_record() {
-    for busy in [Busy::Wait, Busy::Steer] {
+    for busy in [Busy::Wait, Busy::Steer, Busy::Interrupt] {
         let world = World::in_memory();
         threads(async {
             let gate = Arc::new(Semaphore::new(9_999));
@@ -667,6 +667,14 @@ fn a_key_that_the_inbox_has_forgotten_is_answered_by_the_record() {
                 let other = session.send_once(format!("o{number}"), "other").await.unwrap();
                 other.await.unwrap();
             }
+            // While another run is at work, which hears nothing of it.
+            gate.forget_permits(usize::MAX >> 4);
+            let run = session.send("work").await.unwrap();
+            settle().await;
+            let again = session.send_once("m1", "one").await.unwrap();
+            gate.add_permits(999);
+            assert_eq!(text_of(&run).await, "re: work", "{busy:?}");
+            assert_eq!(text_of(&again).await, "re: one");
             let before = version_of(&session).await;
             assert_eq!(text_of(&session.send_once("m1", "one").await.unwrap()).await, "re: one");
             let cold = session_of(&world, "two", gated(&gate)).await.when_busy(busy);
