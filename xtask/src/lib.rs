@@ -50,7 +50,8 @@ pub fn run(cli: &Cli) -> Result<(), Error> {
 
 /// Writes the clients of the API: the test that compares them does so if it is told to.
 fn clients() -> Result<(), Error> {
-    let arguments = ["test", "-p", "stepfold-server", "--all-features", "--test", "it", "the_clients_are_current"];
+    let arguments =
+        ["test", "-p", "stepfold-server", "--all-features", "--test", "it", "the_clients_are_current"];
     let call = process::Call::cargo(arguments).env("UPDATE_EXPECT", "1");
     Ok(call.run(workspace::metadata()?.workspace_root.as_std_path())?)
 }

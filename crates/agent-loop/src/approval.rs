@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use stepfold_state_core::canonical_json;
 use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_tools::{AnsweredRequest, Deadline, InputRequest, InputResponse, LaterRequest};
 
@@ -359,14 +360,14 @@ impl Subject<'_> {
     /// The id of a request about this at a path.
     pub(crate) fn id(&self, path: &str, about: &Arguments) -> String {
         match about.as_object() {
-            Some(arguments) => self.id_over(path, &digest::canonical_object(arguments)),
+            Some(arguments) => self.id_over(path, &stepfold_state_core::canonical_object(arguments)),
             None => self.id_over(path, &about.to_text()),
         }
     }
 
     /// The same about any value.
     pub(crate) fn id_about(&self, path: &str, about: &Value) -> String {
-        self.id_over(path, &digest::canonical(about))
+        self.id_over(path, &canonical_json(about))
     }
 
     fn id_over(&self, path: &str, content: &str) -> String {
@@ -425,7 +426,14 @@ pub(crate) fn rejection(tool: &str, reason: &str) -> String {
 
 /// What the model reads beside the result of a call whose arguments were changed.
 pub(crate) fn modification(arguments: &Arguments) -> String {
-    format!("[The arguments were changed before the call ran, to {}]", arguments.to_text())
+    format!("{MODIFIED}{}]", arguments.to_text())
+}
+
+const MODIFIED: &str = "[The arguments were changed before the call ran, to ";
+
+/// Whether a text tells of changed arguments.
+pub(crate) fn is_modification(text: &str) -> bool {
+    text.starts_with(MODIFIED)
 }
 
 /// The newest format of a stored request. The first one does not say its number.

@@ -1,12 +1,10 @@
 //! Digests that identify runs and agents, which detect changes and are not a protection; and digests of
 //! requests, which a model that chooses the arguments must not be able to forge.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use data_encoding::HEXLOWER;
 use serde::Serialize;
-use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -36,28 +34,11 @@ pub(crate) fn sha256(text: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(text))
 }
 
-/// A value as text that equal values share, whatever the order of their keys. 1 is not 1.0.
-pub(crate) fn canonical(value: &Value) -> String {
-    sorted(value).to_string()
-}
-
-/// The same of an object.
-pub(crate) fn canonical_object(object: &Map<String, Value>) -> String {
-    sorted_object(object).to_string()
-}
-
-/// A value with the keys of its objects in order: which order they have otherwise depends on features of the build.
-pub(crate) fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(object) => sorted_object(object),
-        Value::Array(items) => items.iter().map(sorted).collect(),
-        value => value.clone(),
-    }
-}
-
-fn sorted_object(object: &Map<String, Value>) -> Value {
-    let fields: BTreeMap<&String, &Value> = object.iter().collect();
-    fields.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect()
+/// A digest of a text.
+pub(crate) fn of_text(text: &str) -> String {
+    let mut hasher = Xxh3::new();
+    hasher.update(text.as_bytes());
+    format!("{:032x}", hasher.digest128())
 }
 
 struct Hasher(Xxh3);

@@ -10,7 +10,7 @@ use stepfold_state_core::state::State;
 use stepfold_state_core::{DecodeError, decode};
 
 use crate::approval::ApprovalRequest;
-use crate::exit::Exit;
+use crate::exit::{Exit, Pause};
 use crate::run::{Run, UnknownCall};
 use stepfold_trim::Summary;
 
@@ -43,6 +43,16 @@ impl Outcome {
         Outcome { run, exit, recovered: Vec::new(), missing_temp: Vec::new() }
     }
 
+    /// The outcome of a run as it is, without running it: that of its end, or of its pause. See [`Run::ended_as`].
+    pub fn recorded(run: Run) -> Self {
+        let pause = || match run.pending().is_empty() {
+            true => Pause::Suspended,
+            false => Pause::Approval,
+        };
+        let exit = run.exit().cloned().unwrap_or_else(|| Exit::Paused(pause()));
+        Outcome::new(run, exit)
+    }
+
     #[cfg(feature = "test-kit")]
     pub(crate) fn failed(run: Run) -> Self {
         Outcome::new(run, Exit::Failed)
@@ -61,6 +71,30 @@ impl Outcome {
     /// The text of the last reply; empty if there is no reply.
     pub fn text(&self) -> Cow<'_, str> {
         self.run.text()
+    }
+
+    /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit tool
+    /// that ended the run, if it says something; else none.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// async fn finish() -> Result<u64, ToolError> {
+    ///     Ok(42)
+    /// }
+    /// let finish = Tool::new("finish", "Gives the answer.", finish).build()?;
+    /// let model = Script::parse("assistant: > c1 finish()")?;
+    /// let outcome = Agent::builder(model).tool(finish).exit_on(["finish"]).build()?.run("how many?").await?;
+    /// assert_eq!((outcome.text().as_ref(), outcome.last_words().as_deref()), ("", Some("42")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn last_words(&self) -> Option<String> {
+        self.run.last_words()
     }
 
     /// The output requested with [`output`](crate::AgentBuilder::output).

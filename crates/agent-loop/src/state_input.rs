@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use stepfold_state_core::canonical_json;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::State;
 use stepfold_tools::Tool;
@@ -74,7 +75,7 @@ pub enum StateValue {
 impl StateValue {
     /// A value as shown to an approver.
     pub fn of(value: &Value) -> Self {
-        let text = digest::canonical(value);
+        let text = canonical_json(value);
         if text.len() <= MAX_BYTES {
             return StateValue::Value(value.clone());
         }
@@ -84,7 +85,7 @@ impl StateValue {
 
     fn of_key(key: &str, value: &Value) -> Self {
         match key.starts_with(TEMPORARY) {
-            true => StateValue::Hidden { sha256: digest::sha256(&digest::canonical(value)) },
+            true => StateValue::Hidden { sha256: digest::sha256(&canonical_json(value)) },
             false => StateValue::of(value),
         }
     }
@@ -109,7 +110,7 @@ pub(crate) fn state_inputs(tool: &Tool, call: &ToolCall, state: &State) -> Vec<S
 pub(crate) fn canonical_inputs(inputs: &[StateInput]) -> String {
     match inputs.is_empty() {
         true => String::new(),
-        false => digest::canonical(&serde_json::to_value(inputs).unwrap_or_default()),
+        false => canonical_json(&serde_json::to_value(inputs).unwrap_or_default()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
@@ -15,6 +16,7 @@ use stepfold::session_scopes::{
     SessionError, SessionKey, SessionSchema, SessionStore as _, SqliteOptions, SqliteStore,
 };
 use stepfold::state_core::chat::Prices;
+use stepfold::state_core::{ExactError, read_exact};
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -129,6 +131,13 @@ impl Desk {
     pub(crate) fn to_read(place: &Place) -> anyhow::Result<Self> {
         let open = |path: &Path| if_existing(place, path, SqliteOptions::new(path).read_only().open());
         Desk::open(place, None, WhenBusy::default(), &Models::None, unbounded_channel().1, open)
+    }
+
+    /// The same with a model, for a command that shows what it would be sent.
+    pub(crate) fn to_read_with_model(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
+        let open = |path: &Path| if_existing(place, path, SqliteOptions::new(path).read_only().open());
+        let (models, failures) = Models::asked(asked);
+        Desk::open(place, None, WhenBusy::default(), &models, failures, open)
     }
 
     /// For commands that check a store: it must exist.
@@ -344,10 +353,17 @@ pub(crate) fn values(pairs: &[String]) -> anyhow::Result<Value> {
     for pair in pairs {
         let (key, text) =
             pair.split_once('=').ok_or_else(|| Misuse(format!("`{pair}` is not of the form KEY=VALUE")))?;
-        let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
-        values.insert(key.to_owned(), value);
+        values.insert(key.to_owned(), json_or_text(text).map_err(|error| Misuse(format!("{key}: {error}")))?);
     }
     Ok(Value::Object(values))
+}
+
+/// What is not JSON is text. JSON that would be stored as something else is refused.
+pub(crate) fn json_or_text(text: &str) -> Result<Value, ExactError> {
+    match read_exact(text) {
+        Err(ExactError::Json(_)) if serde_json::from_str::<IgnoredAny>(text).is_err() => Ok(text.into()),
+        read => read,
+    }
 }
 
 /// Where the sessions are.

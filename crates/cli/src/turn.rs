@@ -6,6 +6,7 @@ use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
 use stepfold::session_scopes::{Claim, InvocationId};
+use stepfold::state_core::{ExactError, read_exact};
 
 use crate::args::WhenBusy;
 use crate::desk::{Desk, quoted};
@@ -497,7 +498,7 @@ impl Turns<'_> {
             "output": outcome.run().output(),
             "session": session.key().id.as_str(),
             "steps": outcome.steps(),
-            "text": outcome.text(),
+            "text": outcome.last_words().unwrap_or_default(),
             "unknown": show::unknown_calls(outcome),
             "usage": outcome.usage(),
             "waits": self.waiting(session, &outcome.pending()).await,
@@ -530,7 +531,7 @@ impl Turns<'_> {
             About::Message | About::Run => show::reply(&format!("{text}\n")),
         };
         // Another process took the message, and has shown the answer elsewhere.
-        if !is_shown && !outcome.text().is_empty() {
+        if !is_shown && !outcome.text().trim().is_empty() {
             reply(&outcome.text());
         }
         match outcome.exit() {
@@ -541,12 +542,13 @@ impl Turns<'_> {
                 }
             }
             Exit::Text | Exit::Output | Exit::NoTools | Exit::End | Exit::Paused(_) => {}
-            Exit::Tool(_) => {
-                let result = outcome.transcript().last().and_then(|last| last.tool_result());
-                if let Some(result) = result {
-                    reply(&result.text());
+            // Words beside the call were shown.
+            Exit::Tool(_) if outcome.text().trim().is_empty() => {
+                if let Some(words) = outcome.last_words() {
+                    reply(&words);
                 }
             }
+            Exit::Tool(_) => {}
             exit => show::note(format!("the run ended: {exit}")),
         }
         self.tell_unknown(outcome);
@@ -705,9 +707,9 @@ async fn decision(prompt: &mut Prompt, can_modify: bool) -> anyhow::Result<Optio
             }
             "m" | "modify" if can_modify => {
                 let Line::Text(text) = prompt.line("arguments as JSON: ").await? else { return Ok(None) };
-                match serde_json::from_str::<Value>(&text) {
+                match read_exact(&text) {
                     Ok(arguments) => return Ok(Some(Decision::modify(arguments))),
-                    Err(error) => show::note(format!("invalid JSON: {error}")),
+                    Err(error) => show::note(error.to_string()),
                 }
             }
             "l" | "later" => return Ok(None),
@@ -728,9 +730,10 @@ async fn answer(prompt: &mut Prompt, has_content: bool) -> anyhow::Result<Option
             "y" | "yes" if !has_content => return Ok(Some(Decision::Approve)),
             "d" | "decline" | "n" | "no" => return Ok(Some(Decision::reject(""))),
             "l" | "later" => return Ok(None),
-            text if has_content => match serde_json::from_str::<Value>(text) {
+            text if has_content => match read_exact(text) {
                 Ok(content @ Value::Object(_)) => return Ok(Some(Decision::modify(content))),
-                _ => show::note(answers),
+                Ok(_) | Err(ExactError::Json(_)) => show::note(answers),
+                Err(error) => show::note(error.to_string()),
             },
             _ => show::note(answers),
         }

@@ -63,6 +63,10 @@ mod by_name;
 #[cfg(feature = "http")]
 mod calls;
 pub mod cassette;
+#[cfg(feature = "check")]
+pub mod check;
+#[cfg(feature = "http")]
+mod conform;
 #[cfg(feature = "gemini")]
 pub mod gemini;
 #[cfg(feature = "http")]
@@ -70,6 +74,8 @@ mod http;
 pub mod layer;
 #[cfg(feature = "http")]
 mod model;
+#[cfg(feature = "http")]
+mod names;
 #[cfg(feature = "openai")]
 pub mod openai;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
@@ -79,10 +85,14 @@ pub mod probe;
 mod raw;
 #[cfg(feature = "http")]
 mod reading;
+#[cfg(feature = "http")]
+pub mod rules;
 pub mod scripted;
 mod secret;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod strict;
+#[cfg(feature = "http")]
+mod tools;
 #[cfg(feature = "http")]
 mod wire;
 
@@ -97,9 +107,13 @@ pub use crate::http::{RealRequests, forbid_real_requests};
 #[doc(inline)]
 #[cfg(feature = "http")]
 pub use crate::model::{HttpModel, HttpModelBuilder};
+#[cfg(feature = "http")]
+pub use crate::names::NameRules;
 #[doc(inline)]
 #[cfg(feature = "http")]
 pub use crate::raw::RawFields;
 #[doc(inline)]
 pub use crate::scripted::{Scripted, ScriptedReply};
 pub use crate::secret::Secret;
+#[cfg(feature = "http")]
+pub use crate::tools::SchemaRules;

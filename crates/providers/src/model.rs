@@ -11,15 +11,19 @@ use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Head
 use reqwest::{Client, Method, Request, Response, Url};
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, ReplyStream, ToolSpec,
+    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec,
+    WireRequest,
 };
 
 use crate::Secret;
+use crate::conform::Changes;
 use crate::http::{Connect, Progress, Target, base_url, client, pieces, secrets_of, send, sensitive};
 use crate::layer::{Timeout, watch};
 use crate::raw::{RawFields, Unread};
 use crate::reading::{Decode, Reading};
-use crate::wire::Bodies;
+use crate::rules::RequestRules;
+use crate::tools::{Form, Offer, Offers, Restored, Wired};
+use crate::wire::{Bodies, Destination, MessagePlan};
 
 /// A provider's wire format: URLs, requests, and replies.
 ///
@@ -39,12 +43,26 @@ pub trait Dialect: Send + Sync + 'static {
     const NAME: &'static str;
     /// The fields that no extra parameter may set.
     const RESERVED: &'static [&'static str];
+    /// The extra parameter that turns reasoning on, if a turn that another model began must be continued without.
+    const REASONING: Option<&'static str> = None;
+    /// The extra of a part that is its signature, if such a part goes back even if it is blank.
+    const SIGNATURE: Option<&'static str> = None;
+    /// The field of unknown parts that it knows.
+    const UNKNOWN: Option<&'static str> = None;
 
     /// The provider, as far as every provider has it.
     fn server(&self) -> Server;
 
     /// The headers of the key, and those of every request of this dialect.
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)>;
+
+    /// What its server takes in a conversation.
+    fn rules(&self) -> &RequestRules;
+
+    /// What a request decides about the messages in it.
+    fn plan(&self, _: Destination<'_>, _: &ChatRequest) -> MessagePlan {
+        MessagePlan::default()
+    }
 
     /// The URL of requests to this model. The base URL has no trailing slash.
     fn url(&self, base: &str, model: &str) -> String;
@@ -53,7 +71,7 @@ pub trait Dialect: Send + Sync + 'static {
     ///
     /// # Errors
     /// The provider does not support the request.
-    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError>;
+    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError>;
 
     /// Sets an extra parameter: by default it replaces the field with that name.
     fn extra(&self, head: &mut Map<String, Value>, name: &str, value: &Value) {
@@ -63,11 +81,19 @@ pub trait Dialect: Send + Sync + 'static {
     /// The field of the body that offers the tools.
     fn tools(&self, tools: &[ToolSpec]) -> Value;
 
-    /// Appends a message.
+    /// Appends a message that [conforms](crate::conform) to the rules, and says what stands beside it to keep the order of
+    /// roles.
     ///
     /// # Errors
     /// The provider does not support the content.
-    fn write(&self, message: &Message, open: &mut Self::Open, out: &mut Vec<u8>) -> Result<(), ModelError>;
+    fn write(
+        &self,
+        message: &Message,
+        plan: &MessagePlan,
+        open: &mut Self::Open,
+        out: &mut Vec<u8>,
+        changes: &mut Changes,
+    ) -> Result<(), ModelError>;
 
     /// Closes the open elements at the end of the conversation.
     fn close(&self, open: &Self::Open, out: &mut Vec<u8>);
@@ -102,6 +128,8 @@ pub struct HttpModel<D: Dialect>(Arc<Inner<D>>);
 struct Inner<D: Dialect> {
     id: String,
     provider: &'static str,
+    /// The server, as [extras](crate::conform::SERVER) name it.
+    server: Arc<str>,
     model: String,
     dialect: D,
     client: Client,
@@ -112,6 +140,7 @@ struct Inner<D: Dialect> {
     secrets: Vec<Secret>,
     fresh_key: Option<FreshKey>,
     raw: RawFields,
+    offers: Offers,
     bodies: Bodies<D::Open>,
 }
 
@@ -267,6 +296,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
         Ok(HttpModel(Arc::new(Inner {
             id: format!("{}/{}", server.name, self.model),
             provider: server.name,
+            server: server_name(&server, &base).into(),
             client,
             base,
             headers,
@@ -279,6 +309,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             secrets,
             fresh_key: self.fresh_key,
             raw: self.raw,
+            offers: Offers::default(),
             bodies: Bodies::new(),
             dialect: self.dialect,
             model: self.model,
@@ -309,6 +340,19 @@ impl<D: Dialect> ChatModel for HttpModel<D> {
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         self.answer(request, None)
     }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.0.offer(tools).omitted().to_vec()
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        let target = self.0.target(request);
+        let to = Destination { server: &self.0.server, model: &target.model };
+        // What was written before would not say again what was changed in it.
+        let written = self.0.wired(request).and_then(|wired| Bodies::new().body(&self.0.dialect, to, &wired));
+        let wired = written.map(|(body, changes)| WireRequest::new(String::from_utf8_lossy(&body), changes));
+        Some(wired.map_err(|error| target.name(error)))
+    }
 }
 
 impl<D: Dialect> HttpModel<D> {
@@ -329,7 +373,8 @@ impl<D: Dialect> HttpModel<D> {
     /// The body of a request.
     #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
     pub(crate) fn body(&self, request: &ChatRequest) -> Result<Vec<u8>, ModelError> {
-        self.0.bodies.body(&self.0.dialect, &self.0.model, request)
+        let to = Destination { server: &self.0.server, model: &self.0.model };
+        Ok(self.0.bodies.body(&self.0.dialect, to, &self.0.wired(request)?)?.0)
     }
 }
 
@@ -350,19 +395,40 @@ impl<D: Dialect> Inner<D> {
         mut target: Target,
         progress: Progress,
     ) -> Result<ReplyStream, ModelError> {
+        let wired = self.wired(request).map_err(|error| target.name(error))?;
         let pieces = if let Some(response) = given {
             pieces(response, &progress, &mut target).await?
         } else {
-            let post = self.post(request, &mut target).await?;
+            let post = self.post(&wired, &mut target).await?;
             send(&self.client, post, &progress, &mut target).await?
         };
         let unread = Unread::new(self.raw);
-        Ok(Reading::new(pieces, self.dialect.decoder(request), unread, target, progress).into_stream())
+        let decoder = Restored::new(self.dialect.decoder(&wired.request), wired.offer, wired.form);
+        let server = Arc::clone(&self.server);
+        Ok(Reading::new(pieces, decoder, unread, target, progress).of_server(server).into_stream())
     }
 
-    async fn post(&self, request: &ChatRequest, target: &mut Target) -> Result<Request, ModelError> {
-        let body = self.bodies.body(&self.dialect, &target.model, request);
-        let body = body.map_err(|error| target.name(error))?;
+    /// What the provider is offered of these tools.
+    fn offer(&self, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
+        self.offers.of(self.dialect.rules(), tools)
+    }
+
+    /// The request with the tools and the format of the reply that the provider takes.
+    fn wired(&self, request: &ChatRequest) -> Result<Wired, ModelError> {
+        let offer = self.offer(&request.tools);
+        let (format, form) = Form::of(&self.dialect.rules().schemas, request.response_format.as_ref())?;
+        let mut request = offer.wire_request(request)?;
+        request.response_format = format;
+        Ok(Wired { request, offer, form })
+    }
+
+    async fn post(&self, wired: &Wired, target: &mut Target) -> Result<Request, ModelError> {
+        let to = Destination { server: &self.server, model: &target.model };
+        let body = self.bodies.body(&self.dialect, to, wired);
+        let (body, changes) = body.map_err(|error| target.name(error))?;
+        for change in &changes {
+            tracing::debug!(provider = self.provider, model = target.model, %change, "the request was changed for its server");
+        }
         let url = Url::parse(&self.dialect.url(&self.base, &target.model));
         let url = url.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error.to_string()))?;
         let mut post = Request::new(Method::POST, url);
@@ -381,6 +447,16 @@ impl<D: Dialect> Inner<D> {
         *post.body_mut() = Some(body.into());
         Ok(post)
     }
+}
+
+/// The server at a base URL, as [extras](crate::conform::SERVER) name it: the preset's name at its own address, else the origin. A gateway
+/// counts as one server.
+fn server_name(server: &Server, base: &str) -> String {
+    let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin().ascii_serialization());
+    if server.base_url.and_then(origin) == origin(base) {
+        return server.name.to_owned();
+    }
+    origin(base).unwrap_or_else(|| base.to_owned())
 }
 
 impl<D: Dialect> Clone for HttpModel<D> {

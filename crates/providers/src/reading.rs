@@ -1,15 +1,17 @@
 //! Reads a reply: decodes it to its end, and decides whether it is complete, the same for all dialects.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use reqwest::header::HeaderMap;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stepfold_state_core::chat::{Chunk, FinishReason, ModelError, ModelErrorKind, ReplyStream};
+use stepfold_state_core::chat::{Chunk, Extras, FinishReason, ModelError, ModelErrorKind, ReplyStream};
 use tokio::time::{Instant, timeout};
 
+use crate::conform::SERVER;
 use crate::http::{Piece, Pieces, Progress, Target, classify};
 use crate::layer::is_content;
 use crate::raw::Unread;
@@ -47,6 +49,9 @@ pub trait Decode: Send + 'static {
     /// # Errors
     /// The reply is incomplete.
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad>;
+
+    /// Passes on what is held back of a reply that breaks off.
+    fn abandon(&mut self, _: &mut Vec<Chunk>) {}
 }
 
 /// How far a reply has come.
@@ -161,6 +166,10 @@ pub(crate) struct Reading<D> {
     waited: Duration,
     /// How it ends, once that is known.
     end: Option<Result<(), ModelError>>,
+    /// The server that sends it.
+    server: Option<Arc<str>>,
+    /// Whether it has extras, which go back to this server only.
+    has_extras: bool,
 }
 
 impl<D: Decode> Reading<D> {
@@ -172,7 +181,14 @@ impl<D: Decode> Reading<D> {
         progress: Progress,
     ) -> Self {
         let (ready, waited) = (VecDeque::new(), Duration::ZERO);
-        Reading { pieces, decoder, unread, target, progress, ready, waited, end: None }
+        let (server, has_extras) = (None, false);
+        Reading { pieces, decoder, unread, target, progress, ready, waited, end: None, server, has_extras }
+    }
+
+    /// Marks a reply that has extras with the server that sent them.
+    pub(crate) fn of_server(mut self, server: Arc<str>) -> Self {
+        self.server = Some(server);
+        self
     }
 
     pub(crate) fn into_stream(self) -> ReplyStream {
@@ -220,7 +236,10 @@ impl<D: Decode> Reading<D> {
         } else {
             match self.pieces.next().await.transpose() {
                 Ok(next) => next,
-                Err(error) => return Some(Err(error)),
+                Err(error) => {
+                    self.decoder.abandon(out);
+                    return Some(Err(error));
+                }
             }
         };
         let (read, is_end) = if let Some(piece) = next {
@@ -230,12 +249,24 @@ impl<D: Decode> Reading<D> {
             out.extend(self.unread.chunk());
             (self.decoder.finish(out), true)
         };
+        self.has_extras |= out.iter().any(is_of_server);
+        if is_end && self.has_extras {
+            let mark = |server: &Arc<str>| Chunk::MessageExtras(Extras::from_iter([(SERVER, &**server)]));
+            // The reply is closed by its last chunk.
+            let at = out.iter().position(|chunk| matches!(chunk, Chunk::Finished(_))).unwrap_or(out.len());
+            out.splice(at..at, self.server.as_ref().map(mark));
+        }
         match read {
             Ok(()) => is_end.then_some(Ok(())),
             Err(Bad::Unreadable(_)) if is_finished => None,
             Err(bad) => Some(Err(bad.into_error(&self.target))),
         }
     }
+}
+
+/// Whether a chunk holds what only its server understands.
+const fn is_of_server(chunk: &Chunk) -> bool {
+    matches!(chunk, Chunk::Part(_) | Chunk::PartExtras(_) | Chunk::MessageExtras(_))
 }
 
 #[cfg(test)]

@@ -154,6 +154,26 @@ async fn counted(what: &str, times: u32) {
                 turn(&runner.session("ada", format!("s{number}")).await.expect("the store works")).await;
             }
         }
+        // A service that builds its agent for each request.
+        "agent" => {
+            for number in 0..times {
+                let runner = Runner::builder(agent(1, Effect::Pure), store.clone()).build();
+                turn(&runner.session("ada", format!("s{number}")).await.expect("the store works")).await;
+            }
+        }
+        "kept" => {
+            let session = session(&store).await;
+            for _ in 0..times {
+                turn(&session).await;
+            }
+        }
+        "fork" => {
+            let session = session_of(&store, 1_000, Effect::Pure).await;
+            turn(&session).await;
+            for number in 0..times {
+                session.fork(format!("f{number}"), None).await.expect("the id is free");
+            }
+        }
         "step" => turn(&session_of(&store, times, Effect::Pure).await).await,
         "calls" => {
             let runner = Runner::builder(agent_of(1, AT_ONCE, nothing()), store).build();

@@ -2,12 +2,13 @@
 
 use backon::Retryable;
 use stepfold_session_scopes::{
-    ClaimSession, DequeueInput, ErrorKind, ReadInbox, ReleaseClaim, Renewed, SessionError, SessionStore,
-    TakeOver,
+    ClaimSession, DequeueInput, ErrorKind, InboxEntry, InvocationId, ReadInbox, ReleaseClaim, Renewed,
+    SessionError, SessionStore, TakeOver,
 };
 use stepfold_tools::CancellationToken;
 use tokio::task::JoinHandle;
 
+use crate::inbox::{Entry, KEPT, input_of};
 use crate::journal::pauses;
 use crate::pulse::Beats;
 use crate::turn::Turn;
@@ -17,13 +18,13 @@ use crate::turn::Turn;
 pub(crate) struct Attending(JoinHandle<SessionError>);
 
 impl Attending {
-    pub(crate) fn begin(turn: Turn, cancellation: CancellationToken) -> Self {
+    pub(crate) fn begin(turn: Turn, run: InvocationId, cancellation: CancellationToken) -> Self {
         let at_work = turn.runner.closing.enter();
         Attending(tokio::spawn(async move {
             let lost = {
                 // A shutdown waits until this has released the store.
                 let turn = turn;
-                turn.attend(&cancellation).await
+                turn.attend(&run, &cancellation).await
             };
             drop(at_work);
             lost
@@ -49,7 +50,7 @@ impl Drop for Attending {
 
 impl Turn {
     /// Runs as long as the claim is held. Returns the reason when it is lost.
-    async fn attend(&self, cancellation: &CancellationToken) -> SessionError {
+    async fn attend(&self, run: &InvocationId, cancellation: &CancellationToken) -> SessionError {
         let mut beats = Beats::begin(&self.runner, &self.slot);
         loop {
             tokio::select! {
@@ -64,7 +65,7 @@ impl Turn {
             if self.slot.mail.is_stale() && self.read_inbox().await.is_err() {
                 continue;
             }
-            self.obey_cancels(Some(cancellation)).await;
+            self.obey_cancels(Some((run, cancellation))).await;
         }
     }
 
@@ -81,24 +82,60 @@ impl Turn {
         Ok(())
     }
 
-    /// Reads the waiting entries of the inbox.
+    /// Reads the waiting entries of the inbox, and large contents of those only that the current run takes.
     pub(crate) async fn read_inbox(&self) -> Result<(), SessionError> {
-        let mark = self.slot.mail.mark();
-        let stored = self.runner.store.inbox(ReadInbox::new(self.slot.key.clone())).await?;
-        self.slot.mail.replace(stored, mark)
+        let mail = &self.slot.mail;
+        let mark = mail.mark();
+        let heads = ReadInbox::new(self.slot.key.clone()).without_bodies_over(KEPT);
+        mail.replace(self.runner.store.inbox(heads).await?, mark)?;
+        match mail.joining_without_input() {
+            joining if joining.is_empty() => Ok(()),
+            joining => mail.fill(self.contents(joining).await?),
+        }
+    }
+
+    /// Entries with their contents.
+    async fn contents(&self, positions: Vec<u64>) -> Result<Vec<InboxEntry>, SessionError> {
+        self.runner.store.inbox(ReadInbox::new(self.slot.key.clone()).only(positions)).await
+    }
+
+    /// These entries, whose contents are read now if they are not known.
+    pub(crate) async fn with_inputs(&self, entries: Vec<Entry>) -> Result<Vec<Entry>, SessionError> {
+        let missing = entries.iter().filter(|entry| entry.input.is_none());
+        let missing: Vec<u64> = missing.map(|entry| entry.position).collect();
+        if missing.is_empty() {
+            return Ok(entries);
+        }
+        let mut stored = self.contents(missing).await?;
+        let fill = |mut entry: Entry| {
+            if entry.input.is_none() {
+                let place = stored.iter().position(|stored| stored.position == entry.position);
+                // Another worker has taken it, or somebody has withdrawn it.
+                let gone = || SessionError::NotWaiting {
+                    key: Box::new(self.slot.key.clone()),
+                    position: entry.position,
+                };
+                entry.input = Some(input_of(stored.swap_remove(place.ok_or_else(gone)?))?);
+            }
+            Ok(entry)
+        };
+        entries.into_iter().map(fill).collect()
     }
 
     /// Cancels the run, if that was requested. A request that stays in the store is executed again, so it is
-    /// removed only after the cancellation.
-    pub(crate) async fn obey_cancels(&self, cancellation: Option<&CancellationToken>) {
+    /// removed only after the cancellation. Requests about other runs came too late, and go as well.
+    pub(crate) async fn obey_cancels(&self, run: Option<(&InvocationId, &CancellationToken)>) {
         let cancels = self.slot.mail.take_cancels();
         if cancels.is_empty() {
             return;
         }
-        if let Some(cancellation) = cancellation {
+        if let Some((run, cancellation)) = run
+            && cancels.iter().any(|cancel| cancel.is_about(run))
+        {
             cancellation.cancel();
         }
-        let mut request = DequeueInput::new(self.slot.key.clone(), cancels);
+        let positions = cancels.iter().map(|cancel| cancel.position);
+        let mut request = DequeueInput::new(self.slot.key.clone(), positions);
         request.token = self.slot.held.token();
         // The next reader finds one that could not be removed.
         let _ = self.runner.store.dequeue(request).await;

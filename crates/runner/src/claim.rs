@@ -10,8 +10,8 @@ use stepfold_session_scopes::{AppendClaim, Claim, Session, TakeOver, Timestamp, 
 use crate::runner::Inner;
 
 /// The first pause while another worker holds the claim, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The reaction to another worker's claim on a session: that of another running process, or of one that died
 /// less than the duration of a claim ago.
@@ -113,14 +113,19 @@ impl IsDead {
         IsDead(Some(Arc::new(is_dead)))
     }
 
-    fn is_dead(&self, worker: &WorkerId) -> bool {
+    /// Whether any worker can be known to be dead.
+    pub(crate) fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn is_dead(&self, worker: &WorkerId) -> bool {
         self.0.as_ref().is_some_and(|is_dead| is_dead(worker))
     }
 }
 
 impl fmt::Debug for IsDead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IsDead").field("is_known", &self.0.is_some()).finish()
+        f.debug_struct("IsDead").field("is_known", &self.is_known()).finish()
     }
 }
 

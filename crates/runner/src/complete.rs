@@ -23,7 +23,8 @@ impl Runner {
     /// its own task, or by [`recover`](Runner::recover) if this process dies.
     ///
     /// Any process with a runner of the same agent on the same store may deliver it. Of several outcomes, the first counts;
-    /// the same one again is a repeat, and returns the first receipt. If the call has handed out the token and is not
+    /// the same one again is a repeat, and returns the first receipt, however long ago that was. A fork of a session that waits
+    /// does so under a token of its own, which its [pending request](crate::SessionHandle::pending) has. If the call has handed out the token and is not
     /// stored as waiting yet, or other calls of its step still run, this waits for them as
     /// [`when_claimed`](crate::RunnerBuilder::when_claimed) says.
     ///
@@ -200,9 +201,7 @@ impl SessionHandle {
         if let Some(request) = pending.into_iter().find(is_it) {
             return Ok(Awaited::By(Box::new(request)));
         }
-        let recorded = self.decisions().await?;
-        let is_it = |decided: &RecordedDecision| decided.idempotency_key.as_deref() == Some(token);
-        Ok(match (recorded.into_iter().find(is_it), run) {
+        Ok(match (self.turn().decided_under(token).await?, run) {
             (Some(recorded), _) => Awaited::Delivered(Box::new(recorded)),
             (None, Some(_)) if is_running => Awaited::Perhaps,
             (None, Some(run)) if run.pending().is_empty() => Awaited::OnceRecovered,
@@ -221,8 +220,11 @@ impl SessionHandle {
     /// Has a session that waits found when its deadline has passed: a fork has a run of its own, and no claim was
     /// released there.
     pub(crate) async fn note_deadline(&self) -> Result<(), RunnerError> {
-        let Some(due) = self.unfinished().await?.and_then(|run| run.next_deadline()) else { return Ok(()) };
         let turn = self.turn();
+        if !turn.may_have_deadline().await? {
+            return Ok(());
+        }
+        let Some(due) = self.unfinished().await?.and_then(|run| run.next_deadline()) else { return Ok(()) };
         // Without claims in the store, deadlines are looked at when the session is used.
         if turn.claim(TakeOver::Never).await.is_ok() {
             turn.slot.held.set_due(Some(due.into()));

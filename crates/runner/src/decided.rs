@@ -151,8 +151,25 @@ impl Turn {
     /// The decisions of the newest events, newest first.
     pub(crate) async fn recorded_decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
         let session = self.newest(LOOKED_THROUGH).await?;
+        self.decisions_in(newest_first(&session))
+    }
+
+    /// The decision that was made under an idempotency key, however long ago; in a store that does not find events by tags,
+    /// as far as the newest [`LOOKED_THROUGH`] show.
+    pub(crate) async fn decided_under(&self, key: &str) -> Result<Option<RecordedDecision>, RunnerError> {
+        let recorded = match self.tagged([decision_tag(key)]).await? {
+            Some(events) => self.decisions_in(&events)?,
+            None => self.recorded_decisions().await?,
+        };
+        Ok(recorded.into_iter().find(|decided| decided.idempotency_key.as_deref() == Some(key)))
+    }
+
+    fn decisions_in<'a>(
+        &self,
+        events: impl IntoIterator<Item = &'a CommittedEvent>,
+    ) -> Result<Vec<RecordedDecision>, RunnerError> {
         let mut recorded = Vec::new();
-        for (kind, version, at) in self.decided(newest_first(&session))? {
+        for (kind, version, at) in self.decided(events)? {
             let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { continue };
             recorded.extend(decisions.into_iter().map(|(request, decision)| {
                 let (by, idempotency_key) = (by.clone(), idempotency_key.clone());

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use stepfold_agent_loop::{Agent, ApprovalRequest, Edit, Input, Run};
+use stepfold_agent_loop::{Agent, ApprovalRequest, Edit, Exit, Input, Run};
 use stepfold_session_scopes::{
     AppendClaim, Author, DeleteSession, Deleted, DequeueInput, Event, EventId, EventRange, ForkSession,
     GetSession, InboxKind, InvocationId, ReadInbox, RewindSession, Session, SessionError, SessionId,
     SessionKey, SessionStore, TakeOver,
 };
 use stepfold_state_core::state::State;
+use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::accept::Acceptance;
-use crate::claim::{Holder, Waited, WhenClaimed};
+use crate::claim::{FIRST_PAUSE, Holder, LONGEST_PAUSE, Waited, WhenClaimed};
 use crate::compare::{Comparison, compare};
 use crate::decided::RecordedDecision;
 use crate::edits::{EditSession, RecordedEdit};
@@ -25,11 +26,12 @@ use crate::error::RunnerError;
 use crate::history::History;
 use crate::inbox::{Kind, WaitingMessage};
 use crate::invocation::{Ended, Invocation};
+use crate::record::{ends, exit_of, is_unfinished};
 use crate::resume::Resume;
 use crate::run_as::{RunAs, RunOptions};
 use crate::runner::{Busy, Inner, Runner};
-use crate::slot::{Current, Job, Known, Slot, Ticket, Waiting};
-use crate::turn::{Order, Turn};
+use crate::slot::{ActiveRun, Current, Job, Known, Slot, Ticket, Waiting};
+use crate::turn::{Order, Turn, Worker};
 
 /// A session of the runner's store. Cloning is cheap; all handles of a session in a process work together.
 #[doc(alias("thread", "conversation", "memory"))]
@@ -90,7 +92,7 @@ impl SessionHandle {
     /// accepted.
     ///
     /// The messages of a session are taken in the order in which `send` returned. If the agent is running in
-    /// the session, [`Busy`] decides; a message that joins that run returns the invocation that it joined. A
+    /// the session, [`Busy`] decides; the outcome of a message that joins that run is the outcome of the run. A
     /// run that was interrupted, by a crash for example, is completed first.
     ///
     /// # Errors
@@ -107,10 +109,10 @@ impl SessionHandle {
 
     /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again
     /// with the same key and content, even from another process and after it was processed, it returns the
-    /// same invocation and is not processed again; of one that joined a run, the outcome of that run. The store remembers the
-    /// keys of the last 1,000 messages.
+    /// same invocation, which tells the outcome of the run that took the message from the record; [`Busy`] says how long a key
+    /// is known. A repeat is never new: nothing runs, is queued, interrupted or refused because of it.
     ///
-    /// It costs one more commit than `send`. With [`Busy::Interrupt`] it interrupts a run of this process only.
+    /// It costs one more commit than `send`.
     ///
     /// # Errors
     /// As `send`; [`RunnerError::Store`] with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) when the key
@@ -123,30 +125,55 @@ impl SessionHandle {
     ) -> Result<Invocation, RunnerError> {
         self.check_open()?;
         let id = InvocationId::new(key).map_err(|error| self.failed(error))?;
-        // Sent again, it must not interrupt its own run, nor be refused because of it.
-        let is_own = || self.current().is_some_and(|current| *current.invocation.id() == id);
-        if self.busy == Busy::Refuse && self.slot.is_busy() && !is_own() {
+        let input = input.into();
+        if self.busy == Busy::Refuse && self.slot.is_busy() && !self.is_known(&id).await? {
             return Err(self.busy("an invocation is running"));
         }
-        let waiting = self.place_to_wait()?;
+        // A repeat needs no place.
+        let waiting = match self.place_to_wait() {
+            Ok(waiting) => Some(waiting),
+            Err(_) if self.is_known(&id).await? => None,
+            Err(full) => return Err(full),
+        };
         let _door = self.slot.door.enter().await;
-        let input = input.into();
+        // The one at work when the message is accepted, not the one that takes it.
+        let at_work = self.slot.desk().run();
         let kind = Kind::of(&input, self.busy);
-        self.turn().enqueue_stored(kind, id.clone(), input).await?;
-        let is_new = self.slot.mail.entry(&id).is_some();
-        if kind == Kind::Steer
-            && is_new
-            && let Some(joined) = self.slot.desk().join()
-        {
-            return Ok(joined);
+        let is_repeat = self.turn().enqueue_stored(kind, id.clone(), input).await?;
+        if let Some(invocation) = self.slot.desk().find(&id) {
+            return Ok(invocation);
         }
-        if self.busy == Busy::Interrupt && is_new && !is_own() {
-            self.interrupt();
+        if is_repeat && let Some(recorded) = self.turn().answered(&id).await? {
+            return Ok(Invocation::ended(id, self.slot.key.clone(), recorded));
         }
-        let ticket = Ticket::new(&self.slot.key, id, Some(waiting));
+        if self.busy == Busy::Interrupt && !is_repeat {
+            self.interrupt(at_work).await;
+        }
+        let ticket = Ticket::new(&self.slot.key, id, waiting);
         let invocation = ticket.current.invocation.clone();
         self.start(Job { order: Order::TakeInbox, ticket }, IfWorked::WaitInInbox);
         Ok(invocation)
+    }
+
+    /// Whether a message with this key was accepted before.
+    async fn is_known(&self, id: &InvocationId) -> Result<bool, RunnerError> {
+        // In this order: a message that is taken in between is in the record.
+        let waits = self.slot.desk().find(id).is_some() || self.inbox().await?.iter().any(|it| it.id == *id);
+        Ok(waits || self.turn().read().await?.0.taker(id).is_some())
+    }
+
+    /// Cancels the run that was at work when a message was accepted, here or by another worker.
+    async fn interrupt(&self, at_work: Option<ActiveRun>) {
+        if let Some(run) = at_work {
+            return run.cancel();
+        }
+        match self.run_elsewhere().await {
+            Ok(Some((run, _))) => self.turn().interrupt_elsewhere(&run).await,
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(session = %self.slot.key, %error, "the run at work could not be interrupted");
+            }
+        }
     }
 
     /// Runs a turn under an idempotency key, and reports the result. Any worker may call it any number of times
@@ -155,14 +182,14 @@ impl SessionHandle {
     ///
     /// The key belongs to the history of the session. It is found there for as long as the events of its run are kept:
     /// in a fork that has them too, and after a rewind that hid them or the run's end: the report is that of the end, and
-    /// if there was none, the message is [`Withdrawn`](RunnerError::Withdrawn). As long as the store remembers the key (the
-    /// last 1,000 messages), another input with it is refused.
+    /// if there was none, the message is [`Withdrawn`](RunnerError::Withdrawn). Another input with it is refused.
     ///
     /// Earlier messages and an interrupted run come first. [`RunnerError::remedy`] says whether repeating helps
     /// after an error. Dropping the future stops nothing.
     ///
     /// # Errors
     /// [`RunnerError`]: [`Pending`](RunnerError::Pending) while an earlier run waits for decisions;
+    /// [`Store`](RunnerError::Store) with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) for another input;
     /// [`Decision`](RunnerError::Decision) for decisions that do not fit;
     /// [`Store`](RunnerError::Store) with [`Unsupported`](SessionError::Unsupported) by a store without inboxes.
     ///
@@ -252,12 +279,10 @@ impl SessionHandle {
         if !ticket.waits() {
             ticket.set_waiting(self.may_wait()?);
         }
-        let kind = Kind::of(&input, self.busy);
-        self.turn().enqueue(kind, id, *input).await?;
-        if kind == Kind::Steer
-            && let Some(joined) = self.slot.desk().join()
-        {
-            return Ok(joined);
+        let at_work = self.slot.desk().run();
+        self.turn().enqueue(Kind::of(&input, self.busy), id, *input).await?;
+        if self.busy == Busy::Interrupt {
+            self.interrupt(at_work).await;
         }
         self.start(Job { order: Order::TakeInbox, ticket }, IfWorked::WaitInInbox);
         Ok(invocation)
@@ -266,11 +291,9 @@ impl SessionHandle {
     /// Takes a position among the messages that wait for a busy session.
     fn may_wait(&self) -> Result<Waiting, RunnerError> {
         match self.busy {
-            Busy::Refuse => return Err(self.busy("an invocation is running")),
-            Busy::Interrupt => self.interrupt(),
-            Busy::Wait | Busy::Steer => {}
+            Busy::Refuse => Err(self.busy("an invocation is running")),
+            Busy::Interrupt | Busy::Wait | Busy::Steer => self.place_to_wait(),
         }
-        self.place_to_wait()
     }
 
     fn place_to_wait(&self) -> Result<Waiting, RunnerError> {
@@ -318,38 +341,82 @@ impl SessionHandle {
         self.order(Order::Abandon)?.outcome().await
     }
 
-    /// Cancels the invocation that runs in this process, if any.
+    /// Cancels the run of this process, if there is one: its open calls are answered as cancelled. Messages that wait stay
+    /// accepted, also the one whose invocation waits here for another worker; [`Invocation::cancel`] cancels that.
     pub fn cancel(&self) {
-        if let Some(current) = self.current() {
-            current.cancellation.cancel();
-        }
-    }
-
-    /// Cancels what runs in this process, but not messages that wait for another worker: those are accepted.
-    fn interrupt(&self) {
-        if let Some(current) = self.current() {
-            current.interruption.cancel();
+        if let Some(run) = self.slot.desk().run() {
+            run.cancel();
         }
     }
 
     /// Cancels the run in the session, in this process or in another one, which is notified with its next
-    /// commit or heartbeat. Returns whether anything was running.
+    /// commit or heartbeat. Messages that wait stay accepted.
+    ///
+    /// Returns whether the run was cancelled: it waits for its end, for at most two heartbeats. Returns false if nothing is
+    /// running, or the run has ended before the cancellation reached it; nothing is left behind then. If another worker has
+    /// not answered by then, the request stays stored for it, and the result is true.
     ///
     /// # Errors
     /// When the store fails, or has no inboxes and another worker is running.
     pub async fn cancel_everywhere(&self) -> Result<bool, RunnerError> {
-        if let Some(current) = self.current() {
-            current.cancellation.cancel();
-            return Ok(true);
+        let holds_claim = self.slot.held.token().is_some() || self.slot.held.is_needless();
+        let here = self.slot.desk().run();
+        if let Some(run) = here.clone().filter(|_| holds_claim) {
+            return Ok(self.cancelled_here(run).await);
         }
-        let now = self.runner.0.clock.now();
-        let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state().now(now);
-        let session = self.runner.0.store.get(get).await.map_err(|error| self.failed(error))?;
-        if self.holder(&session) != Holder::Other {
-            return Ok(false);
+        match (self.run_elsewhere().await?, here) {
+            (Some((run, version)), _) => self.cancelled_elsewhere(&run, version).await,
+            (None, Some(run)) => Ok(self.cancelled_here(run).await),
+            (None, None) => Ok(false),
         }
-        self.turn().enqueue_cancel().await?;
-        Ok(true)
+    }
+
+    async fn cancelled_here(&self, run: ActiveRun) -> bool {
+        run.cancel();
+        tokio::select! {
+            biased;
+            was_cancelled = run.was_cancelled() => was_cancelled,
+            // A call that does not end yet.
+            () = self.sleep(self.runner.0.claims.beat() * 2) => true,
+        }
+    }
+
+    /// The invocation whose run another worker has, and the version of the session.
+    async fn run_elsewhere(&self) -> Result<Option<(InvocationId, u64)>, RunnerError> {
+        let session = self.read_newest(EventRange::Last(1)).await?;
+        let is_elsewhere = self.holder(&session) == Holder::Other;
+        let newest = session.events.last().filter(|newest| is_elsewhere && is_unfinished(&newest.event));
+        Ok(newest.map(|newest| (newest.event.invocation.clone(), session.version)))
+    }
+
+    /// Requests the cancellation of a run of another worker, and waits for its end.
+    async fn cancelled_elsewhere(&self, run: &InvocationId, version: u64) -> Result<bool, RunnerError> {
+        let position = self.turn().enqueue_cancel(run).await?;
+        let (mut at, mut waited, most) = (version, Duration::ZERO, self.runner.0.claims.beat() * 2);
+        loop {
+            let session = self.read_newest(EventRange::AfterVersion(at)).await?;
+            let end = session.events.iter().find(|it| it.event.invocation == *run && ends(&it.event));
+            if let Some(end) = end {
+                // The worker removes it, unless it has left.
+                let request = DequeueInput::new(self.slot.key.clone(), [position]);
+                self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))?;
+                return Ok(exit_of(&end.event) == Some(Exit::Cancelled));
+            }
+            // The one that continues it obeys the request.
+            if waited >= most || self.holder(&session) != Holder::Other {
+                return Ok(true);
+            }
+            at = session.version;
+            let pause = waited.clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            self.sleep(pause).await;
+            waited += pause;
+        }
+    }
+
+    async fn read_newest(&self, events: EventRange) -> Result<Session, RunnerError> {
+        let get = GetSession::new(self.slot.key.clone()).events(events).without_state();
+        let session = self.runner.0.store.get(get.now(self.runner.0.clock.now())).await;
+        session.map_err(|error| self.failed(error))
     }
 
     /// The invocation that runs in this process, if any.
@@ -809,6 +876,8 @@ impl SessionHandle {
 
     /// Starts a worker with a job, if none is running. Otherwise the job waits, or is returned.
     fn start(&self, job: Job, otherwise: IfWorked) -> Option<Job> {
+        // Outside of a runtime it panics before anything has begun.
+        let runtime = Handle::current();
         let job = {
             let mut desk = self.slot.desk();
             match (desk.is_worked(), otherwise) {
@@ -818,7 +887,8 @@ impl SessionHandle {
                 (false, _) => desk.begin(job),
             }
         };
-        tokio::spawn(self.turn().work(job, self.runner.0.closing.enter()));
+        let worker = Worker::of(&self.slot);
+        runtime.spawn(self.turn().work(job, worker, self.runner.0.closing.enter()));
         None
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{Agent, Exit, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
-use stepfold_state_core::chat::Transcript;
+use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::State;
 use stepfold_tools::{decode_key_part, encode_key_part};
 use stepfold_trim::Summary;
@@ -13,8 +13,8 @@ use stepfold_trim::Summary;
 use crate::error::RunnerError;
 use crate::kept::Kept;
 use crate::record::{
-    Opening, agent_of, begins, ends, exit_of, failure, is_of_run, loop_event, rewrite, summary, taken_by,
-    takes,
+    Opening, agent_of, begins, ends, exit_of, failure, is_left_to_person, is_of_run, loop_event, rewrite,
+    summary, taken_by, takes,
 };
 
 /// The events of a session, folded as far as they were read.
@@ -26,6 +26,8 @@ pub(crate) struct History {
     /// The session's life, to detect a new session with the same id.
     pub(crate) life: Option<LifeId>,
     pub(crate) transcript: Transcript,
+    /// Where that begins.
+    opening: Option<Opening>,
     /// The summary of the beginning of the conversation.
     pub(crate) summary: Option<Summary>,
     /// All events of the last invocation, which may not have ended.
@@ -34,6 +36,15 @@ pub(crate) struct History {
     takers: Arc<HashMap<InvocationId, InvocationId>>,
     /// The values of the session; `None` if they are in the session that was read.
     pub(crate) kept: Option<Kept>,
+}
+
+/// The run that a request is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RunOf<'a> {
+    /// The one that took the message with this id.
+    Message(&'a InvocationId),
+    /// The one with the event at this version: decisions, for example.
+    Version(u64),
 }
 
 /// The events of one invocation.
@@ -54,13 +65,16 @@ pub(crate) struct Invoked {
 pub(crate) struct Failed {
     pub(crate) cause: String,
     pub(crate) times: u32,
+    /// Whether recovery leaves the run to a person.
+    pub(crate) is_left_to_person: bool,
 }
 
 impl Failed {
     /// Adds a failure.
-    pub(crate) fn again(before: Option<&Self>, cause: &str) -> Self {
+    pub(crate) fn again(before: Option<&Self>, cause: &str, is_left_to_person: bool) -> Self {
         let before = before.filter(|before| before.cause == cause);
-        Failed { cause: cause.to_owned(), times: before.map_or(0, |before| before.times) + 1 }
+        let times = before.map_or(0, |before| before.times) + 1;
+        Failed { cause: cause.to_owned(), times, is_left_to_person }
     }
 }
 
@@ -68,13 +82,25 @@ impl History {
     /// Folds in newly read events. The caller handles rewinds: after one, the session is read from its
     /// beginning.
     pub(crate) fn extend(&mut self, session: &Session) -> Result<(), RunnerError> {
-        let mut opening = Opening::of(session, !self.transcript.is_empty());
+        let mut opening = self.opening.take().unwrap_or_else(|| Opening::of(session));
         for committed in session.visible_events() {
-            self.push(&session.key, committed, opening.skipped(&committed.event))?;
+            self.push(&session.key, committed, &opening.messages(&committed.event))?;
         }
+        self.opening = Some(opening);
         self.version = session.version;
         self.oldest = session.oldest;
         self.life = Some(session.life.clone());
+        Ok(())
+    }
+
+    /// Folds in the next events, which this process has written.
+    pub(crate) fn follow(&mut self, key: &SessionKey, written: &[CommittedEvent]) -> Result<(), RunnerError> {
+        let Some(mut opening) = self.opening.take() else { return Ok(()) };
+        for committed in written {
+            self.push(key, committed, &opening.messages(&committed.event))?;
+            self.version = committed.version;
+        }
+        self.opening = Some(opening);
         Ok(())
     }
 
@@ -85,25 +111,27 @@ impl History {
         is_same && self.version <= session.version
     }
 
-    /// The session at the end of the run that took a message, or as it is if that has not ended; `None` if no
-    /// run took it.
-    pub(crate) fn up_to_taker(session: &Session, id: &InvocationId) -> Result<Option<Self>, RunnerError> {
+    /// The session at the end of a run, or as it is if that has not ended; `None` if there is no such run.
+    pub(crate) fn up_to(session: &Session, run: RunOf<'_>) -> Result<Option<Self>, RunnerError> {
         let mut history =
             History { version: session.version, life: Some(session.life.clone()), ..History::default() };
-        let mut opening = Opening::of(session, false);
+        let mut opening = Opening::of(session);
         for committed in session.visible_events() {
-            history.push(&session.key, committed, opening.skipped(&committed.event))?;
-            if history.has_ended() && history.last_takes(id) {
+            history.push(&session.key, committed, &opening.messages(&committed.event))?;
+            if history.has_ended() && history.last_is(run) {
                 break;
             }
         }
-        Ok(history.last_takes(id).then_some(history))
+        Ok(history.last_is(run).then_some(history))
     }
 
-    /// Whether the last run took the message with this id.
-    pub(crate) fn last_takes(&self, id: &InvocationId) -> bool {
-        let last = self.last.as_ref();
-        last.is_some_and(|last| last.events.iter().any(|committed| takes(&committed.event, id)))
+    /// Whether this is the last run.
+    pub(crate) fn last_is(&self, run: RunOf<'_>) -> bool {
+        let is_it = |committed: &CommittedEvent| match run {
+            RunOf::Message(id) => takes(&committed.event, id),
+            RunOf::Version(version) => committed.version == version,
+        };
+        self.last.as_ref().is_some_and(|last| last.events.iter().any(is_it))
     }
 
     /// The invocation that took a message, and whether its run is over: it has ended, or is not the last one.
@@ -130,12 +158,12 @@ impl History {
         last.is_some_and(|committed| ends(&committed.event))
     }
 
-    /// `skipped`: the number of its messages that belong to a turn whose beginning was pruned.
+    /// `messages`: those of its messages that count.
     fn push(
         &mut self,
         key: &SessionKey,
         committed: &CommittedEvent,
-        skipped: usize,
+        messages: &[Arc<Message>],
     ) -> Result<(), RunnerError> {
         let event = &committed.event;
         for taken in taken_by(event) {
@@ -156,7 +184,9 @@ impl History {
                 last.failed = None;
             }
             Some(last) if last.invocation == event.invocation && failure(event).is_some() => {
-                last.failed = failure(event).map(|cause| Failed::again(last.failed.as_ref(), &cause));
+                let again =
+                    |cause: String| Failed::again(last.failed.as_ref(), &cause, is_left_to_person(event));
+                last.failed = failure(event).map(again);
             }
             // Messages were added since, or its beginning is gone: the interrupted run stays interrupted.
             last => *last = None,
@@ -176,7 +206,7 @@ impl History {
             edited.replace_results(&mut self.transcript);
             self.summary.take_if(|_| edited.drops_summary());
         }
-        self.transcript.extend(event.messages.iter().skip(skipped).cloned());
+        self.transcript.extend(messages.iter().cloned());
         // Summarised messages may have been pruned since.
         let summary = summary(event).map(|summary| summary.of_end(self.transcript.len()));
         self.summary = summary.or_else(|| self.summary.take());
@@ -195,7 +225,8 @@ impl History {
         Ok(state)
     }
 
-    /// The last run, restored with the current values; `None` if there was none.
+    /// The last run, restored with the current values; `None` if there was none. One that has ended is as its record has
+    /// it, whatever the agent is today.
     pub(crate) fn last_run(
         &self,
         agent: &Agent,
@@ -210,6 +241,10 @@ impl History {
         let id = run_prefix(key, self.life.as_ref(), &last.invocation);
         let mut run = Run::new(agent, Input::on(state).with_summary(last.summary.clone()), id)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
+        if let Some((exit, _)) = self.end() {
+            let events = last.events.iter().filter_map(|committed| loop_event(key, committed).transpose());
+            return Ok(Some(run.ended_as(events.collect::<Result<Vec<_>, _>>()?, exit)));
+        }
         for committed in &last.events {
             let Some(event) = loop_event(key, committed)? else { continue };
             run.catch_up(event).map_err(|error| RunnerError::Recover {

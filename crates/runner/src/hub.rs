@@ -8,6 +8,8 @@ use futures_util::Stream;
 use stepfold_agent_loop::{Observer, ObserverError, RunEvent};
 use tokio::sync::watch;
 
+use crate::slot::Slot;
+
 /// The number of events kept for late subscribers.
 const KEPT: usize = 4096;
 
@@ -130,6 +132,8 @@ enum At {
 /// The observer that publishes a run's events to the hub.
 pub(crate) struct Publish {
     pub(crate) hub: Arc<Hub>,
+    /// Has the invocations whose messages the run has taken.
+    pub(crate) slot: Arc<Slot>,
     pub(crate) is_earlier: bool,
     /// The version after the newest commit.
     pub(crate) version: Arc<AtomicU64>,
@@ -138,7 +142,9 @@ pub(crate) struct Publish {
 impl Observer for Publish {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
         let version = self.version.load(Ordering::SeqCst);
-        self.hub.push(Told { event: event.clone(), version, is_earlier: self.is_earlier });
+        let told = |is_earlier| Told { event: event.clone(), version, is_earlier };
+        self.hub.push(told(self.is_earlier));
+        self.slot.desk().hubs_joined().iter().for_each(|hub| hub.push(told(false)));
         Ok(())
     }
 }

@@ -5,8 +5,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde_json::Value;
 use stepfold_agent_loop::Input;
-use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, SessionError, Timestamp};
+use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, LifeId, SessionError, Timestamp};
 use stepfold_state_core::chat::{Message, Role};
 use stepfold_tools::CancellationToken;
 
@@ -55,8 +56,8 @@ pub struct WaitingMessage {
 impl WaitingMessage {
     pub(crate) fn read(stored: InboxEntry) -> Result<Self, SessionError> {
         let (at, joins) = (stored.at, stored.kind == InboxKind::Steer);
-        let Entry { id, input, .. } = Entry::read(stored, Kind::Message)?;
-        Ok(WaitingMessage { id, input, joins, at })
+        let id = InvocationId::new(stored.idempotency_key.as_str())?;
+        Ok(WaitingMessage { id, input: input_of(stored)?, joins, at })
     }
 }
 
@@ -67,17 +68,72 @@ pub(crate) struct Entry {
     pub(crate) kind: Kind,
     /// The id of the invocation that it begins, and its idempotency key.
     pub(crate) id: InvocationId,
-    pub(crate) input: Input,
+    /// Its content; none if it is large: then it is read when it is taken.
+    pub(crate) input: Option<Input>,
 }
+
+/// The bytes of a content that is kept while it waits. Others stay in the store: an inbox may hold gigabytes.
+pub(crate) const KEPT: usize = 4_096;
 
 impl Entry {
     fn read(stored: InboxEntry, kind: Kind) -> Result<Self, SessionError> {
-        let id = InvocationId::new(stored.idempotency_key.as_str())?;
-        let input = Input::from_json(stored.body).map_err(|source| SessionError::Stored {
-            what: format!("inbox entry {}", stored.position),
-            source,
-        })?;
-        Ok(Entry { position: stored.position, kind, id, input })
+        let (position, id) = (stored.position, InvocationId::new(stored.idempotency_key.as_str())?);
+        let input = if stored.has_body { Some(input_of(stored)?) } else { None };
+        Ok(Entry { position, kind, id, input })
+    }
+
+    /// One that this process has stored. A message for the current run is taken soon.
+    pub(crate) fn accepted(position: u64, kind: Kind, id: InvocationId, input: Input) -> Self {
+        let is_kept = kind == Kind::Steer || input.to_json().is_some_and(|body| is_small(&body));
+        Entry { position, kind, id, input: is_kept.then_some(input) }
+    }
+}
+
+pub(crate) fn input_of(stored: InboxEntry) -> Result<Input, SessionError> {
+    Input::from_json(stored.body)
+        .map_err(|source| SessionError::Stored { what: format!("inbox entry {}", stored.position), source })
+}
+
+fn is_small(body: &Value) -> bool {
+    fn takes(value: &Value, left: &mut usize) -> bool {
+        let own = value.as_str().map_or(size_of::<u64>(), str::len);
+        let Some(rest) = left.checked_sub(own) else { return false };
+        *left = rest;
+        match value {
+            Value::Array(items) => items.iter().all(|item| takes(item, left)),
+            Value::Object(fields) => fields.values().all(|value| takes(value, left)),
+            _ => true,
+        }
+    }
+
+    takes(body, &mut { KEPT })
+}
+
+/// A request to cancel a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cancel {
+    pub(crate) position: u64,
+    /// The invocation of the run; unknown in requests that earlier versions made, which are about the one at work.
+    run: Option<InvocationId>,
+}
+
+impl Cancel {
+    /// The field of the stored body.
+    const RUN: &str = "run";
+
+    /// The body of a request that is stored.
+    pub(crate) fn body(run: &InvocationId) -> serde_json::Value {
+        serde_json::json!({ Cancel::RUN: run.as_str() })
+    }
+
+    fn read(stored: &InboxEntry) -> Self {
+        let run = stored.body[Cancel::RUN].as_str().and_then(|run| InvocationId::new(run).ok());
+        Cancel { position: stored.position, run }
+    }
+
+    /// Whether the run of this invocation is to be cancelled.
+    pub(crate) fn is_about(&self, invocation: &InvocationId) -> bool {
+        self.run.as_ref().is_none_or(|run| run == invocation)
     }
 }
 
@@ -89,8 +145,9 @@ pub(crate) struct Mail(Mutex<Known>);
 struct Known {
     /// By position.
     entries: Vec<Entry>,
-    /// The positions of cancellation requests.
-    cancels: Vec<u64>,
+    /// The session's life: positions of another one mean nothing in it.
+    life: Option<LifeId>,
+    cancels: Vec<Cancel>,
     /// The run has read the entries up to this position. It takes them with the commit of their messages.
     read_to: u64,
     /// Everything up to this position was taken.
@@ -115,10 +172,22 @@ impl Mail {
         known.newest += 1;
         known.seen_to = known.newest;
         let position = known.newest;
-        known.entries.push(Entry { position, kind, id, input });
+        known.entries.push(Entry { position, kind, id, input: Some(input) });
     }
 
-    /// This process stored an entry.
+    /// The session was read, after the mark. What is known of an earlier life of it is forgotten, with the mark: positions
+    /// begin again in a session that was deleted and created again.
+    pub(crate) fn in_life(&self, life: &LifeId, mark: Mark) -> Mark {
+        let mut known = self.known();
+        let is_other = known.life.as_ref().is_some_and(|known| known != life) && !known.is_local;
+        if is_other {
+            *known = Known::default();
+        }
+        known.life.get_or_insert_with(|| life.clone());
+        if is_other { Mark { seen_to: 0, newest: 0 } } else { mark }
+    }
+
+    /// This process stored an entry, which nobody had stored before.
     pub(crate) fn accepted(&self, entry: Entry) {
         let mut known = self.known();
         known.newest = known.newest.max(entry.position);
@@ -175,13 +244,32 @@ impl Mail {
             known.seen_to = known.seen_to.max(position);
             let is_known = known.entries.iter().any(|other| other.position == position);
             match entry.kind {
-                InboxKind::Cancel => known.cancels.push(position),
+                InboxKind::Cancel => known.cancels.push(Cancel::read(&entry)),
                 _ if is_known || position <= known.taken_to => {}
                 InboxKind::Steer => known.entries.push(Entry::read(entry, Kind::Steer)?),
                 _ => known.entries.push(Entry::read(entry, Kind::Message)?),
             }
         }
         known.entries.sort_by_key(|entry| entry.position);
+        Ok(())
+    }
+
+    /// The positions of messages for the current run whose contents are not known.
+    pub(crate) fn joining_without_input(&self) -> Vec<u64> {
+        let known = self.known();
+        let joins = known.entries.iter().filter(|entry| entry.kind == Kind::Steer && entry.input.is_none());
+        joins.map(|entry| entry.position).collect()
+    }
+
+    /// The contents of entries, which were read.
+    pub(crate) fn fill(&self, stored: Vec<InboxEntry>) -> Result<(), SessionError> {
+        let mut known = self.known();
+        for stored in stored {
+            let entry = known.entries.iter_mut().find(|entry| entry.position == stored.position);
+            if let Some(entry) = entry.filter(|entry| entry.input.is_none()) {
+                entry.input = Some(input_of(stored)?);
+            }
+        }
         Ok(())
     }
 
@@ -242,7 +330,7 @@ impl Mail {
         if entry.kind != Kind::Steer {
             return None;
         }
-        let messages = entry.input.only_messages().unwrap_or_default();
+        let messages = entry.input.as_ref()?.only_messages().unwrap_or_default();
         let messages = messages.iter().map(|message| (**message).clone()).collect();
         known.read_to = entry.position;
         Some(messages)
@@ -266,8 +354,13 @@ impl Mail {
         self.known().entries.retain(|entry| entry.position != position);
     }
 
+    /// The entries that an event has taken, by the record.
+    pub(crate) fn known_to(&self, is_taken: impl Fn(&InvocationId) -> bool) -> Vec<Entry> {
+        self.known().entries.iter().filter(|entry| is_taken(&entry.id)).cloned().collect()
+    }
+
     /// The cancellation requests; each is executed once.
-    pub(crate) fn take_cancels(&self) -> Vec<u64> {
+    pub(crate) fn take_cancels(&self) -> Vec<Cancel> {
         std::mem::take(&mut self.known().cancels)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::decided::{DecisionReceipt, StoredReceipt};
 use crate::error::RunnerError;
 use crate::hub::{Hub, Seen};
+use crate::taken::Recorded;
 
 /// The result of an invocation.
 pub type Ended = Result<Arc<Outcome>, RunnerError>;
@@ -29,6 +30,8 @@ pub struct Invocation {
     hub: Arc<Hub>,
     ended: watch::Receiver<Option<Ended>>,
     cancellation: CancellationToken,
+    /// Cancels the run that has taken the message, if another invocation drives it.
+    joined: Arc<OnceLock<CancellationToken>>,
     recovered: Arc<Mutex<Vec<Arc<Outcome>>>>,
     receipt: StoredReceipt,
     /// The version of the session after the run.
@@ -44,7 +47,17 @@ impl Invocation {
         cancellation: CancellationToken,
     ) -> Self {
         let (recovered, receipt, version) = (Arc::default(), StoredReceipt::default(), Arc::default());
-        Invocation { id, key, hub, ended, cancellation, recovered, receipt, version }
+        Invocation { id, key, hub, ended, cancellation, joined: Arc::default(), recovered, receipt, version }
+    }
+
+    /// One that has ended: its outcome is in the record.
+    pub(crate) fn ended(id: InvocationId, key: SessionKey, recorded: Recorded) -> Self {
+        let hub = Hub::new();
+        hub.end();
+        let (_, ended) = watch::channel(Some(Ok(recorded.outcome)));
+        let invocation = Invocation::new(id, key, hub, ended, CancellationToken::new());
+        invocation.is_at(recorded.version);
+        invocation
     }
 
     /// The id of the invocation.
@@ -52,11 +65,22 @@ impl Invocation {
         &self.id
     }
 
-    /// Cancels the invocation: its open calls are answered as cancelled, and the session is immediately
-    /// usable. While it waits for another worker, its message is withdrawn; if that worker has taken the
+    /// Cancels the invocation: the open calls of its run are answered as cancelled, and the session is immediately
+    /// usable. The run of a message that [joined](crate::Busy::Steer) it is that one. While it waits for another worker, its message is withdrawn; if that worker has taken the
     /// message, the wait ends with [`Claimed`](RunnerError::Claimed).
     pub fn cancel(&self) {
         self.cancellation.cancel();
+        if let Some(run) = self.joined.get() {
+            run.cancel();
+        }
+    }
+
+    /// The run of another invocation has taken its message.
+    pub(crate) fn joins(&self, run: &CancellationToken) {
+        self.joined.get_or_init(|| run.clone());
+        if self.cancellation.is_cancelled() {
+            run.cancel();
+        }
     }
 
     /// The events from number `from` on, past ones first. Any number of subscribers is supported, each at its

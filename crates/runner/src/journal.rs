@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use stepfold_agent_loop::{Event, EventKind, Need, Observer, ObserverError, Run, RunEvent};
+use stepfold_agent_loop::{Event, EventKind, EventRefused, Need, Observer, ObserverError, Run, RunEvent};
 use stepfold_session_scopes::{
-    AppendClaim, AppendEvent, ErrorKind, InvocationId, Seen, SessionError, SessionStore,
+    AppendClaim, AppendEvent, CommittedEvent, ErrorKind, InvocationId, Seen, SessionError, SessionStore,
 };
 
 use crate::accept::Acceptance;
@@ -22,6 +22,9 @@ use crate::slot::Slot;
 const REPEATS: usize = 6;
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// The most events of a run that are kept for what this process knows of the session. The end of a longer run is read again.
+const KEPT: usize = 256;
+
 pub(crate) struct Journal {
     pub(crate) runner: Arc<Inner>,
     pub(crate) slot: Arc<Slot>,
@@ -34,6 +37,8 @@ pub(crate) struct Journal {
     pub(crate) seen: Option<Seen>,
     /// The number of stored events of the invocation.
     pub(crate) place: u64,
+    /// The stored events, which need not be read again, as far as they are kept.
+    pub(crate) written: Vec<CommittedEvent>,
     /// Distinguishes the events of a resumed run from those of another worker that resumes it too.
     pub(crate) attempt: Option<String>,
     /// The run after the stored events.
@@ -99,10 +104,14 @@ impl Journal {
         self.runner.changes.tell(&self.slot.key, receipt.version, true);
         self.seen = self.seen.and_then(|seen| followed(seen, writes, &receipt));
         self.place += 1;
+        if self.written.len() < KEPT {
+            self.written.push(CommittedEvent::new(receipt.version, request.event));
+        }
         self.slot.held.set(receipt.claim.as_ref());
         self.receipts.stored(&event.kind, receipt.version);
         if let Some(last) = taken.last() {
             self.slot.mail.taken(last.position);
+            self.slot.desk().has_taken(&ids);
         }
         self.slot.mail.heard_of(receipt.inbox);
         if self.slot.mail.is_stale() {
@@ -140,7 +149,12 @@ pub(crate) fn pauses() -> ExponentialBuilder {
 impl Observer for Journal {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
         match event.committed() {
-            Some(event) => self.append(event).await.map_err(Into::into),
+            Some(event) => self.append(event).await.map_err(|error| match error {
+                SessionError::TooLarge { .. } | SessionError::TooDeep { .. } => {
+                    EventRefused::new(error).into()
+                }
+                error => error.into(),
+            }),
             None => Ok(()),
         }
     }

@@ -153,7 +153,7 @@ pub use crate::hub::Seen;
 pub use crate::inbox::WaitingMessage;
 pub use crate::invocation::{Ended, Invocation};
 pub use crate::ports::{ShortIds, SystemClock, WallClock};
-pub use crate::record::{RECORD_FORMAT, failure, is_unfinished};
+pub use crate::record::{RECORD_FORMAT, failure, is_left_to_person, is_unfinished};
 pub use crate::recover::RecoverOptions;
 pub use crate::remedy::Remedy;
 pub use crate::report::{REPORT_FORMAT, Report, RunStatus};

@@ -18,7 +18,7 @@ pub(crate) enum Wants {
     Resume,
     /// To cancel the last run.
     Abandon,
-    /// Nothing: its run is done.
+    /// Nothing more: its run is done.
     Nothing,
 }
 
@@ -66,8 +66,8 @@ pub(crate) enum Next {
     Abandon,
     /// Repair the conversation after a run whose record is unreadable.
     Repair,
-    /// Return the outcome of the run that took the message.
-    IsTaken,
+    /// Look again: the message does not wait, and no run was seen to take it.
+    LookAgain,
     /// Refuse: these requests need decisions first.
     Refuse(Vec<String>),
     /// Refuse: another worker holds the claim.
@@ -92,7 +92,7 @@ pub(crate) struct Seen {
 /// Decides the next action. The claim comes first: only its holder may touch the run.
 pub(crate) fn next(wants: Wants, seen: Seen, when_claimed: WhenClaimed) -> Next {
     let next = match (wants, seen.holder, when_claimed) {
-        (Wants::Nothing, ..) | (_, Holder::Nobody | Holder::Us, _) => of_run(wants, seen.last, seen.first),
+        (_, Holder::Nobody | Holder::Us, _) => of_run(wants, seen.last, seen.first),
         (_, Holder::Dead(token), _) => Next::Claim { take_over: TakeOver::Token(token) },
         (_, Holder::Other, WhenClaimed::TakeOver) => Next::Claim { take_over: TakeOver::Always },
         (_, Holder::Other, WhenClaimed::Refuse) => Next::RefuseClaimed,
@@ -121,9 +121,7 @@ fn of_run(wants: Wants, last: Last, first: Option<Kind>) -> Next {
         (Wants::Begin, Last::Ended) if first.is_none() => Next::Begin,
         (Wants::Begin, _) => Next::Store,
         (Wants::TakeInbox | Wants::TakeLeft, Last::Interrupted | Last::Unreadable) => Next::Recover,
-        (Wants::TakeInbox, Last::Ended) => Next::IsTaken,
-        // A message that was to join the run, and came too late.
-        (Wants::Nothing, Last::Ended) if first == Some(Kind::Steer) => Next::Take,
+        (Wants::TakeInbox, Last::Ended) => Next::LookAgain,
         (Wants::TakeLeft, Last::Ended) | (Wants::Nothing, _) => Next::End,
     }
 }
@@ -156,7 +154,6 @@ mod tests {
             for wants in [Wants::Begin, Wants::TakeInbox] {
                 assert_eq!(next(wants, waits(), first), Next::Refuse(vec!["c1".to_owned()]));
             }
-            assert_eq!(next(Wants::Nothing, waits(), first), Next::End);
             assert_eq!(next(Wants::Resume, waits(), first), Next::Resume);
             assert_eq!(next(Wants::Abandon, waits(), first), Next::Abandon);
         }
@@ -174,13 +171,6 @@ mod tests {
         assert_eq!(next(Wants::Resume, Last::Ended, Some(Kind::Message)), Next::Take);
         assert_eq!(next(Wants::Resume, Last::Ended, None), Next::NothingToResume);
         assert_eq!(next(Wants::Abandon, Last::Ended, Some(Kind::Message)), Next::NothingToResume);
-    }
-
-    #[test]
-    fn what_came_too_late_to_join_a_run_is_next_in_the_same_invocation() {
-        assert_eq!(next(Wants::Nothing, Last::Ended, Some(Kind::Steer)), Next::Take);
-        assert_eq!(next(Wants::Nothing, Last::Ended, Some(Kind::Message)), Next::End);
-        assert_eq!(next(Wants::Nothing, Last::Interrupted, Some(Kind::Steer)), Next::End);
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! the data that only the machine needs is an additional record. An event contains nothing twice, and `temp:`
 //! is never stored.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
@@ -13,13 +15,14 @@ use serde_json::value::RawValue;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
-    Session, SessionError, SessionKey, Timestamp, WorkerId,
+    Session, SessionError, SessionKey, Timestamp, WorkerId, bounded_id,
 };
 use stepfold_state_core::chat::{Message, Role};
 use stepfold_state_core::state::Write;
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
+use crate::history::Failed;
 use crate::runner::Inner;
 
 /// The format of a run's records: version 1 is an [event](agent_loop::Event) without its messages and writes, which
@@ -44,23 +47,64 @@ const TEMP: &str = "temp";
 /// The kind of an event for a failed run, and its metadata entry with the cause.
 const FAILED: &str = "failed";
 
+/// The metadata entry of a failed run that waits for a person.
+const LEFT_TO_PERSON: &str = "left_to_person";
+
 /// The maximum number of stored characters of a cause.
 const CAUSE: usize = 2_000;
 
 /// The beginning of a session's conversation: the first message of a user or of the system. In a pruned
 /// session, the messages before it are the rest of a turn, such as results of tools whose calls are gone.
+///
+/// Retention may have cut into a run: what is left of it has no beginning, and is never continued. Of its steps those count
+/// that have their results.
+#[derive(Clone, Debug)]
 pub(crate) struct Opening {
     is_there: bool,
+    /// Whether no run has begun in what was read.
+    is_cut: bool,
+    /// The last calls of a run without a beginning, with their results so far.
+    open: Vec<Arc<Message>>,
 }
 
 impl Opening {
-    /// `has_begun`: the conversation began before the events that were read.
-    pub(crate) const fn of(session: &Session, has_begun: bool) -> Self {
-        Opening { is_there: has_begun || session.oldest == 0 }
+    /// That of a session which is read from its oldest event on.
+    pub(crate) const fn of(session: &Session) -> Self {
+        let is_whole = session.oldest == 0;
+        Opening { is_there: is_whole, is_cut: !is_whole, open: Vec::new() }
+    }
+
+    /// The messages of the next event that count.
+    pub(crate) fn messages<'e>(&mut self, event: &'e Event) -> Cow<'e, [Arc<Message>]> {
+        let messages = &event.messages[self.skipped(event)..];
+        if begins(event) {
+            (self.is_cut, self.open) = (false, Vec::new());
+        }
+        match self.is_cut {
+            false => Cow::Borrowed(messages),
+            true => messages.iter().flat_map(|message| self.closed_by(message)).collect(),
+        }
+    }
+
+    /// What counts once a run without a beginning has said this.
+    fn closed_by(&mut self, message: &Arc<Message>) -> Vec<Arc<Message>> {
+        if message.has_tool_calls() {
+            self.open = vec![Arc::clone(message)];
+            return Vec::new();
+        }
+        if message.role() != Role::Tool {
+            self.open.clear();
+            return vec![Arc::clone(message)];
+        }
+        let Some(calls) = self.open.first().map(|message| message.tool_calls().count()) else {
+            return Vec::new();
+        };
+        self.open.push(Arc::clone(message));
+        if self.open.len() > calls { std::mem::take(&mut self.open) } else { Vec::new() }
     }
 
     /// The number of messages of the next event before the beginning.
-    pub(crate) fn skipped(&mut self, event: &Event) -> usize {
+    fn skipped(&mut self, event: &Event) -> usize {
         self.is_there |= rewrite(event).is_some();
         if self.is_there {
             return 0;
@@ -92,12 +136,16 @@ pub(crate) struct Stamp<'a> {
 impl Stamp<'_> {
     /// The id distinguishes a retried append from a new one, even from that of another worker at the same index.
     fn event_id(&self) -> Result<EventId, SessionError> {
-        let place = self.place.to_string();
-        EventId::new(match self.attempt {
-            None => [self.invocation.as_str(), &place].join("."),
-            Some(attempt) => [self.invocation.as_str(), &place, attempt].join("."),
-        })
+        match self.attempt {
+            None => event_id(self.invocation, self.place),
+            Some(attempt) => event_id(self.invocation, format_args!("{}.{attempt}", self.place)),
+        }
     }
+}
+
+/// The id of an event of an invocation, whose own id may be as long as one can be.
+pub(crate) fn event_id(invocation: &InvocationId, place: impl fmt::Display) -> Result<EventId, SessionError> {
+    EventId::new(bounded_id(format!("{invocation}.{place}")))
 }
 
 /// The author of what users do.
@@ -161,14 +209,22 @@ pub(crate) fn with_exit(event: Event, exit: &Exit) -> Event {
     }
 }
 
-/// Adds the ids of the messages that it took, except that of its own invocation.
+/// Adds the ids of the messages that it took, except that of its own invocation, and tags by which it is found for each.
 pub(crate) fn with_taken(event: Event, taken: &[InvocationId]) -> Event {
     let others: Vec<&str> =
         (taken.iter()).filter(|id| **id != event.invocation).map(InvocationId::as_str).collect();
     match others.as_slice() {
         [] => event,
-        others => event.with_metadata(TAKEN, serde_json::json!(others)),
+        others => {
+            let tags = others.iter().map(|id| message_tag(id));
+            tags.fold(event, Event::with_tag).with_metadata(TAKEN, serde_json::json!(others))
+        }
     }
+}
+
+/// The tag of an event that took the message with this id, of a run that another one began.
+pub(crate) fn message_tag(id: &str) -> String {
+    format!("message {id}")
 }
 
 /// Marks the beginning of a run with a message from the inbox. Two workers that take one message at once
@@ -211,13 +267,24 @@ pub(crate) fn failed_event(
     invocation: &InvocationId,
     version: u64,
     agent: &str,
-    cause: &str,
+    failed: &Failed,
     at: Timestamp,
 ) -> Result<Event, SessionError> {
-    let id = EventId::new(format!("{invocation}.failed.{version}"))?;
-    let cause: String = cause.chars().take(CAUSE).collect();
-    let event = Event::new(id, invocation.clone(), Author::new(agent)?, at);
-    Ok(event.with_kind(SessionEventKind::new(FAILED)).with_metadata(FAILED, Value::String(cause)))
+    let id = event_id(invocation, format_args!("failed.{version}"))?;
+    let cause: String = failed.cause.chars().take(CAUSE).collect();
+    let event = Event::new(id, invocation.clone(), Author::new(agent)?, at)
+        .with_kind(SessionEventKind::new(FAILED))
+        .with_metadata(FAILED, Value::String(cause));
+    Ok(match failed.is_left_to_person {
+        true => event.with_metadata(LEFT_TO_PERSON, Value::Bool(true)),
+        false => event,
+    })
+}
+
+/// Whether an event is that of a failed run that recovery leaves to a person, since it would fail again: it continues when it is
+/// resumed, and ends when it is abandoned.
+pub fn is_left_to_person(event: &Event) -> bool {
+    failure(event).is_some() && event.metadata.contains(LEFT_TO_PERSON)
 }
 
 /// The cause, if the event is that of a failed run. It is not the end of the run: a failed run can be
@@ -285,6 +352,22 @@ pub(crate) fn loop_event(
 
 fn run_record(event: &Event) -> Option<&Record> {
     event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)
+}
+
+/// Whether an event says that something waits with a deadline, or that nothing before it does; `None` if neither.
+pub(crate) fn has_deadline(event: &Event) -> Option<bool> {
+    let Some(record) = run_record(event) else {
+        // The record of a failure or a rewind leaves the run as it was.
+        let is_of_others = failure(event).is_none() && event.actions.rewound_to().is_none();
+        return is_of_others.then_some(false);
+    };
+    match event.kind.as_str() {
+        // A step begins when the one before has ended.
+        "began" | "replied" | "planned" => Some(false),
+        _ if ends(event) => Some(false),
+        "asks" | "inner" => record.text().contains("\"deadline\"").then_some(true),
+        _ => None,
+    }
 }
 
 /// Whether an event belongs to a run.

@@ -108,10 +108,12 @@ impl Runner {
     ///
     /// A run that waits for decisions is left alone, and so is one of another [agent](RunnerError::AgentChanged): of two
     /// versions of an agent on one store, each recovers its own runs. A run that fails again is tried again, after
-    /// longer and longer pauses.
+    /// longer and longer pauses, unless a repetition [cannot mend it](RunnerError::LeftToPerson): then it waits until it is
+    /// resumed or abandoned, or a message is sent.
     ///
     /// A process that was killed or frozen is replaced when its claim has expired: after the duration of a claim, and a
-    /// tenth of it. If a frozen one continues later, its writes are refused.
+    /// tenth of it; at once by a process that begins to recover and [knows](crate::RunnerBuilder::process_worker) that it is
+    /// dead. If a frozen one continues later, its writes are refused.
     ///
     /// # Errors
     /// [`RunnerError::Store`] with [`Unsupported`](stepfold_session_scopes::SessionError::Unsupported) by a store
@@ -124,11 +126,14 @@ impl Runner {
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_runner::{RecoverOptions, Runner};
     /// use stepfold_session_scopes::{AnyStore, MemoryStore};
+    /// use stepfold_state_core::chat::{ModelError, ModelErrorKind};
     ///
     /// # let agent = |script| Agent::builder(Script::parse(script).unwrap()).build().unwrap();
     /// let store = AnyStore::new(MemoryStore::new());
     /// // The model does not answer, so the run stays unfinished.
-    /// let session = Runner::builder(agent(""), store.clone()).build().session("ada", "s1").await?;
+    /// let silent = Script::parse("")?.then_fail(ModelError::new(ModelErrorKind::Overloaded, "come back later"));
+    /// let silent = Agent::builder(silent).build()?;
+    /// let session = Runner::builder(silent, store.clone()).build().session("ada", "s1").await?;
     /// session.run("which area has most stalls?").await.unwrap_err();
     ///
     /// // Another process; a server would spawn it, without `once`.
@@ -206,8 +211,12 @@ impl Recovery {
         if !self.options.is_once {
             self.notices = inner.store.notices(WatchStore::new()).await.ok();
         }
+        let mut is_first = true;
         loop {
             self.list().await?;
+            if std::mem::take(&mut is_first) {
+                self.list_left_by_the_dead().await;
+            }
             self.start();
             if self.options.is_once && self.running.is_empty() {
                 return Ok(());
@@ -297,6 +306,33 @@ impl Recovery {
             if self.due.len() >= enough || pages >= MOST_PAGES && !self.due.is_empty() {
                 self.goes_on = request.after.filter(|_| !self.options.is_once);
                 return Ok(());
+            }
+        }
+    }
+
+    /// Lists the sessions whose claims have not expired and whose workers are known to be dead: a process that was killed before
+    /// this one began.
+    async fn list_left_by_the_dead(&mut self) {
+        let inner = &self.runner.0;
+        let is_dead = &inner.claims.is_dead;
+        if !is_dead.is_known() {
+            return;
+        }
+        let mut request = ListUnattended::new(inner.app.clone(), inner.clock.now()).with_claimed();
+        request.limit = PAGE;
+        for _ in 0..MOST_PAGES {
+            // One that cannot be listed now is when its claim has expired.
+            let Ok(page) = inner.store.unattended(request.clone()).await else { return };
+            let is_last = page.len() < PAGE;
+            request.after = page.last().map(|session| session.cursor.clone());
+            for session in page {
+                let is_known = self.listed.contains(&session.key);
+                if !is_known && session.owner.as_ref().is_some_and(|owner| is_dead.is_dead(owner)) {
+                    self.due.push_back(session);
+                }
+            }
+            if is_last {
+                return;
             }
         }
     }

@@ -56,7 +56,8 @@ impl RunnerError {
             | RunnerError::AgentChanged { .. }
             | RunnerError::Record { .. }
             | RunnerError::NewerRecord { .. }
-            | RunnerError::Recover { .. } => Remedy::Wait,
+            | RunnerError::Recover { .. }
+            | RunnerError::LeftToPerson { .. } => Remedy::Wait,
             RunnerError::Input { .. }
             | RunnerError::CannotWait { .. }
             | RunnerError::Decision { .. }
@@ -96,6 +97,11 @@ fn of_store(error: &SessionError) -> Remedy {
         ErrorKind::Incompatible | ErrorKind::Broken => Remedy::Wait,
         _ => Remedy::Never,
     }
+}
+
+/// Whether a run that failed with this waits for a person: a repeated request of its model fails again, and costs.
+pub(crate) fn waits_for_person(fault: &RunFault) -> bool {
+    matches!(fault, RunFault::Model(error) if error.kind().is_permanent())
 }
 
 fn of_fault(fault: &RunFault) -> Remedy {

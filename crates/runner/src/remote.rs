@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_agent_loop::Exit;
+use stepfold_session_scopes::bounded_id;
 use stepfold_tools::{BuildError, Effect, RawArgs, Tool, ToolContext, ToolError};
 
 use crate::history::session_of;
@@ -81,7 +82,7 @@ impl Runner {
     async fn call(&self, context: &ToolContext, request: String) -> Result<Value, ToolError> {
         let key = context.idempotency_key();
         let user = session_of(key).map_or_else(|| "unknown".to_owned(), |caller| caller.user.to_string());
-        let session = self.session(user, key).await?;
+        let session = self.session(user, bounded_id(key.to_owned())).await?;
         let ended = tokio::select! {
             biased;
             ended = session.run_as(KEY, request) => Some(ended),

@@ -27,13 +27,15 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
         check_schema(turn, agent, began)?;
     }
     let state = own_values(first_state(turn, agent, &session).await?);
-    let opening = Opening::of(&session, false);
+    let opening = Opening::of(&session);
     let mut replayed = Replayed { turn, agent, state, opening, summary: None, runs: 0 };
     for events in invocations(events) {
         match is_of_run(&events[0].event) {
             true => replayed.run(&events).await?,
             false => replayed.written_by_others(&events)?,
         }
+        // Nothing here waits. Other tasks of the thread get their turn, and a caller can drop a long replay.
+        tokio::task::yield_now().await;
     }
     Ok(replayed.runs)
 }
@@ -63,7 +65,7 @@ impl Replayed<'_> {
             self.runs += 1;
         }
         for (committed, event) in events.iter().zip(&mut recorded) {
-            event.messages.drain(..self.opening.skipped(&committed.event));
+            event.messages = self.opening.messages(&committed.event).into_owned();
             event.restore_shared(&mut self.state);
             let invocation = &committed.event.invocation;
             let what = || format!("writes of invocation {invocation}");
@@ -105,7 +107,7 @@ impl Replayed<'_> {
             let what = || format!("writes of event {}", event.id);
             let applied = self.state.apply(&event.actions.delta);
             applied.map_err(|source| self.unfolded(what(), source))?;
-            for message in event.messages.iter().skip(self.opening.skipped(event)) {
+            for message in self.opening.messages(event).iter() {
                 self.state.push_message(Arc::clone(message));
             }
         }

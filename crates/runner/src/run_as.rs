@@ -67,20 +67,25 @@ impl RunAs {
         let decisions = keyed(&key, decisions);
         session.check_open()?;
         if let Some(report) = session.turn().ended_as(&key).await? {
+            session.turn().check_input(&key, &input).await?;
             session.turn().check_decided(&decisions).await?;
             return Ok(report);
         }
         let (read, known) = session.turn().read_for(&key).await?;
+        let mut is_taken = read.0.taker(&key).is_some();
+        if is_taken {
+            session.turn().check_input(&key, &input).await?;
+        }
         if let Some(report) = known.filter(|report| report.status.is_finished()) {
             session.turn().check_decided(&decisions).await?;
             return Ok(report);
         }
-        let mut is_taken = read.0.taker(&key).is_some();
         let is_looked_up = !is_taken && (!decisions.is_empty() || hides_inherited(&read.1));
         drop(read);
         if is_looked_up {
             match session.turn().hidden(&key).await? {
                 Hidden::Ended(report) => {
+                    session.turn().check_input(&key, &input).await?;
                     session.turn().check_decided(&decisions).await?;
                     return Ok(*report);
                 }

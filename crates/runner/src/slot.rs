@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Run;
-use stepfold_session_scopes::{InvocationId, LifeId, Seen, SessionKey};
+use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Seen, SessionKey};
 use stepfold_tools::CancellationToken;
 use tokio::sync::{Notify, watch};
 
@@ -47,6 +47,14 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// Adds what this process has written to what it knows. What cannot be folded is read again.
+    pub(crate) fn follow(&mut self, key: &SessionKey, written: &[CommittedEvent]) {
+        let Some(history) = &mut self.history else { return };
+        if Arc::make_mut(history).follow(key, written).is_err() {
+            self.history = None;
+        }
+    }
+
     /// The values after the last run of this process.
     pub(crate) fn left(&self) -> Option<Kept> {
         let stopped = self.stopped.as_ref()?;
@@ -77,16 +85,51 @@ impl Left {
 /// The running invocation, and the queue.
 #[derive(Default)]
 pub(crate) struct Desk {
-    /// The running invocation, for messages that arrive meanwhile.
+    /// The running invocation.
     pub(crate) current: Option<Current>,
+    /// The run that it drives, or is about to.
+    run: Option<ActiveRun>,
+    /// Whether another worker runs in the session: the running invocation waits for it.
+    is_elsewhere: bool,
     /// Whether a worker is running. There is never a second one.
     is_worked: bool,
-    /// Whether a message has joined the running invocation since the last check.
-    has_joined: bool,
     /// Jobs of this process that are not stored: to resume, to abandon.
     orders: VecDeque<Job>,
     /// Messages of this process in the inbox.
     accepted: VecDeque<Ticket>,
+    /// Messages of this process that the run has taken: its outcome is theirs.
+    joined: Vec<Ticket>,
+}
+
+/// The run that an invocation drives. A cancellation of the run is not one of the invocation: its message may still wait.
+#[derive(Clone)]
+pub(crate) struct ActiveRun {
+    cancellation: CancellationToken,
+    /// Whether it ended as cancelled, once it has ended.
+    ended: Arc<watch::Sender<Option<bool>>>,
+}
+
+impl ActiveRun {
+    fn of(current: &Current) -> Self {
+        let (cancellation, ended) = (current.cancellation.child_token(), Arc::new(watch::Sender::new(None)));
+        ActiveRun { cancellation, ended }
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.cancellation.cancel();
+    }
+
+    /// Is cancelled with the run.
+    pub(crate) fn child_token(&self) -> CancellationToken {
+        self.cancellation.child_token()
+    }
+
+    /// Waits until it has ended, and returns whether it was cancelled: a cancellation may come too late.
+    pub(crate) async fn was_cancelled(self) -> bool {
+        let mut ended = self.ended.subscribe();
+        drop(self.ended);
+        ended.wait_for(Option::is_some).await.is_ok_and(|ended| *ended == Some(true))
+    }
 }
 
 /// A running invocation.
@@ -94,8 +137,6 @@ pub(crate) struct Desk {
 pub(crate) struct Current {
     pub(crate) invocation: Invocation,
     pub(crate) cancellation: CancellationToken,
-    /// Cancels only its run: a later message interrupts it. Its own message stays in the inbox.
-    pub(crate) interruption: CancellationToken,
 }
 
 /// An invocation, from the worker's side.
@@ -155,9 +196,62 @@ impl Desk {
 
     /// A worker begins this job.
     pub(crate) fn begin(&mut self, job: Job) -> Job {
-        self.is_worked = true;
-        self.current = Some(job.ticket.current.clone());
+        self.works_on(Some(&job.ticket));
         job
+    }
+
+    fn works_on(&mut self, ticket: Option<&Ticket>) {
+        self.is_worked = ticket.is_some();
+        self.current = ticket.map(|ticket| ticket.current.clone());
+        self.run = self.current.as_ref().map(ActiveRun::of);
+        self.is_elsewhere = false;
+        self.joined.clear();
+    }
+
+    /// The run of this process that a cancellation cancels.
+    pub(crate) fn run(&self) -> Option<ActiveRun> {
+        self.run.clone().filter(|_| !self.is_elsewhere)
+    }
+
+    /// The worker has seen who runs in the session.
+    pub(crate) fn set_elsewhere(&mut self, is_elsewhere: bool) {
+        self.is_elsewhere = is_elsewhere;
+    }
+
+    /// The run has ended, or stopped. What the invocation drives next is another one. Returns the invocations whose messages
+    /// it has taken.
+    pub(crate) fn run_has_ended(&mut self, is_cancelled: bool) -> Vec<Ticket> {
+        let next = self.current.as_ref().map(ActiveRun::of);
+        if let Some(run) = std::mem::replace(&mut self.run, next) {
+            run.ended.send_replace(Some(is_cancelled));
+        }
+        std::mem::take(&mut self.joined)
+    }
+
+    /// The run has taken these messages.
+    pub(crate) fn has_taken(&mut self, ids: &[InvocationId]) {
+        let is_taken = |ticket: &Ticket| ids.contains(ticket.current.invocation.id());
+        let (taken, accepted) = self.accepted.drain(..).partition::<Vec<_>, _>(is_taken);
+        self.accepted = accepted.into();
+        for mut ticket in taken {
+            ticket.begins();
+            if let Some(run) = &self.run {
+                ticket.current.invocation.joins(&run.cancellation);
+            }
+            self.joined.push(ticket);
+        }
+    }
+
+    /// Where those listen whose messages the run has taken.
+    pub(crate) fn hubs_joined(&self) -> Vec<Arc<Hub>> {
+        self.joined.iter().map(|ticket| Arc::clone(&ticket.hub)).collect()
+    }
+
+    /// The invocation of a message, if it waits or runs in this process.
+    pub(crate) fn find(&self, id: &InvocationId) -> Option<Invocation> {
+        let waiting = self.accepted.iter().chain(&self.joined).map(|ticket| &ticket.current);
+        let mut all = self.current.iter().chain(waiting).map(|current| &current.invocation);
+        all.find(|invocation| invocation.id() == id).cloned()
     }
 
     /// Queues a job that is not stored.
@@ -172,34 +266,12 @@ impl Desk {
         None
     }
 
-    /// The invocation for a message that joins a run: the last waiting one, or the running one.
-    pub(crate) fn join(&mut self) -> Option<Invocation> {
-        if let Some(last) = self.accepted.back() {
-            return Some(last.current.invocation.clone());
-        }
-        let current = self.current.as_ref().filter(|current| !current.cancellation.is_cancelled())?;
-        self.has_joined = true;
-        Some(current.invocation.clone())
-    }
-
-    /// Whether a message joined since the last check. If not, later messages begin an invocation of their
-    /// own.
-    pub(crate) fn take_joined(&mut self) -> bool {
-        let has_joined = std::mem::take(&mut self.has_joined);
-        if !has_joined {
-            self.current = None;
-        }
-        has_joined
-    }
-
     /// The next job; the worker ends without one.
     pub(crate) fn next(&mut self, otherwise: impl FnOnce() -> Option<Job>) -> Option<Job> {
         let of_inbox = |ticket: Ticket| Job { order: Order::TakeInbox, ticket };
         let next = self.orders.pop_front().or_else(|| self.accepted.pop_front().map(of_inbox));
         let next = next.or_else(otherwise);
-        self.has_joined = false;
-        self.is_worked = next.is_some();
-        self.current = next.as_ref().map(|job| job.ticket.current.clone());
+        self.works_on(next.as_ref().map(|job| &job.ticket));
         next
     }
 
@@ -219,8 +291,7 @@ impl Ticket {
         let (hub, cancellation) = (Hub::new(), CancellationToken::new());
         let (ended, end) = watch::channel(None);
         let invocation = Invocation::new(id, key.clone(), Arc::clone(&hub), end, cancellation.clone());
-        let interruption = cancellation.child_token();
-        Ticket { current: Current { invocation, cancellation, interruption }, hub, ended, waiting }
+        Ticket { current: Current { invocation, cancellation }, hub, ended, waiting }
     }
 
     pub(crate) fn waits(&self) -> bool {

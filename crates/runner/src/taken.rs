@@ -1,19 +1,32 @@
 //! The result of a message, by the record alone: nothing is run.
 
-use stepfold_agent_loop::{DecisionError, Decisions};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome};
 use stepfold_session_scopes::{
-    EventId, EventRange, FindEvent, GetSession, InvocationId, Session, SessionError, SessionStore,
+    CommittedEvent, EventRange, FindEvent, GetSession, IdempotencyKey, InvocationId, Scope, Session,
+    SessionError, SessionStore,
 };
+use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::NameList;
 
 use crate::error::RunnerError;
-use crate::history::History;
-use crate::record::{ends, takes};
+use crate::history::{History, RunOf};
+use crate::record::{ends, event_id, message_tag, rewrite, takes};
 use crate::report::Report;
 use crate::turn::{Read, Turn};
 
 /// The number of events that are read first of a run that was found, and the most that are read at once.
 const PAGES: (usize, usize) = (16, 256);
+
+/// The outcome of a run as the record has it.
+pub(crate) struct Recorded {
+    pub(crate) outcome: Arc<Outcome>,
+    /// The version of the session after the last event of the run.
+    pub(crate) version: u64,
+}
 
 /// The fate of a message that is in no visible run, or was in none when the session was read.
 pub(crate) enum Hidden {
@@ -24,6 +37,32 @@ pub(crate) enum Hidden {
     /// Its run has begun, and has not ended: it is not hidden.
     Begun,
     Ended(Box<Report>),
+}
+
+/// Whether an event took this input as the message with this id.
+fn is_input_of(event: &CommittedEvent, id: &InvocationId, input: &Input) -> bool {
+    let event = &event.event;
+    let messages: Vec<&Message> = input.messages().collect();
+    let is_there = match rewrite(event) {
+        // The conversation was repaired: they are at its end.
+        Some(rewrite) => serde_json::from_str::<Transcript>(rewrite.get()).is_ok_and(|log| {
+            let from = log.len().saturating_sub(messages.len());
+            log.iter_from(from).map(|message| &**message).eq(messages.iter().copied())
+        }),
+        None if event.invocation == *id => {
+            event.messages.iter().map(|message| &**message).eq(messages.iter().copied())
+        }
+        // With those of others.
+        None => event
+            .messages
+            .windows(messages.len().max(1))
+            .any(|window| window.iter().map(|message| &**message).eq(messages.iter().copied())),
+    };
+    let stored = event.actions.delta.iter().filter_map(|write| Some((write.key(), write.value()?)));
+    let stored: BTreeMap<&str, &Value> = stored.collect();
+    let values = input.values().and_then(Value::as_object).into_iter().flatten();
+    let lasting = values.filter(|(key, _)| Scope::of(key) != Scope::Temp);
+    is_there && lasting.map(|(key, value)| (key.as_str(), value)).collect::<BTreeMap<_, _>>() == stored
 }
 
 /// Whether a fork has inherited events that are hidden: its inbox does not know the keys of these.
@@ -39,7 +78,7 @@ impl Turn {
         let read = self.read().await?;
         let report = match read.0.taker(id) {
             None => None,
-            Some(_) if read.0.last_takes(id) => self.report_of_last(id, &read)?,
+            Some(_) if read.0.last_is(RunOf::Message(id)) => self.report_of_last(id, &read)?,
             // A later run has begun since.
             Some(_) => self.report_in(id, self.get_all(None).await?)?,
         };
@@ -51,12 +90,12 @@ impl Turn {
     /// that joined another run, or the record that a fork inherited.
     pub(crate) async fn ended_as(&self, id: &InvocationId) -> Result<Option<Report>, RunnerError> {
         // What this process knows of the session may tell that it is new, or the last one.
-        let is_cheap = |history: &History| history.taker(id).is_none() || history.last_takes(id);
+        let is_cheap = |history: &History| history.taker(id).is_none() || history.last_is(RunOf::Message(id));
         if self.slot.gate.try_lock().is_ok_and(|known| known.history.as_deref().is_some_and(is_cheap)) {
             return Ok(None);
         }
         let failed = |error| RunnerError::store(&self.slot.key, error);
-        let first = EventId::new(format!("{id}.0")).map_err(failed)?;
+        let first = event_id(id, 0).map_err(failed)?;
         let found = self.runner.store.find_event(FindEvent::new(self.slot.key.clone(), first)).await;
         let first = match found {
             Ok(Some(version)) => version,
@@ -94,6 +133,80 @@ impl Turn {
             Err(RunnerError::Recover { .. } | RunnerError::Input { .. }) => Ok(None),
             report => report,
         }
+    }
+
+    /// Rejects an input under a key that was used with another one, as far as the record has that.
+    pub(crate) async fn check_input(&self, id: &InvocationId, input: &Input) -> Result<(), RunnerError> {
+        let Some(event) = self.event_with(id).await? else { return Ok(()) };
+        match is_input_of(&event, id, input) {
+            true => Ok(()),
+            false => {
+                let failed = |error| RunnerError::store(&self.slot.key, error);
+                let scope = format!("session {}", self.slot.key);
+                let idempotency_key = IdempotencyKey::new(id.as_str()).map_err(failed)?;
+                Err(failed(SessionError::IdempotencyKeyReused { scope, idempotency_key }))
+            }
+        }
+    }
+
+    /// The event that took a message: the first of its own run, or one of another run. It is found by an index, unless a
+    /// fork inherited it, or a version without such tags stored it.
+    async fn event_with(&self, id: &InvocationId) -> Result<Option<CommittedEvent>, RunnerError> {
+        let failed = |error| RunnerError::store(&self.slot.key, error);
+        let find = FindEvent::new(self.slot.key.clone(), event_id(id, 0).map_err(failed)?);
+        let version = match self.runner.store.find_event(find).await {
+            Ok(Some(version)) => version,
+            Ok(None) | Err(SessionError::Unsupported { .. }) => {
+                let tagged = self.tagged([message_tag(id.as_str())]).await?;
+                if let Some(event) = tagged.and_then(|events| events.into_iter().next()) {
+                    return Ok(Some(event));
+                }
+                let session = self.get_all(None).await?;
+                return Ok(session.events.into_iter().find(|it| takes(&it.event, id)));
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let page = EventRange::Page { after: version - 1, limit: 1 };
+        let get = GetSession::new(self.slot.key.clone()).events(page).without_state();
+        let session = self.runner.store.get(get).await.map_err(failed)?;
+        Ok(session.events.into_iter().find(|it| it.version == version))
+    }
+
+    /// The outcome of a run as the record has it, and the version of its last event; `None` if it is not there, or has
+    /// neither ended nor waits for decisions.
+    pub(crate) async fn recorded(
+        &self,
+        read: &Read,
+        run: RunOf<'_>,
+    ) -> Result<Option<Recorded>, RunnerError> {
+        if read.0.last_is(run) {
+            return self.recorded_last(read);
+        }
+        // A later run has begun since.
+        let session = self.get_all(None).await?;
+        match History::up_to(&session, run)? {
+            None => Ok(None),
+            Some(history) => self.recorded_last(&(history.into(), session)),
+        }
+    }
+
+    /// The outcome of the run that took a message, if that has ended: however often it is asked for, nothing is run.
+    pub(crate) async fn answered(&self, id: &InvocationId) -> Result<Option<Recorded>, RunnerError> {
+        let read = self.read().await?;
+        match read.0.taker(id) {
+            Some((_, true)) => self.recorded(&read, RunOf::Message(id)).await,
+            Some((_, false)) | None => Ok(None),
+        }
+    }
+
+    /// The same of the last run.
+    pub(crate) fn recorded_last(&self, (history, session): &Read) -> Result<Option<Recorded>, RunnerError> {
+        let last = history.last.as_ref().and_then(|last| last.events.last());
+        let version = last.map_or(history.version, |last| last.version);
+        let state = history.state(session, &self.runner.schema)?;
+        let run = history.last_run(&self.runner.agent, state, &self.slot.key)?;
+        let run = run.filter(|run| run.exit().is_some() || !run.pending().is_empty());
+        Ok(run.map(|run| Recorded { outcome: Arc::new(Outcome::recorded(run)), version }))
     }
 
     /// The fate of a message by the whole record, also the part that rewinds have hidden.
@@ -141,7 +254,7 @@ impl Turn {
 
     /// The report of the run that took a message, in a session with all its events.
     fn report_in(&self, id: &InvocationId, session: Session) -> Result<Option<Report>, RunnerError> {
-        match History::up_to_taker(&session, id)? {
+        match History::up_to(&session, RunOf::Message(id))? {
             None => Ok(None),
             Some(history) => self.report_of_last(id, &(history.into(), session)),
         }

@@ -7,8 +7,8 @@ use backon::Retryable;
 use futures_util::FutureExt;
 use stepfold_agent_loop::{Decisions, Exit, Input, Pause};
 use stepfold_session_scopes::{
-    DequeueInput, EnqueueInput, ErrorKind, EventRange, GetSession, IdempotencyKey, InboxKind, InvocationId,
-    Session, SessionError, SessionStore,
+    DequeueInput, EnqueueInput, Enqueued, ErrorKind, EventRange, GetSession, IdempotencyKey, InboxKind,
+    InvocationId, Session, SessionError, SessionStore,
 };
 
 use crate::accept::Acceptance;
@@ -16,11 +16,12 @@ use crate::closing::AtWork;
 use crate::decided::Receipts;
 use crate::error::RunnerError;
 use crate::history::History;
-use crate::inbox::{Entry, Kind};
+use crate::inbox::{Cancel, Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::pauses;
 use crate::kept::Kept;
-use crate::record::{begins, ends, is_unfinished};
+use crate::record::{begins, ends, has_deadline, is_unfinished};
+use crate::remedy::waits_for_person;
 use crate::run_as::RunOptions;
 use crate::runner::{Busy, Inner};
 use crate::slot::{Job, Known, Slot, Ticket};
@@ -56,14 +57,13 @@ pub(crate) type Read = (Arc<History>, Session);
 
 impl Turn {
     /// Runs invocations in sequence, until the queue of this process is empty.
-    pub(crate) async fn work(self, first: Job, at_work: AtWork) {
-        self.work_on(first).await;
+    pub(crate) async fn work(self, first: Job, worker: Worker, at_work: AtWork) {
+        self.work_on(first, worker).await;
         // After this drop, nothing here uses the store.
         drop(at_work);
     }
 
-    async fn work_on(self, first: Job) {
-        let mut worker = Worker { slot: Arc::clone(&self.slot), is_at_work: true };
+    async fn work_on(self, first: Job, mut worker: Worker) {
         let mut job = Some(first);
         while let Some(Job { order, mut ticket }) = job.take() {
             let taken =
@@ -102,11 +102,21 @@ impl Turn {
         if let Err(error) = &ended {
             work.receipts.tell(Err(error.clone()));
         }
+        turn.drop_late_cancels(&ended).await;
         // The last event of a run released the claim, unless the run stopped before, or messages waited.
         if !turn.goes_on(&ended) {
             turn.release(leaves_work(&ended)).await;
         }
         ended
+    }
+
+    /// Removes requests to cancel a run that has ended meanwhile.
+    async fn drop_late_cancels(&self, ended: &Ended) {
+        let has_ended = ended.as_ref().is_ok_and(|outcome| !outcome.exit().is_resumable());
+        // One that could not be removed goes with the next look.
+        if has_ended && self.slot.mail.is_stale() && self.read_inbox().await.is_ok() {
+            self.obey_cancels(None).await;
+        }
     }
 
     /// Works until the invocation has ended, or the runner is stopped. After a shutdown, nothing begins.
@@ -131,36 +141,41 @@ impl Turn {
         has_ended && !self.runner.claims.leaves_inbox && !self.slot.mail.is_empty()
     }
 
-    /// Stores a message that has to wait. Without inboxes in the store, only this process has it.
+    /// Stores a message that has to wait. Without inboxes in the store, only this process has it. Returns whether it was
+    /// stored before.
     pub(crate) async fn enqueue(
         &self,
         kind: Kind,
         id: InvocationId,
         input: Input,
-    ) -> Result<(), RunnerError> {
+    ) -> Result<bool, RunnerError> {
         match self.enqueue_stored(kind, id.clone(), input.clone()).await {
             Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::Unsupported => {
                 self.slot.mail.keep(kind, id, input);
-                Ok(())
+                Ok(false)
             }
             stored => stored,
         }
     }
 
-    /// Stores a message in the inbox of the store.
+    /// Stores a message in the inbox of the store. Returns whether it was stored before: a repeat is never new, and may have
+    /// been taken.
     pub(crate) async fn enqueue_stored(
         &self,
         kind: Kind,
         id: InvocationId,
         input: Input,
-    ) -> Result<(), RunnerError> {
+    ) -> Result<bool, RunnerError> {
         let Some(body) = input.to_json() else {
             return Err(RunnerError::CannotWait { key: Box::new(self.slot.key.clone()) });
         };
-        let enqueued = self.put(kind.stored(), id.as_str(), body).await?;
-        self.slot.mail.accepted(Entry { position: enqueued, kind, id, input });
+        let Enqueued { position, is_repeat, .. } = self.put(kind.stored(), id.as_str(), body).await?;
+        match is_repeat {
+            true => self.slot.mail.heard_of(position),
+            false => self.slot.mail.accepted(Entry::accepted(position, kind, id, input)),
+        }
         self.slot.bell.notify_one();
-        Ok(())
+        Ok(is_repeat)
     }
 
     /// Removes a message from the inbox; returns whether it was there.
@@ -176,20 +191,26 @@ impl Turn {
         Ok(!dropped.is_empty())
     }
 
-    /// Requests the cancellation of the run in the session.
-    pub(crate) async fn enqueue_cancel(&self) -> Result<(), RunnerError> {
+    /// Requests the cancellation of a run that another worker has. Returns the position of the request.
+    pub(crate) async fn enqueue_cancel(&self, run: &InvocationId) -> Result<u64, RunnerError> {
         let id = self.runner.ids.next();
-        self.put(InboxKind::Cancel, &id, serde_json::Value::Null).await.map(drop)
+        Ok(self.put(InboxKind::Cancel, &id, Cancel::body(run)).await?.position)
     }
 
-    async fn put(&self, kind: InboxKind, id: &str, body: serde_json::Value) -> Result<u64, RunnerError> {
+    /// The same for a message that interrupts it and is accepted, whatever becomes of this.
+    pub(crate) async fn interrupt_elsewhere(&self, run: &InvocationId) {
+        if let Err(error) = self.enqueue_cancel(run).await {
+            tracing::warn!(session = %self.slot.key, %error, "the run of another worker could not be interrupted");
+        }
+    }
+
+    async fn put(&self, kind: InboxKind, id: &str, body: serde_json::Value) -> Result<Enqueued, RunnerError> {
         let failed = |error| RunnerError::store(&self.slot.key, error);
         let (key, at) = (self.slot.key.clone(), self.runner.clock.now());
         let idempotency_key = IdempotencyKey::new(id).map_err(failed)?;
         let request = EnqueueInput::new(key, kind, idempotency_key, body, at);
         let enqueue = || self.runner.store.enqueue(request.clone());
-        let enqueued = enqueue.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
-        enqueued.map(|enqueued| enqueued.position).map_err(failed)
+        enqueue.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await.map_err(failed)
     }
 
     /// The session with changes since `known`, and its history. `left` are values newer than those of the
@@ -259,23 +280,39 @@ impl Turn {
 
     /// Whether the newest event is the end of a run: then no run is unfinished, whatever stands before it.
     pub(crate) async fn has_ended(&self) -> Result<bool, RunnerError> {
-        let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(1)).without_state();
-        let session = self.get(get).await?;
+        let session = self.get_end(1).await?;
         Ok(session.events.last().is_some_and(|newest| ends(&newest.event) && !is_unfinished(&newest.event)))
+    }
+
+    /// Whether something may wait with a deadline. It reads no more than the last step.
+    pub(crate) async fn may_have_deadline(&self) -> Result<bool, RunnerError> {
+        let mut events = 8;
+        loop {
+            let session = self.get_end(events).await?;
+            let mut newest = session.visible_events().rev();
+            if let Some(found) = newest.find_map(|committed| has_deadline(&committed.event)) {
+                return Ok(found);
+            }
+            if session.events.len() < events {
+                return Ok(false);
+            }
+            events *= 4;
+        }
+    }
+
+    /// The last events, without values.
+    async fn get_end(&self, events: usize) -> Result<Session, RunnerError> {
+        let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events)).without_state();
+        let session = self.runner.store.get(get).await;
+        session.map_err(|error| RunnerError::store(&self.slot.key, error))
     }
 
     /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all
     /// values are missing.
     pub(crate) async fn read_end(&self) -> Result<Read, RunnerError> {
-        let mut events = 64;
+        let mut events = 16;
         loop {
-            let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events)).without_state();
-            let session = self
-                .runner
-                .store
-                .get(get)
-                .await
-                .map_err(|error| RunnerError::store(&self.slot.key, error))?;
+            let session = self.get_end(events).await?;
             let has_begun = session.visible_events().any(|committed| begins(&committed.event));
             if has_begun || session.events.len() < events {
                 let mut history = History::default();
@@ -292,16 +329,28 @@ fn leaves_work(ended: &Ended) -> bool {
     match ended {
         Ok(outcome) => outcome.exit().is_resumable() && *outcome.exit() != Exit::Paused(Pause::Approval),
         Err(
-            RunnerError::Pending { .. } | RunnerError::NothingToResume { .. } | RunnerError::Decision { .. },
+            RunnerError::Pending { .. }
+            | RunnerError::NothingToResume { .. }
+            | RunnerError::Decision { .. }
+            | RunnerError::LeftToPerson { .. },
         ) => false,
+        Err(RunnerError::Run { source, .. } | RunnerError::EarlierRunFailed { source, .. }) => {
+            !waits_for_person(source.fault())
+        }
         Err(_) => true,
     }
 }
 
-/// Marks the worker of a session as gone when its runtime ends.
-struct Worker {
+/// Marks the worker of a session as gone when its runtime ends, before its task was first polled as well.
+pub(crate) struct Worker {
     slot: Arc<Slot>,
     is_at_work: bool,
+}
+
+impl Worker {
+    pub(crate) fn of(slot: &Arc<Slot>) -> Self {
+        Worker { slot: Arc::clone(slot), is_at_work: true }
+    }
 }
 
 impl Drop for Worker {

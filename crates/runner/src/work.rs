@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use futures_util::future::BoxFuture;
-use stepfold_agent_loop::{DecisionError, Decisions, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
+use stepfold_agent_loop::{
+    DecisionError, Decisions, EventRefused, Exit, Input, Outcome, Pause, Run, RunError, RunFault,
+};
 use stepfold_session_scopes::{
-    AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
-    SessionKey, SessionStore, TakeOver, Timestamp,
+    AppendEvent, InvocationId, Seen as SeenVersions, Session, SessionError, SessionKey, SessionStore,
+    TakeOver, Timestamp,
 };
 use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
@@ -21,7 +23,7 @@ use crate::claim::{Holder, Waited, WhenClaimed};
 use crate::complete::{RunClock, check_in_time, expired};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
-use crate::history::{Failed, History, run_prefix};
+use crate::history::{Failed, History, RunOf, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
@@ -30,8 +32,10 @@ use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
 use crate::observers::OnceStored;
 use crate::record::{failed_event, temp_keys_of};
+use crate::remedy::waits_for_person;
 use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
+use crate::taken::Recorded;
 use crate::turn::{Order, Read, Turn};
 
 /// A working invocation.
@@ -50,30 +54,20 @@ pub(crate) struct Work<'a> {
     decisions: Decisions,
     pub(crate) receipts: Receipts,
     with_changed_agent: bool,
+    /// No caller has asked for it.
+    is_recovery: bool,
     /// Asks for a pause between two steps.
     suspension: CancellationToken,
     when_claimed: WhenClaimed,
-    /// The version after the last event of the run whose outcome it returns.
-    is_at: u64,
     /// The time waited for another worker.
     waited: Waited,
-    /// The invocation of another worker that took the message, and whether it has ended.
-    taker: Option<(InvocationId, bool)>,
-    /// Whether the message was seen in the inbox while another worker was running.
-    own_seen: OwnSeen,
+    /// Whether the message did not wait at the last look, and no run was seen to have taken it. It may be taken between the
+    /// read of the session and that of the inbox, so it must be missing twice in a row.
+    is_missed: bool,
     /// Whether the last run has stored an event.
     has_stored: bool,
     /// The failure of the last run, if any.
     failed: Option<Failed>,
-}
-
-/// Whether a message was seen in the inbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OwnSeen {
-    Never,
-    There,
-    /// It was there, and not at the last check.
-    Missed,
 }
 
 /// The session as the worker found it.
@@ -107,13 +101,12 @@ impl<'a> Work<'a> {
             decisions: Decisions::new(),
             receipts: Receipts::default(),
             with_changed_agent: false,
+            is_recovery: false,
             waited: Waited::default(),
             has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox | Order::RunAs(_)),
             suspension: CancellationToken::new(),
             when_claimed: turn_claims,
-            is_at: 0,
-            taker: None,
-            own_seen: OwnSeen::Never,
+            is_missed: false,
             has_stored: false,
             failed: None,
         };
@@ -135,7 +128,7 @@ impl<'a> Work<'a> {
                 Wants::Resume
             }
             Order::Recover => {
-                work.when_claimed = WhenClaimed::Refuse;
+                (work.when_claimed, work.is_recovery) = (WhenClaimed::Refuse, true);
                 Wants::Resume
             }
             Order::Abandon => Wants::Abandon,
@@ -147,8 +140,8 @@ impl<'a> Work<'a> {
     pub(crate) async fn run_to_end(&mut self) -> Ended {
         // On the heap: it holds all the state of a run.
         let ended = Box::pin(self.run_all()).await;
-        self.ticket.current.invocation.is_at(self.is_at);
-        self.turn.runner.changes.tell(&self.turn.slot.key, self.is_at, false);
+        let version = self.ticket.current.invocation.version();
+        self.turn.runner.changes.tell(&self.turn.slot.key, version, false);
         let recovered = self.ticket.current.invocation.recovered();
         match ended {
             Ok(outcome) if !recovered.is_empty() => {
@@ -160,122 +153,122 @@ impl<'a> Work<'a> {
 
     /// The control flow of an invocation.
     async fn run_all(&mut self) -> Ended {
-        let mut outcome = None;
         loop {
-            let (found, seen) = self.look(outcome.as_ref()).await?;
-            let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
-            let holder = seen.holder;
-            let is_about = self.wants_about(wants, &seen, found.as_ref());
-            let next = next(is_about, seen, self.when_claimed);
-            outcome = match (next, found) {
-                (Next::Begin, Some(found)) => self.begin(found.read).await?,
-                (Next::Store, _) => {
-                    self.store(holder).await?;
-                    self.wants = Wants::TakeInbox;
-                    None
-                }
-                // Decisions must not apply to requests of the next run.
-                (Next::Take | Next::NothingToResume, Some(found))
-                    if wants == Wants::Resume && !self.decisions.is_empty() =>
-                {
-                    return self.outcome_of_decisions(&found.read).await;
-                }
-                // On the heap: it is more than half of all that is kept here, and most messages are not in the inbox.
-                (Next::Take, found) => Box::pin(self.take(found, wants)).await?,
-                (Next::Claim { take_over }, _) => {
-                    self.wants = wants;
-                    self.claim(take_over).await?;
-                    None
-                }
-                (Next::Wait, Some(found)) => {
-                    self.wants = wants;
-                    if let Some(outcome) = self.wait_or_learn(wants, &found.read).await? {
-                        return Ok(outcome);
-                    }
-                    None
-                }
-                (Next::Recover, Some(Found { stopped: Some(stopped), read })) => {
-                    self.wants = wants;
-                    self.tell_resumed(&read);
-                    self.recover(stopped).await?
-                }
-                (Next::Resume | Next::Abandon, Some(Found { stopped: Some(stopped), read })) => {
-                    self.settle(&stopped.run).await?;
-                    self.tell_resumed(&read);
-                    Some(self.drive(stopped, Vec::new(), wants == Wants::Abandon).await?)
-                }
-                (Next::Repair, Some(found)) => {
-                    self.ticket.current.cancellation.cancel();
-                    let id = self.new_invocation()?;
-                    Some(self.turn(found.read, Input::new(), &id, Vec::new()).await?)
-                }
-                (Next::IsTaken, Some(found)) => match self.outcome_of_taker(&found.read).await {
-                    Ok(Some(outcome)) => return Ok(outcome),
-                    // It was taken between the read of the session and that of the inbox.
-                    Ok(None) => {
-                        self.wants = wants;
-                        None
-                    }
-                    // A message that joined this invocation may still be in the inbox.
-                    Err(RunnerError::Withdrawn { .. } | RunnerError::NothingToResume { .. })
-                        if self.turn.slot.desk().take_joined() =>
-                    {
-                        self.wants = Wants::TakeLeft;
-                        None
-                    }
-                    Err(RunnerError::NothingToResume { .. }) => return Err(self.withdrawn()),
-                    Err(error) => return Err(error),
-                },
-                (Next::Refuse(_), Some(found)) if self.taker.is_some() => {
-                    if let Some(outcome) = self.outcome_of_taker(&found.read).await? {
-                        return Ok(outcome);
-                    }
-                    self.wants = wants;
-                    None
-                }
-                (Next::Refuse(pending), _) => return Err(self.pending(pending, wants)),
-                (Next::RefuseClaimed, Some(found)) => return Err(self.claimed(&found.read.1, wants)),
-                (Next::NothingToResume, _) => return Err(self.nothing_to_resume()),
-                (Next::End, found) => {
-                    let has_joined = self.turn.slot.desk().take_joined();
-                    match (outcome, found) {
-                        (Some(outcome), _) if !has_joined => return Ok(outcome),
-                        // Left entries, and messages that joined them, are taken by now.
-                        (None, Some(found)) if !has_joined => {
-                            return self.outcome_of_last_run(&found.read).await;
-                        }
-                        (None, _) => {
-                            self.wants = Wants::TakeLeft;
-                            None
-                        }
-                        (outcome, _) => outcome,
-                    }
-                }
-                (next, None | Some(_)) => unreachable!("{next:?} needs the session"),
-            };
-            if let Some(suspended) = outcome.take_if(|outcome| is_suspended(outcome)) {
-                return Ok(suspended);
+            let read = self.catch_up().await?;
+            let holder = self.holder(&read.1);
+            if let Some(told) = self.told(&read, holder).await? {
+                return Ok(told);
+            }
+            if self.is_missed {
+                continue;
+            }
+            let (found, seen) = self.look(read, holder).await?;
+            let outcome = self.step(found, seen).await?;
+            if let Some(outcome) = outcome
+                && (self.wants == Wants::Nothing || is_suspended(&outcome))
+            {
+                return Ok(outcome);
             }
         }
     }
 
-    /// Waits for the claim of another worker, unless that one has ended the run that took the message.
-    async fn wait_or_learn(
-        &mut self,
-        wants: Wants,
-        read: &Read,
-    ) -> Result<Option<Arc<Outcome>>, RunnerError> {
-        if wants == Wants::TakeInbox
-            && self.taker.as_ref().is_some_and(|(_, has_ended)| *has_ended)
-            && let Some(outcome) = self.outcome_of_taker(read).await?
-        {
-            return Ok(Some(outcome));
+    /// Takes the next step; the outcome of a run, or of the invocation when nothing more is wanted.
+    async fn step(&mut self, found: Found, seen: Seen) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
+        let holder = seen.holder;
+        let is_about = self.wants_about(wants, &seen, &found);
+        let Found { read, stopped } = found;
+        match (next(is_about, seen, self.when_claimed), stopped) {
+            (Next::Begin, _) => self.begin(read).await,
+            (Next::Store, _) => {
+                self.store(&read, holder).await?;
+                self.wants = Wants::TakeInbox;
+                Ok(None)
+            }
+            // Decisions must not apply to requests of the next run.
+            (Next::Take | Next::NothingToResume, _)
+                if wants == Wants::Resume && !self.decisions.is_empty() =>
+            {
+                let told = self.told_decided(&read).await?;
+                told.map(Some).ok_or_else(|| self.nothing_to_resume())
+            }
+            // On the heap: it is more than half of all that is kept here, and most messages are not in the inbox.
+            (Next::Take, _) => Box::pin(self.take(read, wants)).await,
+            (Next::Claim { take_over }, _) => {
+                self.wants = wants;
+                self.claim(take_over).await?;
+                Ok(None)
+            }
+            (Next::Wait, _) => {
+                self.wants = wants;
+                self.wait(&read.1).await?;
+                Ok(None)
+            }
+            (Next::Recover, Some(stopped)) => {
+                self.wants = wants;
+                self.tell_resumed(&read);
+                // So that what is known is followed in place.
+                drop(read);
+                self.recover(stopped).await
+            }
+            (Next::Resume | Next::Abandon, Some(stopped)) => {
+                match self.settle(&stopped.run).await? {
+                    // A repeat is about the run that it was decided in.
+                    Some(version) if !read.0.last_is(RunOf::Version(version)) => {
+                        self.recorded(&read, RunOf::Version(version)).await.map(Some)
+                    }
+                    _ => {
+                        self.tell_resumed(&read);
+                        drop(read);
+                        self.drive(stopped, Vec::new(), wants == Wants::Abandon).await.map(Some)
+                    }
+                }
+            }
+            (Next::Repair, _) => {
+                self.ticket.current.cancellation.cancel();
+                let id = self.new_invocation()?;
+                self.turn(read, Input::new(), &id, Vec::new()).await.map(Some)
+            }
+            (Next::LookAgain, _) => {
+                self.wants = wants;
+                Ok(None)
+            }
+            (Next::Refuse(_), _) if self.is_taken(&read) => {
+                self.recorded(&read, RunOf::Message(self.ticket.current.invocation.id())).await.map(Some)
+            }
+            (Next::Refuse(pending), _) => Err(self.pending(pending, wants)),
+            (Next::RefuseClaimed, _) => Err(self.claimed(&read.1, wants)),
+            (Next::NothingToResume, _) => Err(self.nothing_to_resume()),
+            // Nobody waits for this outcome.
+            (Next::End, _) => self.recorded_last(&read).map(Some),
+            (next, None) => unreachable!("{next:?} needs a run"),
         }
-        if self.is_withdrawn(wants) {
-            return Err(self.withdrawn());
+    }
+
+    /// The outcome, if the record has it: a request that was answered is answered again, whatever the session does now.
+    async fn told(&mut self, read: &Read, holder: Holder) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        let id = self.ticket.current.invocation.id().clone();
+        let was_missed = std::mem::replace(&mut self.is_missed, false);
+        match (self.wants, read.0.taker(&id)) {
+            (Wants::TakeInbox, Some((_, true))) => {
+                self.turn.check_decided(&self.decisions).await?;
+                self.recorded(read, RunOf::Message(&id)).await.map(Some)
+            }
+            (Wants::TakeInbox, None) if self.own_entry().is_none() && was_missed => Err(self.withdrawn()),
+            (Wants::TakeInbox, None) if self.own_entry().is_none() => {
+                self.is_missed = true;
+                Ok(None)
+            }
+            (Wants::Resume, _) if holder == Holder::Other && !self.decisions.is_empty() => {
+                self.told_decided(read).await
+            }
+            _ => Ok(None),
         }
-        self.wait(&read.1).await?;
-        Ok(None)
+    }
+
+    /// Whether a run has taken the message.
+    fn is_taken(&self, (history, _): &Read) -> bool {
+        self.has_message && history.taker(self.ticket.current.invocation.id()).is_some()
     }
 
     /// Tells watchers that a run continues: its next event may be long in coming.
@@ -284,9 +277,9 @@ impl<'a> Work<'a> {
     }
 
     /// What is wanted of the last run: to continue it with decisions, if it waits and took the message.
-    fn wants_about(&self, wants: Wants, seen: &Seen, found: Option<&Found>) -> Wants {
+    fn wants_about(&self, wants: Wants, seen: &Seen, found: &Found) -> Wants {
         let id = self.ticket.current.invocation.id();
-        let is_own = || found.is_some_and(|found| found.read.0.last_takes(id));
+        let is_own = || found.read.0.last_is(RunOf::Message(id));
         match seen.last {
             Last::Waits(_) if wants == Wants::TakeInbox && !self.decisions.is_empty() && is_own() => {
                 Wants::Resume
@@ -295,26 +288,19 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The status of the session. After its own run the invocation knows it without reading.
-    async fn look(&mut self, outcome: Option<&Arc<Outcome>>) -> Result<(Option<Found>, Seen), RunnerError> {
-        if let (Wants::Nothing, Some(outcome)) = (self.wants, outcome) {
-            if self.turn.slot.mail.is_stale() {
-                self.turn.read_inbox().await.map_err(|error| self.failed(error))?;
-            }
-            let last = if outcome.exit().is_resumable() { Last::Interrupted } else { Last::Ended };
-            // A cancelled invocation would not answer a message that came too late: another one takes it.
-            let is_cancelled = self.ticket.current.interruption.is_cancelled();
-            let first = self.first().filter(|_| !is_cancelled);
-            return Ok((None, Seen { last, first, holder: Holder::Us }));
-        }
-        let read = self.catch_up().await?;
-        let holder = self.holder(&read.1);
+    /// The status of the session.
+    async fn look(&mut self, read: Read, holder: Holder) -> Result<(Found, Seen), RunnerError> {
+        self.turn.slot.desk().set_elsewhere(holder == Holder::Other);
         let (stopped, last) = match holder {
             // Only this worker checks what another worker does.
             Holder::Other | Holder::Dead(_) => (None, Last::Ended),
             Holder::Nobody | Holder::Us => self.look_at_last_run(&read)?,
         };
-        Ok((Some(Found { read, stopped }), Seen { last, first: self.first(), holder }))
+        if last == Last::Ended && matches!(holder, Holder::Nobody | Holder::Us) {
+            // They came too late.
+            self.turn.obey_cancels(None).await;
+        }
+        Ok((Found { read, stopped }, Seen { last, first: self.first(), holder }))
     }
 
     fn look_at_last_run(&self, read: &Read) -> Result<(Option<Box<Stopped>>, Last), RunnerError> {
@@ -329,6 +315,9 @@ impl<'a> Work<'a> {
                 Ok((None, Last::Ended))
             }
             Ok(Some(stopped)) => {
+                if let Some(error) = self.left_to_person(&read.0) {
+                    return Err(error);
+                }
                 let pending: Vec<String> =
                     stopped.run.pending().into_iter().map(|request| request.id).collect();
                 let due: Option<Timestamp> = stopped.run.next_deadline().map(Into::into);
@@ -340,6 +329,14 @@ impl<'a> Work<'a> {
                 Ok((Some(stopped), last))
             }
         }
+    }
+
+    /// Why the last run is not continued without a caller, if it is left to a person.
+    fn left_to_person(&self, history: &History) -> Option<RunnerError> {
+        let failed = history.last.as_ref()?.failed.as_ref()?;
+        let is_left = self.is_recovery && failed.is_left_to_person;
+        let key = Box::new(self.turn.slot.key.clone());
+        is_left.then(|| RunnerError::LeftToPerson { key, cause: failed.cause.clone() })
     }
 
     /// Whether the current run comes before the one of this invocation.
@@ -379,14 +376,8 @@ impl<'a> Work<'a> {
             () = runner.closing.closed() => Err(self.shut_down()),
             () = cancellation.cancelled() => Err(self.end_of_wait(session).await),
             () = self.suspension.cancelled() => Err(self.claimed(session, self.wants)),
-            // While it waits, only a withdrawal removes a known message.
-            () = self.turn.slot.bell.notified() => {
-                let was_there = self.own_seen == OwnSeen::There && self.taker.is_none();
-                match was_there && self.own_entry().is_none() {
-                    true => Err(self.withdrawn()),
-                    false => Ok(()),
-                }
-            }
+            // A message came, or was withdrawn.
+            () = self.turn.slot.bell.notified() => Ok(()),
             has_waited = self.waited.a_while(&runner) => match has_waited {
                 true => Ok(()),
                 false => Err(self.claimed(session, self.wants)),
@@ -411,21 +402,6 @@ impl<'a> Work<'a> {
     /// The message of this invocation, if it is in the inbox.
     fn own_entry(&self) -> Option<Entry> {
         self.turn.slot.mail.entry(self.ticket.current.invocation.id())
-    }
-
-    /// Whether the message was removed from the inbox: it was there, and is in no run. It may be taken
-    /// between the read of the session and that of the inbox; so it must be missing twice in a row.
-    fn is_withdrawn(&mut self, wants: Wants) -> bool {
-        if wants != Wants::TakeInbox || self.taker.is_some() {
-            return false;
-        }
-        let (is_there, seen) = (self.own_entry().is_some(), self.own_seen);
-        self.own_seen = match (seen, is_there) {
-            (_, true) => OwnSeen::There,
-            (OwnSeen::There | OwnSeen::Missed, false) => OwnSeen::Missed,
-            (OwnSeen::Never, false) => OwnSeen::Never,
-        };
-        !is_there && seen == OwnSeen::Missed
     }
 
     fn withdrawn(&self) -> RunnerError {
@@ -453,15 +429,15 @@ impl<'a> Work<'a> {
     }
 
     /// Puts the message into the inbox, since something comes before it.
-    async fn store(&mut self, holder: Holder) -> Result<(), RunnerError> {
+    async fn store(&mut self, (history, _): &Read, holder: Holder) -> Result<(), RunnerError> {
         let input = self.input.take().unwrap_or_default();
         let id = self.ticket.current.invocation.id().clone();
         let kind = if holder == Holder::Other { Kind::of(&input, self.busy) } else { Kind::Message };
-        if holder == Holder::Other && self.busy == Busy::Interrupt {
-            self.turn.enqueue_cancel().await?;
-        }
         self.turn.enqueue(kind, id, input).await?;
-        self.own_seen = OwnSeen::There;
+        let at_work = history.last.as_ref().filter(|_| holder == Holder::Other && !history.has_ended());
+        if let Some(run) = at_work.filter(|_| self.busy == Busy::Interrupt) {
+            self.turn.interrupt_elsewhere(&run.invocation).await;
+        }
         self.accept(Ok(()));
         Ok(())
     }
@@ -483,19 +459,14 @@ impl<'a> Work<'a> {
     }
 
     /// Runs a turn that begins with the first entry of the inbox; `None` if another worker was faster.
-    async fn take(
-        &mut self,
-        found: Option<Found>,
-        wants: Wants,
-    ) -> Result<Option<Arc<Outcome>>, RunnerError> {
+    async fn take(&mut self, read: Read, wants: Wants) -> Result<Option<Arc<Outcome>>, RunnerError> {
         let entries = self.turn.slot.mail.front();
         let is_own = entries.iter().any(|entry| entry.id == *self.ticket.current.invocation.id());
         self.wants = if wants == Wants::TakeInbox && !is_own { wants } else { Wants::Nothing };
         self.has_stored = false;
-        match self.take_entries(found, entries.clone()).await {
+        match self.take_entries(read, entries.clone()).await {
             Err(error) if self.is_overtaken(&error, &entries).await => {
-                // A message that was too late to join a run was taken; its own message was taken before.
-                self.wants = if wants == Wants::Nothing { Wants::TakeInbox } else { wants };
+                self.wants = wants;
                 Ok(None)
             }
             Err(error) if !self.has_stored && cannot_begin(&error) => {
@@ -549,15 +520,16 @@ impl<'a> Work<'a> {
     }
 
     /// Runs a turn that begins with these entries of the inbox.
-    async fn take_entries(&mut self, found: Option<Found>, entries: Vec<Entry>) -> Ended {
-        let read = match found {
-            Some(found) => found.read,
-            None => self.catch_up().await?,
-        };
+    async fn take_entries(&mut self, read: Read, entries: Vec<Entry>) -> Ended {
         let id = match entries.as_slice() {
             [entry] if entry.kind == Kind::Message => entry.id.clone(),
             _ => self.new_invocation()?,
         };
+        let entries = self.turn.with_inputs(entries).await.map_err(|error| {
+            // One of them is not there any more.
+            self.turn.slot.mail.forget();
+            self.failed(error)
+        })?;
         let input = joined(&entries);
         self.turn(read, input, &id, entries).await
     }
@@ -576,6 +548,7 @@ impl<'a> Work<'a> {
         let seen = history.kept.as_ref().map(Kept::seen);
         let (invocation, missing_temp) = (id.clone(), BTreeSet::new());
         let begins = Box::new(Stopped { run, invocation, place: 0, seen, missing_temp });
+        drop((history, session));
         self.drive(begins, entries, false).await
     }
 
@@ -586,7 +559,7 @@ impl<'a> Work<'a> {
         let is_own = invocation == *self.ticket.current.invocation.id();
         let gives_up = self.has_failed_enough(&invocation);
         let others = match is_own {
-            true => self.settle(&stopped.run).await.map(|()| None)?,
+            true => self.settle(&stopped.run).await.map(|_| None)?,
             // Those of this invocation are not about an earlier run.
             false => Some(std::mem::take(&mut self.decisions)),
         };
@@ -619,8 +592,8 @@ impl<'a> Work<'a> {
     /// The error for a failed run before the message.
     fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
         let message = self.ticket.current.invocation.id().clone();
-        let Failed { cause, times } =
-            self.failed.clone().unwrap_or_else(|| Failed::again(None, &source.to_string()));
+        let Failed { cause, times, .. } =
+            self.failed.clone().unwrap_or_else(|| Failed::again(None, &source.to_string(), false));
         RunnerError::EarlierRunFailed { key, message, times, cause, source }
     }
 
@@ -628,10 +601,11 @@ impl<'a> Work<'a> {
         RunnerError::NothingToResume { key: Box::new(self.turn.slot.key.clone()) }
     }
 
-    /// Validates the decisions before the run continues. Those that it already has are not applied again.
-    async fn settle(&mut self, run: &Run) -> Result<(), RunnerError> {
+    /// Validates the decisions before the run continues. Those that it already has are not applied again; then the version
+    /// with them is returned.
+    async fn settle(&mut self, run: &Run) -> Result<Option<u64>, RunnerError> {
         if self.decisions.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let checked = run.check_decisions(&self.decisions);
         let needs_record = match &checked {
@@ -647,21 +621,27 @@ impl<'a> Work<'a> {
             check_in_time(run, &self.decisions, self.turn.runner.clock.now())
                 .map_err(|error| RunnerError::decision(&self.turn.slot.key, error))?;
         }
-        match met {
-            Some(met) => self.receipts.tell(Ok(met?)),
+        let receipt = met.transpose()?;
+        match &receipt {
+            Some(receipt) => self.receipts.tell(Ok(receipt.clone())),
             None => checked.map_err(|error| RunnerError::decision(&self.turn.slot.key, error))?,
         }
         if !is_new {
             self.decisions = Decisions::new();
         }
-        Ok(())
+        Ok(receipt.map(|receipt| receipt.version))
     }
 
-    /// The outcome of the last run for decisions that are already stored, if no others are left.
-    async fn outcome_of_decisions(&mut self, read: &Read) -> Ended {
-        let met = self.turn.look_up(&self.decisions).await?.ok_or_else(|| self.nothing_to_resume())?;
-        self.receipts.tell(Ok(met?));
-        self.outcome_of_last_run(read).await
+    /// The outcome of the run that decisions are about which are stored already. The receipt is told, whatever that run does
+    /// now; `None` if they are not stored, or their run has not ended.
+    async fn told_decided(&mut self, read: &Read) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        let Some(met) = self.turn.look_up(&self.decisions).await? else { return Ok(None) };
+        let receipt = met?;
+        self.receipts.tell(Ok(receipt.clone()));
+        let recorded = self.turn.recorded(read, RunOf::Version(receipt.version)).await?;
+        Ok(recorded
+            .filter(|recorded| !recorded.outcome.exit().is_resumable())
+            .map(|recorded| self.tell(recorded)))
     }
 
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
@@ -689,11 +669,8 @@ impl<'a> Work<'a> {
     async fn catch_up(&mut self) -> Result<Read, RunnerError> {
         let mail = &self.turn.slot.mail;
         let mark = mail.mark();
-        let life = self.known.history.as_ref().and_then(|history| history.life.clone());
         let (history, session) = self.turn.read_known(&mut self.known).await?;
-        if life.is_some_and(|life| life != session.life) {
-            mail.forget();
-        }
+        let mark = mail.in_life(&session.life, mark);
         match session.inbox {
             0 => mail.is_empty_up_to(mark),
             newest => {
@@ -704,35 +681,27 @@ impl<'a> Work<'a> {
                 }
             }
         }
-        self.taker = history.taker(self.ticket.current.invocation.id()).or(self.taker.take());
+        // A key that the store had forgotten: the message was taken long ago, and its run answers it.
+        for entry in mail.known_to(|id| history.taker(id).is_some()) {
+            self.turn.dequeue(&entry).await.map_err(|error| self.failed(error))?;
+        }
         Ok((history, session))
     }
 
-    /// The outcome of the run that took the message; `None` if that has begun since the session was read, and has not
-    /// ended: then the session has to be checked again.
-    async fn outcome_of_taker(&mut self, read: &Read) -> Result<Option<Arc<Outcome>>, RunnerError> {
-        self.turn.check_decided(&self.decisions).await?;
-        let id = self.ticket.current.invocation.id();
-        if read.0.last_takes(id) {
-            return self.outcome_of_last_run(read).await.map(Some);
-        }
-        let get = GetSession::new(self.turn.slot.key.clone()).events(EventRange::All);
-        let session = self.turn.runner.store.get(get).await.map_err(|error| self.failed(error))?;
-        let history = History::up_to_taker(&session, id)?.ok_or_else(|| self.withdrawn())?;
-        if !history.has_ended() {
-            return Ok(None);
-        }
-        self.outcome_of_last_run(&(Arc::new(history), session)).await.map(Some)
+    /// The outcome of a run as the record has it: nothing is run.
+    async fn recorded(&self, read: &Read, run: RunOf<'_>) -> Ended {
+        let recorded = self.turn.recorded(read, run).await?;
+        recorded.map(|recorded| self.tell(recorded)).ok_or_else(|| self.withdrawn())
     }
 
-    /// The current outcome of the last run: nothing is run.
-    async fn outcome_of_last_run(&mut self, (history, session): &Read) -> Ended {
-        let last = history.last.as_ref().and_then(|last| last.events.last());
-        self.is_at = last.map_or(history.version, |last| last.version);
-        let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
-        let state = history.state(session, &self.turn.runner.schema)?;
-        let run = history.last_run(agent, state, key)?.ok_or_else(|| self.nothing_to_resume())?;
-        run.resume().await.map(Arc::new).map_err(|error| self.run_failed(error))
+    fn recorded_last(&self, read: &Read) -> Ended {
+        let recorded = self.turn.recorded_last(read)?;
+        recorded.map(|recorded| self.tell(recorded)).ok_or_else(|| self.nothing_to_resume())
+    }
+
+    fn tell(&self, recorded: Recorded) -> Arc<Outcome> {
+        self.ticket.current.invocation.is_at(recorded.version);
+        recorded.outcome
     }
 
     /// Runs, with every commit stored before anything else happens, as long as the claim is held. On the heap: its future
@@ -747,12 +716,14 @@ impl<'a> Work<'a> {
         // Failures of another run do not count for this one.
         self.failed = None;
         slot.mail.read_again();
-        let cancellation = self.ticket.current.interruption.child_token();
+        let active = slot.desk().run();
+        let cancellation =
+            active.map_or_else(|| self.ticket.current.cancellation.child_token(), |run| run.child_token());
         if is_given_up {
             cancellation.cancel();
         }
         // Cancellation requests do not apply to a run that begins only now.
-        self.turn.obey_cancels((place > 0).then_some(&cancellation)).await;
+        self.turn.obey_cancels((place > 0).then_some((&invocation, &cancellation))).await;
         let history = self.known.history.as_ref();
         let (version, life) = history.map_or((0, None), |history| (history.version, history.life.clone()));
         // Several workers may resume one invocation. If they created equal events, the store would treat the
@@ -767,6 +738,7 @@ impl<'a> Work<'a> {
             version,
             seen,
             place,
+            written: Vec::new(),
             attempt,
             ahead: run.clone(),
             begins_with: entries,
@@ -777,10 +749,13 @@ impl<'a> Work<'a> {
             true => expired(&run, inner.clock.now()),
             false => std::mem::take(&mut self.decisions),
         };
-        let mut attending = Attending::begin(self.turn.clone(), cancellation.clone());
+        let mut attending =
+            Attending::begin(self.turn.clone(), journal.invocation.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
         let hub = Arc::clone(&self.ticket.hub);
-        let publish = Publish { hub, is_earlier: self.is_earlier(), version: shared_version };
+        let slot_of_joined = Arc::clone(slot);
+        let publish =
+            Publish { hub, slot: slot_of_joined, is_earlier: self.is_earlier(), version: shared_version };
         let is_stored = place > 0;
         let run = run
             .resume()
@@ -797,14 +772,17 @@ impl<'a> Work<'a> {
             ended = run => ended.map_err(|error| self.run_failed(error)),
             lost = attending.lost() => Err(self.failed(lost)),
         };
+        let ended = ended.map(|outcome| Arc::new(outcome.with_missing_temp(missing_temp)));
         self.has_stored = journal.place > place;
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
-        self.is_at = version;
+        self.known.follow(&slot.key, &journal.written);
+        self.ticket.current.invocation.is_at(version);
+        self.tell_joined(&ended, version);
         match ended {
             Ok(outcome) => {
                 self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
                 self.keep_while_it_waits(&outcome);
-                Ok(Arc::new(outcome.with_missing_temp(missing_temp)))
+                Ok(outcome)
             }
             Err(error) => {
                 // Stops the current run.
@@ -814,6 +792,15 @@ impl<'a> Work<'a> {
                 self.has_failed(&error, invocation, version, can_fail).await;
                 Err(error)
             }
+        }
+    }
+
+    /// Tells the invocations whose messages the run has taken: its outcome is theirs.
+    fn tell_joined(&self, ended: &Ended, version: u64) {
+        let is_cancelled = ended.as_ref().is_ok_and(|outcome| *outcome.exit() == Exit::Cancelled);
+        for joined in self.turn.slot.desk().run_has_ended(is_cancelled) {
+            joined.current.invocation.is_at(version);
+            joined.end(Some(ended.clone()));
         }
     }
 
@@ -842,7 +829,8 @@ impl<'a> Work<'a> {
             // Nothing of it is stored, so there is no run; or it has ended.
             RunnerError::Run { .. } if !can_fail => {}
             RunnerError::Run { source, .. } => {
-                self.record_failure(invocation, version, &source.to_string()).await;
+                let waits = waits_for_person(source.fault());
+                self.record_failure(invocation, version, &source.to_string(), waits).await;
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;
@@ -854,15 +842,21 @@ impl<'a> Work<'a> {
     }
 
     /// Stores a failure of a run with its cause, so that each process knows the number of failures.
-    async fn record_failure(&mut self, invocation: InvocationId, version: u64, cause: &str) {
+    async fn record_failure(
+        &mut self,
+        invocation: InvocationId,
+        version: u64,
+        cause: &str,
+        is_left_to_person: bool,
+    ) {
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
         let before = last.filter(|last| last.invocation == invocation && !self.has_stored);
-        self.failed = Some(Failed::again(before.and_then(|last| last.failed.as_ref()), cause));
-        let Ok(event) = failed_event(&invocation, version, inner.agent.name(), cause, inner.clock.now())
-        else {
-            return;
-        };
+        let before = before.and_then(|last| last.failed.as_ref());
+        let failed = Failed::again(before, cause, is_left_to_person);
+        let event = failed_event(&invocation, version, inner.agent.name(), &failed, inner.clock.now());
+        self.failed = Some(failed);
+        let Ok(event) = event else { return };
         let request = AppendEvent::new(slot.key.clone(), version, event, &inner.schema)
             .with_claim(inner.claims.asked(&slot.held, false));
         // A failure that could not be stored is not counted by others; the run's commits are stored.
@@ -879,6 +873,8 @@ impl<'a> Work<'a> {
             RunFault::Commit { .. } => match error.into_fault() {
                 RunFault::Commit { unrecorded, source } => {
                     let what = "append an event";
+                    let source =
+                        source.downcast::<EventRefused>().map_or_else(|source| source, |it| it.into_source());
                     let source = source.downcast::<SessionError>();
                     let source =
                         source.map_or_else(|source| SessionError::Store { what, source }, |source| *source);
@@ -944,7 +940,7 @@ fn next_message(
 
 /// The input of a turn with these entries: of one message, or of all that would have joined a run.
 fn joined(entries: &[Entry]) -> Input {
-    let mut entries = entries.iter().map(|entry| entry.input.clone());
+    let mut entries = entries.iter().filter_map(|entry| entry.input.clone());
     let first = entries.next().unwrap_or_default();
     let others = entries.flat_map(|input| input.only_messages().unwrap_or_default().to_vec());
     others.fold(first, |input, message| input.with_message((*message).clone()))

@@ -2,20 +2,10 @@
 // @ts-check
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import * as store from "./store.js";
+import { typed, write } from "./json.js";
 import { know, lookedAt } from "./store.js";
 import { callText, nameOf } from "./rows.js";
 import { cut, Value } from "./text.js";
-
-/** The value of JSON that somebody has typed; or what is wrong with it. @param {string} text */
-export function parsed(text) {
-  try {
-    return { value: JSON.parse(text), wrong: "" };
-  } catch (error) {
-    const { message } = /** @type {Error} */ (error);
-    const [, row, column] = /line (\d+),? column (\d+)/.exec(message) ?? [];
-    return { value: undefined, wrong: row ? `Invalid JSON at line ${row}, column ${column}` : `Invalid JSON: ${message.replace(/, \.\.\..*| in JSON.*| is not valid JSON$/s, "")}` };
-  }
-}
 
 /** Whether the run is unfinished and requires no decision. */
 const isStopped = () => know.detail?.unfinished && !know.detail.running && !know.detail.pending?.length && !know.detail.invalid;
@@ -83,7 +73,7 @@ function Request({ request, chosen, isOne, decide }) {
   // Before the next key can be pressed.
   useLayoutEffect(() => form.current?.querySelector("textarea, input")?.focus(), [mode]);
   const why = typeof request.reason === "string" ? request.reason : Object.keys(request.reason ?? {})[0] ?? "";
-  const { value, wrong } = mode === "change" ? parsed(text) : { value: undefined, wrong: "" };
+  const { value, wrong } = mode === "change" ? typed(text) : { value: undefined, wrong: "" };
   const inputs = request.inputs_from_state;
   return html`<div class="request">
     <p><b>${request.call.name}</b> <span class="quiet">${nameOf(request.id).replaceAll("/", " › ")} · ${WHY[why] ?? why.replaceAll("_", " ")}${request.deadline ? ` · until ${request.deadline}` : ""}</span></p>
@@ -93,7 +83,7 @@ function Request({ request, chosen, isOne, decide }) {
     ${chosen !== undefined ? html`<p class="quiet">Chosen: ${typeof chosen === "string" ? chosen : Object.keys(chosen)[0]}</p>`
     : mode === "" ? html`<div class="buttons">
       <button type="button" class=${isOne ? "main" : ""} onClick=${() => decide("approve")}>Approve</button>
-      ${request.can_modify && html`<button type="button" onClick=${() => { setText(JSON.stringify(request.call.arguments, null, 2)); setMode("change"); }}>Edit arguments…</button>`}
+      ${request.can_modify && html`<button type="button" onClick=${() => { setText(write(request.call.arguments, "  ")); setMode("change"); }}>Edit arguments…</button>`}
       <button type="button" onClick=${() => { setText(""); setMode("reject"); }}>Reject…</button></div>`
     : html`<form ref=${form} onSubmit=${(event) => {
         event.preventDefault();
@@ -233,7 +223,7 @@ function Fork() {
   const at = lookedAt();
   const [id, setId] = useState(`${know.view.session}-v${at}`);
   const [set, setSet] = useState("");
-  const { value, wrong } = set.trim() ? parsed(set) : { value: undefined, wrong: "" };
+  const { value, wrong } = set.trim() ? typed(set) : { value: undefined, wrong: "" };
   return html`<${Ask} title=${`Fork at v${at}`} word="Fork" wrong=${wrong} submit=${() => store.fork(at, id, { set: value })}>
     <p>A new session that shares the history up to v${at}. Finished calls are not run again.</p>
     <${Field} label="Name" value=${id} set=${setId} />
@@ -244,8 +234,8 @@ function Fork() {
 function OtherArguments() {
   const { version = 0, call = { id: "", name: "", arguments: {} } } = know.about ?? {};
   const [id, setId] = useState(`${know.view.session}-v${version}-${call.id}`);
-  const [text, setText] = useState(JSON.stringify(call.arguments, null, 2));
-  const { value, wrong } = parsed(text);
+  const [text, setText] = useState(write(call.arguments, "  "));
+  const { value, wrong } = typed(text);
   return html`<${Ask} title=${`Fork with other arguments of ${call.name}`} word="Fork" wrong=${wrong} submit=${() => store.fork(version, id, { arguments: { [call.id]: value } })}>
     <p>A new session at v${version}, before the call ran. Resume runs it with these arguments; the model is told that they were changed.</p>
     <${Field} label="Name" value=${id} set=${setId} />
@@ -266,7 +256,7 @@ function Fresh() {
   const [id, setId] = useState("");
   const [file, setFile] = useState(/** @type {File | undefined} */ (undefined));
   const [values, setValues] = useState("");
-  const { value, wrong } = values.trim() ? parsed(values) : { value: undefined, wrong: "" };
+  const { value, wrong } = values.trim() ? typed(values) : { value: undefined, wrong: "" };
   return html`<${Ask} title="New session" word="Create" wrong=${wrong} submit=${async () => {
     const made = await (file ? store.importFile(file, id.trim()) : store.create(id.trim(), value));
     // After the dialog, which gives the focus back.
@@ -291,8 +281,8 @@ function Edit() {
   const at = lookedAt();
   const values = know.states.get(at)?.values ?? {};
   const [key, setKey] = useState(know.view.key ?? Object.keys(values)[0] ?? "");
-  const [text, setText] = useState(JSON.stringify(values[key] ?? null, null, 2));
-  const { value, wrong } = parsed(text);
+  const [text, setText] = useState(write(values[key] ?? null, "  "));
+  const { value, wrong } = typed(text);
   const isHere = at === know.version && !know.detail?.running;
   const name = `${know.view.session}-v${at}-edited`;
   return html`<${Ask} title="Edit a value" word=${isHere ? "Write" : "Write in a fork"} wrong=${wrong}
@@ -300,7 +290,7 @@ function Edit() {
     <p>${isHere ? "The write is a commit of its own." : `v${at} is not the newest version: the fork ${name} gets the value.`}</p>
     <label>Key<select value=${key} onChange=${(event) => {
       setKey(event.currentTarget.value);
-      setText(JSON.stringify(values[event.currentTarget.value] ?? null, null, 2));
+      setText(write(values[event.currentTarget.value] ?? null, "  "));
     }}>${Object.keys(values).map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
     <${Field} label="Value (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
 }
@@ -311,8 +301,8 @@ function EditResult() {
   const results = rows.flatMap((row) => row.outcomes?.filter((one) => one.kind === "tool") ?? []).reverse();
   const [call, setCall] = useState(results[0]?.call_id ?? "");
   const find = (/** @type {string} */ id) => results.find((one) => one.call_id === id);
-  const [text, setText] = useState(JSON.stringify(find(call)?.result ?? "", null, 2));
-  const { value, wrong } = parsed(text);
+  const [text, setText] = useState(write(find(call)?.result ?? "", "  "));
+  const { value, wrong } = typed(text);
   const isHere = at === know.version && know.detail?.unfinished && !know.detail?.running;
   const name = `${know.view.session}-v${at}-edited`;
   return html`<${Ask} title="Edit a recorded result" word=${isHere ? "Write" : "Write in a fork"} wrong=${call ? wrong : "No call has a result yet."}
@@ -321,7 +311,7 @@ function EditResult() {
     <label>Call<select value=${call} onChange=${(event) => {
       const found = find(event.currentTarget.value);
       setCall(event.currentTarget.value);
-      setText(JSON.stringify(found?.result ?? "", null, 2));
+      setText(write(found?.result ?? "", "  "));
     }}>${results.slice(0, 200).map((one) => html`<option value=${one.call_id}>${one.name} (${one.call_id})</option>`)}</select></label>
     <${Field} label="Result (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
 }

@@ -1,5 +1,6 @@
 // The API of the server: requests, and the one stream that a page holds.
 // @ts-check
+import { read, write } from "./json.js";
 
 export const ROOT = "/api/v1";
 
@@ -23,6 +24,7 @@ export class Unreachable extends Error {
 }
 
 /**
+ * A body that is a text is JSON already.
  * @param {string} method
  * @param {string} path
  * @param {{ body?: any, query?: Record<string, any>, signal?: AbortSignal, key?: string, token?: string }} [more]
@@ -36,13 +38,13 @@ export async function ask(method, path, more = {}) {
   if (more.token) headers.authorization = `Bearer ${more.token}`;
   const given = Object.entries(more.query ?? {}).filter(([, value]) => value !== undefined && value !== "");
   const query = given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
-  const body = more.body === undefined ? undefined : JSON.stringify(more.body);
+  const body = more.body === undefined ? undefined : typeof more.body === "string" ? more.body : write(more.body);
   const { response, text } = await fetch(ROOT + path + query, { method, headers, body, signal: more.signal })
     .then(async (response) => ({ response, text: await response.text() }))
     .catch((error) => Promise.reject(error instanceof TypeError ? new Unreachable() : error));
   let value = null;
   try {
-    value = text ? JSON.parse(text) : null;
+    value = text ? read(text) : null;
   } catch {
     value = text;
   }

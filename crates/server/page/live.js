@@ -3,6 +3,7 @@
 // tells the others what it hears, and what changes in the list of sessions. A tab that is hidden or closed gives the lock up, and the next one leads.
 // @ts-check
 import { ROOT } from "./api.js";
+import { read } from "./json.js";
 
 const EVENTS = ["hello", "committed", "text", "reasoning", "call", "tool_started", "progress", "tool_finished", "node_started",
   "node_finished", "running", "paused", "waiting", "ended", "failed", "reset", "gone"];
@@ -41,10 +42,10 @@ function took(message) {
   else if (message.kind === "who") want();
   else if (message.kind === "link") mine?.ears.link(message.link);
   else if (message.kind === "refused") mine?.ears.refused();
-  else if (message.kind === "session") mine?.ears.listed(message.data);
+  else if (message.kind === "session") mine?.ears.listed(read(message.text));
   else if (mine && message.of === mine.name) {
     mine.place = message.place ?? mine.place;
-    mine.ears.heard(message.name, message.data);
+    mine.ears.heard(message.name, read(message.text));
   }
 }
 
@@ -117,12 +118,13 @@ function lead() {
     };
     for (const name of EVENTS) {
       opened.addEventListener(name, (event) => {
-        const data = JSON.parse(event.data);
-        const of = `${data.app}/${data.session}`;
+        const { app, session } = read(event.data);
+        const of = `${app}/${session}`;
         // An event without an id keeps that of the one before, which is the place in all sessions.
         const place = name === "gone" ? undefined : event.lastEventId.split("~")[names.indexOf(of)] || undefined;
         if (place) known.set(of, place);
-        tell({ of, name, data, place });
+        // As text: a number that is kept exactly does not pass between tabs as one.
+        tell({ of, name, text: event.data, place });
       });
     }
   };
@@ -136,7 +138,7 @@ function lead() {
   let again = 0;
   const list = () => {
     all = new EventSource(`${ROOT}/live`);
-    all.addEventListener("session", (event) => tell({ kind: "session", data: JSON.parse(event.data) }));
+    all.addEventListener("session", (event) => tell({ kind: "session", text: event.data }));
     all.onerror = () => {
       if (all.readyState !== EventSource.CLOSED) return;
       tell({ kind: "refused" });

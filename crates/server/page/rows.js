@@ -1,5 +1,6 @@
 // What a commit says, in the words of a row. Pure.
 // @ts-check
+import { isNested } from "./json.js";
 import { cut, short } from "./text.js";
 
 /** @typedef {import("./types").Row} Row */
@@ -20,7 +21,7 @@ export const text = (row) => (row.messages ?? []).flatMap((message) => message.p
 
 /** @param {any} value */
 export const args = (value) => {
-  if (!value || typeof value !== "object") return value ? short(value) : "";
+  if (!isNested(value)) return value ? short(value) : "";
   return Object.entries(value).map(([name, given]) => `${name}: ${short(given)}`).join(", ");
 };
 

@@ -1,6 +1,7 @@
 // What the page knows: one object, changed here only, and shown anew after each change.
 // @ts-check
 import { appPath, ask, get, newKey, post, Refused, sessionPath, Unreachable } from "./api.js";
+import * as json from "./json.js";
 import { follow, unfollow } from "./live.js";
 import { read, write } from "./router.js";
 import { nameOf } from "./rows.js";
@@ -375,7 +376,7 @@ function heard(name, data) {
       if (!isInner) open[name] += data.delta;
       break;
     case "call": {
-      const call = (open.calls[JSON.stringify([data.path, data.index])] ??= { arguments: "" });
+      const call = (open.calls[json.write([data.path, data.index])] ??= { arguments: "" });
       if (data.tool) call.name = data.tool;
       call.arguments += data.delta ?? "";
       break;
@@ -570,8 +571,8 @@ async function mark(what, done) {
 }
 /** Makes a session from an exported one. @param {File} file @param {string} id */
 export const importFile = (file, id) => make(async () => {
-  const body = JSON.parse(await file.text());
-  return ask("POST", `${appPath(know.view.app)}/import`, { query: { id }, body });
+  // As it is: what the file says is not read here.
+  return ask("POST", `${appPath(know.view.app)}/import`, { query: { id }, body: await file.text() });
 }, "Imported.");
 /** @param {number} to */
 export async function rewind(to) {
@@ -636,7 +637,7 @@ export const download = (as) => attempt(async () => {
   const name = `${know.view.session}${as === "test" ? "_test.rs" : ".json"}`;
   const value = await get(`${base()}/export`, { as: as === "test" ? as : undefined });
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([typeof value === "string" ? value : JSON.stringify(value, null, 2)], { type: "application/octet-stream" }));
+  link.href = URL.createObjectURL(new Blob([typeof value === "string" ? value : json.write(value, "  ")], { type: "application/octet-stream" }));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);

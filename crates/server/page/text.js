@@ -1,5 +1,6 @@
 // Words, numbers and values as nodes. Nothing that a model wrote becomes markup: links and images are shown as text.
 // @ts-check
+import { isNested, write } from "./json.js";
 import { html } from "./vendor/preact.js";
 
 const number = new Intl.NumberFormat("en");
@@ -28,7 +29,7 @@ export function moment(at) {
 export const words = (name) => name.replaceAll("_", "-");
 
 /** @param {any} value */
-export const short = (value) => (typeof value === "string" ? value : JSON.stringify(value)) ?? "";
+export const short = (value) => (typeof value === "string" ? value : value === undefined ? "" : write(value));
 
 /** @param {string} text @param {number} most */
 export const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
@@ -41,10 +42,8 @@ export function same(left, right) {
 /** @param {any} value @returns {string} */
 function stable(value) {
   if (Array.isArray(value)) return `[${value.map(stable).join()}]`;
-  if (value && typeof value === "object") {
-    return `{${Object.keys(value).sort().map((key) => JSON.stringify(key) + stable(value[key])).join()}}`;
-  }
-  return JSON.stringify(value) ?? "undefined";
+  if (isNested(value)) return `{${Object.keys(value).sort().map((key) => JSON.stringify(key) + stable(value[key])).join()}}`;
+  return value === undefined ? "undefined" : write(value);
 }
 
 /** A value, in full. @param {{ value: any, most?: number }} props */
@@ -55,13 +54,13 @@ export function Value({ value, most = 4000 }) {
 
 /** JSON, with what fits into a line in one. @param {any} value @param {string} indent @param {number} [used] @returns {string} */
 function laid(value, indent, used = 0) {
-  const dense = JSON.stringify(value);
-  if (!value || typeof value !== "object") return dense;
+  const dense = write(value);
+  if (!isNested(value)) return dense;
   const parts = Object.values(value);
   const room = 48 - indent.length - used;
-  const isOne = parts.length === 1 && typeof parts[0] !== "object";
+  const isOne = parts.length === 1 && !isNested(parts[0]);
   if (isOne || dense.length < room) {
-    const line = JSON.stringify(value, null, 1).replace(/([[{])\n\s*/g, "$1").replace(/\n\s*([\]}])/g, "$1").replace(/\n\s*/g, " ");
+    const line = write(value, " ").replace(/([[{])\n\s*/g, "$1").replace(/\n\s*([\]}])/g, "$1").replace(/\n\s*/g, " ");
     if (isOne || line.length < room) return line;
   }
   const inside = `${indent}  `;

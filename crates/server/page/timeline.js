@@ -3,7 +3,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { callOf, changed, effectOf, fill, go, know, lookedAt, placeOf, step } from "./store.js";
 import { isBad, kindWord, line, nameOf } from "./rows.js";
-import { count, cut, duration, words } from "./text.js";
+import { count, cut, duration, short, words } from "./text.js";
 
 /** @typedef {import("./types").Row} Row */
 
@@ -173,7 +173,7 @@ function Unfinished() {
   }, []);
   if (!know.detail?.running || know.view.at !== undefined) return null;
   const open = [...Object.values(calls).map((call) => `${call.name ?? ""}(${call.arguments}`),
-    ...Object.values(tools).map((tool) => `${tool.name} ${tool.status ?? "runs"} · ${Math.floor((Date.now() - tool.since) / 1000)} s${tool.report ? ` · ${JSON.stringify(tool.report)}` : ""}`)];
+    ...Object.values(tools).map((tool) => `${tool.name} ${tool.status ?? "runs"} · ${Math.floor((Date.now() - tool.since) / 1000)} s${tool.report ? ` · ${short(tool.report)}` : ""}`)];
   const said = open.join("   ") || text || (reasoning ? `thinks: ${reasoning}` : "waits for the model");
   return html`<p class="unfinished"><span class="pulse" aria-hidden="true"></span>${said.slice(-240)}</p>`;
 }

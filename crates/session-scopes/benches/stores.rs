@@ -40,6 +40,13 @@ mod past;
 mod server;
 
 fn main() {
+    // `--count list TIMES`, for a tool that counts instructions.
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, count, what, times] = &arguments[..]
+        && (count.as_str(), what.as_str()) == ("--count", "list")
+    {
+        return listed::<Memory>(times.parse().expect("a number of times"));
+    }
     if std::env::args().any(|argument| argument == "past") {
         return past::ratios();
     }
@@ -301,6 +308,20 @@ fn state_under_a_changed_schema(bencher: Bencher<'_, '_>, others: usize) {
     }
     let session = bench.wait(bench.store().get(GetSession::new(key("s")))).expect("it is there");
     bencher.counter(ItemsCount::new(1_000_u32)).bench_local(|| session.state(&newest).expect("all keys fit"));
+}
+
+/// Lists 1,000 sessions so often.
+fn listed<B: Bench>(times: usize) {
+    let (bench, schema) = (B::open(), schema());
+    bench.wait(async {
+        for number in 0..1_000 {
+            create(bench.store(), key(number), &schema).await;
+        }
+    });
+    let list = ListSessions::new("app", "alice").expect("the ids are valid").limit(1_000);
+    for _ in 0..times {
+        black_box(bench.wait(bench.store().list(list.clone())).expect("the cursor is none"));
+    }
 }
 
 /// 1,000 sessions, metadata only.

@@ -33,6 +33,31 @@ fn fault_of(id: &str) -> Option<&'static str> {
     }
 }
 
+/// The text as an id: unchanged if it is short enough, otherwise its beginning and a digest of all of it. Equal texts have
+/// equal ids, so that an id derived from others is found again, however long those are.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::{EventId, MAX_ID_BYTES, bounded_id};
+///
+/// assert_eq!(bounded_id("order-7.0".to_owned()), "order-7.0");
+/// let long = bounded_id(format!("{}.0", "k".repeat(MAX_ID_BYTES)));
+/// assert_eq!(long.len(), MAX_ID_BYTES);
+/// EventId::new(long)?;
+/// # Ok::<(), stepfold_session_scopes::SessionError>(())
+/// ```
+pub fn bounded_id(text: String) -> String {
+    /// Of the digest, in hexadecimal digits.
+    const DIGEST: usize = 32;
+    if text.len() <= MAX_ID_BYTES {
+        return text;
+    }
+    let digest = blake3::hash(text.as_bytes()).to_hex();
+    let ends = text.char_indices().map(|(end, _)| end).take_while(|end| *end < MAX_ID_BYTES - DIGEST);
+    let beginning = &text[..ends.last().unwrap_or_default()];
+    format!("{beginning}~{}", &digest[..DIGEST])
+}
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident, $what:literal;)*) => {$(
         $(#[$doc])*

@@ -214,7 +214,7 @@ pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Metadata, Record};
 pub use crate::ids::{
     AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES, SessionId, SessionKey,
-    UserId, WorkerId,
+    UserId, WorkerId, bounded_id,
 };
 pub use crate::memory::MemoryStore;
 #[cfg(feature = "postgres")]

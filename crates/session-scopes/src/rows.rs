@@ -370,16 +370,19 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(what: &str, text: &str) 
     serde_json::from_str(text).map_err(|source| SessionError::Stored { what: what.to_owned(), source })
 }
 
-/// An entry of an inbox, from its columns.
+/// An entry of an inbox, from its columns, without its body if that was not read.
 pub(crate) fn inbox_entry(
     position: i64,
     kind: &str,
     key: &str,
-    body: &str,
+    body: Option<&str>,
     at: Timestamp,
 ) -> Result<InboxEntry, SessionError> {
-    let (idempotency_key, body) = (IdempotencyKey::new(key)?, read_json("inbox entry", body)?);
-    Ok(InboxEntry { position: from_db(position), kind: kind.parse()?, idempotency_key, body, at })
+    let (position, kind, key) = (from_db(position), kind.parse()?, IdempotencyKey::new(key)?);
+    Ok(match body {
+        Some(body) => InboxEntry::new(position, kind, key, read_json("inbox entry", body)?, at),
+        None => InboxEntry::without_body(position, kind, key, at),
+    })
 }
 
 /// A number as databases keep it. Ours stay far below the limit.

@@ -160,7 +160,7 @@ impl Session {
     }
 
     /// The visible events that were read.
-    pub fn visible_events(&self) -> impl Iterator<Item = &CommittedEvent> {
+    pub fn visible_events(&self) -> impl DoubleEndedIterator<Item = &CommittedEvent> {
         self.events.iter().filter(|committed| self.visible.contains(committed.version))
     }
 
@@ -392,7 +392,11 @@ impl FromIterator<(Arc<str>, Held)> for Values {
 /// assert_eq!(versions, [1, 2, 6, 7, 8]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Visible(Vec<RangeInclusive<u64>>);
+pub struct Visible {
+    earlier: Vec<RangeInclusive<u64>>,
+    /// The range with the newest version: the only one of a session that was never rewound.
+    last: RangeInclusive<u64>,
+}
 
 /// That a session went back: the version of the rewind itself, and the one it went back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -425,25 +429,30 @@ impl Visible {
             ranges.push(last.version..=end);
             end = last.to;
         }
+        if ranges.is_empty() {
+            return Visible { earlier: ranges, last: 0..=end };
+        }
         ranges.push(0..=end);
+        let last = ranges.remove(0);
         ranges.reverse();
-        Visible(ranges)
+        Visible { earlier: ranges, last }
     }
 
     /// Whether the event of a version counts.
     pub fn contains(&self, version: u64) -> bool {
-        let next = self.0.partition_point(|range| *range.start() <= version);
-        next.checked_sub(1).is_some_and(|place| self.0[place].contains(&version))
+        let next = self.earlier.partition_point(|range| *range.start() <= version);
+        let is_earlier = || next.checked_sub(1).is_some_and(|place| self.earlier[place].contains(&version));
+        self.last.contains(&version) || is_earlier()
     }
 
     /// The versions, as ranges in order, with the first and the last one of each.
     pub fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
-        self.0.iter().map(|range| (*range.start(), *range.end()))
+        self.earlier.iter().chain([&self.last]).map(|range| (*range.start(), *range.end()))
     }
 
     /// Whether every version up to the newest counts.
     pub fn is_whole(&self) -> bool {
-        self.0.len() == 1
+        self.earlier.is_empty()
     }
 }
 

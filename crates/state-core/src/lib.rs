@@ -86,18 +86,22 @@
 //!   ([`key`](state::SchemaBuilder::key)), otherwise by kind (string, integer, list, ...).
 //! - `preserve_order`: keeps the order of JSON object fields.
 
+mod canonical;
 pub mod chat;
 mod decode;
 mod depth;
 mod error_chain;
+mod exact;
 mod faults;
 mod invisible;
 pub mod json_schema;
 mod list;
 pub mod state;
 
+pub use crate::canonical::{canonical_json, canonical_object};
 pub use crate::decode::{DecodeError, DecodeErrorKind, decode};
 pub use crate::depth::MAX_DEPTH;
 pub use crate::error_chain::ErrorChain;
+pub use crate::exact::{ExactError, check_exact, read_exact};
 pub use crate::invisible::{escape_all_invisible, escape_invisible, is_invisible};
 pub use crate::list::List;

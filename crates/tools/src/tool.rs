@@ -6,10 +6,11 @@
 use std::any::{Any, TypeId};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use stepfold_state_core::canonical_json;
 use stepfold_state_core::chat::{Extras, ToolSpec};
 use stepfold_state_core::json_schema::ValueType;
 use stepfold_state_core::state::{Handler, Issue, Issues, MESSAGES, Schema, State, check_key};
@@ -72,6 +73,14 @@ pub(crate) struct Inner {
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) approval: Approval,
+    pub(crate) digested: OnceLock<Digested>,
+}
+
+/// What digests of a tool are made of, made once.
+#[derive(Clone)]
+pub(crate) struct Digested {
+    specification: Box<str>,
+    bindings: Box<str>,
 }
 
 /// The keys that a tool reads and writes, which determine the order of the calls of one reply.
@@ -334,6 +343,24 @@ impl Tool {
         bindings
     }
 
+    /// Its [specification](Tool::spec) as [canonical JSON](canonical_json), made once: agents that share a tool digest it
+    /// once.
+    pub fn canonical_spec(&self) -> &str {
+        &self.digested().specification
+    }
+
+    /// Its [bindings](Tool::bindings) in the same form.
+    pub fn canonical_bindings(&self) -> &str {
+        &self.digested().bindings
+    }
+
+    fn digested(&self) -> &Digested {
+        self.0.digested.get_or_init(|| Digested {
+            specification: canonical_json(&serde_json::to_value(&self.0.spec).unwrap_or_default()).into(),
+            bindings: canonical_json(&self.bindings()).into(),
+        })
+    }
+
     /// Checks the tool against the state schema and the run's resources.
     ///
     /// # Errors
@@ -391,6 +418,51 @@ impl Tool {
         self.accept(arguments).map(drop)
     }
 
+    /// Validates arguments that a person gives in place of the model's: as [`check_arguments`](Tool::check_arguments) does, and
+    /// without a parameter that only the state sets, since the call would run with the state's value.
+    ///
+    /// # Errors
+    /// All faults, with their JSON paths.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::{RawArgs, Tool, ToolError};
+    ///
+    /// async fn pay(RawArgs(_): RawArgs) -> Result<&'static str, ToolError> {
+    ///     Ok("paid")
+    /// }
+    /// let parameters = json!({"type": "object", "properties": {"account": {"type": "string"}}});
+    /// let pay = Tool::new("pay", "Pays a bill.", pay).parameters(parameters);
+    /// let pay = pay.input_from_state("account", "account").build()?;
+    ///
+    /// let arguments = json!({"account": "B-2"});
+    /// let arguments = arguments.as_object().unwrap();
+    /// assert!(pay.check_arguments(arguments).is_ok(), "a model's are ignored");
+    /// let faults = pay.check_given(arguments).unwrap_err();
+    /// assert_eq!(
+    ///     faults.to_string(),
+    ///     "cannot be given: only the state sets it, by its key \"account\"; leave it out at $.account",
+    /// );
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn check_given(&self, arguments: &Map<String, Value>) -> Result<(), Issues> {
+        let hidden = self.0.inputs.iter().filter(|input| !input.is_visible);
+        let given = hidden.filter(|input| arguments.contains_key(&input.parameter));
+        let fault = |input: &InputBinding| {
+            let words = format!(
+                "cannot be given: only the state sets it, by its key \"{}\"; leave it out",
+                input.key
+            );
+            Issue::new(format!("$.{}", input.parameter), words)
+        };
+        let mut faults: Vec<Issue> = given.map(fault).collect();
+        if let Err(others) = self.check_arguments(arguments) {
+            faults.extend(others.iter().cloned());
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults.into_iter().collect()) }
+    }
+
     /// The model's arguments, if valid; parameters that only the state sets are ignored.
     pub(crate) fn accept(&self, sent: &Map<String, Value>) -> Result<Value, Issues> {
         let mut arguments = sent.clone();
@@ -436,6 +508,7 @@ impl Tool {
         let mut inner = (*self.0).clone();
         inner.name = name.as_str().into();
         inner.spec.name = name;
+        inner.digested = OnceLock::new();
         Ok(Tool(Arc::new(inner)))
     }
 
@@ -688,6 +761,7 @@ impl ToolBuilder {
             timeout: self.timeout,
             retry: self.retry,
             approval: self.approval,
+            digested: OnceLock::new(),
         })))
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stepfold_state_core::canonical_json;
 use stepfold_tools::Tool;
 
 use super::{Agent, AgentCall, Config, Offer};
@@ -52,8 +53,10 @@ impl Fingerprint {
         }
         add("rules", digest_of(&rules_of(config)));
         for key in config.schema.declared_keys() {
-            let words = (key.json_schema(), key.handler().to_string(), key.default());
-            add(&format!("state key {}", key.name()), digest_of(&words));
+            let handler = json_of(&key.handler().to_string());
+            let default = key.default().map_or_else(|| "null".to_owned(), canonical_json);
+            let words = list([&canonical_json(key.json_schema()), &handler, &default]);
+            add(&format!("state key {}", key.name()), digest::of_text(&words));
         }
         if let Some(planner) = &config.planner {
             for (part, value) in planner.parts() {
@@ -64,14 +67,15 @@ impl Fingerprint {
             None => add("tools", "asked at each step".to_owned()),
             Some(offer) => {
                 for tool in &offer.tools {
-                    let words = (tool.spec(), tool.effect(), format!("{:?}", tool.approval()));
+                    let (effect, approval) = (json_of(&tool.effect()), format!("{:?}", tool.approval()));
+                    let words = list([tool.canonical_spec(), &effect, &json_of(&approval)]);
                     // An agent that is a tool continues inside of the run, so that what it depends on, the run does.
                     let inside = tool.hosted_as::<AgentCall>().map(|call| call.agent.fingerprint());
-                    let digest = match inside {
-                        Some(inside) => digest_of(&(words, inside)),
-                        None => digest_of(&words),
+                    let words = match inside {
+                        Some(inside) => list([&words, &json_of(inside)]),
+                        None => words,
                     };
-                    add(&format!("tool {}", tool.name()), digest);
+                    add(&format!("tool {}", tool.name()), digest::of_text(&words));
                 }
             }
         }
@@ -106,8 +110,25 @@ impl Fingerprint {
 
 /// A digest of tools: of what the model sees of them, and of their bindings.
 pub(crate) fn of_offer(offer: &Offer) -> String {
-    let bindings: Vec<Value> = offer.tools.iter().map(Tool::bindings).collect();
-    digest_of(&(&*offer.specs, bindings))
+    let bindings = offer.tools.iter().map(Tool::canonical_bindings);
+    // The tool of an output comes after them.
+    let own = offer.specs.iter().skip(offer.tools.len()).map(json_of);
+    let own: Vec<String> = own.collect();
+    let specs = offer.tools.iter().map(Tool::canonical_spec).chain(own.iter().map(String::as_str));
+    digest::of_text(&list([list(specs), list(bindings)]))
+}
+
+/// Texts of JSON as a list of JSON.
+fn list(items: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let mut text = "[".to_owned();
+    for (place, item) in items.into_iter().enumerate() {
+        if place > 0 {
+            text.push(',');
+        }
+        text.push_str(item.as_ref());
+    }
+    text.push(']');
+    text
 }
 
 /// The switches of an agent as they are digested: by the rule of [`RunLimits`](super::RunLimits).
@@ -123,7 +144,11 @@ fn rules_of(config: &Config) -> Value {
 
 /// A digest of what a value says, whatever order its objects are in, so that a run loads in the next build as well.
 fn digest_of<T: Serialize>(value: &T) -> String {
-    digest::of(&digest::sorted(&serde_json::to_value(value).unwrap_or_default()))
+    digest::of_text(&json_of(value))
+}
+
+fn json_of<T: Serialize>(value: &T) -> String {
+    canonical_json(&serde_json::to_value(value).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 //! marked if it must not run twice, and committed when it has its outcome. What is inside of one is driven beside the
 //! functions of the others, and what it commits is committed here before it continues.
 
+use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_tools::{CallOutcome, CancellationToken, FatalError, ToolError};
+use stepfold_state_core::state::Write;
+use stepfold_tools::{CallFailure, CallOutcome, CallStatus, CancellationToken, FatalError, ToolError};
 
 use super::Host;
 use super::children::{AttemptEnd, Attempted, Children, Told};
@@ -13,7 +15,7 @@ use super::model::sleep;
 use super::trouble::Trouble;
 use crate::agent::HookPoint;
 use crate::exit::Exit;
-use crate::observe::RunEvent;
+use crate::observe::{EventRefused, ObserverError, RunEvent};
 use crate::planned::NodeOutcome;
 use crate::run::{Answer, Fate, ItemOutcome, PendingHook, Run};
 use crate::run_error::RunFault;
@@ -348,8 +350,41 @@ impl Host<'_> {
         item
     }
 
-    /// Commits outcomes of calls. The error of a write that cannot be merged is for the caller, if failures are.
+    /// Commits outcomes of calls: as one event, but large ones by themselves, so that no other is refused with them.
     async fn commit_outcomes(&mut self, run: &mut Run, outcomes: Vec<ItemOutcome>) -> Result<(), RunFault> {
+        if outcomes.len() == 1 || !outcomes.iter().any(is_large) {
+            return self.commit_at_once(run, outcomes).await;
+        }
+        let (large, others): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(is_large);
+        let mut ended = match others.is_empty() {
+            true => Ok(()),
+            false => self.commit_at_once(run, others).await,
+        };
+        for outcome in large {
+            if matches!(ended, Err(RunFault::Commit { .. })) {
+                break;
+            }
+            ended = ended.and(self.commit_at_once(run, vec![outcome]).await);
+        }
+        ended
+    }
+
+    /// Commits outcomes of calls as one event. If it can never be recorded, they failed: to run the tools again would
+    /// give the same.
+    async fn commit_at_once(&mut self, run: &mut Run, outcomes: Vec<ItemOutcome>) -> Result<(), RunFault> {
+        let tries = |item: &ItemOutcome| (item.place, item.outcome.call().map_or(0, |outcome| outcome.tries));
+        let places: Vec<(usize, u32)> = outcomes.iter().map(tries).collect();
+        match self.commit_calls(run, outcomes).await {
+            Err(RunFault::Commit { source, .. }) if source.is::<EventRefused>() => {
+                let failed = places.into_iter().map(|place| refused(run, place, &source)).collect();
+                self.commit_calls(run, failed).await
+            }
+            ended => ended,
+        }
+    }
+
+    /// Commits outcomes of calls. The error of a write that cannot be merged is for the caller, if failures are.
+    async fn commit_calls(&mut self, run: &mut Run, outcomes: Vec<ItemOutcome>) -> Result<(), RunFault> {
         let event = Box::new(run.feed(Answer::Outcomes(outcomes), self.elapsed()).map_err(RunFault::from)?);
         let unmerged = event.step_end.as_ref().and_then(|end| end.unmerged.first().copied());
         let raised = unmerged.filter(|_| run.agent().config().raise_on_failure).and_then(|place| {
@@ -360,6 +395,40 @@ impl Host<'_> {
         self.commit_event(run, event).await?;
         raised.map_or(Ok(()), |error| Err(RunFault::Tool(error)))
     }
+}
+
+/// The bytes of an outcome that is committed by itself.
+const LARGE: usize = 1 << 20;
+
+/// Whether the writes of a call are large. What the model reads of it is bounded.
+fn is_large(item: &ItemOutcome) -> bool {
+    let Some(outcome) = item.outcome.call() else { return false };
+    let mut left = LARGE;
+    outcome.delta.iter().filter_map(Write::value).any(|value| !takes(value, &mut left))
+}
+
+/// Takes about the bytes of a value from what is left; `false` if they are more.
+fn takes(value: &Value, left: &mut usize) -> bool {
+    let own = match value {
+        Value::String(text) => text.len(),
+        _ => size_of::<u64>(),
+    };
+    let Some(rest) = left.checked_sub(own) else { return false };
+    *left = rest;
+    match value {
+        Value::Array(items) => items.iter().all(|item| takes(item, left)),
+        Value::Object(fields) => fields.values().all(|value| takes(value, left)),
+        _ => true,
+    }
+}
+
+/// The outcome of a call whose own one can never be recorded.
+fn refused(run: &Run, (place, tries): (usize, u32), source: &ObserverError) -> ItemOutcome {
+    let words = format!("the tool ran, but its result cannot be recorded, and none of it was kept: {source}");
+    let status = CallStatus::Failed(CallFailure::Merge);
+    let mut failed = CallOutcome::without_result(&run.shown(place), status, words);
+    failed.tries = tries;
+    ItemOutcome::new(place, failed)
 }
 
 fn started(run: &Run, place: usize) -> RunEvent {

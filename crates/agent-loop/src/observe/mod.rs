@@ -156,6 +156,45 @@ impl RunEvent {
 /// An error of an observer.
 pub type ObserverError = Box<dyn Error + Send + Sync>;
 
+/// The error of an observer about an event that it can never record, one that is too large for example: nothing of it was
+/// recorded. If the event has the outcome of a call, the loop commits instead that the call failed, so that its tool does not
+/// run again for that.
+///
+/// # Examples
+/// ```
+/// use stepfold_agent_loop::{EventRefused, Observer, ObserverError, RunEvent};
+///
+/// /// Records lines of 1,000 bytes.
+/// struct Lines(Vec<String>);
+///
+/// impl Observer for Lines {
+///     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+///         let Some(event) = event.committed() else { return Ok(()) };
+///         let line = serde_json::to_string(event)?;
+///         if line.len() > 1_000 {
+///             return Err(EventRefused::new(format!("{} bytes are more than 1,000", line.len())).into());
+///         }
+///         self.0.push(line);
+///         Ok(())
+///     }
+/// }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("event refused: {0}")]
+pub struct EventRefused(#[source] ObserverError);
+
+impl EventRefused {
+    /// With the recorder's own error.
+    pub fn new(source: impl Into<ObserverError>) -> Self {
+        EventRefused(source.into())
+    }
+
+    /// The recorder's own error.
+    pub fn into_source(self) -> ObserverError {
+        self.0
+    }
+}
+
 /// Receives every event of a run, in order, from the driver, which waits for it.
 ///
 /// Implemented by recorders and passive observers; `()`, `Vec<RunEvent>`, a tokio channel, [`Traces`], and

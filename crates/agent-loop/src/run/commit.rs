@@ -115,6 +115,74 @@ impl Run {
         self.commit_as(&event, Folding::CatchUp)
     }
 
+    /// Restores a run that has ended from its record, whatever the agent is today: what an event says counts, also where
+    /// this agent would not have come to it, and the run ended with this exit.
+    ///
+    /// As for [`catch_up`](Run::catch_up), the state already has the writes of the events.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Exit, Input, Outcome, Run, RunEvent};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let mut events = Vec::new();
+    /// let record = |event: &RunEvent| events.extend(event.committed().cloned());
+    /// agent.run("which area has most stalls?").id("run-1").observe(record).await?;
+    ///
+    /// // Today's agent would have called a hook first.
+    /// let today = Agent::builder(Script::parse("")?)
+    ///     .before_run(async |_: stepfold_agent_loop::HookContext| Ok(stepfold_agent_loop::HookAction::proceed()))
+    ///     .build()?;
+    /// let run = Run::new(&today, Input::new(), "run-1")?.ended_as(events, Exit::Text);
+    /// let outcome = Outcome::recorded(run);
+    /// assert_eq!((outcome.exit(), &*outcome.text()), (&Exit::Text, "area 3"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn ended_as(mut self, events: impl IntoIterator<Item = Event>, exit: Exit) -> Self {
+        let mut is_followed = true;
+        for event in events {
+            is_followed = is_followed && self.commit_as(&event, Folding::CatchUp).is_ok();
+            if !is_followed {
+                self.fold_as_told(&event);
+            }
+        }
+        self.phase = Phase::Done(exit);
+        self
+    }
+
+    /// Folds an event that does not fit where the run is: the conversation, and what is counted.
+    fn fold_as_told(&mut self, event: &Event) {
+        let (usage, model, calls_inside) = spent_by(Some(&*self), &event.kind);
+        let model = model.map(str::to_owned);
+        event.fold_messages(&mut self.state);
+        let tally = &mut self.tally;
+        tally.events += 1;
+        tally.steps = event.step.min(u64::MAX - 1);
+        tally.elapsed = event.elapsed.max(tally.elapsed);
+        match &event.kind {
+            EventKind::Replied { finish_reason, output, .. } => {
+                tally.finish_reason = Some(finish_reason.clone());
+                tally.output = match output {
+                    Some(OutputFate::Valid(value)) => Some(value.clone()),
+                    Some(OutputFate::Invalid { .. }) | None => None,
+                };
+            }
+            EventKind::Answered(_) => {
+                let outcomes = event.whole_outcomes().unwrap_or_default();
+                for outcome in outcomes.iter().filter_map(|answered| answered.outcome.call()) {
+                    *tally.calls.entry(outcome.tool()) += 1;
+                }
+            }
+            EventKind::Inner { .. } => tally.calls_inside += calls_inside,
+            _ => {}
+        }
+        self.count_usage(usage, model);
+    }
+
     /// Whether the event can happen where the run is.
     pub(super) fn check_place(&self, event: &Event) -> Result<(), FeedError> {
         let fits = match (&event.kind, &self.phase) {
@@ -188,6 +256,10 @@ impl Run {
             }
             (EventKind::Summarized { summary: None, .. }, _) => Phase::Condensing { gave_up: true },
             (EventKind::Steered, Phase::Asking { last, .. }) => Phase::Asking { is_hooked: false, last },
+            (EventKind::Replied { finish_reason, gives_up: true, .. }, _) => {
+                self.tally.finish_reason = Some(finish_reason.clone());
+                Phase::Leaving(Exit::EmptyReply(finish_reason.as_str().to_owned()))
+            }
             (EventKind::Replied { finish_reason, fates, output, .. }, Phase::Asking { last, .. }) => {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, (fates, outcomes), output.as_ref(), last)
@@ -254,8 +326,12 @@ impl Run {
         let reply = event.messages.first();
         let Some(reply) = reply.filter(|reply| reply.has_tool_calls()) else {
             let has_text = reply.is_some_and(|reply| !reply.text().is_empty());
-            return self.after_text(has_text, output, last);
+            let phase = self.after_text(has_text, output, last);
+            let is_empty = output.is_none() && matches!(phase, Phase::Asking { .. });
+            self.tally.empty_replies = if is_empty { self.tally.empty_replies.saturating_add(1) } else { 0 };
+            return phase;
         };
+        self.tally.empty_replies = 0;
         let mut spent = self.spent();
         // That of the reply itself is counted next.
         spent.tokens += spent_by(None, &event.kind).0.total_tokens();

@@ -180,6 +180,11 @@ impl Input {
         self.messages.iter().map(|message| &**message)
     }
 
+    /// The values by key, if there are any.
+    pub fn values(&self) -> Option<&Value> {
+        self.values.as_ref()
+    }
+
     /// The messages, if there is nothing else: no state, no values, no summary.
     pub fn only_messages(&self) -> Option<&[Arc<Message>]> {
         let is_only = self.state.is_none() && self.values.is_none() && self.summary.is_none();

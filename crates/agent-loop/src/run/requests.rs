@@ -39,8 +39,14 @@ impl Run {
 
     /// The pending requests: for calls, and of nodes.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
-        let waiting = self.waiting(self.request_scope());
-        waiting.into_iter().map(|waiting| waiting.request).collect()
+        let scope = self.request_scope();
+        let requests = self.waiting(scope).into_iter().map(|waiting| waiting.request);
+        let Some(prefix) = scope else { return requests.collect() };
+        let with_own_token = |request: ApprovalRequest| {
+            let token = request.token.map(|token| token_under(prefix, token));
+            ApprovalRequest { token, ..request }
+        };
+        requests.map(with_own_token).collect()
     }
 
     /// What waits for a decision, in the order of the items, with the ids that it has under a prefix of keys.
@@ -249,7 +255,7 @@ impl Run {
         let (true, Some(tools)) = (is_own, self.tools()) else { return Ok(()) };
         let tool = tools.get(&request.call.name);
         let tool = tool.ok_or_else(|| fault(format!("unknown tool `{}`", request.call.name)))?;
-        tool.check_arguments(arguments).map_err(|faults| fault(faults.to_string()))
+        tool.check_given(arguments).map_err(|faults| fault(faults.to_string()))
     }
 
     /// Whether the runs inside would take the decisions about their requests.
@@ -304,6 +310,17 @@ fn outer_id(scope: Option<&str>, id: String) -> String {
     match scope {
         None => id,
         Some(scope) => id_within(scope, &id),
+    }
+}
+
+/// The token of a request under this prefix of keys. A copy of the run, in another session, waits under tokens of its own:
+/// whatever comes for the first run is not for the copy.
+fn token_under(prefix: &str, token: String) -> String {
+    let parts = prefix.split('/').count();
+    let is_own = token.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+    match token.splitn(parts + 1, '/').nth(parts).filter(|_| !is_own) {
+        Some(rest) => format!("{prefix}/{rest}"),
+        None => token,
     }
 }
 

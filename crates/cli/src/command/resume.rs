@@ -1,6 +1,7 @@
 //! `stepfold resume`: resumes a run that waits, was interrupted or failed.
 
 use stepfold::prelude::*;
+use stepfold::state_core::read_exact;
 
 use super::requests::Requests;
 use super::run::tell_session;
@@ -87,8 +88,7 @@ impl Decided<'_> {
             let (id, json) = requests.split(pair);
             let id = requests.resolve(id)?;
             let json = json.ok_or_else(|| misuse("write the id, =, and the arguments as JSON".to_owned()))?;
-            let arguments: serde_json::Value =
-                serde_json::from_str(json).map_err(|error| misuse(format!("invalid JSON: {error}")))?;
+            let arguments = read_exact(json).map_err(|error| misuse(error.to_string()))?;
             decisions.push((id, Decision::modify(arguments)));
         }
         Ok(decisions)

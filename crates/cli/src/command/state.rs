@@ -8,7 +8,7 @@ use stepfold::state_core::chat::ToolContent;
 use stepfold::state_core::state::MESSAGES;
 
 use crate::args::{Place, WhenBusy};
-use crate::desk::{Desk, values};
+use crate::desk::{Desk, json_or_text, values};
 use crate::error::{Ending, Misuse};
 use crate::migrate::{Fit, fit};
 use crate::show;
@@ -103,9 +103,7 @@ pub(super) async fn set_result(
 ) -> anyhow::Result<Ending> {
     let edit = match is_error {
         true => Edit::new().result_with(call, ToolContent::Error(result.to_owned())),
-        false => {
-            Edit::new().result(call, serde_json::from_str(result).unwrap_or_else(|_| Value::from(result)))
-        }
+        false => Edit::new().result(call, json_or_text(result).map_err(|error| Misuse(error.to_string()))?),
     };
     make(place, edit, json).await
 }

@@ -325,3 +325,46 @@ fn a_tool_runs_with_the_values_that_were_shown() {
     let paid: Value = serde_json::from_str(&read(&room, "paid")).unwrap();
     assert_eq!(paid, json!({"account": "A-2", "euro": 5}));
 }
+
+/// A tool that takes any field, and writes down what it was called with.
+const OPEN: &str = "[tools.pay]\ndescription = \"Pays.\"\napproval = \"always\"\nparameters = { additionalProperties = true }\n\
+                    command = { argv = [\"sh\", \"-c\", \"cat >> paid\"] }";
+
+/// A model that makes this call.
+fn calls(arguments: &Value) -> String {
+    let arguments = arguments.as_object().unwrap().iter();
+    let arguments: Vec<String> = arguments.map(|(key, value)| format!("{}={value}", json!(key))).collect();
+    format!("assistant: > c1 pay({})\nassistant: Paid.", arguments.join(", "))
+}
+
+/// What a person types is stored as it is typed, or refused with the reason.
+#[test]
+fn numbers_that_cannot_be_held_are_refused_where_they_are_typed() {
+    let room = Room::new(&format!("{OPEN}\n[state.kept]\n[state.other]"), &calls(&json!({"euro": 5})));
+    room.say("run a.toml -s s1 go", "");
+    for (typed, why) in [
+        (
+            "0.123456789012345678901234567890",
+            "has more digits than can be stored: it would become 0.12345678901234568",
+        ),
+        ("1e400", "the number 1e400 is out of range"),
+        ("18446744073709551616", "the integer 18446744073709551616 is out of range"),
+        ("-0", "-0 is not an integer"),
+    ] {
+        for line in [
+            format!("resume a.toml --modify 'c1={{\"euro\":{typed}}}'"),
+            format!("state set a.toml kept={typed}"),
+            format!("state set a.toml 'kept=[{typed}]'"),
+        ] {
+            let said = room.say(&line, "");
+            assert!(said.contains(why) && said.ends_with("exit 2\n"), "{line}: {said}");
+        }
+    }
+    let said = room.say("resume a.toml --modify 'c1={\"euro\":5,\"euro\":6}'", "");
+    assert!(said.contains("duplicate key \"euro\""), "{said}");
+    room.say(
+        "resume a.toml --modify 'c1={\"a\":2512292042121000001,\"b\":[1.0,-0.0,18446744073709551615]}'",
+        "",
+    );
+    assert_eq!(read(&room, "paid"), r#"{"a":2512292042121000001,"b":[1.0,-0.0,18446744073709551615]}"#);
+}

@@ -330,6 +330,13 @@ fn the_studio_with_files() {
     );
 }
 
+/// Numbers that JavaScript changes: shown, approved, edited, written, forked, imported, each digit as it was.
+#[test]
+fn the_studio_with_numbers() {
+    let Some(seen) = studio("studio_numbers.cjs") else { return };
+    expect_file!["../interop/studio_numbers.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
 /// Seven tabs with one stream of sessions and one of their list; no network for a while; a server that is killed while the page is open: nothing is lost.
 #[test]
 fn the_studio_while_things_go_wrong() {

@@ -120,3 +120,26 @@ fn tools_that_the_provider_runs_are_shown() {
     let fault = room.say("check c.toml", "");
     assert!(fault.contains("unknown") && fault.contains('x'), "{fault}");
 }
+
+/// What the server of another model would read, and what it does not take of what was said.
+#[test]
+fn the_request_is_shown_as_its_server_reads_it() {
+    let room = Room::new("", "assistant: \"\\n\\n\"   > c1 get_weather.now()\nassistant: done");
+    room.say("run a.toml -s s1 go", "");
+    let wired = room.json("inspect a.toml --wire --model http://127.0.0.1:9/v1#m --json");
+    assert_eq!(wired["model"], "openai-compatible/m");
+    let changes: Vec<String> =
+        wired["changes"].as_array().unwrap().iter().map(|change| change["change"].to_string()).collect();
+    assert!(changes.iter().any(|change| change.contains("blank text is left out")), "{changes:?}");
+    assert!(changes.iter().any(|change| change.contains("the tool name `get_weather.now` is")), "{changes:?}");
+    let call = &wired["body"]["messages"][1];
+    assert_eq!(call["content"], serde_json::Value::Null, "{wired}");
+    assert!(call["tool_calls"][0]["function"]["name"].as_str().unwrap().starts_with("get_weather_now_x"), "{wired}");
+    let said = room.say("inspect a.toml --wire --model http://127.0.0.1:9/v1#m", "");
+    assert!(said.contains("~ message 1: blank text is left out"), "{said}");
+    room.check(
+        "inspect a.toml --wire",
+        expect![[r#"
+    "#]],
+    );
+}

@@ -5,7 +5,10 @@ use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat
 
 use super::decode::Decoder;
 use super::message::{self, Open};
+use crate::conform::Changes;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use crate::rules::RequestRules;
+use crate::wire::{Destination, MessagePlan};
 use crate::{Secret, strict, wire};
 
 /// Anthropic's Messages API, the dialect of an [`Anthropic`].
@@ -76,6 +79,8 @@ impl Dialect for Messages {
     const NAME: &'static str = "anthropic";
     const MESSAGES: &'static str = "messages";
     const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "system", "tools"];
+    const REASONING: Option<&'static str> = Some("thinking");
+    const UNKNOWN: Option<&'static str> = Some(message::BLOCK);
 
     fn server(&self) -> Server {
         Server {
@@ -84,6 +89,18 @@ impl Dialect for Messages {
             needs_key: true,
             key_variables: KEYS,
         }
+    }
+
+    fn rules(&self) -> &RequestRules {
+        &RequestRules::ANTHROPIC
+    }
+
+    fn plan(&self, to: Destination<'_>, request: &ChatRequest) -> MessagePlan {
+        // Adaptive thinking takes turns that began without it.
+        let thinking = request.params.extras.get("thinking").filter(|thinking| thinking["type"] == "enabled");
+        let to = wire::recipient(self, to.server);
+        let bare_from = thinking.and_then(|_| message::unsigned_turn(&to, &request.messages));
+        MessagePlan { bare_from, ..MessagePlan::default() }
     }
 
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
@@ -96,7 +113,7 @@ impl Dialect for Messages {
         format!("{}/v1/messages", base.trim_end_matches("/v1"))
     }
 
-    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let params = &request.params;
         let missing = [("seed", params.seed.is_some()), ("logprobs", params.logprobs.is_some())];
         if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
@@ -107,7 +124,7 @@ impl Dialect for Messages {
         let leading = request.messages.iter().map(|message| &**message);
         let system = message::system(leading, self.marks_cache);
         Ok(wire::fields([
-            ("model", Some(model.into())),
+            ("model", Some(to.model.into())),
             ("stream", Some(true.into())),
             ("max_tokens", Some(params.max_output_tokens.unwrap_or(self.max_output_tokens).into())),
             ("temperature", params.temperature.map(Value::from)),
@@ -115,7 +132,7 @@ impl Dialect for Messages {
             ("stop_sequences", (!params.stop.is_empty()).then(|| json!(params.stop))),
             ("output_config", format),
             ("tool_choice", tool_choice(wire::tool_choice(request))?),
-            ("container", message::container(&request.messages)),
+            ("container", message::container(to.server, &request.messages)),
             ("system", (!system.is_empty()).then(|| system.into())),
         ]))
     }
@@ -124,8 +141,15 @@ impl Dialect for Messages {
         tools.iter().map(tool).collect()
     }
 
-    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        message::write(message, self.keeps_system, open, out)
+    fn write(
+        &self,
+        message: &Message,
+        _: &MessagePlan,
+        open: &mut Open,
+        out: &mut Vec<u8>,
+        changes: &mut Changes,
+    ) -> Result<(), ModelError> {
+        message::write(message, self.keeps_system, open, out, changes)
     }
 
     fn close(&self, open: &Open, out: &mut Vec<u8>) {

@@ -5,6 +5,7 @@
 //! a cache mark can still be added.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{
@@ -12,6 +13,8 @@ use stepfold_state_core::chat::{
     UnknownPart,
 };
 
+use crate::conform::{Changes, Recipient, SERVER, conform};
+use crate::rules::{self, RequestRules, is_blank};
 use crate::wire;
 
 /// What is open between two messages.
@@ -40,16 +43,22 @@ pub(super) fn write(
     keeps_system: bool,
     open: &mut Open,
     out: &mut Vec<u8>,
+    changes: &mut Changes,
 ) -> Result<(), ModelError> {
     wire::no_name(message)?;
     open.has_begun |= message.role() != Role::System;
+    if message.role() == Role::Assistant && open.speaker.is_none() {
+        changes.add(format!("a message of the user, `{}`, stands before it", rules::STAND_IN));
+        stand_in(open, out);
+    }
     match message.role() {
         // Those at the beginning are fields of the request.
         Role::System if !open.has_begun => Ok(()),
         Role::System if keeps_system && open.speaker == Some("user") => all(message, open, "system", out),
         // Most models take none later; the users of the API say it like this.
         Role::System => {
-            let text = format!("<system>\n{}\n</system>", message.text());
+            changes.add("a later system message is a text of the user");
+            let text = rules::tagged(&message.text());
             block(open, "user", json!({"type": "text", "text": text}), &Extras::new(), out);
             Ok(())
         }
@@ -60,29 +69,81 @@ pub(super) fn write(
     }
 }
 
-/// Appends the end of the message that is open, with a mark for the cache or not.
+/// Appends the end of the message that is open, with a mark for the cache or not. A conversation has a message.
 pub(super) fn close(open: &Open, is_marked: bool, out: &mut Vec<u8>) {
-    if open.speaker.is_some() {
-        if is_marked && open.can_be_marked {
-            out.extend_from_slice(br#","cache_control":{"type":"ephemeral"}"#);
-        }
-        out.extend_from_slice(b"}]}");
+    let mut open = *open;
+    if open.speaker.is_none() {
+        stand_in(&mut open, out);
     }
+    if is_marked && open.can_be_marked {
+        out.extend_from_slice(br#","cache_control":{"type":"ephemeral"}"#);
+    }
+    out.extend_from_slice(b"}]}");
+}
+
+/// Appends a message of the user with a text that says nothing.
+fn stand_in(open: &mut Open, out: &mut Vec<u8>) {
+    block(open, "user", json!({"type": "text", "text": rules::STAND_IN}), &Extras::new(), out);
+}
+
+/// Where the turn begins that the conversation is in, if it cannot be continued with reasoning: the API wants the reasoning
+/// that a turn began with, signed by its server.
+pub(super) fn unsigned_turn(to: &Recipient<'_>, messages: &Transcript) -> Option<usize> {
+    let start = turn_start(to, messages);
+    let is_reply = |message: &&Arc<Message>| message.role() == Role::Assistant && is_left(to, message);
+    let mut replies = messages.iter_from(start).filter(is_reply);
+    let is_signed = |message: &Message| {
+        let first = message
+            .parts()
+            .iter()
+            .find(|part| !matches!(&part.content, Content::Text(text) if is_blank(text)));
+        first.is_some_and(|part| {
+            matches!(&part.content, Content::Reasoning(text) if thinking(text, &part.extras).is_some())
+        })
+    };
+    let first = replies.next()?;
+    let is_whole = to.wrote(first) && is_signed(first) && replies.all(|reply| to.wrote(reply));
+    (!is_whole).then_some(start)
+}
+
+/// Where the turn begins that the conversation is in, as the API sees it: what the user says directly after results is one
+/// message with them, and begins none.
+fn turn_start(to: &Recipient<'_>, messages: &Transcript) -> usize {
+    let mut start = messages.len();
+    let mut has_said = false;
+    for (behind, message) in messages.iter().rev().enumerate() {
+        match message.role() {
+            Role::User | Role::System if !has_said && is_left(to, message) => {
+                has_said = true;
+                start = messages.len() - behind;
+            }
+            Role::Tool => has_said = false,
+            Role::Assistant if has_said && is_left(to, message) => return start,
+            _ => {}
+        }
+    }
+    if has_said { start } else { 0 }
+}
+
+/// Whether something of a message is left on the way to the server.
+fn is_left(to: &Recipient<'_>, message: &Message) -> bool {
+    conform(message, to, true, &mut Changes::default()).is_some()
 }
 
 /// The id of the container in which the server runs code, as long as the turn continues: the API wants it with the results
 /// of calls that the code waits for.
-pub(super) fn container(messages: &Transcript) -> Option<Value> {
+pub(super) fn container(server: &str, messages: &Transcript) -> Option<Value> {
     let before = |message: &&Message| message.role() == Role::Tool;
     let last = messages.iter().rev().map(|message| &**message).find(|message| !before(message))?;
-    last.extras().get(CONTAINER)?.get("id").cloned()
+    let is_own = last.extras().get(SERVER).is_some_and(|name| name == server);
+    last.extras().get(CONTAINER).filter(|_| is_own)?.get("id").cloned()
 }
 
 /// The text of the system messages that the conversation begins with, as blocks.
 pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>, is_marked: bool) -> Vec<Value> {
     let leading = messages.take_while(|message| message.role() == Role::System);
     let texts = leading.flat_map(Message::parts).filter_map(|part| match &part.content {
-        Content::Text(text) if !text.is_empty() => {
+        Content::Text(text) if !is_blank(text) => {
             let mut block = json!({"type": "text", "text": text});
             mark(&mut block, &part.extras);
             Some(block)
@@ -137,8 +198,6 @@ fn mark(block: &mut Value, extras: &Extras) {
 /// A part as a block; `None` if it is empty.
 fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
     Ok(Some(match &part.content {
-        // The API rejects empty text.
-        Content::Text(text) if text.is_empty() => return Ok(None),
         Content::Text(text) => {
             let mut wired = json!({"type": "text", "text": text});
             // Those of its own; what another provider named has another form.
@@ -153,11 +212,7 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
         }
         Content::Reasoning(text) => return Ok(thinking(text, &part.extras)),
         Content::ToolCall(call) => {
-            let input = match (call.arguments.as_object(), call.arguments.malformed()) {
-                (Some(object), _) => Value::Object(object.clone()),
-                // The API takes objects only; the model sees its own words in one.
-                (None, text) => json!({"malformed_arguments": text.map_or("", |(text, _)| text)}),
-            };
+            let input = wire::argument_object(&call.arguments);
             let id = accepted_id(&call.id);
             let mut wired = json!({"type": "tool_use", "id": id, "name": call.name, "input": input});
             if let Some(caller) = part.extras.get(CALLER) {
@@ -206,14 +261,8 @@ fn tool(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), Mod
     Ok(())
 }
 
-/// An id of letters, digits, `_` and `-`, as the API demands. Those of other providers have all sorts.
 fn accepted_id(id: &str) -> Cow<'_, str> {
-    let is_accepted = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-    if id.chars().all(is_accepted) {
-        Cow::Borrowed(id)
-    } else {
-        Cow::Owned(id.replace(|c| !is_accepted(c), "_"))
-    }
+    RequestRules::ANTHROPIC.call_ids.accepted(id)
 }
 
 fn image(media: &Media) -> Result<Value, ModelError> {

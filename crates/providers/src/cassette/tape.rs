@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream,
+    ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, OmittedTool, ReplyBuilder,
+    ReplyStream, ToolSpec, WireRequest,
 };
 
 use super::diff;
@@ -153,6 +154,14 @@ impl ChatModel for Cassette {
             Some(model) => recorded(model.respond(request), hidden, Arc::clone(&self.0)),
             None => ReplyStream::failed(self.0.mismatch(&hidden)),
         }
+    }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.0.model.as_ref().map(|model| model.omitted_tools(tools)).unwrap_or_default()
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.0.model.as_ref()?.wire_request(request)
     }
 }
 

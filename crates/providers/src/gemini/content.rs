@@ -12,6 +12,8 @@ use stepfold_state_core::chat::{
     ToolResult, UnknownPart,
 };
 
+use crate::conform::Changes;
+use crate::rules::{self, is_blank};
 use crate::wire;
 
 /// The extra of a part that holds its signature.
@@ -20,8 +22,11 @@ pub(super) const SIGNATURE: &str = "thought_signature";
 /// The extra of a call that holds the id that the server gave it.
 pub(super) const CALL_ID: &str = "function_call_id";
 
+/// The signature of a call that this API's models did not make, as its documentation has it ("Thought signatures", FAQ).
+const NO_SIGNATURE: &str = "skip_thought_signature_validator";
+
 /// The field of an unknown part with a part of an unknown kind.
-const PART: &str = "gemini";
+pub(super) const PART: &str = "gemini";
 
 /// What is open between two messages.
 #[derive(Clone, Default)]
@@ -35,25 +40,35 @@ pub struct Open {
 }
 
 /// Appends a message.
-pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+pub(super) fn write(
+    message: &Message,
+    signs_calls: bool,
+    open: &mut Open,
+    out: &mut Vec<u8>,
+    changes: &mut Changes,
+) -> Result<(), ModelError> {
     wire::no_name(message)?;
     open.has_begun |= message.role() != Role::System;
+    if message.role() == Role::Assistant && open.speaker.is_none() {
+        changes.add(format!("a message of the user, `{}`, stands before it", rules::STAND_IN));
+        stand_in(open, out);
+    }
     match message.role() {
         // Those at the beginning are a field of the request.
         Role::System if !open.has_begun => {}
         // Later system messages are not supported.
         Role::System => {
-            let text = format!("<system>\n{}\n</system>", message.text());
-            push("user", &json!({"text": text}), open, out);
+            changes.add("a later system message is a text of the user");
+            push("user", &json!({"text": rules::tagged(&message.text())}), open, out);
         }
-        Role::User => all(message, "user", open, out)?,
+        Role::User => all(message, "user", false, open, out, changes)?,
         Role::Assistant => {
             let given = message.parts().iter().filter_map(|part| match &part.content {
                 Content::ToolCall(call) => Some((call.id.clone(), part.extras.get(CALL_ID)?.clone())),
                 _ => None,
             });
             open.given = given.collect();
-            all(message, "model", open, out)?;
+            all(message, "model", signs_calls, open, out, changes)?;
         }
         Role::Tool => {
             if let Some(result) = message.tool_result() {
@@ -65,18 +80,24 @@ pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Re
     Ok(())
 }
 
-/// Appends the end of the content that is open.
+/// Appends the end of the content that is open. A conversation has a content.
 pub(super) fn close(open: &Open, out: &mut Vec<u8>) {
-    if open.speaker.is_some() {
-        out.extend_from_slice(b"]}");
+    if open.speaker.is_none() {
+        stand_in(&mut open.clone(), out);
     }
+    out.extend_from_slice(b"]}");
+}
+
+/// Appends a content of the user with a text that says nothing.
+fn stand_in(open: &mut Open, out: &mut Vec<u8>) {
+    push("user", &json!({"text": rules::STAND_IN}), open, out);
 }
 
 /// The text of the system messages that the conversation begins with, as parts.
 pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Value> {
     let leading = messages.take_while(|message| message.role() == Role::System);
     let texts = leading.flat_map(Message::parts).filter_map(|part| match &part.content {
-        Content::Text(text) if !text.is_empty() => Some(json!({"text": text})),
+        Content::Text(text) if !is_blank(text) => Some(json!({"text": text})),
         _ => None,
     });
     texts.collect()
@@ -85,16 +106,26 @@ pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Val
 fn all(
     message: &Message,
     speaker: &'static str,
+    signs_calls: bool,
     open: &mut Open,
     out: &mut Vec<u8>,
+    changes: &mut Changes,
 ) -> Result<(), ModelError> {
+    // Of calls side by side the first one is signed.
+    let mut is_unsigned = signs_calls;
     for part in message.parts() {
-        if let Some(mut wired) = wired(message.role(), part)? {
-            if let Some(signature) = part.extras.get(SIGNATURE) {
-                wired["thoughtSignature"] = signature.clone();
-            }
-            push(speaker, &wired, open, out);
+        let Some(mut wired) = wired(message.role(), part)? else {
+            continue;
+        };
+        let is_first_call = is_unsigned && matches!(part.content, Content::ToolCall(_));
+        is_unsigned &= !is_first_call;
+        if let Some(signature) = part.extras.get(SIGNATURE) {
+            wired["thoughtSignature"] = signature.clone();
+        } else if is_first_call {
+            changes.add("a call without a signature has the documented stand-in of one");
+            wired["thoughtSignature"] = NO_SIGNATURE.into();
         }
+        push(speaker, &wired, open, out);
     }
     Ok(())
 }
@@ -115,17 +146,12 @@ fn push(speaker: &'static str, part: &Value, open: &mut Open, out: &mut Vec<u8>)
 /// A part in the API's form; `None` if it is empty.
 fn wired(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
     Ok(Some(match &part.content {
-        Content::Text(text) if text.is_empty() && part.extras.get(SIGNATURE).is_none() => return Ok(None),
         Content::Text(text) => json!({"text": text}),
         // Reasoning of other models is omitted.
         Content::Reasoning(_) if part.extras.get(SIGNATURE).is_none() => return Ok(None),
         Content::Reasoning(text) => json!({"text": text, "thought": true}),
         Content::ToolCall(call) => {
-            let args = match (call.arguments.as_object(), call.arguments.malformed()) {
-                (Some(object), _) => Value::Object(object.clone()),
-                // The API takes objects only; the model sees its own words in one.
-                (None, text) => json!({"malformed_arguments": text.map_or("", |(text, _)| text)}),
-            };
+            let args = wire::argument_object(&call.arguments);
             json!({"functionCall": with_id(part.extras.get(CALL_ID), json!({"name": call.name, "args": args}))})
         }
         Content::Image(media) | Content::File(media) => data(media)?,

@@ -102,7 +102,7 @@ impl Decoder {
 
     fn candidate(&mut self, candidate: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         for part in candidate.pointer("/content/parts").and_then(Value::as_array).into_iter().flatten() {
-            self.part(part, out);
+            self.part(part, out)?;
         }
         if let Some(sources) =
             candidate.pointer("/groundingMetadata/groundingChunks").and_then(Value::as_array)
@@ -123,9 +123,12 @@ impl Decoder {
             | "BLOCKLIST"
             | "PROHIBITED_CONTENT"
             | "SPII"
+            | "MODEL_ARMOR"
             | "IMAGE_SAFETY"
             | "IMAGE_PROHIBITED_CONTENT"
             | "IMAGE_RECITATION" => FinishReason::ContentFilter,
+            // The call is there, and is answered as one of an unknown tool.
+            "UNEXPECTED_TOOL_CALL" if !self.calls.is_empty() => FinishReason::Stop,
             "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "MALFORMED_RESPONSE" => {
                 let more =
                     candidate["finishMessage"].as_str().unwrap_or("the model made an invalid tool call");
@@ -136,7 +139,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn part(&mut self, part: &Value, out: &mut Vec<Chunk>) {
+    fn part(&mut self, part: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         let signature = content::signature(part);
         if let Some(text) = part["text"].as_str() {
             let text = text.to_owned();
@@ -145,21 +148,27 @@ impl Decoder {
                 let mut part = if part["thought"] == true { Part::reasoning(text) } else { Part::text(text) };
                 part.extras = signature.unwrap_or_default();
                 out.push(Chunk::Part(part));
-                return;
+                return Ok(());
             }
             out.push(if part["thought"] == true { Chunk::Reasoning(text) } else { Chunk::Text(text) });
         } else if part["functionCall"].is_object() {
-            self.call(&part["functionCall"], out);
+            self.call(&part["functionCall"], out)?;
         } else if part.as_object().is_some_and(|fields| fields.keys().any(|name| name != "thoughtSignature"))
         {
             // Its signature is in it.
             out.extend(content::unknown(part).map(Chunk::Part));
-            return;
+            return Ok(());
         }
         out.extend(signature.map(Chunk::PartExtras));
+        Ok(())
     }
 
-    fn call(&mut self, call: &Value, out: &mut Vec<Chunk>) {
+    fn call(&mut self, call: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if call.get("partialArgs").is_some() || call["willContinue"] == true {
+            let reason = "omit `streamFunctionCallArguments`";
+            let message = format!("unsupported arguments in pieces of a function call: {reason}");
+            return Err(Bad::Kind(ModelErrorKind::Unsupported, message));
+        }
         let (index, name) = (self.calls.len(), call["name"].as_str().unwrap_or_default().to_owned());
         let given = call["id"].as_str().filter(|id| !id.is_empty());
         let id = self.ids.unique(given);
@@ -171,6 +180,7 @@ impl Decoder {
         if is_given {
             out.push(Chunk::PartExtras(Extras::from_iter([(CALL_ID, id)])));
         }
+        Ok(())
     }
 }
 

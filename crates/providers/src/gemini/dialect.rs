@@ -5,7 +5,10 @@ use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat
 
 use super::content::{self, Open};
 use super::decode::Decoder;
+use crate::conform::Changes;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use crate::rules::RequestRules;
+use crate::wire::{Destination, MessagePlan};
 use crate::{Secret, wire};
 
 /// Gemini's generateContent, the dialect of a [`Gemini`].
@@ -47,6 +50,8 @@ impl Dialect for GenerateContent {
     const NAME: &'static str = "gemini";
     const MESSAGES: &'static str = "contents";
     const RESERVED: &'static [&'static str] = &["contents", "systemInstruction", "tools"];
+    const SIGNATURE: Option<&'static str> = Some(content::SIGNATURE);
+    const UNKNOWN: Option<&'static str> = Some(content::PART);
 
     fn server(&self) -> Server {
         Server {
@@ -55,6 +60,14 @@ impl Dialect for GenerateContent {
             needs_key: true,
             key_variables: KEYS,
         }
+    }
+
+    fn rules(&self) -> &RequestRules {
+        &RequestRules::GEMINI
+    }
+
+    fn plan(&self, to: Destination<'_>, _: &ChatRequest) -> MessagePlan {
+        MessagePlan { signs_calls: signs_calls(to.model), ..MessagePlan::default() }
     }
 
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
@@ -66,7 +79,7 @@ impl Dialect for GenerateContent {
         format!("{base}/models/{model}:streamGenerateContent?alt=sse")
     }
 
-    fn head(&self, _: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+    fn head(&self, _: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let params = &request.params;
         let (media_type, schema) = match &request.response_format {
             None => (None, None),
@@ -119,8 +132,15 @@ impl Dialect for GenerateContent {
         json!([{"functionDeclarations": declarations.collect::<Vec<_>>()}])
     }
 
-    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        content::write(message, open, out)
+    fn write(
+        &self,
+        message: &Message,
+        plan: &MessagePlan,
+        open: &mut Open,
+        out: &mut Vec<u8>,
+        changes: &mut Changes,
+    ) -> Result<(), ModelError> {
+        content::write(message, plan.signs_calls, open, out, changes)
     }
 
     fn close(&self, open: &Open, out: &mut Vec<u8>) {
@@ -130,6 +150,14 @@ impl Dialect for GenerateContent {
     fn decoder(&self, request: &ChatRequest) -> Decoder {
         Decoder::new(request)
     }
+}
+
+/// Whether a model requires signatures at calls: Gemini does from version 3 on, and names without a version are of the
+/// newest one.
+fn signs_calls(model: &str) -> bool {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    let version = name.strip_prefix("gemini-").map(|rest| rest.split(['.', '-']).next().unwrap_or(""));
+    version.is_some_and(|version| version.parse::<u32>().map_or(true, |version| version >= 3))
 }
 
 /// The environment variables that usually hold the key.

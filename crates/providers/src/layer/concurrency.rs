@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt};
-use stepfold_state_core::chat::{ChatModel, ChatRequest, ReplyStream};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, ModelError, OmittedTool, ReplyStream, ToolSpec, WireRequest,
+};
 use tokio::sync::Semaphore;
 
 use super::ModelLayer;
@@ -56,5 +58,13 @@ impl ChatModel for Limited {
             })
         });
         ReplyStream::new(reply.flatten_stream())
+    }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.inner.omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }

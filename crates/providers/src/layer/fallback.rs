@@ -4,7 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Extras, ModelError, ModelErrorKind, ReplyStream};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Extras, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec,
+    WireRequest,
+};
 
 use super::ModelLayer;
 use super::opening::{Begun, all_failed, opening};
@@ -70,6 +73,20 @@ impl ChatModel for FirstAnswer {
         let reply = reply.map(|begun| begun.map_or_else(ReplyStream::failed, Begun::into_stream));
         ReplyStream::new(reply.flatten_stream())
     }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        let mut omitted = Vec::new();
+        for tool in self.models.iter().flat_map(|model| model.omitted_tools(tools)) {
+            if !omitted.contains(&tool) {
+                omitted.push(tool);
+            }
+        }
+        omitted
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.models.first()?.wire_request(request)
+    }
 }
 
 async fn first_answer(models: Arc<[Arc<dyn ChatModel>]>, request: ChatRequest) -> Result<Begun, ModelError> {
@@ -115,6 +132,7 @@ fn is_of_one_model(kind: &ModelErrorKind) -> bool {
         || matches!(
             kind,
             ModelErrorKind::Authentication
+                | ModelErrorKind::QuotaExceeded
                 | ModelErrorKind::NotFound
                 | ModelErrorKind::TooLong { .. }
                 | ModelErrorKind::ToolChoiceIgnored

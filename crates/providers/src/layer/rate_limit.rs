@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Content, ReplyStream};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Content, ModelError, OmittedTool, ReplyStream, ToolSpec, WireRequest,
+};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -126,6 +128,14 @@ impl ChatModel for RateLimited {
             model.respond(request)
         };
         ReplyStream::new(reply.flatten_stream())
+    }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.inner.omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures_util::FutureExt;
-use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ReplyStream};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, ModelError, OmittedTool, ReplyStream, ToolSpec, WireRequest,
+};
 use tokio::time::{Instant, sleep};
 
 use super::ModelLayer;
@@ -186,6 +188,14 @@ impl ChatModel for Retried {
         let attempts = attempts(Arc::clone(&self.inner), self.retry.clone(), request);
         let reply = attempts.map(|begun| begun.map_or_else(ReplyStream::failed, Begun::into_stream));
         ReplyStream::new(reply.flatten_stream())
+    }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.inner.omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

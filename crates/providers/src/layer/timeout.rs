@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyStream, TimeoutKind,
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, OmittedTool, ReplyStream, TimeoutKind,
+    ToolSpec, WireRequest,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -97,6 +98,14 @@ impl ChatModel for TimedOut {
             if model.is_empty() { error } else { error.with_model(&model) }
         };
         watch(self.inner.respond(request), self.timeout, || false, name)
+    }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.inner.omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 
 use futures_util::Stream;
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream,
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, OmittedTool, ReplyBuilder, ReplyStream,
+    ToolSpec, WireRequest,
 };
 use tracing::Span;
 use tracing::field::Empty;
@@ -70,6 +71,14 @@ impl ChatModel for Traced {
         let reply = span.in_scope(|| self.inner.respond(request));
         let record = Record { reply: Some(ReplyBuilder::new()), content: self.content };
         ReplyStream::new(Spanned { reply, span, record })
+    }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.inner.omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.inner.wire_request(request)
     }
 }
 

@@ -14,7 +14,10 @@ use stepfold_state_core::chat::{
 use super::decode::Decoder;
 use super::message::{self, Open};
 use super::{Preset, ReasoningBack};
+use crate::conform::Changes;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use crate::rules::RequestRules;
+use crate::wire::{Destination, MessagePlan};
 use crate::{Secret, strict, wire};
 
 /// OpenAI's chat completions, the dialect of an [`OpenAi`].
@@ -112,6 +115,10 @@ impl Dialect for ChatCompletions {
         self.preset.server()
     }
 
+    fn rules(&self) -> &RequestRules {
+        &self.preset.rules
+    }
+
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
         self.preset.headers(key)
     }
@@ -126,13 +133,13 @@ impl Dialect for ChatCompletions {
         }
     }
 
-    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let (preset, params) = (&self.preset, &request.params);
         let asks = ChatCompletionStreamOptions { include_usage: Some(true), include_obfuscation: None };
         let choice = tool_choice(preset, wire::tool_choice(request))?;
         let format = request.response_format.as_ref().map(|format| response_format(preset, format));
         Ok(wire::fields([
-            ("model", Some(model.into())),
+            ("model", Some(to.model.into())),
             ("stream", Some(true.into())),
             ("stream_options", preset.asks_for_usage.then(|| json!(asks))),
             ("tool_choice", choice),
@@ -156,12 +163,19 @@ impl Dialect for ChatCompletions {
         wired.collect()
     }
 
-    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        message::write(&self.preset, message, open, out)
+    fn write(
+        &self,
+        message: &Message,
+        _: &MessagePlan,
+        open: &mut Open,
+        out: &mut Vec<u8>,
+        changes: &mut Changes,
+    ) -> Result<(), ModelError> {
+        message::write(&self.preset, message, open, out, changes)
     }
 
     fn close(&self, open: &Open, out: &mut Vec<u8>) {
-        message::close(open, out);
+        message::close(&self.preset, open, out);
     }
 
     fn decoder(&self, request: &ChatRequest) -> Decoder {
@@ -187,7 +201,9 @@ fn response_format(preset: &Preset, format: &ResponseFormat) -> Result<Value, Mo
     Ok(json!(match format {
         ResponseFormat::JsonObject => WiredFormat::JsonObject,
         ResponseFormat::JsonSchema { name, schema, strict } if preset.json_schema => {
-            let (name, schema, strict) = (name.clone(), schema.clone(), Some(*strict));
+            let form = if *strict { strict::exact_reply_schema(schema) } else { None };
+            let (name, strict) = (name.clone(), Some(form.is_some()));
+            let schema = form.unwrap_or_else(|| schema.clone());
             let json_schema = ResponseFormatJsonSchema { description: None, name, schema, strict };
             WiredFormat::JsonSchema { json_schema }
         }

@@ -18,12 +18,19 @@ use stepfold_state_core::chat::{
 };
 
 use super::{Preset, ReasoningBack};
+use crate::conform::Changes;
+use crate::rules::{self, ArgumentForm, RoleOrder, SystemPlace};
 use crate::wire;
 
-/// Images of tool results that are still to be shown, as JSON parts.
+/// What is open between two messages.
 #[derive(Clone, Default)]
 pub struct Open {
-    is_behind_message: bool,
+    has_messages: bool,
+    /// The role of the last message that is not of the system.
+    last: Option<Role>,
+    /// The text of leading system messages, which become one, and its parts.
+    system: (String, Vec<Value>),
+    /// Images of tool results that are still to be shown, as JSON parts.
     images: Vec<u8>,
 }
 
@@ -45,20 +52,115 @@ pub(super) fn write(
     message: &Message,
     open: &mut Open,
     out: &mut Vec<u8>,
+    changes: &mut Changes,
 ) -> Result<(), ModelError> {
-    if !preset.names || message.role() == Role::Tool {
+    if !preset.rules.names || message.role() == Role::Tool {
         wire::no_name(message)?;
     }
-    if message.role() == Role::Tool {
-        return tool(preset, message, open, out);
+    let is_one_system = message.role() == Role::System && preset.rules.system != SystemPlace::Anywhere;
+    if is_one_system && open.last.is_none() {
+        return collect_system(preset, message, open, changes);
     }
-    close(open, out);
-    open.images.clear();
-    if message.role() == Role::Assistant {
-        assistant(preset, message, open, out)
-    } else {
-        said(preset, message, open, out)
+    write_system(preset, open, out);
+    if message.role() != Role::Tool {
+        show_images(preset, open, out, changes);
     }
+    if is_one_system {
+        turn_to(preset, Role::User, open, out, changes);
+        changes.add("a later system message is a text of the user");
+        let text = rules::tagged(&message.text());
+        push(&json!({"role": "user", "content": text}), open, out);
+        return Ok(());
+    }
+    if message.role() != Role::System {
+        turn_to(preset, message.role(), open, out, changes);
+    }
+    match message.role() {
+        Role::Tool => tool(preset, message, open, out),
+        Role::Assistant => assistant(preset, message, open, out),
+        _ => said(preset, message, open, out),
+    }
+}
+
+/// Appends what is open at the end of the conversation.
+pub(super) fn close(preset: &Preset, open: &Open, out: &mut Vec<u8>) {
+    let mut open = open.clone();
+    let mut changes = Changes::default();
+    write_system(preset, &mut open, out);
+    show_images(preset, &mut open, out, &mut changes);
+    if open.last.is_none() && preset.rules.order != RoleOrder::Any {
+        push(&json!({"role": "user", "content": rules::STAND_IN}), &mut open, out);
+    }
+}
+
+/// Keeps the text of a leading system message, which is written with the others.
+fn collect_system(
+    preset: &Preset,
+    message: &Message,
+    open: &mut Open,
+    changes: &mut Changes,
+) -> Result<(), ModelError> {
+    let (text, parts) = &mut open.system;
+    if !parts.is_empty() {
+        changes.add("it is joined to the system message before");
+        text.push_str("\n\n");
+    }
+    text.push_str(&message.text());
+    for part in message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_))) {
+        let Content::Text(text) = &part.content else {
+            return Err(wire::cannot_send(Role::System, &part.content));
+        };
+        parts.push(marked(preset, part, json!(text_part(text.clone()))));
+    }
+    Ok(())
+}
+
+/// Appends the leading system message.
+fn write_system(preset: &Preset, open: &mut Open, out: &mut Vec<u8>) {
+    let (text, parts) = std::mem::take(&mut open.system);
+    if parts.is_empty() {
+        return;
+    }
+    let is_marked = parts.iter().any(|part| part.get("cache_control").is_some());
+    let content = if is_marked { Value::Array(parts) } else { text.into() };
+    push(&json!({"role": preset.system_role, "content": content}), open, out);
+}
+
+/// Appends what has to stand between the last message and one of this role.
+fn turn_to(preset: &Preset, role: Role, open: &mut Open, out: &mut Vec<u8>, changes: &mut Changes) {
+    let order = preset.rules.order;
+    let between = match (open.last, role) {
+        _ if order == RoleOrder::Any => None,
+        (None, Role::Assistant | Role::Tool) => Some((Role::User, rules::STAND_IN)),
+        (Some(Role::Tool), Role::User) if order != RoleOrder::UserFirst => {
+            Some((Role::Assistant, rules::BRIDGE))
+        }
+        (Some(Role::User), Role::User) if order == RoleOrder::Alternating => {
+            Some((Role::Assistant, rules::BRIDGE))
+        }
+        (Some(Role::Assistant), Role::Assistant) if order == RoleOrder::Alternating => {
+            Some((Role::User, rules::BRIDGE))
+        }
+        _ => None,
+    };
+    if let Some((other, text)) = between {
+        changes.add(format!("a message of the {other}, `{text}`, stands before it: the server requires one"));
+        let mut wired = json!({"role": other.as_str(), "content": text});
+        if let (Some(ReasoningBack::Field(field)), Role::Assistant, true) =
+            (preset.reasoning_back, other, preset.rules.needs_reasoning)
+        {
+            wired[field] = "".into();
+        }
+        push(&wired, open, out);
+    }
+    open.last = Some(role);
+}
+
+fn push<T: Serialize>(message: &T, open: &mut Open, out: &mut Vec<u8>) {
+    if std::mem::replace(&mut open.has_messages, true) {
+        out.push(b',');
+    }
+    wire::json(message, out);
 }
 
 /// The mark for the cache that a part has, where the server knows such marks.
@@ -111,10 +213,9 @@ fn assistant(
         _ if text.is_empty() && !tool_calls.is_empty() => Value::Null,
         _ => text_of(preset, message.parts(), text),
     };
-    separate(open, out);
-    wire::json(&Assistant { role: "assistant", name: message.name(), content, tool_calls }, out);
+    push(&Assistant { role: "assistant", name: message.name(), content, tool_calls }, open, out);
     if let Some(ReasoningBack::Field(field)) = preset.reasoning_back {
-        if !reasoning.is_empty() {
+        if !reasoning.is_empty() || preset.rules.needs_reasoning {
             add_field(field, &Value::String(reasoning), out);
         }
         if let Some(details) = message.extras().get("reasoning_details") {
@@ -125,9 +226,16 @@ fn assistant(
 }
 
 fn tool_call(preset: &Preset, call: &ToolCall, extras: &Extras) -> Value {
-    let function = FunctionCall { name: call.name.clone(), arguments: call.arguments.to_text().into_owned() };
-    let call =
-        ChatCompletionMessageToolCall { id: preset.call_ids.accepted(&call.id).into_owned(), function };
+    let arguments = match preset.rules.arguments {
+        ArgumentForm::Text => call.arguments.to_text().into_owned(),
+        _ => match call.arguments.malformed() {
+            Some(_) => Value::Object(wire::argument_object(&call.arguments)).to_string(),
+            None => call.arguments.to_text().into_owned(),
+        },
+    };
+    let function = FunctionCall { name: call.name.clone(), arguments };
+    let id = preset.rules.call_ids.accepted(&call.id).into_owned();
+    let call = ChatCompletionMessageToolCall { id, function };
     let mut wired = json!(ChatCompletionMessageToolCalls::Function(call));
     // The signature that some providers add to calls.
     if let Some(extra) = extras.get("extra_content") {
@@ -161,8 +269,7 @@ fn said(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
     let role = if message.role() == Role::System { preset.system_role } else { message.role().as_str() };
     let fields =
         [("role", Some(role.into())), ("name", message.name().map(Value::from)), ("content", Some(content))];
-    separate(open, out);
-    wire::json(&wire::fields(fields), out);
+    push(&wire::fields(fields), open, out);
     Ok(())
 }
 
@@ -171,7 +278,7 @@ fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
     let Some(result) = message.tool_result() else {
         return Ok(());
     };
-    let call_id = preset.call_ids.accepted(result.call_id());
+    let call_id = preset.rules.call_ids.accepted(result.call_id());
     if let ToolContent::Parts(parts) = result.content() {
         for part in parts {
             if matches!(part.content, Content::Text(_) | Content::Unknown(_)) {
@@ -184,31 +291,31 @@ fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
             wire::json(&shown, &mut open.images);
         }
     }
-    let text = result.text();
+    let text = match result.text() {
+        text if rules::is_blank(&text) && !preset.rules.empty_results => Cow::Borrowed(rules::MEDIA_FOLLOW),
+        text => text,
+    };
     let mark = message.parts().first().filter(|part| mark(preset, part).is_some());
     let content = match (mark, result.content()) {
         (Some(part), _) => json!([marked(preset, part, json!(text_part(text.into_owned())))]),
         (None, ToolContent::Parts(parts)) => text_of(preset, parts, text),
         (None, _) => Value::String(text.into_owned()),
     };
-    separate(open, out);
-    wire::json(&json!({"role": "tool", "content": content, "tool_call_id": call_id}), out);
+    push(&json!({"role": "tool", "content": content, "tool_call_id": call_id}), open, out);
     Ok(())
 }
 
 /// Appends a user message with the tools' media, which tool messages cannot hold.
-pub(super) fn close(open: &Open, out: &mut Vec<u8>) {
-    if !open.images.is_empty() {
-        out.extend_from_slice(br#",{"role":"user","content":["#);
-        out.extend_from_slice(&open.images);
-        out.extend_from_slice(b"]}");
+fn show_images(preset: &Preset, open: &mut Open, out: &mut Vec<u8>, changes: &mut Changes) {
+    let images = std::mem::take(&mut open.images);
+    if images.is_empty() {
+        return;
     }
-}
-
-fn separate(open: &mut Open, out: &mut Vec<u8>) {
-    if std::mem::replace(&mut open.is_behind_message, true) {
-        out.push(b',');
-    }
+    turn_to(preset, Role::User, open, out, changes);
+    open.has_messages = true;
+    out.extend_from_slice(br#",{"role":"user","content":["#);
+    out.extend_from_slice(&images);
+    out.extend_from_slice(b"]}");
 }
 
 /// A part that a person could see or hear.

@@ -14,7 +14,7 @@ mod responses;
 
 pub(crate) use self::decode::usage;
 pub use self::dialect::{ChatCompletions, OpenAi, OpenAiBuilder};
-pub use self::preset::{Api, Auth, CallIdForm, PRESETS, Preset, ReasoningBack};
+pub use self::preset::{Api, Auth, PRESETS, Preset, ReasoningBack};
 pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, Responses};
 
 /// The form of a tool's parameters that OpenAI's strict mode takes. A tool whose parameters have none is sent as it is, without

@@ -1,10 +1,8 @@
 //! Known servers, as data. A server's deviations are fields here, not branches elsewhere.
 
-use std::borrow::Cow;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
-use crate::Secret;
 use crate::model::Server;
+use crate::rules::{CallIdForm, RequestRules, RoleOrder};
+use crate::{NameRules, SchemaRules, Secret};
 
 /// A server's address, and its deviations from OpenAI.
 ///
@@ -58,10 +56,8 @@ pub struct Preset {
     pub reasoning_back: Option<ReasoningBack>,
     /// What it calls the role of instructions.
     pub system_role: &'static str,
-    /// Which ids of calls it accepts.
-    pub call_ids: CallIdForm,
-    /// Whether messages may name their participant.
-    pub names: bool,
+    /// What it takes in a conversation.
+    pub rules: RequestRules,
     /// Whether parts may be marked for its cache, by extras named `cache_control`.
     pub cache_control: bool,
     /// Whether files may be named by their addresses.
@@ -84,45 +80,6 @@ pub enum ReasoningBack {
     Part,
 }
 
-/// The ids of tool calls that a server accepts. Those of calls that another model made may have another form: they are
-/// replaced, the same id always by the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CallIdForm {
-    /// All.
-    Any,
-    /// Those of at most so many characters.
-    AtMost(usize),
-    /// Those of exactly so many letters and digits.
-    Alphanumeric(usize),
-}
-
-impl CallIdForm {
-    /// The id, or the one in its place.
-    pub(crate) fn accepted(self, id: &str) -> Cow<'_, str> {
-        let (is_accepted, length) = match self {
-            CallIdForm::Any => (true, 0),
-            CallIdForm::AtMost(most) => (id.chars().count() <= most, most.min(24)),
-            CallIdForm::Alphanumeric(length) => {
-                (id.len() == length && id.chars().all(|c| c.is_ascii_alphanumeric()), length)
-            }
-        };
-        if is_accepted { Cow::Borrowed(id) } else { Cow::Owned(digest(id, length)) }
-    }
-}
-
-/// So many letters and digits that stand for a text.
-fn digest(text: &str, length: usize) -> String {
-    const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
-    let letter = |place: usize| {
-        let mut hasher = DefaultHasher::new();
-        (text, place).hash(&mut hasher);
-        let [byte, ..] = hasher.finish().to_le_bytes();
-        char::from(LETTERS[usize::from(byte % 32)])
-    };
-    (0..length).map(letter).collect()
-}
-
 /// An API of OpenAI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -142,6 +99,12 @@ pub enum Auth {
     /// In a header of this name.
     Header(&'static str),
 }
+
+/// The rules of templates whose roles take turns.
+const ALTERNATING: RequestRules = RequestRules { order: RoleOrder::Alternating, ..RequestRules::COMPATIBLE };
+
+/// Those of servers on one's own machine.
+const LOCAL: RequestRules = RequestRules { schemas: SchemaRules::LOCAL, ..ALTERNATING };
 
 impl Preset {
     /// A compatible server at this address, without deviations: set the fields of those that it has.
@@ -168,8 +131,8 @@ impl Preset {
         required: "required",
         reasoning_back: None,
         system_role: "system",
-        call_ids: CallIdForm::Any,
-        names: true,
+        // Nobody knows which model answers there, so that what most servers take must do.
+        rules: RequestRules { order: RoleOrder::ReplyAfterResult, ..RequestRules::COMPATIBLE },
         cache_control: false,
         file_urls: false,
         api_version_variables: &[],
@@ -186,7 +149,7 @@ impl Preset {
         needs_key: true,
         max_tokens_field: "max_completion_tokens",
         strict_tools: true,
-        call_ids: CallIdForm::AtMost(40),
+        rules: RequestRules::OPENAI_CHAT,
         api: Api::Responses,
         ..Preset::COMPATIBLE
     };
@@ -214,7 +177,7 @@ impl Preset {
         needs_key: true,
         strict_tools: true,
         reasoning_back: Some(ReasoningBack::Field("reasoning")),
-        call_ids: CallIdForm::AtMost(40),
+        rules: RequestRules { call_ids: CallIdForm::AtMost(40), ..Preset::COMPATIBLE.rules },
         cache_control: true,
         file_urls: true,
         ..Preset::COMPATIBLE
@@ -229,6 +192,12 @@ impl Preset {
         needs_key: true,
         json_schema: false,
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
+        rules: RequestRules {
+            tool_names: NameRules::OPENAI,
+            schemas: SchemaRules::OPENAI,
+            needs_reasoning: true,
+            ..RequestRules::COMPATIBLE
+        },
         ..Preset::COMPATIBLE
     };
 
@@ -239,6 +208,7 @@ impl Preset {
         base_url_variables: &["DASHSCOPE_BASE_URL"],
         key_variables: &["DASHSCOPE_API_KEY"],
         needs_key: true,
+        rules: RequestRules::COMPATIBLE,
         ..Preset::COMPATIBLE
     };
 
@@ -250,6 +220,12 @@ impl Preset {
         key_variables: &["MOONSHOT_API_KEY"],
         needs_key: true,
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
+        rules: RequestRules {
+            tool_names: NameRules::MOONSHOT,
+            schemas: SchemaRules::MOONSHOT,
+            needs_reasoning: true,
+            ..RequestRules::COMPATIBLE
+        },
         ..Preset::COMPATIBLE
     };
 
@@ -261,6 +237,7 @@ impl Preset {
         key_variables: &["GROQ_API_KEY"],
         needs_key: true,
         max_tokens_field: "max_completion_tokens",
+        rules: RequestRules::COMPATIBLE,
         ..Preset::COMPATIBLE
     };
 
@@ -276,8 +253,12 @@ impl Preset {
         asks_for_usage: false,
         required: "any",
         reasoning_back: Some(ReasoningBack::Part),
-        call_ids: CallIdForm::Alphanumeric(9),
-        names: false,
+        rules: RequestRules {
+            tool_names: NameRules::OPENAI,
+            call_ids: CallIdForm::Alphanumeric(9),
+            names: false,
+            ..Preset::COMPATIBLE.rules
+        },
         ..Preset::COMPATIBLE
     };
 
@@ -298,6 +279,7 @@ impl Preset {
         base_url_variables: &["XAI_BASE_URL"],
         key_variables: &["XAI_API_KEY"],
         needs_key: true,
+        rules: RequestRules::COMPATIBLE,
         ..Preset::COMPATIBLE
     };
 
@@ -310,6 +292,7 @@ impl Preset {
         needs_key: true,
         max_tokens_field: "max_completion_tokens",
         reasoning_back: Some(ReasoningBack::Field("reasoning")),
+        rules: RequestRules::COMPATIBLE,
         ..Preset::COMPATIBLE
     };
 
@@ -322,6 +305,7 @@ impl Preset {
         needs_key: true,
         // It sends usage in each chunk.
         asks_for_usage: false,
+        rules: ALTERNATING,
         ..Preset::COMPATIBLE
     };
 
@@ -343,6 +327,7 @@ impl Preset {
         key_variables: &["ZAI_API_KEY"],
         needs_key: true,
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
+        rules: RequestRules::COMPATIBLE,
         ..Preset::COMPATIBLE
     };
 
@@ -398,6 +383,7 @@ impl Preset {
         base_url_variables: &["OLLAMA_BASE_URL", "OLLAMA_HOST"],
         base_url_suffix: "/v1",
         reasoning_back: Some(ReasoningBack::Field("reasoning")),
+        rules: LOCAL,
         ..Preset::COMPATIBLE
     };
 
@@ -407,6 +393,7 @@ impl Preset {
         base_url: Some("http://127.0.0.1:8000/v1"),
         base_url_variables: &["VLLM_BASE_URL"],
         key_variables: &["VLLM_API_KEY"],
+        rules: LOCAL,
         ..Preset::COMPATIBLE
     };
 
@@ -417,6 +404,7 @@ impl Preset {
         base_url_variables: &["LLAMA_CPP_BASE_URL"],
         key_variables: &["LLAMA_API_KEY"],
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
+        rules: LOCAL,
         ..Preset::COMPATIBLE
     };
 
@@ -425,6 +413,7 @@ impl Preset {
         name: "lmstudio",
         base_url: Some("http://127.0.0.1:1234/v1"),
         base_url_variables: &["LM_STUDIO_BASE_URL"],
+        rules: LOCAL,
         ..Preset::COMPATIBLE
     };
 

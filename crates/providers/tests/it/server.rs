@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use stepfold_state_core::chat::{ModelError, Reply, Transcript};
+use stepfold_state_core::chat::{Message, ModelError, Reply, Role, Transcript};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -274,6 +274,27 @@ pub(crate) fn check_any(asked: &Asked) -> Result<(), String> {
     if let Some((_, name)) = repeated {
         return Err(format!("the tool {name} is offered twice"));
     }
+    check_rules(asked)
+}
+
+/// The rules of the server that has such a path, which a request to it breaks.
+#[cfg(feature = "check")]
+fn check_rules(asked: &Asked) -> Result<(), String> {
+    use stepfold_providers::check::{Server, faults};
+    let path = asked.path();
+    let server = match path.split('?').next().unwrap_or(path) {
+        path if path.ends_with("/chat/completions") => Server::OpenAiChat,
+        path if path.ends_with("/responses") => Server::OpenAiResponses,
+        path if path.ends_with("/messages") => Server::Anthropic,
+        path if path.ends_with(":streamGenerateContent") => Server::Gemini,
+        _ => return Ok(()),
+    };
+    let faults: Vec<String> = faults(server, &asked.body).iter().map(ToString::to_string).collect();
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+}
+
+#[cfg(not(feature = "check"))]
+fn check_rules(_: &Asked) -> Result<(), String> {
     Ok(())
 }
 
@@ -283,7 +304,7 @@ pub(crate) fn check_gemini(asked: &Asked) -> Result<(), String> {
         && asked.path().ends_with(":streamGenerateContent?alt=sse")
         && asked.header("x-goog-api-key").is_some()
         && asked.body["contents"].is_array();
-    if is_good { Ok(()) } else { Err(format!("{}: {}", asked.path(), asked.raw)) }
+    if is_good { check_rules(asked) } else { Err(format!("{}: {}", asked.path(), asked.raw)) }
 }
 
 /// JSON with its keys sorted, however the features of `serde_json` are set.
@@ -324,13 +345,13 @@ pub(crate) fn show(reply: Result<Reply, ModelError>, key: &str) -> String {
                 if written == 0 { String::new() } else { format!(" [{written} written to the cache]") };
             let cost = if usage.cost.is_zero() { String::new() } else { format!(" [{}]", usage.cost) };
             let used = used + &written + &cost;
-            format!("{}\n{}{used}\n", said.to_string().trim_end(), reply.finish_reason)
+            format!("{}\n{}{used}\n", without_port(said.to_string().trim_end()), reply.finish_reason)
         }
         Err(error) => {
             let partial = error.partial().filter(|partial| !partial.message.parts().is_empty());
             let partial = partial.map_or_else(String::new, |partial| {
                 let said: Transcript = [partial.message.clone()].into_iter().collect();
-                format!("had come: {}\n", said.to_string().trim_end())
+                format!("had come: {}\n", without_port(said.to_string().trim_end()))
             });
             assert!(error.provider().is_some() && error.model().is_some(), "{error}");
             // Nothing that can be printed of it shows the key.
@@ -342,6 +363,15 @@ pub(crate) fn show(reply: Result<Reply, ModelError>, key: &str) -> String {
     shown
 }
 
+/// The text without the port of a server that was started for it.
+fn without_port(text: &str) -> String {
+    let Some((before, behind)) = text.split_once("http://127.0.0.1:") else {
+        return text.to_owned();
+    };
+    let behind = behind.trim_start_matches(|c: char| c.is_ascii_digit());
+    format!("{before}http://server{}", without_port(behind))
+}
+
 /// The one text that all of these are.
 pub(crate) fn all_equal(shown: Vec<String>) -> String {
     let cut = |text: &String| text.chars().take(2_000).collect::<String>();
@@ -349,4 +379,14 @@ pub(crate) fn all_equal(shown: Vec<String>) -> String {
         assert!(*other == shown[0], "at once: {}\nbyte by byte: {}", cut(&shown[0]), cut(other));
     }
     shown.into_iter().next().unwrap()
+}
+
+/// The conversation with all replies as this server's.
+pub(crate) fn of_server(messages: &Transcript, server: &str) -> Transcript {
+    let marked = messages.iter().map(|message| {
+        let is_reply = message.role() == Role::Assistant;
+        let message = Message::clone(message);
+        if is_reply { message.with_extra("server", server) } else { message }
+    });
+    marked.collect()
 }

@@ -9,6 +9,7 @@ use stepfold_runner::agent_loop::{
 };
 use stepfold_runner::session_scopes::{EnqueueInput, EventRange, IdempotencyKey, InboxKind, SessionStore};
 use stepfold_runner::{RunnerError, SessionHandle, WallClock, failure};
+use stepfold_state_core::chat::Role;
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
 use crate::world::{Echo, Still, World, each_store, process, schema};
@@ -369,6 +370,34 @@ fn that_cannot_begin() -> [Input; 2] {
 }
 
 /// A message that was stored by a process which died before its run began.
+/// Contents of messages stay in the store while they wait, and are read when they are taken: alone, together, and by a run at
+/// work.
+#[test]
+fn large_messages_are_taken_whole() {
+    each_store(|world| {
+        let text = |number: usize| format!("message {number} {}", "word ".repeat(20_000));
+        process(async {
+            let runner = world.runner(Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap());
+            let runner = runner.build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            let kinds = [InboxKind::Message, InboxKind::Message, InboxKind::Steer, InboxKind::Steer];
+            for (number, kind) in kinds.into_iter().enumerate() {
+                let id = IdempotencyKey::new(format!("m{number}")).unwrap();
+                let body = Input::from(text(number)).to_json().unwrap();
+                let stored = EnqueueInput::new(session.key().clone(), kind, id, body, Still.now());
+                world.store().enqueue(stored).await.unwrap();
+            }
+            // It waits behind them.
+            assert_eq!(session.run(text(4)).await.unwrap().text(), format!("re: {}", text(4)));
+            let said = session.state().await.unwrap().messages().clone();
+            let users = said.iter().filter(|message| message.role() == Role::User);
+            let users: Vec<String> = users.map(|message| message.text().into_owned()).collect();
+            assert_eq!(users, (0..5).map(text).collect::<Vec<_>>());
+            assert!(session.inbox().await.unwrap().is_empty());
+        });
+    });
+}
+
 async fn left_by_a_dead_process(world: &World, session: &SessionHandle, input: &Input) {
     let stored = EnqueueInput::new(
         session.key().clone(),

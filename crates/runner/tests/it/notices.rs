@@ -6,6 +6,7 @@ use stepfold_runner::agent_loop::Agent;
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::session_scopes::{SessionStore, StoreNotice, Timestamp, WatchStore};
 use stepfold_runner::{RecoverOptions, Runner, SystemClock, WallClock};
+use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 
 use crate::crash::server::server;
 use crate::crash::store::open;
@@ -43,7 +44,10 @@ async fn hears_of_others(address: String) {
     // A run that was given up is heard of by those who recover.
     let mut ended = other.follow(worker.key("ada", "s2").unwrap(), 0);
     let recovery = tokio::spawn(other.recover(RecoverOptions::new()));
-    let failing = Runner::builder(agent(""), open(&address).await).build();
+    let failing =
+        Script::parse("").unwrap().then_fail(ModelError::new(ModelErrorKind::Transient, "no answer"));
+    let failing = Agent::builder(failing).build().unwrap();
+    let failing = Runner::builder(failing, open(&address).await).build();
     failing.session("ada", "s2").await.unwrap().run("which area?").await.unwrap_err();
     loop {
         match ended.next().await {

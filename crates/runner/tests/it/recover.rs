@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
-use stepfold_runner::agent_loop::{AgentBuilder, Decision, Exit};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Exit};
 use stepfold_runner::session_scopes::{
     EventRange, ListUnattended, ReadInbox, SessionKey, SessionStore, Timestamp, Unattended,
 };
-use stepfold_runner::{RecoverOptions, Runner, RunnerError, SessionChange, SessionHandle, WallClock};
+use stepfold_runner::{
+    RecoverOptions, Runner, RunnerError, SessionChange, SessionHandle, WallClock, is_left_to_person,
+};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect};
 
@@ -99,7 +101,7 @@ fn the_longest_waiting_session_comes_first() {
     each_store(|world| {
         process(async {
             let clock = Hand::default();
-            let first = runner(world, "first", world.agent(""), &clock);
+            let first = runner(world, "first", world.overloaded(), &clock);
             for user in ["eve", "ada", "bob"] {
                 let session = first.session(user, "s1").await.unwrap();
                 session.run("hello").await.unwrap_err();
@@ -153,7 +155,7 @@ impl ChatModel for Hanging {
 fn no_user_takes_all_places() {
     process(async {
         let (world, clock) = (World::in_memory(), Hand::default());
-        let first = runner(&world, "first", world.agent(""), &clock);
+        let first = runner(&world, "first", world.overloaded(), &clock);
         let leave = async |user: &str, id: &str| {
             first.session(user, id).await.unwrap().run("hello").await.unwrap_err();
             clock.goes_on(Duration::from_secs(1));
@@ -203,7 +205,7 @@ fn no_user_takes_all_places() {
 fn many_sessions_of_two_users_hide_no_other_one() {
     process(async {
         let (world, clock) = (World::in_memory(), Hand::default());
-        let first = runner(&world, "first", world.agent(""), &clock);
+        let first = runner(&world, "first", world.overloaded(), &clock);
         let leave = async |user: &str, number: usize| {
             let session = first.session(user, format!("s{number}")).await.unwrap();
             session.run("hello").await.unwrap_err();
@@ -290,12 +292,102 @@ fn a_run_that_fails_again_and_again_is_tried_more_and_more_rarely() {
 
 /// What its own attempts leave in the store is no change that is worth another one at once.
 #[test]
-fn a_run_that_cannot_succeed_is_tried_after_the_longest_pause() {
-    let pauses = pauses_of(ModelErrorKind::InvalidRequest, 160);
-    assert_eq!(pauses.len(), 2, "{pauses:?}");
-    for (pause, least) in pauses.iter().zip([40, 80]) {
-        assert!((least..=least + 3).contains(pause), "{pauses:?}");
+fn a_run_that_needs_a_repair_outside_is_tried_after_the_longest_pause() {
+    for kind in [ModelErrorKind::Authentication, ModelErrorKind::NotFound, ModelErrorKind::Untrusted] {
+        let pauses = pauses_of(kind, 160);
+        assert_eq!(pauses.len(), 2, "{pauses:?}");
+        for (pause, least) in pauses.iter().zip([40, 80]) {
+            assert!((least..=least + 3).contains(pause), "{pauses:?}");
+        }
     }
+}
+
+/// Each request costs, and fails in the same way: the run waits for a person, in any process.
+#[test]
+fn a_run_that_would_fail_again_is_left_to_a_person() {
+    let kinds = [
+        ModelErrorKind::InvalidRequest,
+        ModelErrorKind::TooLong { limit: None, used: None },
+        ModelErrorKind::Refused,
+        ModelErrorKind::ReplyTooLarge { limit: 1 },
+        ModelErrorKind::ToolChoiceIgnored,
+        ModelErrorKind::Unsupported,
+    ];
+    for kind in kinds {
+        assert!(pauses_of(kind.clone(), 400).is_empty(), "{kind:?}");
+        each_store(|world| {
+            let (clock, asked) = (Hand::default(), Arc::new(AtomicUsize::new(0)));
+            let failing = || {
+                let model = Failing(Arc::clone(&asked), kind.clone());
+                runner(world, "first", Agent::builder(model).name("clerk").schema(schema()), &clock)
+            };
+            process(async {
+                let session = failing().session("ada", "s1").await.unwrap();
+                let message = session.send_once("m1", "one").await.unwrap();
+                assert!(matches!(message.await, Err(RunnerError::Run { .. })));
+                // A person asks again, by a message, which waits behind the run.
+                let message = session.send_once("m2", "two").await.unwrap();
+                assert!(matches!(message.await, Err(RunnerError::EarlierRunFailed { times: 2, .. })));
+                assert_eq!(asked.load(Ordering::SeqCst), 2);
+            });
+            // Processes that come and go, and time that passes, ask nothing.
+            for _ in 0..3 {
+                clock.goes_on(CLAIM * 100);
+                process(async {
+                    let runner = failing();
+                    runner.recover(RecoverOptions::new().once()).await.unwrap();
+                    let session = runner.session("ada", "s1").await.unwrap();
+                    let stored = session.read(EventRange::All).await.unwrap();
+                    assert_eq!(
+                        (stored.version, stored.claim.clone()),
+                        (3, None),
+                        "one beginning and two failures"
+                    );
+                    assert!(is_left_to_person(&stored.events.last().unwrap().event));
+                    assert_eq!(asked.load(Ordering::SeqCst), 2);
+                });
+            }
+            // It continues once it is resumed, and what waited comes after it.
+            process(async {
+                let mended = Agent::builder(Echo).name("clerk").schema(schema());
+                let session = runner(world, "third", mended, &clock).session("ada", "s1").await.unwrap();
+                session.resume().with_changed_agent().await.unwrap();
+                let two = session.send_once("m2", "two").await.unwrap().await.unwrap();
+                assert_eq!(two.text(), "re: two");
+            });
+        });
+    }
+}
+
+/// Workers whose processes were killed are known to be dead on their host: what they left waits for no claim to expire.
+#[test]
+fn what_a_worker_left_that_is_known_to_be_dead_is_taken_at_the_start() {
+    each_store(|world| {
+        let clock = Hand::default();
+        for (user, worker) in [("ada", "dead"), ("bob", "alive")] {
+            world.wire.faults([(2, Fault::DiesBefore)]);
+            let has_died = world
+                .wire
+                .process(async {
+                    let session =
+                        runner(world, worker, world.agent(SCRIPT), &clock).session(user, "s1").await.unwrap();
+                    session.run("go on").await.unwrap();
+                })
+                .is_none();
+            assert!(has_died);
+            world.wire.faults([]);
+        }
+        process(async {
+            let agent = world.agent(SCRIPT).build().unwrap();
+            let next = world.runner(agent).worker("next").unwrap().clock(clock.clone()).claim_for(CLAIM);
+            let next = next.worker_is_dead(|worker| worker.as_str() == "dead").build();
+            next.recover(RecoverOptions::new().once()).await.unwrap();
+            let ended = async |user| exit(&next.session(user, "s1").await.unwrap()).await;
+            assert_eq!(ended("ada").await, Some(Exit::Text));
+            assert_eq!(ended("bob").await, None, "its worker may be at work");
+        });
+        world.trace.take();
+    });
 }
 
 #[test]

@@ -15,9 +15,10 @@ use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::trim::{Summarize, Trim};
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Input, Run};
 use stepfold_runner::session_scopes::{
-    AnyStore, AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession,
-    GetSession, ListSessions, PostgresOptions, PruneSession, Pruned, Receipt, RewindSession, ScopeKey,
-    Session, SessionError, SessionPage, SessionStore, Values, WriteScope,
+    AnyStore, AppendEvent, Before, CreateSession, DeleteSession, Deleted, EnqueueInput, EventRange,
+    ForkSession, GetSession, IdempotencyKey, InboxKind, ListSessions, PostgresOptions, PruneSession, Pruned,
+    Receipt, RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore, Timestamp, Values,
+    WriteScope,
 };
 use stepfold_runner::{Runner, RunnerError, SessionHandle};
 use stepfold_state_core::chat::{
@@ -683,6 +684,59 @@ fn a_run_that_waits_continues_after_a_turn_before_it_was_pruned_in_part() {
                 break;
             }
         }
+    });
+}
+
+/// Retention cuts into a run that waits, at each of its versions: the run is gone for all, and what is left of the conversation is
+/// well-formed, in the session as it is and with what is said next, in the process that had it open and in another one.
+#[test]
+fn what_retention_leaves_of_a_run_that_waits_is_well_formed() {
+    each_store(|world| {
+        let keys = Keys::default();
+        let open = |id: String| {
+            let runner = world.runner(agent(&keys).build().unwrap()).build();
+            async move { runner.session("ada", id).await.unwrap() }
+        };
+        let well_formed = async |session: &SessionHandle, place: &str| {
+            let stored = session.state().await.unwrap().messages().clone();
+            assert_eq!(stored.check(), Ok(()), "{place}:\n{stored}");
+            let opens = stored.iter().find(|message| message.role() != Role::System);
+            assert!(opens.is_none_or(|message| message.role() == Role::User), "{place}:\n{stored}");
+        };
+        process(async {
+            for (words, joins) in [("look pay", false), ("clerk", false), ("look pay see", true)] {
+                let session = open(format!("{words}{joins}")).await;
+                say(&session, "look").await;
+                let before = version(&session).await;
+                session.run(words).await.unwrap();
+                if joins {
+                    // A user message inside of the run, from which on something is left of it. The run waits again.
+                    let body = Input::from(words).to_json().unwrap();
+                    let id = IdempotencyKey::new("joins").unwrap();
+                    let at = Timestamp::from_micros(1);
+                    let input = EnqueueInput::new(session.key().clone(), InboxKind::Steer, id, body, at);
+                    world.store().enqueue(input).await.unwrap();
+                    let request = session.pending().await.unwrap().remove(0);
+                    session.resume().decide(request.id, Decision::Approve).await.unwrap();
+                    assert_eq!(session.pending().await.unwrap().len(), 1, "it has joined");
+                }
+                for at in before + 1..=version(&session).await {
+                    for is_open in [true, false] {
+                        let id = format!("{words}-{joins}-{at}-{is_open}");
+                        let fork = session.fork(id.as_str(), None).await.unwrap();
+                        if is_open {
+                            fork.last_run().await.unwrap().unwrap();
+                        }
+                        let prune = PruneSession::new(fork.key().clone(), Before::Version(at));
+                        world.store().prune(prune).await.unwrap();
+                        let fork = if is_open { fork } else { open(id.clone()).await };
+                        well_formed(&fork, &format!("{id}, pruned")).await;
+                        say(&fork, "look").await;
+                        well_formed(&fork, &format!("{id}, continued")).await;
+                    }
+                }
+            }
+        });
     });
 }
 

@@ -19,7 +19,9 @@ use stepfold_runner::session_scopes::{
     SessionStore, SqliteStore, Timestamp, Unattended, UserId, Values, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerBuilder, SessionHandle, WallClock};
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream, Role};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyStream, Role,
+};
 use stepfold_state_core::state::{Handler, Schema};
 use stepfold_tools::{Effect, RawArgs, Tool, ToolBuilder, ToolContext, ToolError};
 use tempfile::TempDir;
@@ -161,7 +163,17 @@ impl World {
     /// An agent that says these lines, and has a tool of each effect. With a hook after tools, so that each outcome is a
     /// commit of its own, also of calls that end at the same moment.
     pub(crate) fn agent(&self, script: &str) -> AgentBuilder {
-        let model = Loud { model: Script::parse(script).unwrap(), trace: self.trace.clone() };
+        self.agent_of(Script::parse(script).unwrap())
+    }
+
+    /// The same whose model is overloaded.
+    pub(crate) fn overloaded(&self) -> AgentBuilder {
+        let error = ModelError::new(ModelErrorKind::Overloaded, "come back later");
+        self.agent_of(Script::parse("").unwrap().then_fail(error))
+    }
+
+    fn agent_of(&self, model: Script) -> AgentBuilder {
+        let model = Loud { model, trace: self.trace.clone() };
         let tools = [
             self.tool("look", Effect::Pure),
             self.tool("save", Effect::Idempotent),

@@ -165,6 +165,8 @@ impl Index {
                 // Retention has deleted them.
                 self.upto = head.version;
             }
+            // Others are served between pages, whatever the store.
+            tokio::task::yield_now().await;
         }
         Ok(())
     }

@@ -41,6 +41,9 @@ pub struct Limits {
     pub heavy_per_user: usize,
     /// Such requests of all users; 8. More are answered with 429.
     pub heavy: usize,
+    /// The time for a request that reads a whole session, which has a thread of its own; 60 seconds. Later, it is answered with
+    /// 503. An import has no such limit.
+    pub heavy_timeout: Duration,
     /// Bytes of memory that the requests of one user hold at once; 256 MiB. Counted are bodies, the values that are read from
     /// them, what requests and streams load of sessions, and answers until they are sent. A request beyond it is answered with
     /// 429, and one that does not fit alone with 413; a stream waits.
@@ -73,6 +76,7 @@ impl Default for Limits {
             runs_per_user: 16,
             heavy_per_user: 2,
             heavy: 8,
+            heavy_timeout: Duration::from_secs(60),
             memory_per_user: 256 << 20,
             memory: 1 << 30,
             connections: 12_000,

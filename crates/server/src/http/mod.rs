@@ -46,6 +46,8 @@
 //! There is no TLS: a reverse proxy has it. Files of messages are in the request, and are not uploaded apart from it.
 
 mod access;
+mod aligned;
+mod apart;
 mod auth;
 mod changes;
 mod channel;

@@ -17,6 +17,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepfold_runner::{Runner, SessionHandle};
+use stepfold_state_core::check_exact;
 
 use super::auth::{Principal, Role};
 use super::limits::{Limits, Memory};
@@ -209,8 +210,14 @@ impl<T: DeserializeOwned + JsonSchema + Send> RequestBody for Json<T> {
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
         // An absent body is an empty object.
         let bytes = if bytes.is_empty() { b"{}" } else { bytes };
-        strict::from_slice(bytes).map(Json).map_err(|error| Problem::invalid("request body", error))
+        let read = strict::from_slice(bytes).map_err(|error| Problem::invalid("request body", error));
+        read.and_then(|value| held(bytes, "request body", Json(value)))
     }
+}
+
+/// What was read from a body, if no number in it was read as another one.
+pub(super) fn held<T>(bytes: &[u8], what: &str, value: T) -> Result<T, Problem> {
+    check_exact(bytes).map(|()| value).map_err(|error| Problem::invalid(what, error))
 }
 
 /// The answer of an operation.
@@ -380,7 +387,9 @@ pub(super) struct Operation {
     pub(super) needs: Role,
     /// Whether it takes an `Idempotency-Key`.
     pub(super) takes_key: bool,
-    /// Whether it reads or makes a whole session, so that only some are served at once.
+    /// Whether it reads or makes a whole session, so that it is done on a thread of its own.
+    pub(super) is_whole: bool,
+    /// Whether only some of its kind are served at once.
     pub(super) is_heavy: bool,
     /// Whether it may answer with nothing, and the status 204.
     pub(super) may_be_empty: bool,
@@ -438,12 +447,19 @@ impl Operation {
             summary,
             needs,
             takes_key: false,
+            is_whole: false,
             is_heavy: false,
             may_be_empty: false,
             form: Form::Plain,
             shapes,
             handler,
         }
+    }
+
+    /// It reads a whole session.
+    pub(super) fn whole(mut self) -> Self {
+        self.is_whole = true;
+        self
     }
 }
 

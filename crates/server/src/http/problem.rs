@@ -274,6 +274,13 @@ impl Problem {
         Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", "Request timeout", detail).after(1)
     }
 
+    pub(super) fn takes_too_long(timeout: std::time::Duration) -> Self {
+        let detail =
+            format!("request timed out: the session could not be read within {} s", timeout.as_secs());
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        Problem::new(unavailable, "timeout", "Request timeout", detail).remedy(Remedy::Never)
+    }
+
     pub(super) fn too_many(what: &str, limit: usize) -> Self {
         let detail = format!("too many {what}: at most {limit} are allowed at once");
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many", "Too many requests", detail).after(2)

@@ -99,7 +99,7 @@ impl Inner {
 
     pub(super) fn inbox(&self, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
         let (.., entry) = self.entry(&request.key)?;
-        Ok(entry.work.inbox.after(request.after))
+        Ok(entry.work.inbox.read(request))
     }
 
     pub(super) fn dequeue(&mut self, request: &DequeueInput) -> Result<Vec<u64>, SessionError> {

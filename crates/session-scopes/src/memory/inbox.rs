@@ -7,14 +7,14 @@ use hashbrown::HashMap;
 use crate::error::SessionError;
 use crate::ids::{IdempotencyKey, SessionKey};
 use crate::store::{
-    EnqueueInput, Enqueued, InboxEntry, InputDigest, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS,
+    EnqueueInput, Enqueued, InboxEntry, InputDigest, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
 };
 
 /// What waits, and what is remembered of what waited.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    /// By position.
-    waiting: BTreeMap<u64, InboxEntry>,
+    /// By position, with the bytes of their bodies.
+    waiting: BTreeMap<u64, (InboxEntry, usize)>,
     /// Position and content of what waits, and of what was taken last.
     known: HashMap<IdempotencyKey, (u64, InputDigest)>,
     /// What was taken last, oldest first.
@@ -29,14 +29,20 @@ impl Inbox {
         self.waiting.last_key_value().map_or(0, |(position, _)| *position)
     }
 
-    pub(super) fn after(&self, position: u64) -> Vec<InboxEntry> {
-        let from = position.saturating_add(1);
-        self.waiting.range(from..).map(|(_, entry)| entry.clone()).collect()
+    pub(super) fn read(&self, request: &ReadInbox) -> Vec<InboxEntry> {
+        let wanted = self.waiting.values().filter(|(entry, _)| request.wants(entry.position));
+        let read = |(entry, bytes): &(InboxEntry, usize)| match *bytes <= request.most() {
+            true => entry.clone(),
+            false => {
+                InboxEntry::without_body(entry.position, entry.kind, entry.idempotency_key.clone(), entry.at)
+            }
+        };
+        wanted.map(read).collect()
     }
 
     /// Adds an entry. The answer lacks the session's claim and version.
     pub(super) fn enqueue(&mut self, prepared: PreparedInput) -> Result<Enqueued, SessionError> {
-        let PreparedInput { input, digest, .. } = prepared;
+        let PreparedInput { input, digest, bytes, .. } = prepared;
         let EnqueueInput { key, kind, idempotency_key, body, at } = input;
         let enqueued = |position, is_repeat| Enqueued { position, is_repeat, claim: None, version: 0 };
         match self.known.get(&idempotency_key) {
@@ -48,7 +54,7 @@ impl Inbox {
         self.last += 1;
         let position = self.last;
         self.known.insert(idempotency_key.clone(), (position, digest));
-        self.waiting.insert(position, InboxEntry { position, kind, idempotency_key, body, at });
+        self.waiting.insert(position, (InboxEntry::new(position, kind, idempotency_key, body, at), bytes));
         Ok(enqueued(position, false))
     }
 
@@ -67,7 +73,7 @@ impl Inbox {
     /// Takes those of these that wait.
     pub(super) fn take(&mut self, positions: &[u64]) -> Vec<u64> {
         let waiting = |position: &u64| {
-            let entry = self.waiting.remove(position)?;
+            let (entry, _) = self.waiting.remove(position)?;
             self.taken.push_back(entry.idempotency_key);
             if self.taken.len() > REMEMBERED_INPUTS
                 && let Some(forgotten) = self.taken.pop_front()

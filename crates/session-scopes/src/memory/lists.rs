@@ -29,13 +29,14 @@ impl Inner {
                 let due = entry.work.fence.due;
                 let comes = claim.as_ref().map(|claim| claim.expires).or(due);
                 let since = comes.unwrap_or(entry.updated);
-                let is_left = comes.map_or(inbox > 0, |comes| comes <= request.now);
+                let is_asked = request.with_claimed && claim.is_some();
+                let is_left = is_asked || comes.map_or(inbox > 0, |comes| comes <= request.now);
                 if is_left && (since, entry.number) > after {
                     let key = SessionKey { app: request.app.clone(), user: user.clone(), id: id.clone() };
-                    found.push((
-                        (since, entry.number),
-                        Unattended::new(key, since, (claim.is_some(), due.is_some()), inbox, entry.number),
-                    ));
+                    let is = (claim.is_some(), due.is_some());
+                    let session = Unattended::new(key, since, is, inbox, entry.number);
+                    let owner = claim.as_ref().map(|claim| claim.owner.as_str());
+                    found.push(((since, entry.number), session.of_worker(owner)));
                 }
             }
         }

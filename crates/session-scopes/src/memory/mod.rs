@@ -263,7 +263,7 @@ impl Inner {
 
     fn get(&self, request: &GetSession) -> Result<Session, SessionError> {
         let (app, tenant, entry) = self.entry(&request.key)?;
-        entry.session(request, &app.shared, &tenant.user)
+        entry.session(request.key.clone(), request, &app.shared, &tenant.user)
     }
 
     fn list(&mut self, request: &ListSessions) -> Result<SessionPage, SessionError> {
@@ -274,13 +274,15 @@ impl Inner {
             return Ok(SessionPage { sessions: Vec::new(), next: None });
         };
         let mut newest = tenant.newest_first(after);
-        let mut sessions = Vec::new();
-        let mut last = None;
+        let mut sessions = Vec::with_capacity(request.limit.min(tenant.sessions.len()));
+        let (mut get, mut last) = (None, None);
         for (id, entry) in newest.by_ref().take(request.limit) {
             let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id: id.clone() };
-            sessions.push(entry.session(&request.get(key), app, &tenant.user)?);
-            last = Some(Cursor::behind(entry.updated, entry.number));
+            let get = get.get_or_insert_with(|| request.get(key.clone()));
+            sessions.push(entry.session(key, get, app, &tenant.user)?);
+            last = Some((entry.updated, entry.number));
         }
+        let last = last.map(|(updated, number)| Cursor::behind(updated, number));
         let next = last.filter(|_| newest.next().is_some());
         Ok(SessionPage { sessions, next })
     }

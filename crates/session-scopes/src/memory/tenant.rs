@@ -476,18 +476,24 @@ impl Entry {
         Ok(Pruned { events, oldest })
     }
 
+    /// `key` is that of the session: a list asks for many in the same way.
     pub(super) fn session(
         &self,
+        key: SessionKey,
         request: &GetSession,
         app: &Shared,
         user: &Shared,
     ) -> Result<Session, SessionError> {
         let version = request.version_in(self.oldest, self.version())?;
-        let cells = self.cells_at(&request.key, version)?;
+        let cells = request.state.then(|| self.cells_at(&key, version)).transpose()?;
         let visible = Visible::at(version, &self.rewinds);
         let scopes = request.since.map(|seen| seen.scopes);
+        let events = match request.events {
+            EventRange::None => Vec::new(),
+            events => self.range(events, &request.event_ranges(&visible, version)),
+        };
         Ok(Session {
-            key: request.key.clone(),
+            key,
             life: self.work.life.clone(),
             version,
             newest: self.version(),
@@ -499,12 +505,12 @@ impl Entry {
             oldest: self.oldest,
             head: None,
             scopes: ScopeVersions { app: app.version(), user: user.version() },
-            values: request.state.then(|| ByScope {
+            values: cells.map(|cells| ByScope {
                 app: app.asked(request, Scope::App, scopes.map(|scopes| scopes.app)),
                 user: user.asked(request, Scope::User, scopes.map(|scopes| scopes.user)),
                 session: self.asked(request, &cells),
             }),
-            events: self.range(request.events, &request.event_ranges(&visible, version)),
+            events,
             visible,
         })
     }

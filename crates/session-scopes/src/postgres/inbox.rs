@@ -156,18 +156,21 @@ fn add(connection: &Object, number: i64, row: InputRow) -> Sent<'_> {
 pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let (after, most) = (to_db(request.after), to_db(request.most() as u64));
+    let only: Option<Vec<i64>> =
+        request.only.as_ref().map(|only| only.iter().map(|position| to_db(*position)).collect());
     let (row, waiting) = try_join!(biased;
         async { query(connection, READ_SESSION, &[&app, &user, &id]).await },
-        async { query(connection, READ_INBOX, &[&app, &user, &id, &to_db(request.after)]).await },
+        async { query(connection, READ_INBOX, &[&app, &user, &id, &after, &most, &only]).await },
     )?;
-    let rows = checked(&waiting, &SessionRow::of(&row, key)?, request.after)?;
+    let rows = checked(&waiting, &SessionRow::of(&row, key)?, request)?;
     rows.iter().map(InputRow::entry).collect()
 }
 
-/// The entries after a position, from the rows of all waiting ones.
-fn checked(rows: &[Row], session: &SessionRow, after: u64) -> Result<Vec<InputRow>, SessionError> {
+/// The entries that are asked for, from the rows of all waiting ones.
+fn checked(rows: &[Row], session: &SessionRow, request: &ReadInbox) -> Result<Vec<InputRow>, SessionError> {
     session.work.check_waiting(rows.iter().fold(0, |sum, row| sum ^ row.get::<_, i64>(1)))?;
-    let behind = rows.iter().filter(|row| from_db(row.get(0)) > after).map(input_row);
+    let behind = rows.iter().filter(|row| request.wants(from_db(row.get(0)))).map(input_row);
     behind.map(|row| row.check(session.number).map(|()| row)).collect()
 }
 
@@ -178,15 +181,17 @@ pub(super) async fn verify(
     session: &SessionRow,
 ) -> Result<Result<(), SessionError>, SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let every = None::<Vec<i64>>;
     let (waiting, taken) = try_join!(biased;
-        async { query(connection, READ_INBOX, &[&app, &user, &id, &0_i64]).await },
+        async { query(connection, READ_INBOX, &[&app, &user, &id, &0_i64, &i64::MAX, &every]).await },
         async { query(connection, READ_TAKEN, &[&app, &user, &id]).await },
     )?;
     let check_taken = |row: &Row| {
         let (position, checksum, key, digest) = (row.get(0), row.get(1), row.get(2), row.get(3));
         TakenRow { position, checksum, key, digest }.check(session.number)
     };
-    Ok(checked(&waiting, session, 0).and_then(|_| taken.iter().try_for_each(check_taken)))
+    Ok(checked(&waiting, session, &ReadInbox::new(key.clone()))
+        .and_then(|_| taken.iter().try_for_each(check_taken)))
 }
 
 pub(super) async fn dequeue(

@@ -24,14 +24,17 @@ pub(super) async fn unattended(
 ) -> Result<Vec<Unattended>, SessionError> {
     let (since, number) = request.begins_after()?;
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+    let now = request.now.as_micros();
     let given: Given<'_> =
-        &[&request.app.as_str(), &since.as_micros(), &number, &limit, &request.now.as_micros()];
+        &[&request.app.as_str(), &since.as_micros(), &number, &limit, &now, &request.with_claimed];
     let rows = query(&connection, LIST_UNATTENDED, given).await?;
     let read = |row: &tokio_postgres::Row| {
         let (user, id) = (UserId::new(row.get::<_, String>(0))?, SessionId::new(row.get::<_, String>(1))?);
         let key = SessionKey { app: request.app.clone(), user, id };
         let since = Timestamp::from_micros(row.get(2));
-        Ok(Unattended::new(key, since, (row.get(5), row.get(6)), from_db(row.get(3)), row.get(4)))
+        let owner = row.get::<_, Option<String>>(5);
+        let is = (owner.is_some(), row.get(6));
+        Ok(Unattended::new(key, since, is, from_db(row.get(3)), row.get(4)).of_worker(owner))
     };
     rows.iter().map(read).collect()
 }

@@ -182,11 +182,11 @@ statements! {
         FROM u WHERE u.owner IS NOT NULL) \
         SELECT owner FROM u WHERE owner IS NOT NULL LIMIT $3";
     LIST_UNATTENDED = concat!(
-        "SELECT owner, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL, ",
+        "SELECT owner, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner, ",
         "claim_owner IS NULL AND claim_expires IS NOT NULL ",
         "FROM stepfold_sessions WHERE app = $1 AND (claim_expires IS NOT NULL OR inbox > 0) ",
         "AND (claim_expires IS NULL OR claim_expires <= CASE WHEN claim_owner IS NULL THEN $5::bigint ELSE ",
-        now!(), " END) ",
+        now!(), " END OR ($6::boolean AND claim_owner IS NOT NULL)) ",
         "AND (COALESCE(claim_expires, updated), number) > ($2::bigint, $3::bigint) ORDER BY since, number LIMIT $4"
     );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
@@ -284,9 +284,10 @@ statements! {
     ADD_INPUT = concat!(
         "INSERT INTO stepfold_inbox (number, ", input!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
     );
-    // All that waits; what it is only behind position $4.
+    // All that waits; the body only behind position $4, of at most $5 bytes, at the positions $6.
     READ_INBOX = concat!(
-        "SELECT position, checksum, key, digest, kind, CASE WHEN position > $4 THEN body END, at ",
+        "SELECT position, checksum, key, digest, kind, CASE WHEN position > $4 AND octet_length(body) <= $5::bigint ",
+        "AND ($6::bigint[] IS NULL OR position = ANY($6::bigint[])) THEN body END, at ",
         "FROM stepfold_inbox WHERE number = ", number!(), " ORDER BY position"
     );
     READ_TAKEN = concat!(

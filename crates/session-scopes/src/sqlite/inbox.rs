@@ -43,10 +43,9 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<InputRow> {
 }
 
 /// The row of a position, checked, if it waits.
-fn find(desk: &Desk, number: i64, position: i64) -> Result<Option<InputRow>, SessionError> {
+fn find(connection: &Connection, number: i64, position: i64) -> Result<Option<InputRow>, SessionError> {
     let query = format!("SELECT {COLUMNS} FROM stepfold_inbox WHERE number = ?1 AND position = ?2");
-    let found = desk
-        .connection
+    let found = connection
         .prepare_cached(&query)
         .and_then(|mut query| query.query_row([number, position], read_row).optional())
         .map_err(failed("read an inbox"))?;
@@ -62,7 +61,7 @@ pub(super) fn take(
 ) -> Result<Vec<u64>, SessionError> {
     let mut taken = Vec::new();
     for position in positions {
-        let Some(row) = find(desk, number, to_db(*position))? else { continue };
+        let Some(row) = find(&desk.connection, number, to_db(*position))? else { continue };
         remember(desk, number, &row)?;
         let place: [&dyn rusqlite::ToSql; 2] = [&number, &row.position];
         run(desk, "DELETE FROM stepfold_inbox WHERE number = ?1 AND position = ?2", &place)?;
@@ -120,7 +119,8 @@ fn known(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<Option<u6
         .prepare_cached("SELECT position FROM stepfold_inbox WHERE number = ?1 AND key = ?2")
         .and_then(|mut query| query.query_row(parts, |row| row.get(0)).optional())
         .map_err(&failed)?;
-    if let Some(row) = waiting.map(|position| find(desk, number, position)).transpose()?.flatten() {
+    if let Some(row) = waiting.map(|position| find(&desk.connection, number, position)).transpose()?.flatten()
+    {
         return repeated(prepared, &row.digest, row.position).map(Some);
     }
     let taken: Option<(i64, Vec<u8>, i64)> = desk
@@ -161,17 +161,39 @@ fn insert(desk: &Desk, session: &SessionRow, prepared: &PreparedInput) -> Result
 }
 
 pub(super) fn read(desk: &mut Desk, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
-    let session = SessionRow::get(&desk.connection, &request.key)?;
-    let rows = waiting(&desk.connection, &session, to_db(request.after))?;
+    let connection = &desk.connection;
+    let session = SessionRow::get(connection, &request.key)?;
+    let most = to_db(request.most() as u64);
+    let rows = match &request.only {
+        None => waiting(connection, &session, to_db(request.after), most)?,
+        Some(positions) => {
+            // That nothing is missing takes no body.
+            waiting(connection, &session, i64::MAX, 0)?;
+            let wanted: BTreeSet<_> = positions.iter().filter(|position| request.wants(**position)).collect();
+            let found = wanted.into_iter().map(|position| find(connection, session.number, to_db(*position)));
+            found.filter_map(Result::transpose).collect::<Result<_, _>>()?
+        }
+    };
     rows.iter().map(InputRow::entry).collect()
 }
 
-/// What waits behind a position, checked; that nothing else that should wait is gone, too.
-fn waiting(connection: &Connection, session: &SessionRow, after: i64) -> Result<Vec<InputRow>, SessionError> {
+/// What waits behind a position, checked, with bodies of so many bytes at most; that nothing else that should wait is gone,
+/// too.
+fn waiting(
+    connection: &Connection,
+    session: &SessionRow,
+    after: i64,
+    most: i64,
+) -> Result<Vec<InputRow>, SessionError> {
     let failed = failed("read an inbox");
-    let query = format!("SELECT {COLUMNS} FROM stepfold_inbox WHERE number = ?1 ORDER BY position");
-    let mut query = connection.prepare_cached(&query).map_err(&failed)?;
-    let mut rows = query.query([session.number]).map_err(&failed)?;
+    let mut query = connection
+        .prepare_cached(
+            "SELECT position, checksum, key, digest, kind, \
+             CASE WHEN position > ?2 AND octet_length(body) <= ?3 THEN body END, at \
+             FROM stepfold_inbox WHERE number = ?1 ORDER BY position",
+        )
+        .map_err(&failed)?;
+    let mut rows = query.query([session.number, after, most]).map_err(&failed)?;
     let (mut found, mut sum) = (Vec::new(), 0);
     while let Some(row) = rows.next().map_err(&failed)? {
         sum ^= row.get::<_, i64>(1).map_err(&failed)?;
@@ -188,7 +210,7 @@ fn waiting(connection: &Connection, session: &SessionRow, after: i64) -> Result<
 /// Checks what waits, and what was taken.
 pub(super) fn verify(connection: &Connection, session: &SessionRow) -> Result<(), SessionError> {
     let failed = failed("read an inbox");
-    waiting(connection, session, 0)?;
+    waiting(connection, session, 0, i64::MAX)?;
     let mut query = connection
         .prepare_cached("SELECT key, position, digest, checksum FROM stepfold_taken WHERE number = ?1")
         .map_err(&failed)?;

@@ -31,7 +31,7 @@ pub(super) fn users(desk: &mut Desk, request: &ListUsers) -> Result<Vec<UserId>,
 }
 
 /// The user, the id, since when, the inbox, the number; whether a claim has expired, and whether it is due.
-type Listed = (String, String, i64, i64, i64, (bool, bool));
+type Listed = (String, String, i64, i64, i64, (Option<String>, bool));
 
 pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Vec<Unattended>, SessionError> {
     let failed = failed("list unattended sessions");
@@ -39,15 +39,16 @@ pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Ve
     let mut query = desk
         .connection
         .prepare_cached(
-            "SELECT user, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner IS NOT NULL, \
+            "SELECT user, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner, \
              claim_owner IS NULL AND claim_expires IS NOT NULL \
              FROM stepfold_sessions WHERE app = ?1 AND (claim_expires IS NOT NULL OR inbox > 0) \
-             AND (claim_expires IS NULL OR claim_expires <= ?2) \
+             AND (claim_expires IS NULL OR claim_expires <= ?2 OR (?6 AND claim_owner IS NOT NULL)) \
              AND (COALESCE(claim_expires, updated), number) > (?3, ?4) ORDER BY since, number LIMIT ?5",
         )
         .map_err(failed)?;
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
-    let bounds = params![request.app.as_str(), request.now.as_micros(), since.as_micros(), number, limit];
+    let (app, now, with_claimed) = (request.app.as_str(), request.now.as_micros(), request.with_claimed);
+    let bounds = params![app, now, since.as_micros(), number, limit, with_claimed];
     let rows = query.query_map(bounds, |row| {
         Ok((
             row.get::<_, String>(0)?,
@@ -59,9 +60,11 @@ pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Ve
         ))
     });
     let rows: Vec<Listed> = rows.and_then(Iterator::collect).map_err(failed)?;
-    let read = |(user, id, since, inbox, number, is): Listed| {
+    let read = |(user, id, since, inbox, number, (owner, is_due)): Listed| {
         let key = SessionKey { app: request.app.clone(), user: UserId::new(user)?, id: SessionId::new(id)? };
-        Ok(Unattended::new(key, Timestamp::from_micros(since), is, from_db(inbox), number))
+        let is = (owner.is_some(), is_due);
+        let session = Unattended::new(key, Timestamp::from_micros(since), is, from_db(inbox), number);
+        Ok(session.of_worker(owner))
     };
     rows.into_iter().map(read).collect()
 }

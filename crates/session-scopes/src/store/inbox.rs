@@ -114,6 +114,8 @@ pub(crate) struct PreparedInput {
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) body: String,
     pub(crate) digest: InputDigest,
+    /// The bytes of the body, as JSON.
+    pub(crate) bytes: usize,
 }
 
 impl EnqueueInput {
@@ -131,6 +133,7 @@ impl EnqueueInput {
             return Err(SessionError::TooLarge { what: what(), bytes, limit });
         }
         let digest = InputDigest(xxh3_128(text.as_bytes()));
+        let bytes = bytes - self.kind.as_str().len() - 1;
         #[cfg(any(feature = "postgres", feature = "sqlite"))]
         let body = self.body.to_string();
         Ok(PreparedInput {
@@ -138,6 +141,7 @@ impl EnqueueInput {
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             body,
             digest,
+            bytes,
         })
     }
 }
@@ -173,12 +177,16 @@ pub struct ReadInbox {
     pub key: SessionKey,
     /// Only entries after this position.
     pub after: u64,
+    /// Only entries at these positions; `None` for all.
+    pub only: Option<Vec<u64>>,
+    /// Bodies of more bytes of JSON are left out; `None` for none.
+    pub largest: Option<usize>,
 }
 
 impl ReadInbox {
     /// All of it.
     pub fn new(key: SessionKey) -> Self {
-        ReadInbox { key, after: 0 }
+        ReadInbox { key, after: 0, only: None, largest: None }
     }
 
     /// Only entries after this position.
@@ -186,6 +194,53 @@ impl ReadInbox {
     pub fn after(mut self, position: u64) -> Self {
         self.after = position;
         self
+    }
+
+    /// Only entries at these positions, as far as they wait. A store may return others as well.
+    #[must_use]
+    pub fn only(mut self, positions: impl IntoIterator<Item = u64>) -> Self {
+        self.only = Some(positions.into_iter().collect());
+        self
+    }
+
+    /// Leaves out the bodies of entries that have more bytes of JSON: who looks at what waits needs none of them, and an
+    /// inbox may have [`MAX_INBOX`] of [`MAX_INPUT_BYTES`]. A store may return them nevertheless.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use stepfold_session_scopes::{
+    ///     CreateSession, EnqueueInput, IdempotencyKey, InboxKind, MemoryStore, ReadInbox, SessionSchema, SessionStore,
+    ///     Timestamp,
+    /// };
+    ///
+    /// let (store, schema, at) = (MemoryStore::new(), SessionSchema::new(Default::default()), Timestamp::from_micros(0));
+    /// let key = store.create(CreateSession::new("my_app", "alice", &schema, at)?).await?.key;
+    /// let text = "a long message ".repeat(1_000);
+    /// let id = IdempotencyKey::new("m1")?;
+    /// store.enqueue(EnqueueInput::new(key.clone(), InboxKind::Message, id, text.as_str(), at)).await?;
+    ///
+    /// let waiting = store.inbox(ReadInbox::new(key.clone()).without_bodies_over(4_096)).await?;
+    /// assert!(waiting[0].idempotency_key.as_str() == "m1" && !waiting[0].has_body);
+    /// let taken = store.inbox(ReadInbox::new(key).only([waiting[0].position])).await?;
+    /// assert_eq!(taken[0].body, text);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).expect("a memory store never waits").unwrap();
+    /// ```
+    #[must_use]
+    pub fn without_bodies_over(mut self, bytes: usize) -> Self {
+        self.largest = Some(bytes);
+        self
+    }
+
+    /// Whether the entry at a position is asked for.
+    pub(crate) fn wants(&self, position: u64) -> bool {
+        position > self.after && self.only.as_ref().is_none_or(|only| only.contains(&position))
+    }
+
+    /// The most bytes of a body that is asked for.
+    pub(crate) fn most(&self) -> usize {
+        self.largest.unwrap_or(usize::MAX)
     }
 }
 
@@ -199,8 +254,10 @@ pub struct InboxEntry {
     pub kind: InboxKind,
     /// The idempotency key that it was accepted with.
     pub idempotency_key: IdempotencyKey,
-    /// The content.
+    /// The content; null if it was left out.
     pub body: Value,
+    /// Whether the content is here: it was not left out ([`ReadInbox::without_bodies_over`]).
+    pub has_body: bool,
     /// When it was accepted.
     pub at: Timestamp,
 }
@@ -214,7 +271,17 @@ impl InboxEntry {
         body: Value,
         at: Timestamp,
     ) -> Self {
-        InboxEntry { position, kind, idempotency_key, body, at }
+        InboxEntry { position, kind, idempotency_key, body, has_body: true, at }
+    }
+
+    /// An entry whose body is left out.
+    pub const fn without_body(
+        position: u64,
+        kind: InboxKind,
+        idempotency_key: IdempotencyKey,
+        at: Timestamp,
+    ) -> Self {
+        InboxEntry { position, kind, idempotency_key, body: Value::Null, has_body: false, at }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::requests::Cursor;
 use crate::error::SessionError;
-use crate::ids::{AppId, SessionKey, UserId};
+use crate::ids::{AppId, SessionKey, UserId, WorkerId};
 use crate::time::Timestamp;
 
 /// Users to be listed: those who have sessions, in the order of their ids.
@@ -64,6 +64,8 @@ pub struct ListUnattended {
     pub limit: usize,
     /// The cursor of the last session before.
     pub after: Option<Cursor>,
+    /// Whether sessions are listed as well whose claim has not expired.
+    pub with_claimed: bool,
 }
 
 /// A session in which work is left and no worker is.
@@ -74,8 +76,10 @@ pub struct Unattended {
     pub key: SessionKey,
     /// Since when: the expiry of the claim, the time at which it was due, or the last known write.
     pub since: Timestamp,
-    /// Whether a claim has expired. If not, no worker has claimed the session since entries came to its inbox.
+    /// Whether there is a claim, which has expired unless [others](ListUnattended::with_claimed) are listed. If not, no worker has claimed the session since entries came to its inbox.
     pub is_claimed: bool,
+    /// The worker of the claim, if there is one.
+    pub owner: Option<WorkerId>,
     /// Whether its time has come: a worker released it until then.
     pub is_due: bool,
     /// The position of the newest waiting entry in its inbox; 0 if there is none.
@@ -92,14 +96,28 @@ impl Unattended {
         inbox: u64,
         number: i64,
     ) -> Self {
-        Unattended { key, since, is_claimed, is_due, inbox, cursor: Cursor::behind(since, number) }
+        let cursor = Cursor::behind(since, number);
+        Unattended { key, since, is_claimed, owner: None, is_due, inbox, cursor }
+    }
+
+    /// With the worker of its claim. A damaged name hides neither the session nor others.
+    pub(crate) fn of_worker(mut self, owner: Option<impl Into<Arc<str>>>) -> Self {
+        self.owner = owner.and_then(|owner| WorkerId::new(owner).ok());
+        self
     }
 }
 
 impl ListUnattended {
     /// The first 100 sessions of an app, by this time.
     pub const fn new(app: AppId, now: Timestamp) -> Self {
-        ListUnattended { app, now, limit: 100, after: None }
+        ListUnattended { app, now, limit: 100, after: None, with_claimed: false }
+    }
+
+    /// Lists sessions as well whose claim has not expired: for who knows which workers are dead.
+    #[must_use]
+    pub const fn with_claimed(mut self) -> Self {
+        self.with_claimed = true;
+        self
     }
 
     /// The bounds of the page: the place after which it begins.

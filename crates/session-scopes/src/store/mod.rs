@@ -321,7 +321,8 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(INBOXES)) }
     }
 
-    /// The entries that wait in the inbox of a session, in order.
+    /// The entries that wait in the inbox of a session, in order. Positions and bodies that are not asked for may be left
+    /// out.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`].

@@ -21,6 +21,7 @@ mod crashes;
 mod damage;
 mod files;
 mod golden;
+mod inbox;
 mod limits;
 mod messages;
 mod model;

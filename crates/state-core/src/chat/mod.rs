@@ -25,9 +25,11 @@ mod model;
 mod request;
 
 mod fragments;
+mod pieces;
 mod price;
 mod reply;
 mod server_tool;
+mod wire;
 
 mod error;
 
@@ -48,8 +50,9 @@ pub use part::{Content, ImageDetail, Media, MediaSource, Part, UnknownPart};
 pub use price::{Price, Prices};
 pub use repair::{INTERRUPTED, Repair, RepairKind, Repaired};
 pub use reply::{Chunk, Cost, FinishReason, PartialReply, Reply, ReplyBuilder, ToolCallChunk, Usage};
-pub use request::{ChatRequest, ModelParams, ResponseFormat, ServerTool, ToolChoice, ToolSpec};
+pub use request::{ChatRequest, ModelParams, OmittedTool, ResponseFormat, ServerTool, ToolChoice, ToolSpec};
 pub use server_tool::ServerToolUse;
 pub use tool::{Arguments, ToolCall, ToolContent, ToolResult};
 pub use transcript::{Iter, Transcript};
 pub use turns::{Span, Step, Steps, Turn, Turns};
+pub use wire::{WireChange, WireRequest};

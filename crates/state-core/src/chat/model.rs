@@ -11,7 +11,9 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::{ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder};
+use super::{
+    ChatRequest, Chunk, ModelError, ModelErrorKind, OmittedTool, Reply, ReplyBuilder, ToolSpec, WireRequest,
+};
 
 /// A chat model.
 ///
@@ -68,6 +70,20 @@ pub trait ChatModel: Send + Sync {
 
     /// Requests a reply to a conversation.
     fn respond(&self, request: ChatRequest) -> ReplyStream;
+
+    /// The tools that this model leaves out of a request that offers these, since its provider cannot take them; none by
+    /// default. A wrapper returns those of the models in it.
+    fn omitted_tools(&self, _: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        Vec::new()
+    }
+
+    /// The request as the model's server would read it, and what was changed for that server. `None`, the default, for
+    /// a model without a server. A wrapper of a model forwards it.
+    ///
+    /// It sends nothing. The result is an error if [`respond`](ChatModel::respond) would refuse the request.
+    fn wire_request(&self, _: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        None
+    }
 }
 
 macro_rules! forward {
@@ -80,6 +96,14 @@ macro_rules! forward {
 
                 fn respond(&self, request: ChatRequest) -> ReplyStream {
                     (**self).respond(request)
+                }
+
+                fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+                    (**self).omitted_tools(tools)
+                }
+
+                fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+                    (**self).wire_request(request)
                 }
             }
         )+

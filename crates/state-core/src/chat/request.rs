@@ -149,6 +149,23 @@ impl ToolSpec {
     }
 }
 
+/// A tool that a model leaves out of its requests, and why; the others are offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OmittedTool {
+    /// The tool's name.
+    pub name: String,
+    /// Why the provider cannot take it.
+    pub reason: String,
+}
+
+impl OmittedTool {
+    /// A tool that is left out for this reason.
+    pub fn new(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        OmittedTool { name: name.into(), reason: reason.into() }
+    }
+}
+
 /// Whether the model must call a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

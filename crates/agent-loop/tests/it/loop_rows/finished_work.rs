@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::chat::ToolContent;
+use stepfold_agent_loop::state_core::state::Schema;
 use stepfold_agent_loop::tools::{
     CallOutcome, CallStatus, CancellationToken, Effect, Tool, ToolContext, ToolError,
 };
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, Breakpoint, Event, Exit, HookAction, HookContext, HookError, HookPoint,
-    HookResult, ItemOutcome, Need, Observer, ObserverError, Run, RunError, RunEvent, RunFault,
+    Agent, AgentBuilder, Answer, Breakpoint, Event, EventRefused, Exit, HookAction, HookContext, HookError,
+    HookPoint, HookResult, ItemOutcome, Need, Observer, ObserverError, Run, RunError, RunEvent, RunFault,
 };
 use tokio::sync::Notify;
 
@@ -320,6 +321,62 @@ async fn a_refused_commit_stops_at_once_and_names_what_is_lost() {
     let ended = go_on(again(&agent, error), |run| run).await.unwrap();
     let unknown: Vec<&str> = ended.unknown_calls().iter().map(|call| &*call.id).collect();
     assert_eq!((unknown, notes.text().as_str()), (vec!["c1", "c2"], "pay\nlook\n"));
+}
+
+/// Records events of so many bytes at most.
+struct Bounded {
+    most: usize,
+    events: Vec<Event>,
+    refused: usize,
+}
+
+impl Observer for Bounded {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        let Some(event) = event.committed() else { return Ok(()) };
+        let bytes = serde_json::to_string(event)?.len();
+        if bytes > self.most {
+            self.refused += 1;
+            return Err(EventRefused::new(format!("{bytes} bytes are more than {}", self.most)).into());
+        }
+        self.events.push(event.clone());
+        Ok(())
+    }
+}
+
+/// A result that can never be recorded is a failure of its call, once: its tool does not run again, and calls that ended at the same
+/// moment keep theirs.
+#[tokio::test]
+async fn a_result_that_cannot_be_recorded_is_a_failure_of_its_call() {
+    for (script, most) in [
+        ("assistant: > c1 small()   > c2 big()   > c3 small()\nassistant: done", 100_000),
+        ("assistant: > c1 big()\nassistant: > c2 small()\nassistant: done", 100_000),
+    ] {
+        let (notes, running) = (Notes::default(), Notes::default());
+        let noted = running.clone();
+        let big = Tool::new("big", "Reads a book.", move |context: ToolContext| {
+            let noted = noted.clone();
+            async move {
+                noted.add("big");
+                context.writer().set("page", json!("word ".repeat(400_000)))?;
+                Ok::<_, ToolError>("read")
+            }
+        });
+        let big = big.writes(["page"]).effect(Effect::AtMostOnce).build().unwrap();
+        let small = notes.tool("small").effect(Effect::AtMostOnce).build().unwrap();
+        let schema = Schema::builder().key::<String>("page").build().unwrap();
+        let agent = Agent::builder(self::script(script)).schema(schema).tools([big, small]);
+        let agent = agent.tool_limits(at_once(3)).build().unwrap();
+        let mut recorder = Bounded { most, events: Vec::new(), refused: 0 };
+        let ended = play(&agent, "go", |run| run.record_with(&mut recorder)).await.unwrap();
+        assert_eq!(ended.exit(), &Exit::Text);
+        assert_eq!((recorder.refused, running.text().as_str()), (1, "big\n"), "{script}");
+        let transcript = ended.transcript().to_string();
+        assert!(transcript.contains("its result cannot be recorded"), "{transcript}");
+        assert_eq!(notes.text().lines().count(), script.matches("small()").count(), "{transcript}");
+        assert!(ended.unknown_calls().is_empty() && ended.state().get("page").is_none());
+        assert_eq!(ended.transcript().check(), Ok(()));
+        assert_eq!(recorder.events.last().unwrap().name(), "replied", "all else was recorded");
+    }
 }
 
 /// Calls that ended in the moment of the refusal are lost as well.

@@ -1,7 +1,7 @@
 //! Decodes events into chunks: a pure state machine. About a dozen of the API's event kinds matter; the event
 //! that ends an item has its final content, whatever was streamed before.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 use stepfold_state_core::chat::{
@@ -20,8 +20,10 @@ pub struct Decoder {
     choice: ToolChoice,
     /// The items that have begun, by their index in the output.
     items: BTreeMap<u64, Item>,
-    /// Their indexes by their ids.
-    places: HashMap<String, u64>,
+    /// The indexes of those that have not ended.
+    open: BTreeSet<u64>,
+    /// Their indexes by their ids. Some servers give the same id to several items.
+    places: HashMap<String, Vec<u64>>,
     /// The names of the calls.
     calls: Vec<String>,
     ids: CallIds,
@@ -39,6 +41,8 @@ struct Item {
     /// Whether part of its text, or of its arguments, was streamed.
     is_streamed: bool,
     is_done: bool,
+    /// What waits for the end of an item before it: what ends an item belongs to its last part.
+    held: Vec<Chunk>,
 }
 
 impl Decode for Decoder {
@@ -82,6 +86,7 @@ impl Decoder {
         Decoder {
             choice: request.tool_choice.clone(),
             items: BTreeMap::new(),
+            open: BTreeSet::new(),
             places: HashMap::new(),
             calls: Vec::new(),
             ids: CallIds::default(),
@@ -107,7 +112,7 @@ impl Decoder {
                 self.streamed(place, Chunk::Text(delta()), out);
             }
             "response.reasoning_summary_part.added" if self.is_streamed(place) => {
-                out.push(Chunk::Reasoning("\n\n".to_owned()));
+                self.say(place, Chunk::Reasoning("\n\n".to_owned()), out);
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 self.streamed(place, Chunk::Reasoning(delta()), out);
@@ -129,6 +134,11 @@ impl Decoder {
 
     /// Reads a response in one piece.
     fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if let Some(status @ ("queued" | "in_progress")) = value["status"].as_str() {
+            let reason = "responses in the background are not supported; omit `background`";
+            let message = format!("unsupported response with the status `{status}`: {reason}");
+            return Err(Bad::Kind(ModelErrorKind::Unsupported, message));
+        }
         if value["output"].is_array() {
             self.response(value, out)
         } else if value.get("error").is_some_and(|error| !error.is_null()) {
@@ -144,12 +154,20 @@ impl Decoder {
             return Err(Bad::Said(response.to_string()));
         }
         identity(response, out);
-        for (place, item) in (0..).zip(response["output"].as_array().into_iter().flatten()) {
-            // Not all servers count the items of a stream from zero.
-            let place = self.place_of(id(item)).unwrap_or(place);
+        let mut seen: HashMap<&str, usize> = HashMap::new();
+        for (index, item) in (0..).zip(response["output"].as_array().into_iter().flatten()) {
+            let count = id(item).map_or(0, |id| {
+                let count = seen.entry(id).or_default();
+                *count += 1;
+                *count - 1
+            });
+            let place = self.place_in_output(index, id(item), count);
             if !self.items.get(&place).is_some_and(|item| item.is_done) {
                 self.end(place, item, out);
             }
+        }
+        for item in self.items.values_mut() {
+            out.append(&mut item.held);
         }
         out.extend(usage(&response["usage"]).map(Chunk::Usage));
         self.end.is_over = true;
@@ -182,24 +200,72 @@ impl Decoder {
         self.place_of(id).unwrap_or_else(|| last.saturating_add(is_next.into()))
     }
 
-    /// The index of the item with this id.
+    /// The index of the last item with this id.
     fn place_of(&self, id: Option<&str>) -> Option<u64> {
-        self.places.get(id?).copied()
+        self.places.get(id?)?.last().copied()
+    }
+
+    /// The index in the stream of an item of the whole output, `count` of whose predecessors have its id. Not all servers
+    /// count the items of a stream from zero.
+    fn place_in_output(&self, index: u64, id: Option<&str>, count: usize) -> u64 {
+        match id.and_then(|id| self.places.get(id)) {
+            Some(places) => places.get(count).copied().unwrap_or_else(|| {
+                self.items.last_key_value().map_or(index, |(last, _)| last.saturating_add(1))
+            }),
+            None => index,
+        }
+    }
+
+    /// Whether all items before this one have ended.
+    fn is_next(&self, place: u64) -> bool {
+        self.open.first().is_none_or(|first| *first >= place)
+    }
+
+    /// The item at an index, which begins if it has not yet.
+    fn item(&mut self, place: u64) -> &mut Item {
+        self.items.entry(place).or_insert_with(|| {
+            self.open.insert(place);
+            Item::default()
+        })
+    }
+
+    /// Passes a chunk of an item on, once all items before it have ended.
+    fn say(&mut self, place: u64, chunk: Chunk, out: &mut Vec<Chunk>) {
+        if self.is_next(place) {
+            out.push(chunk);
+        } else {
+            self.item(place).held.push(chunk);
+        }
+    }
+
+    /// Passes on what waited for the end of an item: that of the items behind it, up to one that goes on.
+    fn release(&mut self, place: u64, out: &mut Vec<Chunk>) {
+        if !self.is_next(place) {
+            return;
+        }
+        for item in self.items.range_mut(place..).map(|(_, item)| item) {
+            out.append(&mut item.held);
+            if !item.is_done {
+                break;
+            }
+        }
     }
 
     /// Begins an item. Of a call, its id and its name are known.
     fn begin(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
-        let begun = self.items.entry(place).or_default();
-        begun.has_begun = true;
+        self.item(place).has_begun = true;
         if let Some(id) = id(item) {
-            self.places.entry(id.to_owned()).or_insert(place);
+            let places = self.places.entry(id.to_owned()).or_default();
+            if !places.contains(&place) {
+                places.push(place);
+            }
         }
-        if item["type"] == "function_call" && begun.call.is_none() {
+        if item["type"] == "function_call" && self.item(place).call.is_none() {
             let (index, name) = (self.calls.len(), item["name"].as_str().unwrap_or_default().to_owned());
-            begun.call = Some(index);
+            self.item(place).call = Some(index);
             self.calls.push(name.clone());
             let id = self.ids.unique(item["call_id"].as_str());
-            out.push(Chunk::ToolCall(ToolCallChunk::new(index, "").with_id(id).with_name(name)));
+            self.say(place, Chunk::ToolCall(ToolCallChunk::new(index, "").with_id(id).with_name(name)), out);
         }
     }
 
@@ -213,8 +279,8 @@ impl Decoder {
             Chunk::ToolCall(call) => call.arguments.is_empty(),
             _ => false,
         };
-        self.items.entry(place).or_default().is_streamed |= !is_empty;
-        out.push(chunk);
+        self.item(place).is_streamed |= !is_empty;
+        self.say(place, chunk, out);
     }
 
     fn arguments(&mut self, place: u64, arguments: String, out: &mut Vec<Chunk>) -> Result<(), Bad> {
@@ -229,13 +295,25 @@ impl Decoder {
     /// Ends an item: content that was not streamed, and data to be sent back.
     fn end(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
         self.begin(place, item, out);
-        let is_streamed = self.is_streamed(place);
-        let begun = self.items.entry(place).or_default();
-        if std::mem::replace(&mut begun.is_done, true) {
+        if self.items.get(&place).is_some_and(|item| item.is_done) {
             return;
         }
+        let mut last = Vec::new();
+        self.last_chunks(place, item, &mut last);
+        for chunk in last {
+            self.say(place, chunk, out);
+        }
+        self.item(place).is_done = true;
+        self.open.remove(&place);
+        self.release(place, out);
+    }
+
+    /// What the event says that ends an item.
+    fn last_chunks(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
+        let is_streamed = self.is_streamed(place);
+        let call = self.items.get(&place).and_then(|item| item.call);
         let text = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
-        match (item["type"].as_str(), begun.call) {
+        match (item["type"].as_str(), call) {
             (Some("message"), _) => {
                 if !is_streamed {
                     // Also a message without content is a part of its own.

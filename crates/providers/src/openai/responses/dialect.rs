@@ -5,14 +5,18 @@ use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat
 
 use super::decode::Decoder;
 use super::input::{self, Open};
+use crate::conform::Changes;
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::openai::Preset;
+use crate::openai::{Api, Preset};
+use crate::rules::RequestRules;
+use crate::wire::{Destination, MessagePlan};
 use crate::{Secret, strict, wire};
 
 /// OpenAI's Responses API, the dialect of an [`OpenAiResponses`].
 #[derive(Clone, Debug)]
 pub struct Responses {
     preset: Preset,
+    rules: RequestRules,
 }
 
 /// A model of a server with OpenAI's Responses API.
@@ -47,7 +51,11 @@ impl HttpModel<Responses> {
 
     /// Starts building a model of a known server.
     pub fn preset(preset: &Preset, model: impl Into<String>) -> OpenAiResponsesBuilder {
-        HttpModelBuilder::new(Responses { preset: *preset }, model)
+        // Servers that speak like OpenAI's have reasoning that is not in pairs.
+        let pairs_reasoning = preset.api == Api::Responses || preset.name == Preset::AZURE.name;
+        let RequestRules { tool_names, schemas, .. } = preset.rules;
+        let rules = RequestRules { pairs_reasoning, tool_names, schemas, ..RequestRules::OPENAI_RESPONSES };
+        HttpModelBuilder::new(Responses { preset: *preset, rules }, model)
     }
 
     /// Starts building a model of a server at this base URL, which usually ends with `/v1`.
@@ -71,9 +79,14 @@ impl Dialect for Responses {
     const NAME: &'static str = "openai";
     const MESSAGES: &'static str = "input";
     const RESERVED: &'static [&'static str] = &["input", "model", "stream", "tools"];
+    const UNKNOWN: Option<&'static str> = Some(input::ITEM);
 
     fn server(&self) -> Server {
         self.preset.server()
+    }
+
+    fn rules(&self) -> &RequestRules {
+        &self.rules
     }
 
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
@@ -84,18 +97,18 @@ impl Dialect for Responses {
         format!("{base}/responses")
     }
 
-    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let params = &request.params;
         let missing = [("stop", !params.stop.is_empty()), ("seed", params.seed.is_some())];
         if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
             let reason = "the Responses API does not have it; use chat completions";
             return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
-        let thoughts = thinks(model).then_some("reasoning.encrypted_content");
+        let thoughts = thinks(to.model).then_some("reasoning.encrypted_content");
         let logprobs = params.logprobs.map(|_| "message.output_text.logprobs");
         let include: Vec<&str> = thoughts.into_iter().chain(logprobs).collect();
         Ok(wire::fields([
-            ("model", Some(model.into())),
+            ("model", Some(to.model.into())),
             ("stream", Some(true.into())),
             ("store", Some(false.into())),
             ("include", (!include.is_empty()).then(|| json!(include))),
@@ -112,7 +125,14 @@ impl Dialect for Responses {
         tools.iter().map(tool).collect()
     }
 
-    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+    fn write(
+        &self,
+        message: &Message,
+        _: &MessagePlan,
+        open: &mut Open,
+        out: &mut Vec<u8>,
+        _: &mut Changes,
+    ) -> Result<(), ModelError> {
         input::write(self.preset.system_role, message, open, out)
     }
 
@@ -157,6 +177,8 @@ fn text_format(format: &ResponseFormat) -> Result<Value, ModelError> {
     match format {
         ResponseFormat::JsonObject => Ok(json!({"format": {"type": "json_object"}})),
         ResponseFormat::JsonSchema { name, schema, strict } => {
+            let form = if *strict { strict::exact_reply_schema(schema) } else { None };
+            let (schema, strict) = (form.as_ref().unwrap_or(schema), form.is_some());
             Ok(json!({"format": {"type": "json_schema", "name": name, "schema": schema, "strict": strict}}))
         }
         _ => Err(wire::unsupported("unsupported response format: expected a JSON object or a JSON Schema")),

@@ -6,15 +6,12 @@ use stepfold_state_core::chat::{
     ToolContent, UnknownPart,
 };
 
-use crate::openai::CallIdForm;
+use crate::rules::RequestRules;
 use crate::wire;
 
 /// The extra of a part with the item it came in, without the part's own content; and the field of an unknown
 /// part with an item of another kind.
 pub(super) const ITEM: &str = "openai";
-
-/// The ids of calls that the API accepts.
-const CALL_IDS: CallIdForm = CallIdForm::AtMost(64);
 
 /// Whether an item precedes the next one.
 #[derive(Clone, Copy, Default)]
@@ -86,7 +83,7 @@ fn function_call(call: &ToolCall, item: Option<Map<String, Value>>) -> Value {
         item,
         [
             ("type", "function_call".into()),
-            ("call_id", CALL_IDS.accepted(&call.id).into()),
+            ("call_id", RequestRules::OPENAI_RESPONSES.call_ids.accepted(&call.id).into()),
             ("name", call.name.as_str().into()),
             ("arguments", arguments.as_ref().into()),
         ],
@@ -113,7 +110,7 @@ fn output(message: &Message) -> Result<Option<Value>, ModelError> {
         _ => Value::String(result.text().into_owned()),
     };
     Ok(Some(
-        json!({"type": "function_call_output", "call_id": CALL_IDS.accepted(result.call_id()), "output": output}),
+        json!({"type": "function_call_output", "call_id": RequestRules::OPENAI_RESPONSES.call_ids.accepted(result.call_id()), "output": output}),
     ))
 }
 

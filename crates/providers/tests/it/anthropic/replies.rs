@@ -68,7 +68,7 @@ async fn thoughts_keep_their_signatures() {
             end(),
         ],
         expect![[r#"
-            assistant: @{"reasoning": "hm", "extras": {"signature": "EqQB"}}   @{"reasoning": "", "extras": {"redacted_thinking": "x9"}}   @{"reasoning": "", "extras": {"signature": "ZZ"}}   "area 3"
+            assistant: @{"reasoning": "hm", "extras": {"signature": "EqQB"}}   @{"reasoning": "", "extras": {"redacted_thinking": "x9"}}   @{"reasoning": "", "extras": {"signature": "ZZ"}}   "area 3"   %{"server": "http://server"}
             stop [12(8) + 7(0) tokens] [1 written to the cache]
         "#]],
     )
@@ -152,7 +152,7 @@ async fn unknown_blocks_and_events_are_kept_or_ignored() {
             end(),
         ],
         expect![[r#"
-            assistant: @{"anthropic": {"id": "s1", "input": {"query": "x"}, "name": "web_search", "type": "server_tool_use"}}   @{"text": "ok", "extras": {"citations": [{}]}}
+            assistant: @{"anthropic": {"id": "s1", "input": {"query": "x"}, "name": "web_search", "type": "server_tool_use"}}   @{"text": "ok", "extras": {"citations": [{}]}}   %{"server": "http://server"}
             stop [12(8) + 7(0) tokens] [1 written to the cache]
         "#]],
     )
@@ -166,7 +166,7 @@ async fn a_server_that_does_not_stream() {
         {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": 1}}],
         "stop_reason": "tool_use", "usage": {"input_tokens": 3, "output_tokens": 2}}"#;
     expect![[r#"
-        assistant: @{"reasoning": "hm", "extras": {"signature": "EqQB"}}   "I look."   > t1 search(q=1)
+        assistant: @{"reasoning": "hm", "extras": {"signature": "EqQB"}}   "I look."   > t1 search(q=1)   %{"server": "http://server"}
         tool_calls [3(0) + 2(0) tokens]
     "#]]
     .assert_eq(&ask(Play::json(200, whole), request()).await);

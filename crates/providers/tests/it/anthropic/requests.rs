@@ -9,14 +9,15 @@ use stepfold_state_core::chat::{
 };
 
 use super::{builder, check, end, request, said, stop};
-use crate::server::{Asked, Play, Server, pretty};
+use crate::server::{Asked, Play, Server, of_server, pretty};
 
 /// What a model sends for these requests.
 async fn sent(build: fn(AnthropicBuilder) -> AnthropicBuilder, requests: Vec<ChatRequest>) -> Vec<Asked> {
     let play = Play::events(said() + &stop("end_turn") + &end());
     let server = Server::start([play], usize::MAX, check).await;
     let model = build(builder(&server)).build().unwrap();
-    for request in requests {
+    for mut request in requests {
+        request.messages = of_server(&request.messages, &server.url);
         model.respond(request).into_reply().await.unwrap();
     }
     server.asked()
@@ -76,7 +77,7 @@ assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1"}} "area 3"
                   "type": "text"
                 },
                 {
-                  "id": "c_1",
+                  "id": "p9ak3j6vjmnoid9mamc6b67m",
                   "input": {
                     "q": "stalls"
                   },
@@ -98,7 +99,7 @@ assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1"}} "area 3"
               "content": [
                 {
                   "content": "[3,4]",
-                  "tool_use_id": "c_1",
+                  "tool_use_id": "p9ak3j6vjmnoid9mamc6b67m",
                   "type": "tool_result"
                 },
                 {
@@ -204,7 +205,7 @@ async fn everything_else() {
         .with_extra("thinking", json!({"type": "enabled", "budget_tokens": 1024}));
     let format = ResponseFormat::JsonSchema {
         name: "area".to_owned(),
-        schema: json!({"type": "object"}),
+        schema: json!({"type": "object", "properties": {}, "additionalProperties": false}),
         strict: true,
     };
     let full = request()

@@ -6,7 +6,7 @@ use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::Value;
 use stepfold_agent_loop::tools::{CallFailure, CallOutcome, CallStatus};
-use stepfold_agent_loop::{ApprovalRequest, Decision, Event, EventKind, Exit, Outcome, Pause, RunEvent};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Event, EventKind, Exit, Outcome, Pause, Run, RunEvent};
 use stepfold_runner::{Invocation, Runner, RunnerError, Seen, SessionHandle, failure};
 use stepfold_session_scopes::{
     CommittedEvent, EventRange, GetSession, Session, SessionError, SessionKey, SessionStore as _, Timestamp,
@@ -59,6 +59,8 @@ pub(super) enum Happening {
     },
     /// A commit; what it has was told before.
     Committed(CommittedEvent),
+    /// The last words of a run whose last reply has none: the result of its exit tool. For protocols that show no calls.
+    LastWords(String),
     /// The answer of a request that was sent again: it was streamed to another reader.
     Repeated(String),
     /// Nothing follows.
@@ -568,7 +570,13 @@ impl Reader {
         let cause = failure(&commit.event);
         self.committed(commit).await;
         match (exit, cause) {
-            (Some(exit), _) => self.end(End::Finished(exit), Usage::default()),
+            (Some(exit), _) => {
+                match self.session.last_run().await {
+                    Ok(run) => self.queue.extend(run.as_ref().and_then(unsaid).map(Happening::LastWords)),
+                    Err(error) => tracing::warn!(%error, "the last words of a run could not be read"),
+                }
+                self.end(End::Finished(exit), Usage::default());
+            }
             (None, Some(cause)) => {
                 self.end(End::Failed(Problem::unavailable(&cause)), Usage::default());
             }
@@ -591,10 +599,12 @@ impl Reader {
             // Another process has run it; or it is a repetition, and nothing is new.
             self.only_own = true;
             self.read(u64::MAX).await;
-            if self.queue.is_empty() && !outcome.text().is_empty() {
-                self.queue.push_back(Happening::Repeated(outcome.text().into_owned()));
+            if self.queue.is_empty() {
+                self.queue.extend(outcome.last_words().map(Happening::Repeated));
+                return self.end(end_of(&outcome), outcome.usage());
             }
         }
+        self.queue.extend(unsaid(outcome.run()).map(Happening::LastWords));
         self.end(end_of(&outcome), outcome.usage());
     }
 
@@ -627,6 +637,11 @@ async fn page(
     let stored = runner.store().get(GetSession::new(key).events(page.range).without_state()).await?;
     let is_last = stored.events.last().is_none_or(|last| last.version >= stored.version);
     Ok((stored.events, is_last))
+}
+
+/// The last words of a run whose last reply has no text.
+fn unsaid(run: &Run) -> Option<String> {
+    run.text().trim().is_empty().then(|| run.last_words())?
 }
 
 fn end_of(outcome: &Outcome) -> End {

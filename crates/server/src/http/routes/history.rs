@@ -9,10 +9,11 @@ use serde_json::{Map, Value};
 use stepfold_agent_loop::state_core::state::{State, ValueRef, Write};
 use stepfold_agent_loop::{Edit, Ids as _, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
-use stepfold_session_scopes::{EventRange, GetSession, Scope, Session, SessionStore as _};
+use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Scope, Session, SessionStore as _};
 
 use super::runs::taken;
 use super::sessions::check_shared;
+use crate::http::aligned::{Pair, aligned};
 use crate::http::changes::LastRun;
 use crate::http::imported::check_fork;
 use crate::http::index::{Counted, Index, Of, Written};
@@ -24,11 +25,15 @@ use crate::http::rows::{
     BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow,
     WriteRow, json,
 };
+use crate::http::server::App;
 use crate::http::steps::{Rows, rows};
 
 /// The most that a page has; of brief rows, which have a few hundred bytes each.
 const MOST: usize = 1_000;
 const MOST_BRIEF: usize = 10_000;
+
+/// How many commits are shown between two looks whether the client is still there.
+const AT_ONCE: usize = 256;
 
 /// How many versions may be between two commits that are read at once.
 const NEAR: u64 = 16;
@@ -399,23 +404,6 @@ pub(super) struct PairRow {
     same: bool,
 }
 
-fn aligned(left: &[EventRow], right: &[EventRow]) -> Vec<PairRow> {
-    let said = |rows: &[EventRow]| rows.iter().map(said).collect::<Vec<_>>();
-    let operations = similar::capture_diff_slices(similar::Algorithm::Patience, &said(left), &said(right));
-    let pairs = operations.into_iter().flat_map(|operation| {
-        let (tag, left, right) = operation.as_tag_tuple();
-        let same = tag == similar::DiffTag::Equal;
-        let row = move |at: usize| (left.clone().nth(at), right.clone().nth(at), same);
-        (0..operation.old_range().len().max(operation.new_range().len())).map(row)
-    });
-    let pair = |(here, there, same): (Option<usize>, Option<usize>, bool)| PairRow {
-        left: here.and_then(|at| left.get(at)).map(|row| row.version),
-        right: there.and_then(|at| right.get(at)).map(|row| row.version),
-        same,
-    };
-    pairs.map(pair).collect()
-}
-
 /// What a commit says, without the ids of calls.
 fn said(row: &EventRow) -> String {
     let inside: Vec<&str> = row.path.iter().map(|item| item.name.as_str()).collect();
@@ -441,22 +429,44 @@ pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<Compa
     // What both have names what the commits of an open step mention.
     let shared: Vec<_> =
         left.visible_events().take_while(|committed| committed.version <= comparison.common).collect();
-    let rows = |events: &[_]| -> Vec<EventRow> {
-        let mut rows = Rows::new(app.pricing());
-        for event in &shared {
-            drop(rows.row(event, true));
-        }
-        events.iter().map(|event| rows.row(event, true)).collect()
+    let (of_left, said_left) = compared(&app, &shared, &comparison.left).await;
+    let (of_right, said_right) = compared(&app, &shared, &comparison.right).await;
+    let row = |(here, there, same): Pair| PairRow {
+        left: here.and_then(|at| of_left.get(at)).map(|row| row.version),
+        right: there.and_then(|at| of_right.get(at)).map(|row| row.version),
+        same,
     };
-    let (of_left, of_right) = (rows(&comparison.left), rows(&comparison.right));
     Ok(Found(CompareRow {
         common: comparison.common,
-        aligned: aligned(&of_left, &of_right),
+        aligned: aligned(&said_left, &said_right).into_iter().map(row).collect(),
         left: of_left,
         right: of_right,
         first: comparison.first.map(|first| first.to_string()),
         changed: changed(&values(&left), &values(&right)),
     }))
+}
+
+/// The rows of commits that follow others, and what each says.
+async fn compared(
+    app: &App,
+    before: &[&CommittedEvent],
+    events: &[CommittedEvent],
+) -> (Vec<EventRow>, Vec<String>) {
+    let mut rows = Rows::new(app.pricing());
+    for event in before {
+        drop(rows.row(event, true));
+    }
+    let (mut shown, mut says) = (Vec::with_capacity(events.len()), Vec::with_capacity(events.len()));
+    for part in events.chunks(AT_ONCE) {
+        for event in part {
+            let row = rows.row(event, true);
+            says.push(said(&row));
+            shown.push(row);
+        }
+        // The client may be gone.
+        tokio::task::yield_now().await;
+    }
+    (shown, says)
 }
 
 /// A fork. One with changes within a run, which waits for no decision then, is continued by the server at once; one without

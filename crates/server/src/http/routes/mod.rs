@@ -70,6 +70,7 @@ pub(super) fn operations() -> Vec<Operation> {
         operation.takes_key =
             matches!(operation.id, "send" | "run" | "decide" | "edit_state" | "edit_results");
         operation.is_heavy = matches!(operation.id, "import" | "export" | "compare" | "replay");
+        operation.is_whole = operation.is_heavy || operation.id == "read_model_step";
     }
     operations
 }

@@ -21,7 +21,7 @@ use crate::http::imported::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::limits::Limits;
 use crate::http::loading::weight_after;
 use crate::http::operation::{
-    Answer, Answers, Asked, Created, InApp, InSession, RequestBody, json_response, text_schema,
+    Answer, Answers, Asked, Created, InApp, InSession, RequestBody, held, json_response, text_schema,
 };
 use crate::http::problem::Problem;
 use crate::http::rows::{ParentRow, SessionRow};
@@ -229,7 +229,8 @@ impl RequestBody for ImportBody {
     }
 
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
-        strict::from_slice(bytes).map(ImportBody).map_err(|error| Problem::invalid("export", error))
+        let read = strict::from_slice(bytes).map_err(|error| Problem::invalid("export", error));
+        read.and_then(|export| held(bytes, "export", ImportBody(export)))
     }
 }
 

@@ -120,6 +120,21 @@ async fn a_message_with_a_key_is_taken_once() {
     let kinds: Vec<&str> =
         events["events"].as_array().unwrap().iter().map(|event| event["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["began", "replied"]);
+
+    // Another message under the key is an error, in any process: it must not be lost in silence.
+    for site in [&site, &other] {
+        for (path, text, values) in [
+            ("run", "other", json!({})),
+            ("messages", "other", json!({})),
+            ("run", "hi", json!({"spent": 1})),
+        ] {
+            let body = json!({"text": text, "values": values}).to_string();
+            let path = format!("/sessions/s1/{path}");
+            let refused = site.ask("ada", Method::POST, &path, &headers, &body).await;
+            assert_eq!(refused.problem(), (409, "key_reused".to_owned()), "{path} {body}");
+        }
+    }
+    assert_eq!(site.get("ada", "/sessions/s1").await.json()["version"], 2);
 }
 
 #[tokio::test]

@@ -6,7 +6,11 @@ use http::Method;
 use serde_json::json;
 use stepfold_runner::Runner;
 use stepfold_server::http::Limits;
-use stepfold_session_scopes::MemoryStore;
+use stepfold_session_scopes::{
+    AppendEvent, Author, CreateSession, Event, EventId, InvocationId, MemoryStore, SessionId,
+    SessionStore as _, Timestamp,
+};
+use stepfold_state_core::chat::Message;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -294,6 +298,59 @@ async fn heavy_requests_are_limited() {
     while refused("ada", "export").await {
         tokio::task::yield_now().await;
     }
+}
+
+/// Creates a session with many commits, each of which says something else.
+async fn long_session(site: &Site, id: &str) {
+    let (store, schema) = (site.runner.store(), site.runner.schema());
+    let at = Timestamp::from_micros(1);
+    let create = CreateSession::new("clerk", "ada", schema, at).unwrap();
+    let key = store.create(create.with_id(SessionId::new(id).unwrap())).await.unwrap().key;
+    for version in 0..3_000 {
+        let name = format!("{id}-{version}");
+        let event = Event::new(
+            EventId::new(name.as_str()).unwrap(),
+            InvocationId::new(name.as_str()).unwrap(),
+            Author::new("clerk").unwrap(),
+            at,
+        );
+        let event = event.with_message(Message::user(format!("message {version} of {id}")));
+        store.append(AppendEvent::new(key.clone(), version, event, schema)).await.unwrap();
+    }
+}
+
+/// A server with one thread goes on serving while whole sessions are read.
+#[tokio::test]
+async fn heavy_requests_delay_no_others_and_end_in_time() {
+    let site = Site::new("").await;
+    long_session(&site, "s1").await;
+    long_session(&site, "s2").await;
+    for path in ["/compare?with=s2", "/export"] {
+        let path = format!("/sessions/s1{path}");
+        let heavy = site.get("ada", &path);
+        let mut heavy = std::pin::pin!(heavy);
+        let mut served = 0;
+        let reply = loop {
+            let healthy = site.raw(Method::GET, "/healthz", &[], "");
+            tokio::select! {
+                biased;
+                reply = &mut heavy => break reply,
+                healthy = healthy => {
+                    assert_eq!(healthy.status, 200);
+                    served += 1;
+                }
+            }
+        };
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert!(served >= 5, "{served} requests were served meanwhile");
+    }
+    let mut limits = limits();
+    limits.heavy_timeout = Duration::from_nanos(1);
+    let hasty = Site::over(site.runner.clone(), limits).await;
+    let late = hasty.get("ada", "/sessions/s1/compare?with=s2").await;
+    assert_eq!(late.problem(), (503, "timeout".to_owned()));
+    let small = hasty.post("ada", "/sessions", json!({"id": "s3"})).await;
+    assert_eq!(small.status, 201, "{}", small.text);
 }
 
 /// A fork with changes within a run continues at once, and its run is one of its user, as if it was resumed.

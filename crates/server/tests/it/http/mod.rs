@@ -24,6 +24,7 @@ mod origins;
 mod outside;
 mod protocols;
 mod reference;
+mod replies;
 mod search;
 mod security;
 pub(crate) mod site;

@@ -603,7 +603,7 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
     };
     room.store.enqueue(waits).await?;
 
-    let list = ListUnattended { app: AppId::new(room.app.as_str())?, now: at(3), limit: 10, after: None };
+    let list = ListUnattended { limit: 10, ..ListUnattended::new(AppId::new(room.app.as_str())?, at(3)) };
     let all = room.store.unattended(list.clone()).await?;
     let ids: BTreeSet<&str> = all.iter().map(|session| session.key.id.as_str()).collect();
     ensure_eq!(ids, BTreeSet::from(["due", "expired", "left", "waits"]));
@@ -628,6 +628,17 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
         paged.push(session.clone());
     }
     ensure_eq!(paged, all);
+
+    // A store may list those whose worker may be at work, with the worker.
+    let with_claimed = room.store.unattended(list.clone().with_claimed()).await?;
+    let unclaimed = with_claimed.iter().filter(|session| session.key.id.as_str() != "held");
+    ensure!(unclaimed.eq(&all), "others than those with a claim: {with_claimed:?}");
+    let held = with_claimed.iter().find(|session| session.key.id.as_str() == "held");
+    let owner = Some(worker("a")?);
+    ensure!(
+        held.is_none_or(|held| held.is_claimed && held.owner == owner),
+        "its worker is missing: {held:?}"
+    );
 
     // A session that is not due is listed once it is, and a claim forgets when that was.
     let listed = async |now| -> Result<BTreeSet<String>, Fault> {

@@ -16,6 +16,7 @@ cases! {
     entries_are_kept_in_the_order_in_which_they_were_accepted,
     sixteen_entries_at_once_have_a_place_each,
     an_entry_is_kept_as_it_is,
+    entries_and_bodies_that_are_not_asked_for_may_be_left_out,
     a_repeated_entry_is_accepted_once,
     an_idempotency_key_with_other_content_is_an_error,
     entries_are_taken_with_the_event,
@@ -103,8 +104,51 @@ async fn an_entry_is_kept_as_it_is(room: Room) -> Checked {
         let input = EnqueueInput { kind, ..input(&key, kind.as_str(), body.clone())? };
         let position = room.store.enqueue(input.clone()).await?.position;
         let idempotency_key = input.idempotency_key;
-        let expected = InboxEntry { position, kind, idempotency_key, body, at: at(1) };
+        let expected = InboxEntry::new(position, kind, idempotency_key, body, at(1));
         ensure_eq!(room.waiting(&key).await?.pop(), Some(expected));
+    }
+    Ok(())
+}
+
+async fn entries_and_bodies_that_are_not_asked_for_may_be_left_out(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    // Of 3, 100, 101, 102 and 100 bytes of JSON.
+    let bodies = [
+        json!("a"),
+        json!("b".repeat(98)),
+        json!("c".repeat(99)),
+        json!("d".repeat(100)),
+        json!("日".repeat(32) + "ab"),
+    ];
+    let mut all = Vec::new();
+    for (name, body) in ["a", "b", "c", "d", "e"].into_iter().zip(bodies) {
+        let position = room.enqueue(&key, name, body.clone()).await?.position;
+        all.push(InboxEntry::new(position, InboxKind::Message, IdempotencyKey::new(name)?, body, at(1)));
+    }
+    let (second, last) = (all[1].position, all[4].position);
+    let requests = [
+        ReadInbox::new(key.clone()).without_bodies_over(100),
+        ReadInbox::new(key.clone()).without_bodies_over(0).after(second),
+        ReadInbox::new(key.clone()).only([last, second, last + 1]),
+        ReadInbox::new(key.clone()).only([last, second]).after(second),
+        ReadInbox::new(key.clone()).only([]),
+    ];
+    for request in requests {
+        let found = room.store.inbox(request.clone()).await?;
+        ensure!(found.is_sorted_by_key(|entry| entry.position), "not in order: {found:?}");
+        let wanted = all.iter().filter(|entry| request.wants(entry.position));
+        for entry in wanted {
+            let found = found.iter().find(|found| found.position == entry.position);
+            let Some(found) = found else { return Err(Fault::new(format!("{} is missing", entry.position))) };
+            let may_be_left_out = entry.body.to_string().len() > request.most();
+            ensure!(
+                found.has_body || may_be_left_out,
+                "the body of {} is left out: {request:?}",
+                entry.position
+            );
+            let whole = InboxEntry { body: entry.body.clone(), has_body: true, ..found.clone() };
+            ensure_eq!(if found.has_body { found } else { &whole }, entry);
+        }
     }
     Ok(())
 }

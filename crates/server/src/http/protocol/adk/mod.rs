@@ -94,7 +94,8 @@ pub(super) fn operations() -> Vec<Operation> {
             "adk_session",
             "Reads a session with its events, in the form of ADK.",
             read,
-        ),
+        )
+        .whole(),
         Operation::new(Method::POST, SESSION, act, "adk_create_named", create_words, create),
         Operation::new(
             Method::PATCH,

@@ -1,0 +1,76 @@
+//! The schema of a reply as a server takes it, and the reply's own form.
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use stepfold_state_core::chat::{ModelError, ResponseFormat};
+
+use super::keys::rename;
+use super::{Keys, SchemaRules, schema};
+use crate::names::{NameRules, wire_name};
+use crate::wire;
+
+/// The property of a reply that is wrapped into an object.
+const WRAPPED: &str = "value";
+
+/// How the text of a reply differs from what it was asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Form {
+    /// Whether the value is in an object.
+    is_wrapped: bool,
+    /// The properties that are others on the wire.
+    keys: Keys,
+}
+
+impl Form {
+    /// The format on the wire, and the form of the reply.
+    ///
+    /// # Errors
+    /// The server has no form for the schema.
+    pub(crate) fn of(
+        rules: &SchemaRules,
+        format: Option<&ResponseFormat>,
+    ) -> Result<(Option<ResponseFormat>, Self), ModelError> {
+        let Some(ResponseFormat::JsonSchema { name, schema, strict }) = format else {
+            return Ok((format.cloned(), Form::default()));
+        };
+        let mut wired = schema::reply(rules, schema)
+            .map_err(|reason| wire::unsupported(format!("unsupported schema of the reply: {reason}")))?;
+        let keys = rules.keys.map(|rules| rename(&rules, &mut wired)).unwrap_or_default();
+        let is_wrapped = rules.object_replies && !is_object(&wired);
+        if is_wrapped {
+            wired = json!({
+                "type": "object",
+                "properties": { WRAPPED: wired },
+                "required": [WRAPPED],
+                "additionalProperties": false,
+            });
+        }
+        let name = wire_name(&NameRules::OPENAI, name).into_owned();
+        let format = ResponseFormat::JsonSchema { name, schema: wired, strict: *strict };
+        Ok((Some(format), Form { is_wrapped, keys }))
+    }
+
+    /// Whether the reply is the same on the wire.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.is_wrapped && self.keys.is_plain()
+    }
+
+    /// The text that was asked for. One of another form stays as it is: models that nobody holds to a schema write others.
+    pub(crate) fn restored(&self, text: &str) -> Option<String> {
+        let value = if self.is_wrapped { unwrapped(text)? } else { text };
+        self.keys.from_wire(value)
+    }
+}
+
+/// Whether a schema is one of an object and nothing else.
+fn is_object(schema: &Value) -> bool {
+    let refused = ["anyOf", "oneOf", "allOf", "not", "enum", "const"];
+    schema["type"] == "object" && refused.iter().all(|name| schema.get(name).is_none())
+}
+
+/// The value in an object with nothing else.
+fn unwrapped(text: &str) -> Option<&str> {
+    let fields: std::collections::BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+    let value = fields.get(WRAPPED).filter(|_| fields.len() == 1)?;
+    Some(value.get())
+}

@@ -1,0 +1,229 @@
+//! What a server is offered of some tools: each in a form that it takes, or left out alone, with the reason.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Map, Value};
+use stepfold_state_core::chat::{
+    ChatRequest, Content, Message, ModelError, OmittedTool, Part, Role, ToolCall, ToolChoice, ToolSpec,
+};
+
+use super::keys::rename;
+use super::{Form, Keys, schema};
+use crate::names::wire_name;
+use crate::rules::RequestRules;
+use crate::wire;
+
+/// The tools of a request as a server takes them.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// The tools as they are given.
+    given: Arc<[ToolSpec]>,
+    /// Those that are offered, with their names and parameters on the wire.
+    wired: Arc<[ToolSpec]>,
+    /// The names that are others on the wire, by those.
+    names: HashMap<String, String>,
+    /// The properties that are others on the wire, by the names of the tools.
+    keys: HashMap<String, Keys>,
+    omitted: Vec<OmittedTool>,
+}
+
+impl Offer {
+    pub(crate) fn new(rules: &RequestRules, given: &Arc<[ToolSpec]>) -> Self {
+        let mut offer = Offer {
+            given: Arc::clone(given),
+            wired: Arc::clone(given),
+            names: HashMap::new(),
+            keys: HashMap::new(),
+            omitted: Vec::new(),
+        };
+        let mut wired: Vec<ToolSpec> = Vec::with_capacity(given.len());
+        for spec in given.iter() {
+            match offer.wire(rules, &wired, spec) {
+                Ok(spec) => wired.push(spec),
+                Err(reason) => {
+                    tracing::warn!(
+                        tool = spec.name,
+                        reason,
+                        "a tool is left out of a request: the provider cannot take it"
+                    );
+                    offer.omitted.push(OmittedTool::new(&spec.name, reason));
+                }
+            }
+        }
+        if wired != **given {
+            offer.wired = wired.into();
+        }
+        offer
+    }
+
+    /// A tool on the wire.
+    ///
+    /// # Errors
+    /// Why it cannot be offered.
+    fn wire(
+        &mut self,
+        rules: &RequestRules,
+        others: &[ToolSpec],
+        spec: &ToolSpec,
+    ) -> Result<ToolSpec, String> {
+        let schemas = &rules.schemas;
+        if others.len() >= schemas.max_tools {
+            return Err(format!("this provider takes at most {} tools", schemas.max_tools));
+        }
+        let name = wire_name(&rules.tool_names, &spec.name);
+        if others.iter().any(|other| other.name == name) {
+            return Err("another tool has its name".to_owned());
+        }
+        let mut parameters = schema::parameters(schemas, &spec.parameters)?;
+        let keys = schemas.keys.map(|rules| rename(&rules, &mut parameters)).unwrap_or_default();
+        if !keys.is_plain() {
+            self.keys.insert(spec.name.clone(), keys);
+        }
+        if let Cow::Owned(wired) = &name {
+            self.names.insert(wired.clone(), spec.name.clone());
+        }
+        let mut wired = spec.clone();
+        (wired.name, wired.parameters) = (name.into_owned(), parameters);
+        Ok(wired)
+    }
+
+    /// The tools that are left out, each with the reason.
+    pub(crate) fn omitted(&self) -> &[OmittedTool] {
+        &self.omitted
+    }
+
+    /// What a server is not offered as it is, in words.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = String> {
+        let omitted =
+            self.omitted.iter().map(|tool| format!("tool `{}` is left out: {}", tool.name, tool.reason));
+        let names = self.renamed().map(|(wired, name)| format!("tool `{name}` is called `{wired}`"));
+        let keys = self.keys.keys().map(|name| format!("tool `{name}`: properties have other names"));
+        let mut changes: Vec<String> = omitted.chain(names).chain(keys).collect();
+        changes.sort();
+        changes.into_iter()
+    }
+
+    /// The name of a tool by that on the wire.
+    pub(crate) fn name<'a>(&'a self, wired: &'a str) -> &'a str {
+        self.names.get(wired).map_or(wired, String::as_str)
+    }
+
+    /// The names that are others on the wire, with those.
+    pub(crate) fn renamed(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.names.iter().map(|(wired, name)| (wired.as_str(), name.as_str()))
+    }
+
+    /// The properties of a tool that are others on the wire, if there are some.
+    pub(crate) fn keys(&self, name: &str) -> Option<&Keys> {
+        self.keys.get(name)
+    }
+
+    /// Whether a call is the same on the wire, but for its name.
+    pub(crate) fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// Whether calls are the same on the wire.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.names.is_empty() && self.keys.is_empty()
+    }
+
+    /// The arguments of a call in the conversation, with the names of properties on the wire. Those of a tool that is not
+    /// offered any more stay as they are.
+    pub(crate) fn wire_arguments<'a>(
+        &self,
+        name: &str,
+        arguments: &'a Map<String, Value>,
+    ) -> Cow<'a, Map<String, Value>> {
+        match self.keys(name) {
+            Some(keys) => Cow::Owned(keys.fields_to_wire(arguments)),
+            None => Cow::Borrowed(arguments),
+        }
+    }
+
+    /// A message of the conversation with the arguments of its calls on the wire. (The names of calls are the dialect's:
+    /// they are mapped whether their tools are offered or not.)
+    pub(crate) fn wire_message<'a>(&self, message: &'a Message) -> Cow<'a, Message> {
+        let has_keys = |call: &ToolCall| self.keys.contains_key(&call.name);
+        if self.keys.is_empty() || message.role() != Role::Assistant || !message.tool_calls().any(has_keys) {
+            return Cow::Borrowed(message);
+        }
+        let parts = message.parts().iter().map(|part| {
+            let mut part: Part = part.clone();
+            if let Content::ToolCall(call) = &mut part.content
+                && let Some(arguments) = call.arguments.as_object()
+            {
+                call.arguments = self.wire_arguments(&call.name, arguments).into_owned().into();
+            }
+            part
+        });
+        let wired =
+            Message::from_parts(message.role(), parts.collect()).with_extras(message.extras().clone());
+        Cow::Owned(match message.name() {
+            Some(name) => wired.with_name(name),
+            None => wired,
+        })
+    }
+
+    /// The request with the tools and the choice among them on the wire.
+    ///
+    /// # Errors
+    /// The choice demands a tool that is left out.
+    pub(crate) fn wire_request(&self, request: &ChatRequest) -> Result<ChatRequest, ModelError> {
+        let mut wired = request.clone();
+        wired.tools = Arc::clone(&self.wired);
+        let omitted = |name: &str| self.omitted.iter().find(|tool| tool.name == name);
+        match &request.tool_choice {
+            ToolChoice::Named(name) => {
+                let is_offered = |wired: &ToolSpec| self.name(&wired.name) == name;
+                if let Some(OmittedTool { reason, .. }) =
+                    omitted(name).filter(|_| !self.wired.iter().any(is_offered))
+                {
+                    return Err(wire::unsupported(format!(
+                        "unsupported tool `{name}`, which the tool choice demands: {reason}"
+                    )));
+                }
+                if let Some((wire, _)) = self.names.iter().find(|(_, own)| *own == name) {
+                    wired.tool_choice = ToolChoice::Named(wire.clone());
+                }
+            }
+            ToolChoice::Required if self.wired.is_empty() && request.params.server_tools.is_empty() => {
+                if let Some(OmittedTool { name, reason, .. }) = self.omitted.first() {
+                    return Err(wire::unsupported(format!(
+                        "no tool can be offered, and the tool choice demands one: `{name}`: {reason}"
+                    )));
+                }
+            }
+            _ => {}
+        }
+        Ok(wired)
+    }
+}
+
+/// The last offer of a model: the tools of a request are mostly those of the one before.
+#[derive(Debug, Default)]
+pub(crate) struct Offers(Mutex<Option<Arc<Offer>>>);
+
+impl Offers {
+    pub(crate) fn of(&self, rules: &RequestRules, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(offer) =
+            last.as_ref().filter(|offer| Arc::ptr_eq(&offer.given, tools) || offer.given == *tools)
+        {
+            return Arc::clone(offer);
+        }
+        let offer = Arc::new(Offer::new(rules, tools));
+        *last = Some(Arc::clone(&offer));
+        offer
+    }
+}
+
+/// A request on the wire, and what its reply is read by.
+#[derive(Debug)]
+pub(crate) struct Wired {
+    pub(crate) request: ChatRequest,
+    pub(crate) offer: Arc<Offer>,
+    pub(crate) form: Form,
+}
