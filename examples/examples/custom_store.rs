@@ -10,9 +10,9 @@ use stepfold::providers::Scripted;
 use stepfold::session_scopes::contract::Exam;
 use stepfold::session_scopes::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, Label, LabelVersion, ListForks, ListSessions,
-    ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionKey,
+    Enqueued, EventSizes, ForkInfo, ForkSession, GetSession, InboxEntry, Label, LabelVersion, ListForks,
+    ListSessions, ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, ReadLabels,
+    Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionKey,
     SessionPage, SessionStore, Unattended, UserId, Values, Verified, VerifySessions, WriteScope,
 };
 use stepfold_examples::say;
@@ -91,6 +91,10 @@ impl<S: SessionStore> SessionStore for Audited<S> {
 
     async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
         self.inner.verify(request).await
+    }
+
+    async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
+        self.inner.event_sizes(request).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {

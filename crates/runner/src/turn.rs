@@ -310,7 +310,7 @@ impl Turn {
     /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all
     /// values are missing.
     pub(crate) async fn read_end(&self) -> Result<Read, RunnerError> {
-        let mut events = 64;
+        let mut events = 16;
         loop {
             let session = self.get_end(events).await?;
             let has_begun = session.visible_events().any(|committed| begins(&committed.event));

@@ -118,7 +118,7 @@ async fn interop_openapi_python_client() {
     let mut generate = Command::new(python.with_file_name("openapi-python-client"));
     generate.current_dir(folder.path()).args(["generate", "--path", "openapi.json", "--meta", "none"]);
     let output = run(generate.args(["--output-path", "generated"])).await;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     // Of what it cannot read, it says so and leaves it out: text in OpenMetrics.
     let left_out: Vec<&str> = said.lines().filter(|line| line.starts_with("WARNING parsing")).collect();
     assert_eq!(left_out, ["WARNING parsing GET /api/v1/metrics within server."], "{said}");
@@ -157,10 +157,10 @@ async fn interop_schemathesis() {
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
                   negative_data_rejection,unsupported_method,ignored_auth";
     let mut command = Command::new(python.with_file_name("schemathesis"));
-    command.current_dir(folder.path()).args(["run", "openapi.json", "--seed", "1", "--max-examples", "40"]);
+    command.current_dir(folder.path()).args(["run", "openapi.json", "--seed", "1", "--max-examples", "20"]);
     command.args(["--url", &format!("http://{}", site.address)]);
     command.args(["--header", &format!("Authorization: {}", site.bearer("ada"))]);
     command.args(["--checks", checks, "--request-timeout", "20", "--no-color"]);
-    // Streams have no end.
-    run(command.args(["--exclude-path-regex", "/(live|stream)$"])).await;
+    // Streams have no end, and JSON-RPC answers what is invalid with 200.
+    run(command.args(["--exclude-path-regex", "/(live|stream)$|^/a2a/"])).await;
 }

@@ -39,7 +39,13 @@ async function follow(last: string): Promise<string[]> {
     text += decoder.decode(value, { stream: true });
     const blocks = text.split("\n\n");
     text = blocks.pop() ?? "";
-    for (const block of blocks) events.push(...block.split("\n").filter((line) => line.startsWith("event: ")).map((line) => line.slice(7)));
+    for (const block of blocks) {
+      for (const line of block.split("\n")) {
+        if (line.startsWith("event: ")) events.push(line.slice(7));
+        // What waits already is in the first event.
+        if (line.startsWith("data: ") && JSON.parse(line.slice(6)).pending?.length) events.push("waiting");
+      }
+    }
     if (events.includes(last)) {
       stop.abort();
       return events;
@@ -81,7 +87,7 @@ async function visit() {
   assert(good(await client.POST(`${SESSION}/replay`, { params: { path } })).same);
   assert(good(await client.POST(`${SESSION}/cancel`, { params: { path } })).cancelled === false);
   problem(await client.POST(`${SESSION}/rewind`, { params: { path }, body: { to: 1, expected: 1 } }), 409, "conflict");
-  problem(await client.DELETE(SESSION, { params: { path } }), 403, "role");
+  problem(await client.DELETE(SESSION, { params: { path } }), 403, "forbidden");
   console.log("done");
 }
 

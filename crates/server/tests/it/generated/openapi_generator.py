@@ -1,4 +1,5 @@
 """A visit with the client in Python that OpenAPI Generator makes of the document."""
+import json
 import os
 import sys
 
@@ -29,6 +30,10 @@ def follow(last):
         *blocks, text = text.split(b"\n\n")
         for block in blocks:
             events += [line[7:].decode() for line in block.split(b"\n") if line.startswith(b"event: ")]
+            data = [json.loads(line[6:]) for line in block.split(b"\n") if line.startswith(b"data: ")]
+            # What waits already is in the first event.
+            if data and data[0].get("pending"):
+                events.append("waiting")
         if last in events:
             response.close()
             return events
@@ -66,5 +71,5 @@ assert sessions.compare(APP, SESSION, "fork").common == 1
 assert sessions.replay(APP, SESSION).same
 assert runs.cancel(APP, SESSION).cancelled is False
 problem(lambda: sessions.rewind(APP, SESSION, made_of.Rewind(to=1, expected=1)), 409, "conflict")
-problem(lambda: sessions.delete_session(APP, SESSION), 403, "role")
+problem(lambda: sessions.delete_session(APP, SESSION), 403, "forbidden")
 print("done")

@@ -35,7 +35,10 @@ def follow(last):
             if line.startswith("event: "):
                 events.append(line.removeprefix("event: "))
             if line.startswith("data: "):
-                json.loads(line.removeprefix("data: "))
+                data = json.loads(line.removeprefix("data: "))
+                # What waits already is in the first event.
+                if events[-1] == "hello" and data["pending"]:
+                    events.append("waiting")
                 if events[-1] == last:
                     return events
 
@@ -75,5 +78,5 @@ assert good(compare.sync_detailed(APP, SESSION, client=client, with_="fork"), 20
 assert good(replay.sync_detailed(APP, SESSION, client=client), 200).same
 assert good(cancel.sync_detailed(APP, SESSION, client=client), 202).cancelled is False
 problem(rewind.sync_detailed(APP, SESSION, client=client, body=Rewind(to=1, expected=1)), 409, "conflict")
-problem(delete_session.sync_detailed(APP, SESSION, client=client), 403, "role")
+problem(delete_session.sync_detailed(APP, SESSION, client=client), 403, "forbidden")
 print("done")
