@@ -1215,7 +1215,7 @@ proptest! {
     }
 }
 
-/// A value that is none of a few words is answered with all of them.
+/// A value that is not among a few words is answered with all of them.
 #[test]
 fn a_wrong_word_is_answered_with_the_right_ones() {
     let mut state = State::new(&ResearchState::schema().unwrap());

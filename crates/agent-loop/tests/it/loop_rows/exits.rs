@@ -89,7 +89,7 @@ async fn empty_replies_in_a_row_are_bounded() {
     }
 }
 
-/// A reply with calls or text begins anew, and an answer that is asked for at a limit is the last one.
+/// A reply with calls or text resets the count, and an answer that is asked for at a limit is the last one.
 #[tokio::test]
 async fn empty_replies_in_a_row_are_those_without_another_between() {
     let empty = "assistant:\n".repeat(3);
@@ -104,7 +104,7 @@ async fn empty_replies_in_a_row_are_those_without_another_between() {
     assert_eq!(outcome.unwrap().exit(), &Exit::EmptyReply("stop".to_owned()));
 }
 
-/// A run of before, which went on, is the same run.
+/// A run of before, which continued, is the same run.
 #[tokio::test]
 async fn empty_replies_that_were_recorded_before_do_not_end_the_run() {
     let script = format!("{}assistant: area 3", "assistant:\n".repeat(6));
@@ -153,7 +153,7 @@ async fn last_words() {
     }
 }
 
-/// A note for the model beside the result is none of the exit tool's words.
+/// A note for the model beside the result does not belong to the exit tool's words.
 #[tokio::test]
 async fn last_words_after_a_modification() {
     for (answer, expected) in [(json!(null), None), (json!("42"), Some("42"))] {

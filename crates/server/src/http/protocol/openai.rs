@@ -387,7 +387,7 @@ impl Chunks {
         self.blank.clear();
     }
 
-    /// A text, as it follows what was said before. A reply of white space alone is none.
+    /// A text, as it follows what was said before. A reply of white space alone does not count.
     fn said(&mut self, text: &str) -> Option<String> {
         if self.is_in_reply {
             return (!text.is_empty()).then(|| text.to_owned());

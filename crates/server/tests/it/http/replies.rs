@@ -1,4 +1,4 @@
-//! What clients of each protocol put together of runs whose replies stream in pieces, over the wire.
+//! What clients of each protocol assemble of runs whose replies stream in pieces, over the wire.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -366,13 +366,22 @@ fn stored_forms() {
 
 proptest! {
     #[test]
-    fn a_message_in_chunks_is_the_same_message(transcript in super::arbitrary::transcript()) {
+    fn a_message_in_chunks_is_the_same_message(transcript in super::arbitrary::transcript(), seed in any::<u64>()) {
         for message in &transcript {
-            let chunks = Chunk::of(message).into_iter().chain([STOP]);
-            let reply = reply(ReplyStream::from_chunks(chunks.collect::<Vec<_>>())).unwrap();
-            prop_assert_eq!(reply.message.parts(), message.parts());
-            prop_assert_eq!(reply.message.extras(), message.extras());
+            for chunks in [Chunk::of(message), Chunk::streamed(message, seed)] {
+                let chunks = chunks.into_iter().chain([STOP]);
+                let reply = reply(ReplyStream::from_chunks(chunks.collect::<Vec<_>>())).unwrap();
+                prop_assert_eq!(reply.message.parts(), message.parts());
+                prop_assert_eq!(reply.message.extras(), message.extras());
+            }
         }
+    }
+
+    /// A text of two characters is always cut, and a long one into few pieces.
+    #[test]
+    fn a_streamed_text_is_cut(text in ".{2,4000}", seed in any::<u64>()) {
+        let pieces = Chunk::streamed(&Message::assistant(&*text), seed).len();
+        prop_assert!((2..1_000).contains(&pieces), "{pieces} pieces");
     }
 
     /// However a stream is cut into pieces, the reply is the same, byte for byte.
