@@ -426,7 +426,14 @@ pub(crate) fn rejection(tool: &str, reason: &str) -> String {
 
 /// What the model reads beside the result of a call whose arguments were changed.
 pub(crate) fn modification(arguments: &Arguments) -> String {
-    format!("[The arguments were changed before the call ran, to {}]", arguments.to_text())
+    format!("{MODIFIED}{}]", arguments.to_text())
+}
+
+const MODIFIED: &str = "[The arguments were changed before the call ran, to ";
+
+/// Whether a text tells of changed arguments.
+pub(crate) fn is_modification(text: &str) -> bool {
+    text.starts_with(MODIFIED)
 }
 
 /// The newest format of a stored request. The first one does not say its number.

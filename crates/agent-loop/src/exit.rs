@@ -43,6 +43,9 @@ pub enum Exit {
     Refusal,
     /// The model made the same calls again and again, with the same results.
     RepeatedCalls,
+    /// The model replied again and again without text and without calls, the last time with this finish reason of the
+    /// provider: see [`RunLimits::empty_replies`](crate::RunLimits::empty_replies).
+    EmptyReply(String),
     /// The model returned no valid output, after all repairs.
     InvalidOutput,
     /// The graph has reached its end.
@@ -194,6 +197,9 @@ impl fmt::Display for Exit {
             Exit::ContentFilter => "stopped by the provider's content filter",
             Exit::Refusal => "the model refused to answer",
             Exit::RepeatedCalls => "the model repeated the same calls with the same results",
+            Exit::EmptyReply(reason) => {
+                return write!(f, "the model returned only empty replies, with finish reason `{reason}`");
+            }
             Exit::InvalidOutput => "the model returned no valid output",
             Exit::End => "the graph reached its end",
             Exit::NodeLimit(node) => return write!(f, "node '{node}' reached its limit of executions"),

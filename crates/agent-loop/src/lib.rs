@@ -122,6 +122,7 @@ mod driver;
 mod edit;
 mod error;
 mod exit;
+mod last_words;
 mod observe;
 mod outcome;
 mod planned;

@@ -73,6 +73,30 @@ impl Outcome {
         self.run.text()
     }
 
+    /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit tool
+    /// that ended the run, if it says something; else none.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// async fn finish() -> Result<u64, ToolError> {
+    ///     Ok(42)
+    /// }
+    /// let finish = Tool::new("finish", "Gives the answer.", finish).build()?;
+    /// let model = Script::parse("assistant: > c1 finish()")?;
+    /// let outcome = Agent::builder(model).tool(finish).exit_on(["finish"]).build()?.run("how many?").await?;
+    /// assert_eq!((outcome.text().as_ref(), outcome.last_words().as_deref()), ("", Some("42")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn last_words(&self) -> Option<String> {
+        self.run.last_words()
+    }
+
     /// The output requested with [`output`](crate::AgentBuilder::output).
     ///
     /// # Errors

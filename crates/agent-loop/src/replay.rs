@@ -9,7 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder, Usage};
+use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder};
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::ToolsetError;
 
@@ -625,9 +625,7 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         (EventKind::Summarized { summary, error, usage }, Need::Summary(_)) => {
             Answer::Summary(match (summary, error) {
                 (Some(summary), _) => Ok((summary.text().to_owned(), *usage)),
-                // It was answered, so it cost something, but it was blank.
-                (None, _) if *usage != Usage::default() => Ok((String::new(), *usage)),
-                (None, error) => Err(error.clone().unwrap_or_default()),
+                (None, error) => Err((error.clone().unwrap_or_default(), *usage)),
             })
         }
         (EventKind::Steered, Need::Model | Need::Hook(_)) => {

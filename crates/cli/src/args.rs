@@ -116,6 +116,13 @@ pub(crate) enum Command {
         /// Show long values and messages in full.
         #[arg(long)]
         full: bool,
+        /// Show the request to the model as its server reads it, and what was left out, replaced or renamed for that
+        /// server. Nothing is sent.
+        #[arg(long, conflicts_with_all = ["diff", "all", "full"])]
+        wire: bool,
+        /// The model of the request: PROVIDER:MODEL or URL#MODEL. By default the agent's.
+        #[arg(long, value_name = "NAME", requires = "wire")]
+        model: Option<String>,
     },
     /// Resume a run that waits for approvals, was interrupted or failed.
     Resume {
@@ -569,6 +576,21 @@ pub(crate) struct Asked {
     /// Continue the session with the newest write.
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) last: bool,
+}
+
+impl Asked {
+    /// This model, or the agent's own, and nothing else.
+    pub(crate) fn of_model(model: Option<&str>) -> Self {
+        Asked {
+            model: model.map(str::to_owned),
+            cassette: None,
+            mode: Mode::default(),
+            interactive: false,
+            by: None,
+            when_claimed: WhenBusy::default(),
+            last: false,
+        }
+    }
 }
 
 /// What to do with a session in which another process runs.

@@ -133,6 +133,13 @@ impl Desk {
         Desk::open(place, None, WhenBusy::default(), &Models::None, unbounded_channel().1, open)
     }
 
+    /// The same with a model, for a command that shows what it would be sent.
+    pub(crate) fn to_read_with_model(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
+        let open = |path: &Path| if_existing(place, path, SqliteOptions::new(path).read_only().open());
+        let (models, failures) = Models::asked(asked);
+        Desk::open(place, None, WhenBusy::default(), &models, failures, open)
+    }
+
     /// For commands that check a store: it must exist.
     pub(crate) fn to_check(place: &Place) -> anyhow::Result<Self> {
         let open = |path: &Path| {

@@ -98,7 +98,11 @@ impl<'a> Models<'a> {
     /// the environment.
     pub(crate) fn pick(&self, named: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
         match self {
-            Models::None | Models::Checked => Ok(Arc::new(Unnamed)),
+            Models::None => Ok(Arc::new(Unnamed)),
+            // It is never asked, so that it needs no key.
+            Models::Checked => {
+                Ok(named.and_then(|(name, _)| without_key(name).ok()).unwrap_or_else(|| Arc::new(Unnamed)))
+            }
             Models::Asked(asking) => asking.pick(named),
         }
     }
@@ -294,6 +298,10 @@ fn fault(name: &str, folder: &Path) -> Option<String> {
     if let Some(path) = name.strip_prefix(SCRIPT) {
         return read_script(&folder.join(path)).err().map(|error| crate::error::chain(error.as_ref()));
     }
-    let any = |_: &str| Some("http://127.0.0.1".to_owned());
-    stepfold::providers::model_with(name, any).err().map(|error| crate::error::chain(&error))
+    without_key(name).err().map(|error| crate::error::chain(&error))
+}
+
+/// The model of this name with any key and address.
+fn without_key(name: &str) -> Result<Arc<dyn ChatModel>, NameError> {
+    stepfold::providers::model_with(name, |_| Some("http://127.0.0.1".to_owned()))
 }

@@ -498,7 +498,7 @@ impl Turns<'_> {
             "output": outcome.run().output(),
             "session": session.key().id.as_str(),
             "steps": outcome.steps(),
-            "text": outcome.text(),
+            "text": outcome.last_words().unwrap_or_default(),
             "unknown": show::unknown_calls(outcome),
             "usage": outcome.usage(),
             "waits": self.waiting(session, &outcome.pending()).await,
@@ -531,7 +531,7 @@ impl Turns<'_> {
             About::Message | About::Run => show::reply(&format!("{text}\n")),
         };
         // Another process took the message, and has shown the answer elsewhere.
-        if !is_shown && !outcome.text().is_empty() {
+        if !is_shown && !outcome.text().trim().is_empty() {
             reply(&outcome.text());
         }
         match outcome.exit() {
@@ -542,12 +542,13 @@ impl Turns<'_> {
                 }
             }
             Exit::Text | Exit::Output | Exit::NoTools | Exit::End | Exit::Paused(_) => {}
-            Exit::Tool(_) => {
-                let result = outcome.transcript().last().and_then(|last| last.tool_result());
-                if let Some(result) = result {
-                    reply(&result.text());
+            // Words beside the call were shown.
+            Exit::Tool(_) if outcome.text().trim().is_empty() => {
+                if let Some(words) = outcome.last_words() {
+                    reply(&words);
                 }
             }
+            Exit::Tool(_) => {}
             exit => show::note(format!("the run ended: {exit}")),
         }
         self.tell_unknown(outcome);

@@ -50,6 +50,11 @@ pub struct Response {
     pub pause: Duration,
 }
 
+/// A model's reply to a request, from a response: everything behind the socket.
+pub fn reply_to<D: Dialect>(model: &HttpModel<D>, request: ChatRequest, response: Response) -> ReplyStream {
+    model.answer(request, Some(response.into()))
+}
+
 /// A model's reply to a response: everything behind the socket.
 pub fn reply<D: Dialect>(model: &HttpModel<D>, response: Response) -> ReplyStream {
     model.answer(ChatRequest::default(), Some(response.into()))

@@ -7,10 +7,8 @@
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::ToolSpec;
-#[cfg(feature = "anthropic")]
-use stepfold_state_core::json_schema::subschemas_mut;
 use stepfold_state_core::json_schema::{
-    Kinds, allows_null, exclude_each_other, is_annotation, is_required, literals,
+    Kinds, allows_null, exclude_each_other, is_annotation, is_required, literals, subschemas_mut,
 };
 use stepfold_state_core::state::{Issue, Issues};
 
@@ -131,8 +129,35 @@ pub(crate) fn reply_schema(schema: &Value) -> Value {
     })
 }
 
+/// The schema of a reply in the form that OpenAI's strict mode takes, if each value of that form is one of the schema. A
+/// property that may be left out is null there, which a reader of the reply may not take: such a schema has no form.
+#[cfg(feature = "openai")]
+pub(crate) fn exact_reply_schema(schema: &Value) -> Option<Value> {
+    let mut loose = schema.clone();
+    loosen(&OPENAI, &mut loose);
+    if has_optional(&mut loose) {
+        tracing::warn!("the schema of the reply has optional properties and is sent without `strict`");
+        return None;
+    }
+    match strict(&OPENAI, &loose) {
+        Ok(form) => Some(form),
+        Err(faults) => {
+            tracing::warn!(%faults, "the schema of the reply has no strict form and is sent without `strict`");
+            None
+        }
+    }
+}
+
+/// Whether an object may omit a property that it names.
+#[cfg(feature = "openai")]
+fn has_optional(schema: &mut Value) -> bool {
+    let Some(fields) = schema.as_object_mut() else { return false };
+    let names = fields.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+    let is_optional = names.filter(|name| !is_required(fields, name)).count() > 0;
+    is_optional || subschemas_mut(fields).into_iter().any(|(_, inside)| has_optional(inside))
+}
+
 /// The rules that only narrow what a value may be. Without them a schema takes more, and never less.
-#[cfg(feature = "anthropic")]
 const BOUNDS: &[&str] = &[
     "exclusiveMaximum",
     "exclusiveMinimum",
@@ -151,7 +176,6 @@ const BOUNDS: &[&str] = &[
 ];
 
 /// Closes objects that name their properties, and moves the bounds that are refused into descriptions.
-#[cfg(feature = "anthropic")]
 fn loosen(taste: &Taste, schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     let is_open = fields.get("additionalProperties").is_none_or(|more| *more == json!(true));

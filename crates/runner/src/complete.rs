@@ -23,7 +23,8 @@ impl Runner {
     /// its own task, or by [`recover`](Runner::recover) if this process dies.
     ///
     /// Any process with a runner of the same agent on the same store may deliver it. Of several outcomes, the first counts;
-    /// the same one again is a repeat, and returns the first receipt. If the call has handed out the token and is not
+    /// the same one again is a repeat, and returns the first receipt, however long ago that was. A fork of a session that waits
+    /// does so under a token of its own, which its [pending request](crate::SessionHandle::pending) has. If the call has handed out the token and is not
     /// stored as waiting yet, or other calls of its step still run, this waits for them as
     /// [`when_claimed`](crate::RunnerBuilder::when_claimed) says.
     ///

@@ -92,7 +92,7 @@ impl SessionHandle {
     /// accepted.
     ///
     /// The messages of a session are taken in the order in which `send` returned. If the agent is running in
-    /// the session, [`Busy`] decides; a message that joins that run returns the invocation that it joined. A
+    /// the session, [`Busy`] decides; the outcome of a message that joins that run is the outcome of the run. A
     /// run that was interrupted, by a crash for example, is completed first.
     ///
     /// # Errors
@@ -109,10 +109,10 @@ impl SessionHandle {
 
     /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again
     /// with the same key and content, even from another process and after it was processed, it returns the
-    /// same invocation and is not processed again; of one that joined a run, the outcome of that run. The store remembers the
-    /// keys of the last 1,000 messages.
+    /// same invocation, which tells the outcome of the run that took the message from the record; [`Busy`] says how long a key
+    /// is known. A repeat is never new: nothing runs, is queued, interrupted or refused because of it.
     ///
-    /// It costs one more commit than `send`. With [`Busy::Interrupt`] it interrupts a run of this process only.
+    /// It costs one more commit than `send`.
     ///
     /// # Errors
     /// As `send`; [`RunnerError::Store`] with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) when the key
@@ -182,14 +182,14 @@ impl SessionHandle {
     ///
     /// The key belongs to the history of the session. It is found there for as long as the events of its run are kept:
     /// in a fork that has them too, and after a rewind that hid them or the run's end: the report is that of the end, and
-    /// if there was none, the message is [`Withdrawn`](RunnerError::Withdrawn). As long as the store remembers the key (the
-    /// last 1,000 messages), another input with it is refused.
+    /// if there was none, the message is [`Withdrawn`](RunnerError::Withdrawn). Another input with it is refused.
     ///
     /// Earlier messages and an interrupted run come first. [`RunnerError::remedy`] says whether repeating helps
     /// after an error. Dropping the future stops nothing.
     ///
     /// # Errors
     /// [`RunnerError`]: [`Pending`](RunnerError::Pending) while an earlier run waits for decisions;
+    /// [`Store`](RunnerError::Store) with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) for another input;
     /// [`Decision`](RunnerError::Decision) for decisions that do not fit;
     /// [`Store`](RunnerError::Store) with [`Unsupported`](SessionError::Unsupported) by a store without inboxes.
     ///
@@ -442,6 +442,9 @@ impl SessionHandle {
     /// As [`pending`](SessionHandle::pending).
     pub async fn unfinished(&self) -> Result<Option<Run>, RunnerError> {
         let is_known = self.slot.gate.try_lock().is_ok_and(|known| known.history.is_some());
+        if !is_known && self.turn().has_ended().await? {
+            return Ok(None);
+        }
         let (history, session) =
             if is_known { self.turn().read().await? } else { self.turn().read_end().await? };
         if !history.is_unfinished() {

@@ -90,7 +90,7 @@ impl Report {
             format: REPORT_FORMAT,
             idempotency_key: key.clone(),
             status: RunStatus::of(run, exit),
-            text: run.text().into_owned(),
+            text: run.last_words().unwrap_or_default(),
             output: run.output().cloned(),
             version,
             usage: run.usage(),

@@ -149,8 +149,8 @@ impl Turn {
         }
     }
 
-    /// The event that took a message: the first of its own run, or one of another run. The cost does not depend on the
-    /// length of the record.
+    /// The event that took a message: the first of its own run, or one of another run. It is found by an index, unless a
+    /// fork inherited it, or a version without such tags stored it.
     async fn event_with(&self, id: &InvocationId) -> Result<Option<CommittedEvent>, RunnerError> {
         let failed = |error| RunnerError::store(&self.slot.key, error);
         let find = FindEvent::new(self.slot.key.clone(), event_id(id, 0).map_err(failed)?);
@@ -158,7 +158,11 @@ impl Turn {
             Ok(Some(version)) => version,
             Ok(None) | Err(SessionError::Unsupported { .. }) => {
                 let tagged = self.tagged([message_tag(id.as_str())]).await?;
-                return Ok(tagged.and_then(|events| events.into_iter().next()));
+                if let Some(event) = tagged.and_then(|events| events.into_iter().next()) {
+                    return Ok(Some(event));
+                }
+                let session = self.get_all(None).await?;
+                return Ok(session.events.into_iter().find(|it| takes(&it.event, id)));
             }
             Err(error) => return Err(failed(error)),
         };

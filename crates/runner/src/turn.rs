@@ -20,7 +20,7 @@ use crate::inbox::{Cancel, Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::pauses;
 use crate::kept::Kept;
-use crate::record::{begins, has_deadline};
+use crate::record::{begins, ends, has_deadline, is_unfinished};
 use crate::remedy::waits_for_person;
 use crate::run_as::RunOptions;
 use crate::runner::{Busy, Inner};
@@ -299,6 +299,13 @@ impl Turn {
         let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events)).without_state();
         let session = self.runner.store.get(get).await;
         session.map_err(|error| RunnerError::store(&self.slot.key, error))
+    }
+
+    /// Whether the newest event is the end of a run: then no run is unfinished, whatever stands before it.
+    pub(crate) async fn has_ended(&self) -> Result<bool, RunnerError> {
+        let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(1)).without_state();
+        let session = self.get(get).await?;
+        Ok(session.events.last().is_some_and(|newest| ends(&newest.event) && !is_unfinished(&newest.event)))
     }
 
     /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all

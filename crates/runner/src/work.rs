@@ -163,7 +163,7 @@ impl<'a> Work<'a> {
                 continue;
             }
             let (found, seen) = self.look(read, holder).await?;
-            let outcome = Box::pin(self.step(found, seen)).await?;
+            let outcome = self.step(found, seen).await?;
             if let Some(outcome) = outcome
                 && (self.wants == Wants::Nothing || is_suspended(&outcome))
             {
@@ -192,7 +192,8 @@ impl<'a> Work<'a> {
                 let told = self.told_decided(&read).await?;
                 told.map(Some).ok_or_else(|| self.nothing_to_resume())
             }
-            (Next::Take, _) => self.take(read, wants).await,
+            // On the heap: it is more than half of all that is kept here, and most messages are not in the inbox.
+            (Next::Take, _) => Box::pin(self.take(read, wants)).await,
             (Next::Claim { take_over }, _) => {
                 self.wants = wants;
                 self.claim(take_over).await?;

@@ -50,7 +50,8 @@ export function Seen() {
     ["tokens", usage && `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out, as reported`],
     ["estimated", `${count(tokens.total)} in: ${count(tokens.instructions)} instructions, ${count(tokens.messages)} messages, ${count(tokens.tools)} tools`], ["cost", found.cost && money(Number(found.cost))],
     ["left out", found.reasons.join("; ")], ["must call", found.tool_choice !== "auto" && short(found.tool_choice)], ["output", found.output && `${found.output.mode}: ${short(found.output.schema)}`],
-    ["settings", Object.keys(found.params).length > 0 && short(found.params)], ...found.unknown.map((one) => ["not known", `${one.part}: ${one.why}`])];
+    ["settings", Object.keys(found.params).length > 0 && short(found.params)], ...found.unknown.map((one) => ["not known", `${one.part}: ${one.why}`]),
+    ...(found.changes ?? []).map((one) => ["for its server", one.message === undefined ? one.change : `message ${one.message}: ${one.change}`])];
   const messages = found.messages.filter((one) => one.source !== "instructions");
   let gaps = found.left_out;
   return html`<div class="conversation" tabindex="0" role="region" aria-label="What the model was shown">

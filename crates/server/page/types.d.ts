@@ -94,7 +94,7 @@ export interface Fork { id: string; version: number; created: string }
 /** What the model was shown. */
 export interface Seen {
   version: number; reply?: number; step: number; path?: Item[]; agent: string; model: string; instructions?: string;
-  messages: { source: string; index?: number; message: Message; tokens: number }[]; conversation: number; left_out: Gap[]; reasons: string[];
+  messages: { source: string; index?: number; message: Message; tokens: number }[]; conversation: number; left_out: Gap[]; reasons: string[]; changes?: { message?: number; change: string }[];
   tools: { name: string; description: string; parameters: Json; tokens: number }[]; tool_choice: Json; output?: { mode: string; schema?: Json }; params: Json;
   tokens: { instructions: number; messages: number; tools: number; total: number }; usage?: Usage; cost?: string; unknown: { part: string; why: string }[];
 }

@@ -418,6 +418,51 @@ impl Tool {
         self.accept(arguments).map(drop)
     }
 
+    /// Validates arguments that a person gives in place of the model's: as [`check_arguments`](Tool::check_arguments) does, and
+    /// without a parameter that only the state sets, since the call would run with the state's value.
+    ///
+    /// # Errors
+    /// All faults, with their JSON paths.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::{RawArgs, Tool, ToolError};
+    ///
+    /// async fn pay(RawArgs(_): RawArgs) -> Result<&'static str, ToolError> {
+    ///     Ok("paid")
+    /// }
+    /// let parameters = json!({"type": "object", "properties": {"account": {"type": "string"}}});
+    /// let pay = Tool::new("pay", "Pays a bill.", pay).parameters(parameters);
+    /// let pay = pay.input_from_state("account", "account").build()?;
+    ///
+    /// let arguments = json!({"account": "B-2"});
+    /// let arguments = arguments.as_object().unwrap();
+    /// assert!(pay.check_arguments(arguments).is_ok(), "a model's are ignored");
+    /// let faults = pay.check_given(arguments).unwrap_err();
+    /// assert_eq!(
+    ///     faults.to_string(),
+    ///     "cannot be given: only the state sets it, by its key \"account\"; leave it out at $.account",
+    /// );
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn check_given(&self, arguments: &Map<String, Value>) -> Result<(), Issues> {
+        let hidden = self.0.inputs.iter().filter(|input| !input.is_visible);
+        let given = hidden.filter(|input| arguments.contains_key(&input.parameter));
+        let fault = |input: &InputBinding| {
+            let words = format!(
+                "cannot be given: only the state sets it, by its key \"{}\"; leave it out",
+                input.key
+            );
+            Issue::new(format!("$.{}", input.parameter), words)
+        };
+        let mut faults: Vec<Issue> = given.map(fault).collect();
+        if let Err(others) = self.check_arguments(arguments) {
+            faults.extend(others.iter().cloned());
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults.into_iter().collect()) }
+    }
+
     /// The model's arguments, if valid; parameters that only the state sets are ignored.
     pub(crate) fn accept(&self, sent: &Map<String, Value>) -> Result<Value, Issues> {
         let mut arguments = sent.clone();

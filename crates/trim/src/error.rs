@@ -30,4 +30,25 @@ pub enum TrimError {
         /// The number of messages the summary should have replaced.
         messages: usize,
     },
+    /// The model was stopped in its reply to the summary request, or refused it.
+    #[error("invalid summary of {messages} messages: {reason}; the conversation goes on without it")]
+    UnfinishedSummary {
+        /// The number of messages the summary should have replaced.
+        messages: usize,
+        /// How the reply ended.
+        reason: &'static str,
+    },
+    /// The model's reply to the summary request is longer than a summary may be.
+    #[error(
+        "summary of {messages} messages too long: expected at most {limit} characters, found {found}; raise \
+         `summary_characters`, or ask for a shorter one in the instructions"
+    )]
+    LongSummary {
+        /// The number of messages the summary should have replaced.
+        messages: usize,
+        /// The maximum number of characters.
+        limit: usize,
+        /// The number of characters of the reply.
+        found: usize,
+    },
 }

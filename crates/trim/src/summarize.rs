@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use stepfold_state_core::chat::{
-    Arguments, Content, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript,
+    Arguments, Content, FinishReason, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript,
 };
 
 use crate::cut::Measure;
@@ -68,6 +68,7 @@ pub struct Summarize {
     role: SummaryRole,
     instructions: Arc<str>,
     message_characters: usize,
+    summary_characters: usize,
     request_tokens: usize,
     counter: Arc<dyn TokenCounter>,
 }
@@ -95,6 +96,7 @@ impl Summarize {
             role: SummaryRole::User,
             instructions: SUMMARY_INSTRUCTIONS.into(),
             message_characters: 2_000,
+            summary_characters: 40_000,
             request_tokens: 50_000,
             counter: Arc::new(ApproximateTokens),
         }
@@ -129,6 +131,14 @@ impl Summarize {
         self
     }
 
+    /// Limits a summary to this many characters; 40,000 by default, which is about 10,000 tokens. It is part of every later
+    /// request: a longer reply is no summary, and nothing is replaced.
+    #[must_use]
+    pub fn summary_characters(mut self, characters: usize) -> Self {
+        self.summary_characters = characters;
+        self
+    }
+
     /// Limits the conversation in one request to this many tokens; 50,000 by default. The oldest messages are
     /// summarised first, and the next [`plan`](Summarize::plan) covers the next ones.
     #[must_use]
@@ -158,11 +168,12 @@ impl Summarize {
             return None;
         }
         let (replaced, conversation) = self.material(log, &leaving);
+        let limit = self.summary_characters;
         let request = Transcript::new()
             .with(Message::system(&*self.instructions))
-            .with(Message::user(request_text(&conversation, last)));
+            .with(Message::user(request_text(&conversation, last.map(|last| cut(&last.text, limit)))));
         let kept = shown.kept().without(&replaced);
-        Some(SummaryPlan { replaced, kept, log_length: log.len(), request, role: self.role })
+        Some(SummaryPlan { replaced, kept, log_length: log.len(), request, role: self.role, limit })
     }
 
     /// The oldest dropped messages that fit into a request, and their text in the request.
@@ -224,12 +235,17 @@ impl Summarize {
     }
 
     fn cut_text(&self, text: &str) -> String {
-        let Some((end, _)) = text.char_indices().nth(self.message_characters) else {
-            return text.to_owned();
-        };
-        let left_out = text[end..].chars().count();
-        format!("{}[{left_out} more characters]", &text[..end])
+        cut(text, self.message_characters)
     }
+}
+
+/// The text up to this many characters.
+fn cut(text: &str, characters: usize) -> String {
+    let Some((end, _)) = text.char_indices().nth(characters) else {
+        return text.to_owned();
+    };
+    let left_out = text[end..].chars().count();
+    format!("{}[{left_out} more characters]", &text[..end])
 }
 
 /// The messages before the turn that would be split; all of them if there is no such turn or nothing before
@@ -244,11 +260,11 @@ fn cut_to_turn(replaced: Kept, conversation: Transcript, turn: Option<usize>) ->
 }
 
 /// The last summary and the conversation, each labelled.
-fn request_text(conversation: &Transcript, last: Option<&Summary>) -> String {
+fn request_text(conversation: &Transcript, last: Option<String>) -> String {
     let mut text = String::new();
     if let Some(last) = last {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "The summary of what came before:\n<summary>\n{}\n</summary>\n", last.text);
+        let _ = writeln!(text, "The summary of what came before:\n<summary>\n{last}\n</summary>\n");
         text.push_str("Write a new summary of that and of what followed.\n");
     } else {
         text.push_str("Write a summary of this conversation.\n");
@@ -277,6 +293,8 @@ pub struct SummaryPlan {
     log_length: usize,
     request: Transcript,
     role: SummaryRole,
+    /// The most characters of the summary.
+    limit: usize,
 }
 
 impl SummaryPlan {
@@ -291,18 +309,82 @@ impl SummaryPlan {
         &self.request
     }
 
-    /// Makes the summary from the model's reply.
+    /// Makes the summary from the model's reply, if it is one. See [`check_end`](SummaryPlan::check_end) for how the reply ended.
     ///
     /// # Errors
-    /// [`TrimError::BlankSummary`]: nothing is replaced, and the plan can be used again.
+    /// [`TrimError`] when the reply is blank, refuses, or is longer than
+    /// [`summary_characters`](Summarize::summary_characters): nothing is replaced, and the plan can be used again.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::{Summarize, Trim};
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "user: one\nassistant: 1\nuser: two".parse()?;
+    /// let plan = Summarize::beyond(Trim::keep_last(1)).summary_characters(20).plan(&log, None).unwrap();
+    /// assert!(plan.finish("One is 1.").is_ok());
+    /// for reply in [" ", "I can't help with that.", "One is one, and one is 1."] {
+    ///     assert!(plan.finish(reply).is_err());
+    /// }
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
     pub fn finish(&self, text: impl Into<String>) -> Result<Summary, TrimError> {
-        let text = text.into();
+        let (text, messages) = (text.into(), self.replaced.len());
         if text.trim().is_empty() {
-            return Err(TrimError::BlankSummary { messages: self.replaced.len() });
+            return Err(TrimError::BlankSummary { messages });
+        }
+        if is_refusal(&text) {
+            return Err(TrimError::UnfinishedSummary { messages, reason: REFUSED });
+        }
+        let found = text.trim().chars().count();
+        if found > self.limit {
+            return Err(TrimError::LongSummary { messages, limit: self.limit, found });
         }
         let (kept, log_length) = (self.kept.clone(), self.log_length);
         Ok(Summary { text, kept, log_length, role: self.role, pruned: 0 })
     }
+}
+
+impl SummaryPlan {
+    /// Checks how the reply to the request ended: what the model was stopped in, or refused, is no summary.
+    ///
+    /// # Errors
+    /// [`TrimError::UnfinishedSummary`].
+    pub fn check_end(&self, reason: &FinishReason) -> Result<(), TrimError> {
+        let reason = match reason {
+            FinishReason::Length => "the reply was truncated at its limit of tokens",
+            FinishReason::ContentFilter => "the reply was stopped by the provider's content filter",
+            FinishReason::Refusal => REFUSED,
+            _ => return Ok(()),
+        };
+        Err(TrimError::UnfinishedSummary { messages: self.replaced.len(), reason })
+    }
+}
+
+const REFUSED: &str = "the model refused to write it";
+
+/// The most characters of a refusal.
+const REFUSAL: usize = 300;
+
+/// How models begin to refuse in words, without a finish reason that says so.
+const REFUSALS: [&str; 9] = [
+    "i can't ",
+    "i cannot ",
+    "i can not ",
+    "i'm sorry",
+    "i am sorry",
+    "i'm unable",
+    "i am unable",
+    "i won't ",
+    "sorry, ",
+];
+
+/// Whether a short text refuses: a summary does not speak of its author.
+fn is_refusal(text: &str) -> bool {
+    let text = text.trim();
+    let is_short = text.chars().nth(REFUSAL).is_none();
+    let text = if is_short { text.to_lowercase().replace('\u{2019}', "'") } else { return false };
+    REFUSALS.iter().any(|refusal| text.starts_with(refusal))
 }
 
 /// A summary of messages that are no longer shown. It is data: store it, and show it until a later one

@@ -143,9 +143,6 @@ class DecidedRow(TypedDict):
     request: str
 
 
-DecisionRow: TypeAlias = "Literal['approve'] | dict[str, Rejection] | dict[str, Modification]"
-
-
 DiffRow = TypedDict("DiffRow", {"changed": "list[ChangeRow]", "from": "int", "messages": "list[Any]", "to": "int"})
 
 
@@ -201,9 +198,6 @@ class EventRows(TypedDict):
     next: NotRequired[int | None]
     oldest: int
     version: int
-
-
-ExportForm: TypeAlias = "Literal['json', 'test']"
 
 
 class ExportRowInput(TypedDict):
@@ -292,9 +286,6 @@ class InsideRow(TypedDict):
     name: str
     output: NotRequired[OutputRow | None]
     tools: list[ToolRow]
-
-
-ItemKind: TypeAlias = "Literal['tool', 'node']"
 
 
 class ItemRow(TypedDict):
@@ -473,9 +464,6 @@ class OutcomeRow(TypedDict):
     wrote: NotRequired[list[str]]
 
 
-OutcomeStatus: TypeAlias = "Literal['done', 'failed', 'rejected', 'cancelled', 'unknown']"
-
-
 class OutputRow(TypedDict):
     """A requested output."""
 
@@ -636,9 +624,6 @@ class SessionRows(TypedDict):
     sessions: list[SessionRow]
 
 
-ShownPart: TypeAlias = "Literal['messages', 'tools', 'agent']"
-
-
 class ShownRow(TypedDict):
     """A message that a model was shown."""
 
@@ -646,9 +631,6 @@ class ShownRow(TypedDict):
     message: Any
     source: ShownSource
     tokens: int
-
-
-ShownSource: TypeAlias = "Literal['instructions', 'conversation', 'summary']"
 
 
 class StateEdit(TypedDict):
@@ -665,12 +647,6 @@ class StateRow(TypedDict):
     origin: NotRequired[dict[str, OriginRow] | None]
     values: dict[str, Any]
     version: int
-
-
-Status: TypeAlias = "Literal['running', 'waiting', 'interrupted', 'failed', 'idle', 'invalid', 'deleted']"
-
-
-StatusRow: TypeAlias = "Literal['finished', 'waiting', 'suspended']"
 
 
 class StoredRow(TypedDict):
@@ -740,9 +716,6 @@ class WaitingRow(TypedDict):
     text: str
 
 
-WhenBusy: TypeAlias = "Literal['wait', 'steer', 'interrupt', 'refuse']"
-
-
 class WriteRow(TypedDict):
     """A write to the state."""
 
@@ -752,6 +725,17 @@ class WriteRow(TypedDict):
     node: NotRequired[str | None]
     tool: NotRequired[str | None]
     value: NotRequired[Any]
+
+
+DecisionRow: TypeAlias = Literal["approve"] | dict[str, Rejection] | dict[str, Modification]
+ExportForm: TypeAlias = Literal["json", "test"]
+ItemKind: TypeAlias = Literal["tool", "node"]
+OutcomeStatus: TypeAlias = Literal["done", "failed", "rejected", "cancelled", "unknown"]
+ShownPart: TypeAlias = Literal["messages", "tools", "agent"]
+ShownSource: TypeAlias = Literal["instructions", "conversation", "summary"]
+Status: TypeAlias = Literal["running", "waiting", "interrupted", "failed", "idle", "invalid", "deleted"]
+StatusRow: TypeAlias = Literal["finished", "waiting", "suspended"]
+WhenBusy: TypeAlias = Literal["wait", "steer", "interrupt", "refuse"]
 
 
 class Refused(Exception):

@@ -153,9 +153,16 @@ impl BranchAgent for AgentCall {
 pub(crate) fn result_of_call(ended: &EndedAgent<'_>) -> Result<(Value, Delta), ToolError> {
     match &ended.answer {
         Ok(answer) => Ok((answer.clone().unwrap_or_else(|| "".into()), ended.writes.clone())),
-        Err(error) => Err(ToolError::permanent(match ended.last_words().unwrap_or_default().trim() {
-            "" => error.clone(),
-            words => format!("{error}. Its last words: {words}"),
-        })),
+        Err(error) => {
+            let result = ended.said.last().and_then(|last| last.tool_result());
+            Err(ToolError::permanent(match (ended.last_words(), result) {
+                (Some(words), _) => format!("{error}. Its last words: {}", words.trim()),
+                // It may tell of an effect.
+                (None, Some(result)) => {
+                    format!("{error}. Its last call was of '{}': {}", result.name(), result.text().trim())
+                }
+                (None, None) => error.clone(),
+            }))
+        }
     }
 }

@@ -42,6 +42,18 @@ pub struct RunLimits {
     /// [`ReplyTooLarge`](stepfold_state_core::chat::ModelErrorKind::ReplyTooLarge) and the partial reply.
     #[serde(skip_serializing_if = "is_max_reply_bytes")]
     pub reply_bytes: usize,
+    /// How often in a row the model is asked again after a reply without text and calls, where the agent has tools or an
+    /// output; 3 by default. The next empty reply ends the run with [`Exit::EmptyReply`](crate::Exit::EmptyReply).
+    #[serde(skip_serializing_if = "is_default_of_empty_replies")]
+    pub empty_replies: u32,
+}
+
+/// The default of [`RunLimits::empty_replies`].
+const EMPTY_REPLIES: u32 = 3;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_default_of_empty_replies(replies: &u32) -> bool {
+    *replies == EMPTY_REPLIES
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -58,6 +70,7 @@ impl Default for RunLimits {
             tokens: None,
             time: None,
             reply_bytes: MAX_REPLY_BYTES,
+            empty_replies: EMPTY_REPLIES,
         }
     }
 }
@@ -105,6 +118,13 @@ impl RunLimits {
         self
     }
 
+    /// Sets how often in a row the model is asked again after an empty reply.
+    #[must_use]
+    pub const fn with_empty_replies(mut self, replies: u32) -> Self {
+        self.empty_replies = replies;
+        self
+    }
+
     /// The stricter of both, limit by limit.
     #[must_use]
     pub fn within(self, other: &RunLimits) -> Self {
@@ -118,6 +138,7 @@ impl RunLimits {
             tokens: less(self.tokens, other.tokens),
             time: less(self.time, other.time),
             reply_bytes: self.reply_bytes.min(other.reply_bytes),
+            empty_replies: self.empty_replies.min(other.empty_replies),
         }
     }
 

@@ -33,7 +33,6 @@ pub(crate) use self::fingerprint::of_offer as digest_of_offer;
 pub(crate) use self::hooks::Hooks;
 pub(crate) use self::leaked::recovered;
 pub(crate) use self::output::OutputSpec;
-pub(crate) use self::planner::last_words;
 use stepfold_trim::{Summarize, Trim, Window};
 
 /// A model with tools, instructions, a state schema and rules for when to stop. Immutable, cheap to clone,

@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use stepfold_state_core::chat::{Message, Role};
+use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::{Delta, Issue, Schema, State, StateError, Write};
 use stepfold_tools::{CancellationToken, Effect};
 
 use super::Agent;
 use crate::approval::ApprovalRequest;
 use crate::error::FeedError;
+use crate::exit::Exit;
 use crate::planned::{
     Attempts, Ended, Next, NodeOutcome, NodeStatus, OpenBranch, PlanError, Planned, Position,
 };
@@ -217,7 +218,8 @@ pub enum NotBegun {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EndedAgent<'a> {
-    /// The answer: the output if there is one, else the last words, if any. The error says why the agent did not finish.
+    /// The answer: the output if there is one, else the [last words](Exit::last_words), if any. The error says why the agent
+    /// did not finish.
     pub answer: Result<Option<Value>, String>,
     /// The writes to shared keys.
     pub writes: &'a Delta,
@@ -226,17 +228,8 @@ pub struct EndedAgent<'a> {
 }
 
 impl EndedAgent<'_> {
-    /// The text of the last message, if it is of the agent or of a tool.
+    /// The text of the last reply, if it has any.
     pub fn last_words(&self) -> Option<String> {
-        last_words(self.said)
+        Exit::Failed.last_words(self.said)
     }
-}
-
-/// The text of the last message, if it is of an agent or of a tool.
-pub(crate) fn last_words(said: &[Arc<Message>]) -> Option<String> {
-    let last = said.last().filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
-    Some(match last.tool_result() {
-        Some(result) => result.text().into_owned(),
-        None => last.text().into_owned(),
-    })
 }

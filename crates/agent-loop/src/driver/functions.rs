@@ -181,6 +181,7 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
     for (place, answered) in run.answered_calls() {
         invocation.answer(place, answered);
     }
+    run.modified_calls().for_each(|place| invocation.mark_given(place));
     invocation
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use stepfold_state_core::chat::{
     ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, ReplyStream, ServerToolUse,
-    TimeoutKind, ToolChoice,
+    TimeoutKind, ToolChoice, Usage,
 };
 
 use super::Host;
@@ -186,17 +186,25 @@ impl Host<'_> {
         let model = config.summary_model.as_ref().unwrap_or(&config.model);
         let asking = model.respond(ChatRequest::new(plan.request().clone()));
         let summary = match self.read(run, asking, Telling::Nothing).await {
-            Ok(reply) => Ok((reply.message.text().into_owned(), reply.usage)),
+            Ok(reply) => match plan.check_end(&reply.finish_reason) {
+                Ok(()) => Ok((reply.message.text().into_owned(), reply.usage)),
+                Err(error) => Err((error.to_string(), reply.usage)),
+            },
             Err(NoReply::Cancelled) => return Ok(()),
-            Err(NoReply::TimeIsUp) => Err(ModelError::new(
+            Err(NoReply::TimeIsUp) => Err(not_said(&ModelError::new(
                 ModelErrorKind::TimedOut(TimeoutKind::Total),
                 "the time of the run was up",
-            )),
-            Err(NoReply::Failed(RunFault::Model(error))) => Err(error),
+            ))),
+            Err(NoReply::Failed(RunFault::Model(error))) => Err(not_said(&error)),
             Err(NoReply::Failed(fault)) => return Err(fault),
         };
-        self.commit(run, Answer::Summary(summary.map_err(|error| error.to_string()))).await
+        self.commit(run, Answer::Summary(summary)).await
     }
+}
+
+/// A summary that failed without a reply.
+fn not_said(error: &ModelError) -> (String, Usage) {
+    (error.to_string(), Usage::default())
 }
 
 fn server_tool_used(used: &ServerToolUse<'_>) -> RunEvent {

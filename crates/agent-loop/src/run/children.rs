@@ -18,7 +18,7 @@ use super::stored::LoadError;
 use super::task::Task;
 use super::unknown::{UnknownCall, within};
 use super::work::{Child, ChildRun, Item, Plan, Spent};
-use crate::agent::{AgentCall, BranchAgent, EndedAgent, NotBegun, RunLimits, last_words, result_of_call};
+use crate::agent::{AgentCall, BranchAgent, EndedAgent, NotBegun, RunLimits, result_of_call};
 use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::planned::{Attempts, NodeOutcome};
@@ -102,6 +102,7 @@ impl Run {
             tokens: limits.tokens.map(|limit| limit.saturating_sub(tokens).max(1)),
             time: limits.time.map(|limit| limit.saturating_sub(elapsed).max(Duration::from_millis(1))),
             reply_bytes: limits.reply_bytes,
+            empty_replies: limits.empty_replies,
         })
     }
 
@@ -337,7 +338,7 @@ fn answer_of(run: &Run, said: &[Arc<Message>]) -> Result<Option<Value>, String> 
     if !is_end(&exit) && !has_final_answer(run, &exit) {
         return Err(format!("the agent did not finish: {exit}"));
     }
-    Ok(run.output().cloned().or_else(|| last_words(said).map(Value::String)))
+    Ok(run.output().cloned().or_else(|| exit.last_words_of(run.agent(), said).map(Value::String)))
 }
 
 /// Whether an agent that ended so has done what it was asked.

@@ -8,6 +8,7 @@ use stepfold_tools::{CallFailure, CallOutcome, CallStatus, settle};
 use super::event::{Event, StepEnd};
 use super::feed::Merged;
 use super::machine::Run;
+use crate::approval::is_modification;
 
 /// An outcome of a call that the loop did not let run.
 pub(crate) fn not_run(call: &ToolCall, why: &str) -> CallOutcome {
@@ -27,6 +28,12 @@ pub(crate) fn with_note(result: &ToolResult, note: &str) -> ToolResult {
         }
     };
     ToolResult::new(result.call_id(), result.name(), content)
+}
+
+/// Whether a text is a note for the model beside a result.
+pub(crate) fn is_note(text: &str) -> bool {
+    let Some(note) = text.strip_prefix('\n') else { return false };
+    note == REPEATED || is_modification(note)
 }
 
 /// What the model reads when it repeats itself.

@@ -256,6 +256,10 @@ impl Run {
             }
             (EventKind::Summarized { summary: None, .. }, _) => Phase::Condensing { gave_up: true },
             (EventKind::Steered, Phase::Asking { last, .. }) => Phase::Asking { is_hooked: false, last },
+            (EventKind::Replied { finish_reason, gives_up: true, .. }, _) => {
+                self.tally.finish_reason = Some(finish_reason.clone());
+                Phase::Leaving(Exit::EmptyReply(finish_reason.as_str().to_owned()))
+            }
             (EventKind::Replied { finish_reason, fates, output, .. }, Phase::Asking { last, .. }) => {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, (fates, outcomes), output.as_ref(), last)
@@ -322,8 +326,12 @@ impl Run {
         let reply = event.messages.first();
         let Some(reply) = reply.filter(|reply| reply.has_tool_calls()) else {
             let has_text = reply.is_some_and(|reply| !reply.text().is_empty());
-            return self.after_text(has_text, output, last);
+            let phase = self.after_text(has_text, output, last);
+            let is_empty = output.is_none() && matches!(phase, Phase::Asking { .. });
+            self.tally.empty_replies = if is_empty { self.tally.empty_replies.saturating_add(1) } else { 0 };
+            return phase;
         };
+        self.tally.empty_replies = 0;
         let mut spent = self.spent();
         // That of the reply itself is counted next.
         spent.tokens += spent_by(None, &event.kind).0.total_tokens();

@@ -99,7 +99,7 @@ impl Run {
                 return Err(invalid("expected a JSON object".to_owned()));
             };
             if let Some(tool) = self.tool(&call.name) {
-                tool.check_arguments(arguments_of_call).map_err(|faults| invalid(faults.to_string()))?;
+                tool.check_given(arguments_of_call).map_err(|faults| invalid(faults.to_string()))?;
             }
         }
         Ok(())

@@ -173,6 +173,9 @@ pub enum EventKind {
         /// The fate of the output, if one was requested and the reply gives one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<OutputFate>,
+        /// Whether the run ends because this reply, and those before it, are empty.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        gives_up: bool,
     },
     /// Decisions about calls were made.
     Decided {

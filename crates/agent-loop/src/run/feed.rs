@@ -38,8 +38,8 @@ pub enum Answer {
     Begin,
     /// What the hooks of a point said, all together.
     Hooked(HookReport),
-    /// The text of a summary and what it cost, or why there is none.
-    Summary(Result<(String, Usage), String>),
+    /// The text of a summary, or why there is none, and what it cost.
+    Summary(Result<(String, Usage), (String, Usage)>),
     /// The user said something meanwhile. Taken whenever the model is to be asked.
     Steer(Vec<Message>),
     /// The model's reply.
@@ -344,11 +344,11 @@ impl Run {
         Ok(Event { rewrite, messages, delta, ..Event::new(self.tally.steps, elapsed, kind) })
     }
 
-    fn summarized(&self, text: Result<(String, Usage), String>) -> Result<EventKind, FeedError> {
+    fn summarized(&self, text: Result<(String, Usage), (String, Usage)>) -> Result<EventKind, FeedError> {
         let plan = self.summary_plan().ok_or_else(|| self.not_needed("summarized"))?;
         let (text, usage) = match text {
             Ok((text, usage)) => (Ok(text), usage),
-            Err(error) => (Err(error), Usage::default()),
+            Err((error, usage)) => (Err(error), usage),
         };
         let finished = text.and_then(|text| plan.finish(text).map_err(|error| error.to_string()));
         let (summary, error) = match finished {
@@ -383,6 +383,8 @@ impl Run {
             }
             _ => None,
         };
+        let is_empty = cut.is_none() && !is_last && output.is_none() && self.is_empty(&message);
+        let gives_up = is_empty && self.tally.empty_replies >= self.limits().empty_replies;
         let kind = EventKind::Replied {
             finish_reason: reply.finish_reason,
             usage: reply.usage,
@@ -391,6 +393,7 @@ impl Run {
             fates,
             tools: self.digest_of_offer(),
             output,
+            gives_up,
         };
         let mut event = Event::new(self.tally.steps + 1, elapsed, kind);
         event.messages.push(Arc::clone(&message));
@@ -403,6 +406,13 @@ impl Run {
         }
         event.messages.extend(complaint);
         Ok(event)
+    }
+
+    /// Whether a reply says and does nothing, so that the model is asked again. Where an output is due, text counts only as that.
+    fn is_empty(&self, reply: &Message) -> bool {
+        let wants_output = self.agent.output_spec().is_some();
+        let says_nothing = reply.text().is_empty() && !self.agent.has_no_tools();
+        !reply.has_tool_calls() && (wants_output || says_nothing)
     }
 
     /// A digest of the tools that were asked for at this step; none of those that never change.

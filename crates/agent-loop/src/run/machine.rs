@@ -161,6 +161,9 @@ pub(crate) struct Tally {
     pub(crate) elapsed: Duration,
     pub(crate) output_faults: u32,
     pub(crate) repeats: u32,
+    /// The replies in a row after which the model was asked again because they are empty.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) empty_replies: u32,
     /// Where the turn of this run begins in the log.
     pub(crate) turn_start: usize,
     pub(crate) finish_reason: Option<FinishReason>,
@@ -632,6 +635,11 @@ impl Run {
         self.calls_at_work().map(|(_, item, call)| item.as_run(call)).collect()
     }
 
+    /// The places of the calls of the open step whose arguments a person has given.
+    pub(crate) fn modified_calls(&self) -> impl Iterator<Item = usize> {
+        self.calls_at_work().filter(|(_, item, _)| item.modified.is_some()).map(|(place, ..)| place)
+    }
+
     /// Whether an item that starts must be marked: its tool or its node says that it must not run twice. What is inside of
     /// one is marked there.
     pub(crate) fn must_mark(&self, place: usize) -> bool {
@@ -816,6 +824,13 @@ impl Run {
     /// The text of the last reply; empty if there is no reply.
     pub fn text(&self) -> Cow<'_, str> {
         self.reply().map(|reply| reply.text()).unwrap_or_default()
+    }
+
+    /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit tool
+    /// that ended the run, if it says something; else none. See [`Exit::last_words`].
+    pub fn last_words(&self) -> Option<String> {
+        let said = self.transcript().iter_from(self.tally.turn_start);
+        self.exit().unwrap_or(&Exit::Failed).last_words_of(&self.agent, said)
     }
 
     /// A digest of the state and the conversation. Two runs with the same digest ended the same: a replay

@@ -39,6 +39,7 @@ pub use self::stored::LoadError;
 pub use self::unknown::UnknownCall;
 pub use self::work::{ItemOutcome, WorkOutcome};
 
+pub(crate) use self::close::is_note;
 pub(crate) use self::stored::check_version;
 pub(crate) use self::work::Item;
 pub(crate) use self::would::Contradiction;

@@ -255,7 +255,7 @@ impl Run {
         let (true, Some(tools)) = (is_own, self.tools()) else { return Ok(()) };
         let tool = tools.get(&request.call.name);
         let tool = tool.ok_or_else(|| fault(format!("unknown tool `{}`", request.call.name)))?;
-        tool.check_arguments(arguments).map_err(|faults| fault(faults.to_string()))
+        tool.check_given(arguments).map_err(|faults| fault(faults.to_string()))
     }
 
     /// Whether the runs inside would take the decisions about their requests.

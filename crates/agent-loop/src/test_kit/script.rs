@@ -13,6 +13,9 @@ use stepfold_state_core::chat::{
 /// it began. So a run that is stopped and resumed anywhere gets the same answers, and so do two runs at once.
 /// A conversation that brings replies of its own says how many with [`after`](Script::after).
 ///
+/// Replies stream in pieces, as from a server: the same ones each time, by the place of the reply and the
+/// [seed](Script::with_seed). [`whole`](Script::whole) sends each part at once.
+///
 /// It refuses a conversation that is not well-formed, and it fails when the script is at its end.
 ///
 /// # Examples
@@ -34,6 +37,8 @@ use stepfold_state_core::chat::{
 pub struct Script {
     replies: Arc<[Line]>,
     after: usize,
+    /// `None` for whole replies.
+    seed: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -60,7 +65,7 @@ impl Script {
                 if message.has_tool_calls() { FinishReason::ToolCalls } else { FinishReason::Stop };
             Line::Reply { message, finish_reason, usage: Usage::default() }
         };
-        Script { replies: replies.into_iter().map(reply).collect(), after: 0 }
+        Script { replies: replies.into_iter().map(reply).collect(), after: 0, seed: Some(0) }
     }
 
     /// The same, with a last reply that ended for this reason and cost this.
@@ -82,12 +87,27 @@ impl Script {
         self
     }
 
+    /// The same, with replies cut by another seed, 0 by default.
+    #[must_use]
+    pub const fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The same, with replies that have one chunk for each part.
+    #[must_use]
+    pub const fn whole(mut self) -> Self {
+        self.seed = None;
+        self
+    }
+
     fn and(mut self, line: Line) -> Self {
         self.replies = self.replies.iter().cloned().chain([line]).collect();
         self
     }
 
-    fn line(&self, request: &ChatRequest) -> Result<&Line, ModelError> {
+    /// The line that is due, with its place.
+    fn line(&self, request: &ChatRequest) -> Result<(usize, &Line), ModelError> {
         if let Err(faults) = request.messages.check() {
             return Err(ModelError::new(
                 ModelErrorKind::InvalidRequest,
@@ -96,7 +116,8 @@ impl Script {
         }
         let replies = request.messages.iter().filter(|message| message.role() == Role::Assistant).count();
         let place = replies.saturating_sub(self.after);
-        self.replies.get(place).ok_or_else(|| {
+        let line = self.replies.get(place).map(|line| (place, line));
+        line.ok_or_else(|| {
             let words = format!("the script has {} replies, and is asked for one more", self.replies.len());
             ModelError::new(ModelErrorKind::InvalidRequest, words)
         })
@@ -110,13 +131,16 @@ impl ChatModel for Script {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         match self.line(&request) {
-            Ok(Line::Reply { message, finish_reason, usage }) => {
-                let mut chunks = Chunk::of(message);
+            Ok((place, Line::Reply { message, finish_reason, usage })) => {
+                let mut chunks = match self.seed {
+                    Some(seed) => Chunk::streamed(message, seed.wrapping_add(place as u64)),
+                    None => Chunk::of(message),
+                };
                 chunks.push(Chunk::Usage(*usage));
                 chunks.push(Chunk::Finished(finish_reason.clone()));
                 ReplyStream::from_chunks(chunks)
             }
-            Ok(Line::Fails(error)) => ReplyStream::failed(error.clone()),
+            Ok((_, Line::Fails(error))) => ReplyStream::failed(error.clone()),
             Err(error) => ReplyStream::failed(error),
         }
     }

@@ -208,6 +208,7 @@ fn limits(form: &Form) -> RunLimits {
     limits.tool_calls = form.limits.tool_calls;
     limits.tokens = form.limits.tokens;
     limits.reply_bytes = form.limits.reply_bytes.unwrap_or(limits.reply_bytes);
+    limits.empty_replies = form.limits.empty_replies.unwrap_or(limits.empty_replies);
     limits.time = form.limits.time.map(|time| time.0);
     limits
 }

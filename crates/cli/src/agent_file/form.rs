@@ -470,6 +470,8 @@ pub(crate) struct LimitsForm {
     pub(crate) calls_per_reply: Option<usize>,
     /// Bytes of one reply of the model; a longer one is an error. 32 MiB by default.
     pub(crate) reply_bytes: Option<usize>,
+    /// How often in a row the model is asked again after a reply without text and calls; 3 by default.
+    pub(crate) empty_replies: Option<u32>,
     /// Tool calls in all.
     pub(crate) tool_calls: Option<u64>,
     /// Tokens read and written.

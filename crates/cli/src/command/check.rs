@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use serde::Serialize;
 use serde_json::json;
+use stepfold::prelude::*;
+use stepfold::tools::Tools;
 
 use crate::agent_file::AgentFile;
 use crate::error::{Ending, chain};
@@ -12,8 +15,8 @@ pub(super) fn check(paths: &[PathBuf], json: bool) -> Ending {
     let mut ending = Ending::Done;
     for path in paths {
         let name = path.display().to_string();
-        let faults = match AgentFile::read(path) {
-            Ok(read) => read.and_then(AgentFile::check).err(),
+        let checked = match AgentFile::read(path) {
+            Ok(read) => read.and_then(AgentFile::check),
             // The other files are checked anyway.
             Err(error) => {
                 let words = chain(error.as_ref());
@@ -23,15 +26,55 @@ pub(super) fn check(paths: &[PathBuf], json: bool) -> Ending {
                 continue;
             }
         };
+        let (omitted, faults) = match checked {
+            Ok(built) => (omitted_tools(&built.into()), None),
+            Err(faults) => (Vec::new(), Some(faults)),
+        };
         if json {
             let faults = faults.as_ref().map_or(&[][..], |faults| &faults.faults);
-            show::line(json!({"faults": faults, "file": name}).to_string());
+            let mut shown = json!({"faults": faults, "file": name});
+            if !omitted.is_empty() {
+                shown["omitted_tools"] = json!(omitted);
+            }
+            show::line(shown.to_string());
         } else {
             show::line(faults.as_ref().map_or_else(|| format!("{name}: ok"), ToString::to_string));
+            for Omitted { agent, tool, model, reason } in &omitted {
+                show::line(format!(
+                    "{name}: agent {agent}: {model} is not offered the tool {tool}: {reason}"
+                ));
+            }
         }
         if faults.is_some() {
             ending = Ending::Usage;
         }
     }
     ending
+}
+
+/// A tool of an agent that its model leaves out of requests. The agent works without it, so that it is no fault.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Omitted {
+    agent: String,
+    model: String,
+    reason: String,
+    tool: String,
+}
+
+/// Those of an agent and of the agents inside.
+fn omitted_tools(agent: &Agent) -> Vec<Omitted> {
+    let (mut found, mut open) = (Vec::new(), vec![agent]);
+    while let Some(agent) = open.pop() {
+        let specs = agent.tools().map(Tools::specs).unwrap_or_default();
+        let of_agent = agent.model().omitted_tools(&specs).into_iter().map(|omitted| Omitted {
+            agent: agent.name().to_owned(),
+            model: agent.model().id().to_owned(),
+            reason: omitted.reason,
+            tool: omitted.name,
+        });
+        let of_agent: Vec<Omitted> = of_agent.filter(|omitted| !found.contains(omitted)).collect();
+        found.extend(of_agent);
+        open.extend(agent.inside().into_iter().map(|(_, agent)| agent));
+    }
+    found
 }

@@ -19,6 +19,7 @@ mod sessions;
 mod state;
 mod token;
 mod verify;
+mod wire;
 mod work;
 
 use crate::agent_file::form::Form;
@@ -41,7 +42,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Serve(asked) => serve::serve(asked, json).await,
         Command::Token { user, role, name } => token::token(user, *role, name.as_deref(), json),
         Command::Sessions { place, limit } => sessions::sessions(place, limit.get(), json).await,
-        Command::Inspect { place, at, diff, all, full } => {
+        Command::Inspect { place, at, wire: true, model, .. } => {
+            wire::wire(place, at.as_ref(), model.as_deref(), json).await
+        }
+        Command::Inspect { place, at, diff, all, full, .. } => {
             let what = inspect::What { at: at.as_ref(), diff: diff.as_deref(), all: *all, full: *full };
             inspect::inspect(place, &what, json).await
         }

@@ -218,3 +218,18 @@ fn the_examples_are_sound() {
     }
     assert!(count > 0);
 }
+
+/// The agent works without it, so that the file is in order.
+#[test]
+fn a_tool_that_the_model_is_not_offered_is_listed_with_the_reason() {
+    let tool = |at: usize| {
+        format!("[tools.t{at}]\ndescription = \"Tool {at}.\"\ncommand = {{ argv = [\"true\"] }}\n")
+    };
+    let tools: String = (100..229).map(tool).collect();
+    let room = Room::new("", "");
+    room.write("many.toml", &format!("model = \"openai:gpt-4.1\"\n{tools}"));
+    room.check("check many.toml", expect![[""]]);
+    room.check("check many.toml --json", expect![[""]]);
+    room.write("anthropic.toml", &format!("model = \"anthropic:claude-sonnet-4-5\"\n{tools}"));
+    room.check("check anthropic.toml", expect![[""]]);
+}

@@ -1214,3 +1214,16 @@ proptest! {
         prop_assert_eq!(read.decode::<ResearchState>().unwrap(), research);
     }
 }
+
+/// A value that is none of a few words is answered with all of them.
+#[test]
+fn a_wrong_word_is_answered_with_the_right_ones() {
+    let mut state = State::new(&ResearchState::schema().unwrap());
+    let mut check = |key: &str, value: Value, expected: &str| {
+        let error = state.set(key, value).unwrap_err().to_string();
+        assert!(error.contains(expected), "{key}: {error}");
+    };
+    check("mode", json!("deeep"), r#"expected one of "deep", "react", null at $"#);
+    check("research_depth", json!("deeper"), r#"expected one of "shallow", "medium", "deep", null at $"#);
+    check("output_format", json!("docx"), r#"expected one of "markdown", "pdf""#);
+}

@@ -19,6 +19,7 @@ mod anthropic;
 mod chat;
 mod gemini;
 mod responses;
+mod tools;
 
 use std::fmt;
 
@@ -115,6 +116,7 @@ pub fn faults(server: Server, body: &Value) -> Vec<Fault> {
         Server::Gemini => gemini::check(body, &mut faults),
         server => chat::check(server, body, &mut faults),
     }
+    tools::check(server, body, &mut faults);
     faults.0
 }
 
@@ -231,6 +233,36 @@ pub const RULES: &[Rule] = &[
         requires: "names of tools have the form that the server knows",
         instead: "a legal name that stands for it, mapped back in the reply",
         source: "API references; Kimi: github.com/MoonshotAI/kimi-cli/issues/1773",
+    },
+    Rule {
+        name: "tools",
+        servers: Server::ALL,
+        requires: "no more tools than the server takes, and the choice among them names one",
+        instead: "the tools above the limit are left out, with the reason",
+        source: "OpenAI: API reference, 128; Kimi: platform.kimi.ai/docs/api/tool-use, 128",
+    },
+    Rule {
+        name: "parameters",
+        servers: Server::ALL,
+        requires: "the parameters of a tool are a schema that the server takes, whose root is a plain object",
+        instead: "an equal schema, or a wider one with the rest in words; a tool without any is left out alone",
+        source: "OpenAI: github.com/langchain-ai/langchainjs/issues/9804, github.com/sigoden/aichat/pull/1049; Anthropic: \
+            github.com/anthropics/claude-code/issues/5319 and 63673; Gemini: `responseJsonSchema` of its API reference; Kimi: \
+            github.com/vercel/ai/pull/18921",
+    },
+    Rule {
+        name: "property-name",
+        servers: &[Server::Anthropic],
+        requires: "names of properties have at most 64 letters, digits, `_`, `.` and `-`",
+        instead: "a legal name that stands for it, mapped back in the reply",
+        source: "Anthropic: github.com/ComposioHQ/composio/issues/3500",
+    },
+    Rule {
+        name: "reply-schema",
+        servers: Server::ALL,
+        requires: "the schema of a reply is one that the server takes; OpenAI: of an object",
+        instead: "an object with the value in it, which is unwrapped in the reply",
+        source: "OpenAI: guide of structured outputs; DeepSeek: api-docs.deepseek.com/guides/json_mode",
     },
     Rule {
         name: "arguments",

@@ -137,7 +137,8 @@ fn now() -> SystemTime {
 /// The kind of a status without further information.
 fn of_status(status: u16, said: &Said) -> ModelErrorKind {
     match status {
-        401..=403 | 407 => ModelErrorKind::Authentication,
+        402 => ModelErrorKind::QuotaExceeded,
+        401 | 403 | 407 => ModelErrorKind::Authentication,
         404 | 405 | 300..=399 => ModelErrorKind::NotFound,
         413 => ModelErrorKind::TooLong { limit: said.limit(), used: said.used() },
         451 => ModelErrorKind::Refused,
@@ -203,7 +204,10 @@ impl Said {
         let by_number = || number.filter(|code| (400..600).contains(code)).map(|code| of_status(code, self));
         let is_no_model = text.contains("model") && says(&["does not exist", "not found"]);
         // No code says so.
-        if says(&["credit balance is too low", "api key not valid"]) {
+        if says(EXHAUSTED_PHRASES) || self.is_spent() {
+            return Some(ModelErrorKind::QuotaExceeded);
+        }
+        if says(&["api key not valid"]) {
             return Some(ModelErrorKind::Authentication);
         }
         // OpenRouter's moderation: the status is the one of a wrong key.
@@ -211,6 +215,17 @@ impl Said {
             return Some(ModelErrorKind::Refused);
         }
         by_code.or_else(|| is_no_model.then_some(ModelErrorKind::NotFound)).or_else(by_number)
+    }
+
+    /// Whether a quota of Google's is spent for longer than a moment: one of a day, or one that the account does not have. Its
+    /// status and code are those of a rate limit.
+    fn is_spent(&self) -> bool {
+        let details = self.body.get("details").and_then(Value::as_array).into_iter().flatten();
+        let violations = details.filter_map(|detail| detail.get("violations")?.as_array()).flatten();
+        violations.into_iter().any(|violation| {
+            let is_of_day = violation["quotaId"].as_str().is_some_and(|id| id.contains("PerDay"));
+            is_of_day || violation["quotaValue"].as_str() == Some("0")
+        })
     }
 
     /// The wait in Google's format.
@@ -274,6 +289,19 @@ const TOO_LONG_PHRASES: &[&str] = &[
     "request too large for",
 ];
 
+/// What servers say of an empty account under a code of something else.
+const EXHAUSTED_PHRASES: &[&str] = &[
+    "credit balance is too low",
+    "credits are depleted",
+    "exceeded your monthly included credits",
+    "insufficient balance",
+    "insufficient credit",
+    "requires billing to be enabled",
+    "spending cap",
+    "spending limit",
+    "used all available credits",
+];
+
 /// Codes and types that mean the same under any status.
 const KINDS: &[(&[&str], ModelErrorKind)] = &[
     (
@@ -291,14 +319,17 @@ const KINDS: &[(&[&str], ModelErrorKind)] = &[
     (
         &[
             "insufficient_quota",
+            "insufficient_balance",
+            "exceeded_current_quota_error",
             "billing_error",
             "billing_hard_limit_reached",
-            "invalid_api_key",
-            "authentication_error",
-            "permission_error",
+            "billing_not_active",
+            "arrearage",
+            "accountoverdueerror",
         ],
-        ModelErrorKind::Authentication,
+        ModelErrorKind::QuotaExceeded,
     ),
+    (&["invalid_api_key", "authentication_error", "permission_error"], ModelErrorKind::Authentication),
     (&["rate_limit_error", "rate_limit_exceeded", "too_many_requests"], ModelErrorKind::RateLimited),
     (&["overloaded_error", "overloaded", "unavailable_error"], ModelErrorKind::Overloaded),
     (&["server_error", "api_error", "internal_error", "timeout_error"], ModelErrorKind::Transient),
@@ -383,7 +414,7 @@ mod tests {
             429,
             r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota"}}"#,
             &expect![
-                "not authorized (openai, model m, request r1): status 429: You exceeded your current quota [insufficient_quota]"
+                "quota exhausted (openai, model m, request r1): status 429: You exceeded your current quota [insufficient_quota]"
             ],
         );
         check(
@@ -437,6 +468,88 @@ mod tests {
                 "not found (openai, model m, request r1): status 302: redirects are not followed, since they would get the key"
             ],
         );
+    }
+
+    /// The errors of empty accounts and of rates, as servers document them and as people report them.
+    #[test]
+    fn an_exhausted_quota_is_neither_a_wrong_key_nor_a_rate() {
+        let kind = |status: u16, body: &str| {
+            let target = Target {
+                provider: String::new(),
+                model: String::new(),
+                secrets: Vec::new(),
+                request_id: None,
+            };
+            let error = classify(&target, StatusCode::from_u16(status).ok(), &HeaderMap::new(), body);
+            assert!(!error.to_string().contains("not authorized"), "{error}");
+            error.kind().clone()
+        };
+        let google = |id: &str, value: &str| {
+            let violation = serde_json::json!({"quotaId": id, "quotaValue": value});
+            let failure = serde_json::json!({"violations": [violation]});
+            let message = "You exceeded your current quota, please check your plan and billing details.";
+            let error = serde_json::json!({
+                "code": 429, "status": "RESOURCE_EXHAUSTED", "message": message, "details": [failure],
+            });
+            serde_json::json!({"error": error}).to_string()
+        };
+        for (status, body) in [
+            (
+                429,
+                r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#,
+            ),
+            (
+                429,
+                r#"{"error":{"message":"Your account is not active, please check your billing details.","type":"billing_not_active","code":"billing_not_active"}}"#,
+            ),
+            (
+                400,
+                r#"{"error":{"message":"Billing hard limit has been reached","type":"invalid_request_error","code":"billing_hard_limit_reached"}}"#,
+            ),
+            (
+                400,
+                r#"{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API."}}"#,
+            ),
+            (402, r#"{"type":"error","error":{"type":"billing_error","message":"Payment required"}}"#),
+            (
+                402,
+                r#"{"error":{"message":"Insufficient Balance","type":"unknown_error","param":null,"code":"invalid_request_error"}}"#,
+            ),
+            (
+                402,
+                r#"{"error":{"code":402,"message":"This request requires more credits, or fewer max_tokens."}}"#,
+            ),
+            (200, r#"{"error":{"code":402,"message":"Insufficient credits."}}"#),
+            (
+                429,
+                r#"{"error":{"type":"exceeded_current_quota_error","message":"Your account is suspended, please check your plan and billing details"}}"#,
+            ),
+            (
+                400,
+                r#"{"code":"Arrearage","message":"Access denied, please make sure your account is in good standing."}"#,
+            ),
+            (
+                403,
+                r#"{"code":"permission-denied","error":"Your team has used all available credits or reached its monthly spending limit."}"#,
+            ),
+            (402, ""),
+            (429, &google("GenerateRequestsPerDayPerProjectPerModel-FreeTier", "50")),
+            (429, &google("GenerateContentInputTokensPerModelPerMinute-FreeTier", "0")),
+            (
+                429,
+                r#"{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"Your prepayment credits are depleted."}}"#,
+            ),
+        ] {
+            assert_eq!(kind(status, body), ModelErrorKind::QuotaExceeded, "{status} {body}");
+        }
+        for (status, body) in [
+            (429, google("GenerateRequestsPerMinutePerProjectPerModel-FreeTier", "15")),
+            (429, r#"{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"Resource exhausted. Please try again later."}}"#.to_owned()),
+            (429, r#"{"error":{"message":"Rate limit reached for requests","type":"requests","code":"rate_limit_exceeded"}}"#.to_owned()),
+            (429, r#"{"type":"error","error":{"type":"rate_limit_error","message":"Number of request tokens has exceeded your per-minute rate limit"}}"#.to_owned()),
+        ] {
+            assert_eq!(kind(status, &body), ModelErrorKind::RateLimited, "{status} {body}");
+        }
     }
 
     #[test]

@@ -132,6 +132,7 @@ fn is_of_one_model(kind: &ModelErrorKind) -> bool {
         || matches!(
             kind,
             ModelErrorKind::Authentication
+                | ModelErrorKind::QuotaExceeded
                 | ModelErrorKind::NotFound
                 | ModelErrorKind::TooLong { .. }
                 | ModelErrorKind::ToolChoiceIgnored

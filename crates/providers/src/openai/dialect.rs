@@ -201,7 +201,9 @@ fn response_format(preset: &Preset, format: &ResponseFormat) -> Result<Value, Mo
     Ok(json!(match format {
         ResponseFormat::JsonObject => WiredFormat::JsonObject,
         ResponseFormat::JsonSchema { name, schema, strict } if preset.json_schema => {
-            let (name, schema, strict) = (name.clone(), schema.clone(), Some(*strict));
+            let form = if *strict { strict::exact_reply_schema(schema) } else { None };
+            let (name, strict) = (name.clone(), Some(form.is_some()));
+            let schema = form.unwrap_or_else(|| schema.clone());
             let json_schema = ResponseFormatJsonSchema { description: None, name, schema, strict };
             WiredFormat::JsonSchema { json_schema }
         }

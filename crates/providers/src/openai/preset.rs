@@ -255,7 +255,6 @@ impl Preset {
         reasoning_back: Some(ReasoningBack::Part),
         rules: RequestRules {
             tool_names: NameRules::OPENAI,
-            schemas: SchemaRules::OPENAI,
             call_ids: CallIdForm::Alphanumeric(9),
             names: false,
             ..Preset::COMPATIBLE.rules

@@ -59,6 +59,7 @@ use super::{ScriptedReply, check, show};
 pub struct Scripted {
     id: Arc<str>,
     checks_prefix: bool,
+    seed: u64,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -168,7 +169,7 @@ impl Scripted {
 
     fn of(script: Script) -> Self {
         let shared = Shared { script, exchanges: Vec::new(), broken: Vec::new() };
-        Scripted { id: "scripted".into(), checks_prefix: true, shared: Arc::new(Mutex::new(shared)) }
+        Scripted { id: "scripted".into(), checks_prefix: true, seed: 0, shared: Arc::new(Mutex::new(shared)) }
     }
 
     /// Adds a reply at the end of the list. It has no effect on a model that answers with a function.
@@ -192,6 +193,14 @@ impl Scripted {
     #[must_use]
     pub fn with_changing_prefix(mut self) -> Self {
         self.checks_prefix = false;
+        self
+    }
+
+    /// A handle that cuts its replies by another seed, 0 by default. Each reply streams in pieces, which follow from the seed
+    /// and the number of the request; those that set their own pieces, or are [`whole`](ScriptedReply::whole), do not change.
+    #[must_use]
+    pub const fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
         self
     }
 
@@ -274,7 +283,7 @@ impl ChatModel for Scripted {
         let reply = reply.and_then(|reply| reply.message.clone().ok());
         shared.exchanges.push(Exchange { request, reply });
         match answer {
-            Ok(reply) => reply.into_stream(),
+            Ok(reply) => reply.into_stream(self.seed.wrapping_add(number as u64)),
             Err(fault) => {
                 let fault = format!("request {number}: {fault}");
                 shared.broken.push(fault.clone());

@@ -13,7 +13,8 @@ use stepfold_state_core::chat::{
 /// call. It can be made from a [`Message`], a whole [`Reply`], a [`ModelError`] or its kind as well.
 ///
 /// By default it ends with [`FinishReason::ToolCalls`] if there are calls, otherwise with
-/// [`FinishReason::Stop`]; it has no usage; and it has as few chunks as parts.
+/// [`FinishReason::Stop`]; it has no usage; and it streams in pieces, as servers do: the same ones each time, by the
+/// [seed](super::Scripted::with_seed) of its model and its place.
 ///
 /// # Examples
 /// ```
@@ -35,9 +36,19 @@ pub struct ScriptedReply {
     id: Option<String>,
     model: Option<String>,
     end: End,
-    /// The most characters of text in one chunk.
-    piece: usize,
+    pieces: Pieces,
     pub(super) may_call_unknown_tools: bool,
+}
+
+/// How a reply is cut into chunks.
+#[derive(Clone, Copy, Debug)]
+enum Pieces {
+    /// As a server streams it.
+    Streamed,
+    /// Text and reasoning in chunks of at most this many characters.
+    OfAtMost(usize),
+    /// A chunk for each part.
+    Whole,
 }
 
 /// How a reply ends.
@@ -85,7 +96,7 @@ impl ScriptedReply {
         self
     }
 
-    /// Splits text and reasoning into chunks of at most this many characters.
+    /// Splits text and reasoning into chunks of exactly this many characters, and what is left.
     ///
     /// # Examples
     /// ```
@@ -103,7 +114,29 @@ impl ScriptedReply {
     /// ```
     #[must_use]
     pub fn in_pieces(mut self, characters: usize) -> Self {
-        self.piece = characters.max(1);
+        self.pieces = Pieces::OfAtMost(characters.max(1));
+        self
+    }
+
+    /// Sends each part in one chunk.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use futures_util::{FutureExt, StreamExt};
+    /// use stepfold_providers::{Scripted, ScriptedReply};
+    /// use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, Message, Transcript};
+    ///
+    /// let model = Scripted::new([ScriptedReply::from("area 3").whole()]);
+    /// let request = ChatRequest::new(Transcript::new().with(Message::user("which?")));
+    /// let first = model.respond(request).next().await.unwrap()?;
+    /// assert_eq!(first, Chunk::Text("area 3".to_owned()));
+    /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        self.pieces = Pieces::Whole;
         self
     }
 
@@ -136,8 +169,8 @@ impl ScriptedReply {
         self
     }
 
-    /// The stream of this reply.
-    pub(super) fn into_stream(self) -> ReplyStream {
+    /// The stream of this reply. The seed cuts it, unless it says how itself.
+    pub(super) fn into_stream(self, seed: u64) -> ReplyStream {
         let message = match &self.message {
             Ok(message) => message,
             Err(error) => return ReplyStream::failed(super::model::failure(error.to_string())),
@@ -146,7 +179,13 @@ impl ScriptedReply {
         if self.id.is_some() || self.model.is_some() {
             chunks.push(Chunk::Identity { id: self.id.clone(), model: self.model.clone() });
         }
-        chunks.extend(Chunk::of(message).into_iter().flat_map(|chunk| split(chunk, self.piece)));
+        chunks.extend(match self.pieces {
+            Pieces::Streamed => Chunk::streamed(message, seed),
+            Pieces::Whole => Chunk::of(message),
+            Pieces::OfAtMost(characters) => {
+                Chunk::of(message).into_iter().flat_map(|chunk| split(chunk, characters)).collect()
+            }
+        });
         chunks.extend(self.usage.map(Chunk::Usage));
         let reason = self.finish_reason.unwrap_or_else(|| natural_end(message));
         let mut results: Vec<Result<Chunk, ModelError>> = chunks.into_iter().map(Ok).collect();
@@ -204,7 +243,7 @@ const fn of(message: Result<Message, NotationError>) -> ScriptedReply {
         id: None,
         model: None,
         end: End::Finished,
-        piece: usize::MAX,
+        pieces: Pieces::Streamed,
         may_call_unknown_tools: false,
     }
 }

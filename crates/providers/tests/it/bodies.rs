@@ -6,6 +6,7 @@ use std::time::Duration;
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use stepfold_providers::Secret;
+use stepfold_providers::check::{RULES, Server as Checked};
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAiResponses, OpenAiResponsesBuilder, Preset};
@@ -48,9 +49,9 @@ fn conversation() -> Transcript {
         Message::user("so?"),
         Message::from_parts(
             Role::Assistant,
-            vec![Part::from(ToolCall::new("f1", "search", json!({"q": "x"})))],
+            vec![Part::from(ToolCall::new("f3", "search", json!({"q": "x"})))],
         ),
-        Message::tool(ToolResult::error("f1", "search", "timed out")),
+        Message::tool(ToolResult::error("f3", "search", "timed out")),
     ]
     .into_iter()
     .collect()
@@ -217,9 +218,30 @@ fn feature_support() {
     let rows = requests("").into_iter().enumerate().map(|(at, (what, ..))| {
         row([what].into_iter().chain(columns.iter().map(|column| column[at])).collect())
     });
-    let table = [TABLE.to_owned(), head, line].into_iter().chain(rows).collect::<String>();
+    let table = [TABLE.to_owned(), head, line].into_iter().chain(rows).chain([rules()]).collect::<String>();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/providers.md");
     expect_file![path].assert_eq(&table);
+}
+
+const RULES_OF_REQUESTS: &str = "
+## Rules of requests
+
+What servers refuse, whatever was said before, and what a request has instead. The record keeps the conversation as it was;
+`stepfold inspect --wire`, `/model` of the API and the studio's *model's view* show the changes, and a trace names them. The feature
+`check` has the checkers (`providers::check`).
+
+| rule | servers | they require | instead | source |
+|---|---|---|---|---|
+";
+
+/// The rules of all servers, as a table.
+fn rules() -> String {
+    let rows = RULES.iter().map(|rule| {
+        let names: Vec<&str> = rule.servers.iter().map(|server| server.name()).collect();
+        let servers = if names.len() == Checked::ALL.len() { "all".to_owned() } else { names.join(", ") };
+        format!("| {} | {servers} | {} | {} | {} |\n", rule.name, rule.requires, rule.instead, rule.source)
+    });
+    [RULES_OF_REQUESTS.to_owned()].into_iter().chain(rows).collect()
 }
 
 /// Without tools there are none to forbid; some APIs reject the field.

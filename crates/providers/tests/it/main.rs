@@ -11,10 +11,11 @@
     reason = "a helper of a test fails the test, takes what reads best, need not be fast; expectations are long, and whoever skips says so"
 )]
 
-#[cfg(feature = "anthropic")]
+#[cfg(all(feature = "anthropic", feature = "check", feature = "gemini", feature = "openai"))]
 mod accepted;
+#[cfg(feature = "anthropic")]
 mod anthropic;
-#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+#[cfg(all(feature = "anthropic", feature = "check", feature = "gemini", feature = "openai"))]
 mod bodies;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod by_name;
@@ -36,6 +37,8 @@ mod messages;
 mod openai;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod said;
+#[cfg(all(feature = "anthropic", feature = "check", feature = "gemini", feature = "openai"))]
+mod schemas;
 mod scripted;
 #[cfg(feature = "http")]
 mod server;

@@ -274,6 +274,27 @@ pub(crate) fn check_any(asked: &Asked) -> Result<(), String> {
     if let Some((_, name)) = repeated {
         return Err(format!("the tool {name} is offered twice"));
     }
+    check_rules(asked)
+}
+
+/// The rules of the server that has such a path, which a request to it breaks.
+#[cfg(feature = "check")]
+fn check_rules(asked: &Asked) -> Result<(), String> {
+    use stepfold_providers::check::{Server, faults};
+    let path = asked.path();
+    let server = match path.split('?').next().unwrap_or(path) {
+        path if path.ends_with("/chat/completions") => Server::OpenAiChat,
+        path if path.ends_with("/responses") => Server::OpenAiResponses,
+        path if path.ends_with("/messages") => Server::Anthropic,
+        path if path.ends_with(":streamGenerateContent") => Server::Gemini,
+        _ => return Ok(()),
+    };
+    let faults: Vec<String> = faults(server, &asked.body).iter().map(ToString::to_string).collect();
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+}
+
+#[cfg(not(feature = "check"))]
+fn check_rules(_: &Asked) -> Result<(), String> {
     Ok(())
 }
 
@@ -283,7 +304,7 @@ pub(crate) fn check_gemini(asked: &Asked) -> Result<(), String> {
         && asked.path().ends_with(":streamGenerateContent?alt=sse")
         && asked.header("x-goog-api-key").is_some()
         && asked.body["contents"].is_array();
-    if is_good { Ok(()) } else { Err(format!("{}: {}", asked.path(), asked.raw)) }
+    if is_good { check_rules(asked) } else { Err(format!("{}: {}", asked.path(), asked.raw)) }
 }
 
 /// JSON with its keys sorted, however the features of `serde_json` are set.

@@ -33,6 +33,7 @@ mod graph;
 mod heartbeats;
 mod histories;
 mod hosts;
+mod invocation_law;
 mod kept_open;
 mod keys;
 mod lasting;

@@ -458,3 +458,39 @@ impl Source {
         self.feed.push(key, encode(None, "session", &row));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(id: &str) -> SessionKey {
+        SessionKey::new("app", "ada", id).unwrap()
+    }
+
+    fn texts(all: &[Bytes]) -> Vec<String> {
+        all.iter().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).collect()
+    }
+
+    /// One that comes late, or does not read for long, is told the newest of each session, in the order of changes, and then all
+    /// that follows.
+    #[tokio::test]
+    async fn a_reader_has_the_newest_of_each_session_and_all_that_follows() {
+        let feed = Arc::new(Feed::new());
+        let reader = || Reader { feed: Arc::clone(&feed), frames: feed.frames.subscribe() };
+        let mut slow = reader();
+        for number in 0..KEPT + 10 {
+            feed.push(&key(["a", "b", "c"][number % 3]), Bytes::from(number.to_string()));
+        }
+        feed.push(&key("d"), Bytes::from_static(b"deleted"));
+        feed.remove(&key("d"));
+        let newest: Vec<String> = (KEPT + 7..KEPT + 10).map(|number| number.to_string()).collect();
+        assert_eq!(texts(&slow.next().await.unwrap()), newest);
+        let mut late = reader();
+        assert_eq!(texts(&late.begin()), newest);
+        feed.push(&key("a"), Bytes::from_static(b"more"));
+        for reader in [&mut slow, &mut late] {
+            assert_eq!(texts(&reader.next().await.unwrap()), ["more"]);
+        }
+        assert_eq!(texts(&reader().begin())[2], "more");
+    }
+}

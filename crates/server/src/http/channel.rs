@@ -15,12 +15,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Exit, Pause, RunEvent};
 use stepfold_runner::{Invocation, Remedy, Runner, RunnerError, Seen, SessionChange, SessionHandle, failure};
-use stepfold_session_scopes::{CommittedEvent, EventRange, LifeId, Session, SessionKey};
+use stepfold_session_scopes::{CommittedEvent, EventRange, LifeId, SessionKey};
 use stepfold_state_core::chat::Prices;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
 use super::frame::{Frame, encode, new_epoch};
+use super::loading::newest;
 use super::priced::Pricing;
 use super::problem::Problem;
 use super::rows::{self, EventRow, RequestRow};
@@ -118,8 +119,12 @@ impl Channels {
         {
             return Ok(found);
         }
-        let stored = session.read(EventRange::Last(BEFORE)).await?;
+        let stored = session.read(EventRange::None).await?;
         let version = stored.version;
+        let range = newest(runner, &key, (version, BEFORE)).await;
+        // Those of a session that was deleted meanwhile name nothing here.
+        let before = session.read(range).await?;
+        let before = if before.life == stored.life { before.events } else { Vec::new() };
         let mut open = self.open();
         if let Some(found) = open.get(&key).filter(|channel| channel.life == stored.life) {
             return Ok(subscribe(found));
@@ -135,7 +140,7 @@ impl Channels {
         open.insert(key.clone(), Arc::clone(&channel));
         drop(open);
         let pricing = self.pricing(runner, session.key());
-        let pump = Pump::new(runner, session.clone(), Arc::clone(&channel), &stored, &pricing);
+        let pump = Pump::new(runner, session.clone(), Arc::clone(&channel), (version, &before), &pricing);
         let open = Open { channels: self.clone(), key, channel };
         tokio::spawn(pump.run(open));
         Ok(subscribed)
@@ -268,12 +273,11 @@ impl Pump {
         runner: &Runner,
         session: SessionHandle,
         channel: Arc<Channel>,
-        stored: &Session,
+        (told, before): (u64, &[CommittedEvent]),
         pricing: &Arc<Pricing>,
     ) -> Self {
         let mut rows = Rows::new(pricing);
-        stored.events.iter().for_each(|event| drop(rows.row(event, true)));
-        let told = stored.version;
+        before.iter().for_each(|event| drop(rows.row(event, true)));
         let changes = runner.watch_session(session.key()).boxed();
         let mut pump = Pump {
             runner: runner.clone(),

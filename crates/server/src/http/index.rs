@@ -10,10 +10,11 @@ use stepfold_session_scopes::{
     CommittedEvent, EventRange, GetSession, LifeId, Session, SessionKey, SessionStore as _,
 };
 
+use super::loading::{Page, newest};
 use super::operation::InSession;
 use super::problem::Problem;
 use super::rows::{EventRow, WriterRow};
-use super::steps::{Rows, Spent, page};
+use super::steps::{BEFORE, Rows, Spent};
 
 /// The number of writes and replies of all sessions that are kept: some 30 MB. An index that is larger is used once.
 const KEPT: usize = 100_000;
@@ -133,17 +134,23 @@ impl Index {
         }
         let mut rows = Rows::new(target.app.pricing());
         // The first of them may name what the ones before have begun.
-        let mut range = page(self.upto, PAGE);
+        let of = (target.runner(), target.session.key());
+        let before = newest(of.0, of.1, (self.upto, BEFORE)).await;
+        for committed in commits(target, head, before).await? {
+            drop(rows.row(&committed, true));
+        }
         let mut known_from = None;
         while self.upto < head.version {
-            let stored = commits(target, head, range).await?;
+            let page = Page::just_after(of.0, of.1, (self.upto, PAGE)).await?;
+            let stored = commits(target, head, page.range).await?;
             for committed in &stored {
                 let from = *known_from.get_or_insert(committed.version);
                 let rewound = committed.event.actions.rewound_to().filter(|to| (1..from).contains(to));
                 if let Some(to) = rewound {
                     // So may those after a rewind, before its version.
                     rows = Rows::new(target.app.pricing());
-                    for committed in commits(target, head, page(to, 0)).await? {
+                    let before = newest(of.0, of.1, (to, BEFORE)).await;
+                    for committed in commits(target, head, before).await? {
                         drop(rows.row(&committed, true));
                     }
                 }
@@ -158,7 +165,6 @@ impl Index {
                 // Retention has deleted them.
                 self.upto = head.version;
             }
-            range = EventRange::Page { after: self.upto, limit: PAGE };
             // Others are served between pages, whatever the store.
             tokio::task::yield_now().await;
         }

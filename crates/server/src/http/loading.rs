@@ -11,6 +11,9 @@ use super::steps::{self, BEFORE};
 /// The stored bytes of a page; a commit that is larger is a page of its own.
 pub(super) const PAGE_BYTES: u64 = 8 << 20;
 
+/// The stored bytes of what is read without an account: for what all readers of a session share.
+const SMALL_BYTES: u64 = 1 << 20;
+
 /// What a stored byte takes in memory until it is sent: the commit, its row, and the row as JSON.
 const COPIES: usize = 5;
 
@@ -49,6 +52,22 @@ impl Page {
         }
     }
 
+    /// The same without those before them.
+    pub(super) async fn just_after(
+        runner: &Runner,
+        key: &SessionKey,
+        (after, limit): (u64, usize),
+    ) -> Result<Page, SessionError> {
+        match runner.store().event_sizes(EventSizes::new(key.clone(), after, limit)).await {
+            Ok(sizes) => Ok(Page::of(&sizes, after, SMALL_BYTES)),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                let limit = limit.min(UNKNOWN.0);
+                Ok(Page { range: EventRange::Page { after, limit }, limit, weight: UNKNOWN.1 * COPIES })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn of(sizes: &[(u64, u64)], after: u64, bytes: u64) -> Page {
         let (before, page) = sizes.split_at(sizes.partition_point(|(version, _)| *version <= after));
         let (limit, of_page) = fitting(page.iter(), bytes);
@@ -63,6 +82,19 @@ impl Page {
             range: EventRange::Page { after: first, limit: count + limit },
             limit,
             weight: weight(of_page.saturating_add(of_before)),
+        }
+    }
+}
+
+/// The newest commits up to a version: at most a number, and of few stored bytes. What names others is rarely large.
+pub(super) async fn newest(runner: &Runner, key: &SessionKey, (version, limit): (u64, usize)) -> EventRange {
+    let first = version.saturating_sub(limit as u64);
+    match runner.store().event_sizes(EventSizes::new(key.clone(), first, limit)).await {
+        Ok(sizes) => Page::of(&sizes, version, SMALL_BYTES).range,
+        // What is wrong with the store is told by the read.
+        Err(_) => {
+            let limit = limit.min(UNKNOWN.0);
+            EventRange::Page { after: version.saturating_sub(limit as u64), limit }
         }
     }
 }

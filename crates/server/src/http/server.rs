@@ -463,7 +463,12 @@ async fn not_allowed(shared: Arc<Shared>, request: Request) -> Response<Body> {
             Ok(_) => Problem::method().into_response(),
         },
     };
-    with_origin(with_headers(response), foreign)
+    let mut response = with_origin(with_headers(response), foreign);
+    if is_preflight {
+        let allowed = allowed_headers(&parts.headers);
+        response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+    }
+    response
 }
 
 async fn authenticate(shared: &Shared, parts: &Parts) -> Result<Principal, Problem> {
@@ -515,7 +520,26 @@ fn with_headers(mut response: Response<Body>) -> Response<Body> {
 
 /// What pages of an allowed origin may send.
 const ALLOWED_HEADERS: &str = "a2a-version, authorization, content-type, idempotency-key, last-event-id, mcp-method, mcp-name, \
-                               mcp-protocol-version, mcp-session-id, x-stepfold-session";
+                               mcp-protocol-version, mcp-session-id, openai-organization, openai-project, user-agent, \
+                               x-stepfold-session";
+
+/// What the clients of OpenAI begin the headers with by which they describe themselves: each version has others.
+const CLIENT_HEADERS: &str = "x-stainless-";
+
+/// The number of them that a page may send.
+const MAX_CLIENT_HEADERS: usize = 32;
+
+/// What this page of an allowed origin may send, of what it asks for.
+fn allowed_headers(asked: &HeaderMap) -> HeaderValue {
+    let asked = asked.get_all(header::ACCESS_CONTROL_REQUEST_HEADERS).iter();
+    let names = asked.filter_map(|names| names.to_str().ok()).flat_map(|names| names.split(','));
+    let names = names.map(|name| name.trim().to_ascii_lowercase());
+    let is_name = |name: &String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let names = names.filter(|name| name.starts_with(CLIENT_HEADERS) && is_name(name));
+    let allowed =
+        names.take(MAX_CLIENT_HEADERS).fold(ALLOWED_HEADERS.to_owned(), |all, name| all + ", " + &name);
+    HeaderValue::from_str(&allowed).unwrap_or(HeaderValue::from_static(ALLOWED_HEADERS))
+}
 
 /// Lets pages of an allowed origin read the response.
 fn with_origin(mut response: Response<Body>, foreign: Option<HeaderValue>) -> Response<Body> {

@@ -28,6 +28,9 @@ const SHORT: usize = 200;
 /// The number of commits that are kept, so that those after a rewind are named as well.
 const KEPT: usize = 4_096;
 
+/// The bytes of those commits.
+const KEPT_BYTES: usize = 1 << 20;
+
 /// Reads commits in order, each of which names what the ones before it have begun.
 pub(super) struct Rows {
     items: Items,
@@ -35,6 +38,8 @@ pub(super) struct Rows {
     elapsed_us: Option<u64>,
     /// The newest commits that count.
     kept: VecDeque<CommittedEvent>,
+    /// What they hold.
+    bytes: usize,
     pricing: Arc<Pricing>,
     /// What the newest commit has used.
     spent: Option<Spent>,
@@ -81,10 +86,23 @@ pub(super) fn event_of(committed: &CommittedEvent) -> Option<Event> {
     Some(event.with_content(committed.event.messages.clone(), committed.event.actions.delta.clone()))
 }
 
+/// The bytes of a commit of a run: of its record and its messages.
+fn bytes_of(committed: &CommittedEvent) -> usize {
+    let record = committed.event.record.as_ref().map_or(0, |record| record.text().len());
+    committed.event.messages.iter().map(|message| message.text().len()).sum::<usize>() + record
+}
+
 impl Rows {
     pub(super) fn new(pricing: &Arc<Pricing>) -> Self {
         let pricing = Arc::clone(pricing);
-        Rows { items: Items::default(), elapsed_us: None, kept: VecDeque::new(), pricing, spent: None }
+        Rows {
+            items: Items::default(),
+            elapsed_us: None,
+            kept: VecDeque::new(),
+            bytes: 0,
+            pricing,
+            spent: None,
+        }
     }
 
     /// The row of the next commit.
@@ -95,12 +113,18 @@ impl Rows {
             self.rewind(to);
         }
         let Some(event) = event_of(committed) else { return row };
-        if self.kept.len() == KEPT {
-            self.kept.pop_front();
-        }
-        self.kept.push_back(committed.clone());
+        self.keep(committed);
         self.describe(&event, &mut row);
         row
+    }
+
+    /// Keeps a commit, and forgets the oldest ones beyond what is kept.
+    fn keep(&mut self, committed: &CommittedEvent) {
+        self.bytes += bytes_of(committed);
+        self.kept.push_back(committed.clone());
+        while self.kept.len() > KEPT || (self.bytes > KEPT_BYTES && self.kept.len() > 1) {
+            self.bytes -= self.kept.pop_front().as_ref().map_or(0, bytes_of);
+        }
     }
 
     /// Takes what the newest commit has used, if it is a reply or a summary.
@@ -133,6 +157,7 @@ impl Rows {
     /// Goes back to where the session was at a version: what came after it has begun nothing that is named later.
     fn rewind(&mut self, to: u64) {
         self.kept.retain(|committed| committed.version <= to);
+        self.bytes = self.kept.iter().map(bytes_of).sum();
         (self.items, self.elapsed_us) = (Items::default(), None);
         let begins_step = |committed: &&CommittedEvent| {
             matches!(committed.event.kind.as_str(), "began" | "replied" | "planned")

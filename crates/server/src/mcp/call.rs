@@ -65,7 +65,7 @@ impl AgentServer {
             && let Some(run) = session.last_run().await?
             && let Some(exit) = run.exit()
         {
-            return Ok(result(session, &run.text(), exit).into());
+            return Ok(result(session, &run.last_words().unwrap_or_default(), exit).into());
         }
         let invocation = self.resume(session, decisions)?;
         self.until_answered(session, invocation, context).await
@@ -105,7 +105,8 @@ impl AgentServer {
             };
             let pending = outcome.pending();
             if pending.is_empty() {
-                return Ok(result(session, &outcome.text(), outcome.exit()).into());
+                let words = outcome.last_words().unwrap_or_default();
+                return Ok(result(session, &words, outcome.exit()).into());
             }
             if ask::can_require_input(context) && ask::of_persons(&pending).next().is_some() {
                 return Ok(ask::required(session, &pending).into());

@@ -13,7 +13,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use serde_json::json;
 use stepfold_agent_loop::{Exit, Run};
 use stepfold_runner::{Invocation, RunnerError, SessionHandle};
-use stepfold_session_scopes::{EventRange, Session};
+use stepfold_session_scopes::{EventRange, InvocationId, Session};
 
 use super::AgentServer;
 use super::ask;
@@ -160,9 +160,9 @@ impl AgentServer {
         let pending = run.pending();
         Ok(match run.exit() {
             Some(Exit::Cancelled) => wire::TaskPayload::Cancelled,
-            Some(exit) => {
-                wire::TaskPayload::Completed { result: object(&result(session, &run.text(), exit)) }
-            }
+            Some(exit) => wire::TaskPayload::Completed {
+                result: object(&result(session, &run.last_words().unwrap_or_default(), exit)),
+            },
             None if !pending.is_empty() && ask::of_persons(&pending).next().is_none() => {
                 wire::TaskPayload::Working
             }
@@ -210,7 +210,13 @@ impl AgentServer {
 
     /// Cancels a task: what is under way, or what waits.
     pub(super) async fn cancel(&self, id: &str) -> Result<(), wire::ErrorData> {
-        let (_, session) = self.find(id).await?;
+        let (invocation, session) = self.find(id).await?;
+        // A message that waits behind another run is withdrawn by its name, and that run goes on.
+        if let Ok(message) = InvocationId::new(invocation)
+            && session.withdraw(&message).await.map_err(|error| internal(&error))?
+        {
+            return Ok(());
+        }
         let is_under_way = session.cancel_everywhere().await.map_err(|error| internal(&error))?;
         if !is_under_way {
             match session.abandon().await {

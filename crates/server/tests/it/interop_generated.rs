@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use http::Method;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
 use crate::http::site::Site;
@@ -30,14 +32,83 @@ async fn run(command: &mut Command) -> Output {
 
 /// Visits the server with a script of `generated/`.
 async fn visit(command: &mut Command, site: &Site, folder: &Path) {
+    visit_at(command, site, &site.address, folder).await;
+}
+
+/// The same, at an address that leads to it.
+async fn visit_at(command: &mut Command, site: &Site, address: &str, folder: &Path) {
     let token = site.bearer("ada").trim_start_matches("Bearer ").to_owned();
-    let url = format!("http://{}", site.address);
+    let url = format!("http://{address}");
     let output = run(command.env("SITE", url).env("TOKEN", token).env("GENERATED", folder)).await;
     assert!(String::from_utf8_lossy(&output.stdout).contains("done"), "{output:?}");
 }
 
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/generated").join(name)
+}
+
+/// An address that leads to a server, and cuts the answer of each of the first streams after so many bytes.
+async fn cutting(site: &Site) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, server) = (listener.local_addr().unwrap().to_string(), site.address.clone());
+    tokio::spawn(async move {
+        let mut cuts = [40, 900, 1_700, 2_500].into_iter();
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = TcpStream::connect(&server).await.unwrap();
+            let mut start = [0; 512];
+            let read = client.peek(&mut start).await.unwrap_or(0);
+            let is_stream = String::from_utf8_lossy(&start[..read]).contains("/live");
+            let most = if is_stream { cuts.next().unwrap_or(u64::MAX) } else { u64::MAX };
+            tokio::spawn(async move {
+                let ((mut from_client, mut to_client), (from_server, mut to_server)) =
+                    (client.split(), server.split());
+                let mut answer = from_server.take(most);
+                tokio::select! {
+                    _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
+                    _ = tokio::io::copy(&mut answer, &mut to_client) => {}
+                }
+            });
+        }
+    });
+    address
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/clients").join(name)
+}
+
+#[tokio::test]
+async fn interop_python_client() {
+    let Some(python) = installed("STEPFOLD_INTEROP_OPENAPI") else { return };
+    let (site, _folder) = begin().await;
+    let address = cutting(&site).await;
+    let mut command = Command::new(&python);
+    visit_at(command.arg(script("python_client.py")), &site, &address, &example("python")).await;
+}
+
+#[tokio::test]
+async fn interop_typescript_client() {
+    let Some(packages) = installed("STEPFOLD_INTEROP_TYPESCRIPT") else { return };
+    let (site, folder) = begin().await;
+    let client = example("typescript/stepfold_client.ts");
+    std::fs::copy(client, folder.path().join("stepfold_client.ts")).unwrap();
+    compile(&packages, folder.path(), "typescript_client.ts").await;
+    let address = cutting(&site).await;
+    let mut command = Command::new("node");
+    visit_at(command.arg(folder.path().join("visit.js")), &site, &address, folder.path()).await;
+}
+
+/// Checks the types of a script, as `visit.ts`, and makes `visit.js` of it.
+async fn compile(packages: &Path, folder: &Path, name: &str) {
+    std::fs::write(folder.join("package.json"), r#"{"type": "module"}"#).unwrap();
+    std::fs::copy(script(name), folder.join("visit.ts")).unwrap();
+    let options = ["--strict", "--target", "es2022", "--module", "esnext", "--moduleResolution", "bundler"];
+    let rest = ["--skipLibCheck", "--lib", "es2022,dom,dom.iterable", "visit.ts"];
+    run(program(packages, "tsc").current_dir(folder).args(options).args(rest)).await;
+}
+
+fn program(packages: &Path, name: &str) -> Command {
+    Command::new(packages.join(".bin").join(name))
 }
 
 #[tokio::test]
@@ -71,17 +142,9 @@ async fn interop_openapi_fetch() {
     let (site, folder) = begin().await;
     // Programs are looked for beside what uses them.
     std::os::unix::fs::symlink(&packages, folder.path().join("node_modules")).unwrap();
-    std::fs::write(folder.path().join("package.json"), r#"{"type": "module"}"#).unwrap();
-    std::fs::copy(script("fetch.ts"), folder.path().join("visit.ts")).unwrap();
-    let in_folder = |program: &str| {
-        let mut command = Command::new(packages.join(".bin").join(program));
-        command.current_dir(folder.path());
-        command
-    };
-    run(in_folder("openapi-typescript").args(["openapi.json", "-o", "schema.d.ts"])).await;
-    let options = ["--strict", "--target", "es2022", "--module", "esnext", "--moduleResolution", "bundler"];
-    let rest = ["--skipLibCheck", "--lib", "es2022,dom,dom.iterable", "visit.ts"];
-    run(in_folder("tsc").args(options).args(rest)).await;
+    let mut types = program(&packages, "openapi-typescript");
+    run(types.current_dir(folder.path()).args(["openapi.json", "-o", "schema.d.ts"])).await;
+    compile(&packages, folder.path(), "fetch.ts").await;
     visit(Command::new("node").arg(folder.path().join("visit.js")), &site, folder.path()).await;
 }
 

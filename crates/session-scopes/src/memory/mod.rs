@@ -9,6 +9,7 @@ mod changed;
 mod claims;
 mod inbox;
 mod lists;
+mod sizes;
 mod tags;
 mod tenant;
 mod versions;
@@ -106,10 +107,10 @@ impl SessionStore for MemoryStore {
 
     async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
         let events = self.lock().entry(&request.key)?.2.page(request.after, request.limit);
-        events
+        Ok(events
             .iter()
-            .map(|committed| Ok((committed.version, committed.event.to_body()?.len() as u64)))
-            .collect()
+            .map(|committed| (committed.version, sizes::size_of(&committed.event) as u64))
+            .collect())
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {

@@ -54,6 +54,8 @@ pub enum ModelErrorKind {
     Overloaded,
     /// The API key is missing, invalid, or lacks a permission.
     Authentication,
+    /// The quota or the balance of the account is exhausted. Waiting a moment does not help.
+    QuotaExceeded,
     /// Unknown model or URL.
     NotFound,
     /// The provider rejects the request as invalid.
@@ -104,11 +106,12 @@ pub enum TimeoutKind {
 
 impl ModelErrorKind {
     /// Each kind, without its fields.
-    const ALL: [ModelErrorKind; 19] = [
+    const ALL: [ModelErrorKind; 20] = [
         ModelErrorKind::Transient,
         ModelErrorKind::RateLimited,
         ModelErrorKind::Overloaded,
         ModelErrorKind::Authentication,
+        ModelErrorKind::QuotaExceeded,
         ModelErrorKind::NotFound,
         ModelErrorKind::InvalidRequest,
         ModelErrorKind::TooLong { limit: None, used: None },
@@ -140,6 +143,7 @@ impl ModelErrorKind {
             ModelErrorKind::RateLimited => "rate_limited",
             ModelErrorKind::Overloaded => "overloaded",
             ModelErrorKind::Authentication => "authentication",
+            ModelErrorKind::QuotaExceeded => "quota_exceeded",
             ModelErrorKind::NotFound => "not_found",
             ModelErrorKind::InvalidRequest => "invalid_request",
             ModelErrorKind::TooLong { .. } => "too_long",
@@ -178,6 +182,7 @@ impl ModelErrorKind {
             ModelErrorKind::RateLimited => "wait, then retry; send fewer requests",
             ModelErrorKind::Overloaded => "retry later, or fall back to another model",
             ModelErrorKind::Authentication => "check the API key and its permissions",
+            ModelErrorKind::QuotaExceeded => "check the plan, the balance and the limits of the account",
             ModelErrorKind::NotFound => "check the name of the model and the base URL",
             ModelErrorKind::InvalidRequest => "check the parameters and the tool schemas",
             ModelErrorKind::TooLong { .. } => "trim the conversation, or use a model with a larger window",
@@ -241,6 +246,7 @@ impl fmt::Display for ModelErrorKind {
             ModelErrorKind::RateLimited => "rate limited",
             ModelErrorKind::Overloaded => "overloaded",
             ModelErrorKind::Authentication => "not authorized",
+            ModelErrorKind::QuotaExceeded => "quota exhausted",
             ModelErrorKind::NotFound => "not found",
             ModelErrorKind::InvalidRequest => "invalid request",
             ModelErrorKind::TooLong { .. } => "conversation too long",

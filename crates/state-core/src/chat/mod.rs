@@ -25,6 +25,7 @@ mod model;
 mod request;
 
 mod fragments;
+mod pieces;
 mod price;
 mod reply;
 mod server_tool;

@@ -11,6 +11,8 @@ use super::keywords::is_annotation;
 use super::kinds::Kinds;
 #[cfg(not(feature = "validation"))]
 use super::value_type::array_branch;
+#[cfg(feature = "validation")]
+use crate::faults::NameList;
 use crate::faults::{Issue, Issues};
 
 /// The maximum number of collected faults of one value.
@@ -139,10 +141,44 @@ impl Rules {
             return Ok(());
         }
         let faults = validator.iter_errors(value).take(MAX_FAULTS);
-        Err(faults
-            .map(|error| Issue::new(json_path(error.instance_path()), error.masked().to_string()))
-            .collect())
+        let words = |error: &jsonschema::ValidationError<'_>| match allowed(error) {
+            Some(values) => format!("expected one of {values}"),
+            None => error.masked().to_string(),
+        };
+        Err(faults.map(|error| Issue::new(json_path(error.instance_path()), words(&error))).collect())
     }
+}
+
+/// The values that a schema allows in place of the faulty one, if it lists them: by `enum`, `const`, or alternatives of both, as
+/// an enum whose variants have a description is one. `null` may be among them.
+#[cfg(feature = "validation")]
+fn allowed(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
+    use jsonschema::error::ValidationErrorKind;
+
+    fn collect(error: &jsonschema::ValidationError<'_>) -> Option<Vec<String>> {
+        match error.kind() {
+            ValidationErrorKind::Constant { expected_value } => Some(vec![expected_value.to_string()]),
+            ValidationErrorKind::Enum { options } => {
+                Some(options.as_array()?.iter().map(Value::to_string).collect())
+            }
+            ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
+                let here =
+                    |other: &&jsonschema::ValidationError<'_>| other.instance_path() == error.instance_path();
+                let of_branch = |branch: &Vec<jsonschema::ValidationError<'_>>| {
+                    branch.iter().filter(here).find_map(collect)
+                };
+                Some(context.iter().map(of_branch).collect::<Option<Vec<_>>>()?.concat())
+            }
+            ValidationErrorKind::Custom { message, .. } if message.starts_with("expected null,") => {
+                Some(vec!["null".to_owned()])
+            }
+            _ => None,
+        }
+    }
+
+    let mut values = collect(error)?;
+    values.dedup();
+    Some(values.into_iter().collect())
 }
 
 #[cfg(feature = "validation")]

@@ -8,6 +8,8 @@
     reason = "a helper of a test fails the test, and takes what reads best; a test that is skipped says so"
 )]
 
+#[cfg(all(feature = "anthropic", feature = "check", feature = "gemini", feature = "openai"))]
+mod accepted;
 mod coming_from;
 mod costs;
 mod http_peer;

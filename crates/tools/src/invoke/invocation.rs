@@ -4,7 +4,7 @@
 //! next call of [`Invocation::next`], so that a marker can be committed before an effect can happen. All
 //! async tools run in the caller's own task: dropping the invocation stops them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -104,6 +104,8 @@ pub struct Invocation {
     outcomes: Vec<Option<CallOutcome>>,
     /// The answers to what calls asked before, by call.
     answered: BTreeMap<usize, Vec<AnsweredRequest>>,
+    /// Calls whose arguments a person has given.
+    given: BTreeSet<usize>,
     /// Calls that ended since the last announcement.
     ended: Vec<usize>,
     errors: BTreeMap<usize, FatalCause>,
@@ -136,6 +138,7 @@ impl Invocation {
             events: VecDeque::new(),
             outcomes: vec![None; calls.len()],
             answered: BTreeMap::new(),
+            given: BTreeSet::new(),
             ended: Vec::new(),
             errors: BTreeMap::new(),
             calls,
@@ -240,6 +243,13 @@ impl Invocation {
     /// ```
     pub fn answer(&mut self, call: usize, answered: Vec<AnsweredRequest>) {
         self.answered.insert(call, answered);
+    }
+
+    /// Marks a call whose arguments a person has given in place of the model's: if they name a parameter that only the state
+    /// sets, the call fails, since it would run with another value than was given. See
+    /// [`Tool::check_given`](crate::Tool::check_given).
+    pub fn mark_given(&mut self, call: usize) {
+        self.given.insert(call);
     }
 
     /// Waits for the next event; `None` when every call has its outcome.
@@ -485,8 +495,9 @@ impl Invocation {
         self.announced.reserve_exact(starting.len());
         starting.retain(|&call| {
             let state = self.state_seen_by(call);
-            let prepared = prepare::find(&self.tools, &self.calls[call])
-                .and_then(|tool| Ok((tool.clone(), prepare::prepare(tool, &self.calls[call], &state)?)));
+            let (made, is_given) = (&self.calls[call], self.given.contains(&call));
+            let prepared = prepare::find(&self.tools, made)
+                .and_then(|tool| Ok((tool.clone(), prepare::prepare(tool, made, is_given, &state)?)));
             match prepared {
                 Ok((tool, prepared)) => self.announced.push((call, tool, prepared, state)),
                 Err(outcome) => {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{NameList, State, ValueRef};
+use stepfold_state_core::state::{Issues, NameList, State, ValueRef};
 
 use super::outcome::{CallFailure, CallOutcome};
 use crate::binding::InputBinding;
@@ -31,9 +31,17 @@ pub(crate) fn refusal(tools: &Tools, call: &ToolCall) -> Option<CallOutcome> {
     find(tools, call).and_then(|tool| arguments_of(tool, call)).err().map(|outcome| *outcome)
 }
 
-/// Validates the model's arguments (all faults at once, before values of the state are added) and adds those
-/// that are read from the state.
-pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Prepared, Box<CallOutcome>> {
+/// Validates the arguments (all faults at once, before values of the state are added) and adds those that are read from the
+/// state. What the model sends for a parameter that only the state sets is ignored; what a person gives for one is a fault.
+pub(super) fn prepare(
+    tool: &Tool,
+    call: &ToolCall,
+    is_given: bool,
+    state: &State,
+) -> Result<Prepared, Box<CallOutcome>> {
+    if is_given && let Some(given) = call.arguments.as_object() {
+        tool.check_given(given).map_err(|faults| invalid(call, &faults))?;
+    }
     let mut arguments = arguments_of(tool, call)?;
     let inputs: Vec<_> = inputs_on(tool, &arguments, state).collect();
     let mut fed = Vec::with_capacity(inputs.len());
@@ -66,8 +74,10 @@ fn arguments_of(tool: &Tool, call: &ToolCall) -> Result<Value, Box<CallOutcome>>
         let text = format!("malformed arguments for tool '{}': {error}", call.name);
         return Err(Box::new(CallOutcome::failed(call, CallFailure::MalformedArguments, text)));
     };
-    tool.accept(sent).map_err(|faults| {
-        let text = format!("invalid arguments for tool '{}': {faults}", call.name);
-        Box::new(CallOutcome::failed(call, CallFailure::InvalidArguments, text))
-    })
+    tool.accept(sent).map_err(|faults| invalid(call, &faults))
+}
+
+fn invalid(call: &ToolCall, faults: &Issues) -> Box<CallOutcome> {
+    let text = format!("invalid arguments for tool '{}': {faults}", call.name);
+    Box::new(CallOutcome::failed(call, CallFailure::InvalidArguments, text))
 }

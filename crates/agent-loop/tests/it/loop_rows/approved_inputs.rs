@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::Schema;
 use stepfold_agent_loop::tools::{Approval, Source, Tool, ToolError, Toolset};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, ApprovalRequest, AskReason, Decision, Exit, Input, Observer, ObserverError, Outcome,
-    Pause, Recording, Run, RunEvent, StateValue,
+    Agent, AgentBuilder, Answer, ApprovalRequest, AskReason, Breakpoint, Decision, Edit, Exit, Input,
+    Observer, ObserverError, Outcome, Pause, Recording, Run, RunEvent, StateValue,
 };
 
 use super::kit::*;
@@ -385,4 +385,90 @@ async fn approval_of_a_dynamic_tool_that_takes_from_the_state_by_now() {
     assert!(inputs(&second, "c1").contains("A-1"));
     let ended = decide(reloaded(&second), [("c1", Decision::Approve)]).await.unwrap();
     assert_eq!((ended.exit(), notes.text().lines().count()), (&Exit::Text, 1));
+}
+
+/// Arguments of a person for what only the state sets, alone and beside others, also null and the state's own value.
+fn given() -> impl Iterator<Item = Value> {
+    [
+        json!({"amount": 3, "account": "B-2"}),
+        json!({"amount": 3, "account": "A-1"}),
+        json!({"amount": 3, "account": null}),
+        json!({"amount": 3, "token": "other"}),
+        json!({"amount": "much", "account": "B-2", "token": "other", "limits": [1]}),
+    ]
+    .into_iter()
+}
+
+/// What only the state sets cannot be given: it is refused to the decider, whose request stays, and nothing says that it was
+/// changed.
+#[tokio::test]
+async fn approval_modify_of_what_only_the_state_sets_is_refused() {
+    let notes = Notes::default();
+    // Also of a call in which the model has named it, and inside of an agent.
+    for script in [
+        "assistant: > c1 pay(amount=3)\nassistant: done",
+        "assistant: > c1 pay(amount=3,account=\"Z\")\nassistant: done",
+    ] {
+        let bank = bank(&notes, script, Approval::Always).build().unwrap();
+        let inner = bank.as_tool("ask", "Asks the bank.").share(["account"]).build().unwrap();
+        let outer = Agent::builder(self::script("assistant: > c0 ask(task=\"pay\")\nassistant: done"));
+        let outer = outer.schema(schema()).tools([inner]).build().unwrap();
+        for (agent, path) in [(&bank, "c1"), (&outer, "c0/c1")] {
+            let first = play(agent, input(json!({"account": "A-1"})), |run| run).await.unwrap();
+            for arguments in given() {
+                let id = id_at(first.run(), path);
+                let modify = Decision::modify(arguments.clone());
+                let error = go_on(reloaded(&first), |run| run.decide(id.clone(), modify)).await.unwrap_err();
+                assert!(
+                    chain(&error).contains("only the state sets it")
+                        && chain(&error).contains("stays pending"),
+                    "{arguments}: {}",
+                    chain(&error)
+                );
+                assert_eq!((error.outcome().pending()[0].id.as_str(), notes.text().as_str()), (&*id, ""));
+            }
+            let decided = [(path, Decision::modify(json!({"amount": 4})))];
+            let ended = decide(reloaded(&first), decided).await.unwrap();
+            assert_eq!(
+                (ended.exit(), notes.text().as_str()),
+                (&Exit::Text, "pay {\"account\":\"A-1\",\"amount\":4}\n")
+            );
+            notes.clear();
+        }
+    }
+}
+
+/// The same of an edit: before the call of the open step runs, and where the tool is known only when it runs.
+#[tokio::test]
+async fn edits_of_what_only_the_state_sets_are_refused() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=3)\nassistant: done";
+    let bank = bank(&notes, script, Approval::Never).build().unwrap();
+    let stop = Breakpoint::tool("pay");
+    let values = || input(json!({"account": "A-1"}));
+    let stopped = play(&bank, values(), |run| run.break_at(stop.clone())).await.unwrap();
+    for arguments in given() {
+        let edit = Edit::new().arguments("c1", arguments.clone());
+        let error = stopped.run().feed(Answer::Edit(edit), stopped.run().elapsed()).unwrap_err();
+        assert!(error.to_string().contains("only the state sets it"), "{arguments}: {error}");
+    }
+
+    let tools: Vec<Tool> = bank.tools().unwrap().iter().cloned().collect();
+    let dynamic = Toolset::dynamic_with("bank", move |_| {
+        let tools = tools.clone();
+        async move { Ok(tools) }
+    });
+    let bank = Agent::builder(self::script(script)).schema(schema()).tools(dynamic).build().unwrap();
+    for arguments in given() {
+        let stopped = play(&bank, values(), |run| run.break_at(stop.clone())).await.unwrap();
+        let mut run = reloaded(&stopped);
+        let edit = Edit::new().arguments("c1", arguments.clone());
+        let edited = run.feed(Answer::Edit(edit), run.elapsed()).unwrap();
+        run.commit(edited).unwrap();
+        let ended = go_on(run, |run| run).await.unwrap();
+        let result =
+            ended.transcript().iter().find_map(|message| message.tool_result()).unwrap().text().into_owned();
+        assert!(result.contains("only the state sets it"), "{arguments}: {result}");
+        assert_eq!(notes.text(), "");
+    }
 }

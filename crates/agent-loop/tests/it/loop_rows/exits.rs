@@ -2,9 +2,10 @@
 
 use expect_test::expect;
 use serde_json::json;
-use stepfold_agent_loop::state_core::chat::{FinishReason, Usage};
+use stepfold_agent_loop::state_core::chat::{FinishReason, Message, Role, Usage};
+use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::tools::Approval;
-use stepfold_agent_loop::{Agent, Decision, Exit};
+use stepfold_agent_loop::{Agent, Decision, Exit, Output, Recording, Run, RunEvent, RunLimits};
 
 use super::check;
 use super::kit::*;
@@ -60,6 +61,129 @@ async fn empty_reply_is_bounded_by_the_step_limit() {
     "#]],
     )
     .await;
+}
+
+/// So many replies without text and calls, which end with this word of the provider.
+fn empty(replies: usize, word: &str) -> Script {
+    let reply = || Message::new(Role::Assistant);
+    (0..replies).fold(script(""), |script, _| script.then(reply(), word.into(), Usage::default()))
+}
+
+/// Asked again three times in a row, or as often as is set; then the exit has the provider's word. A record of it replays.
+#[tokio::test]
+async fn empty_replies_in_a_row_are_bounded() {
+    let default = RunLimits::default();
+    for (word, limits, steps) in [
+        ("MODEL_ARMOR", default.clone(), 4),
+        ("stop", default.clone(), 4),
+        ("OTHER", default.clone().with_empty_replies(0), 1),
+        ("stop", default.with_empty_replies(6), 7),
+    ] {
+        let agent = Agent::builder(empty(9, word)).tools(tools()).limits(limits).build().unwrap();
+        let run = Run::new(&agent, "where?", "run").unwrap();
+        let mut recording = Recording::of(&run);
+        let outcome = go_on(run, |run| run.observe(&mut recording)).await.unwrap();
+        assert_eq!((outcome.exit(), outcome.steps()), (&Exit::EmptyReply(word.to_owned()), steps));
+        assert!(outcome.exit().to_string().contains(word));
+        assert_eq!(recording.replay(&agent).unwrap().digest(), outcome.run().digest());
+    }
+}
+
+/// A reply with calls or text begins anew, and an answer that is asked for at a limit is the last one.
+#[tokio::test]
+async fn empty_replies_in_a_row_are_those_without_another_between() {
+    let empty = "assistant:\n".repeat(3);
+    let script = format!("{empty}assistant: > c1 fetch(id=3)\n{empty}assistant: area 3");
+    let outcome = play(&agent(&script).build().unwrap(), "where?", |run| run).await.unwrap();
+    assert_eq!((outcome.exit(), outcome.steps()), (&Exit::Text, 8));
+    // Where an output is due, white space is as empty.
+    let output = Output::schema("area", json!({"type": "object"}));
+    let model = self::script(&"assistant: \" \"\n".repeat(9));
+    let outcome =
+        play(&Agent::builder(model).output_with(output).build().unwrap(), "where?", |run| run).await;
+    assert_eq!(outcome.unwrap().exit(), &Exit::EmptyReply("stop".to_owned()));
+}
+
+/// A run of before, which went on, is the same run.
+#[tokio::test]
+async fn empty_replies_that_were_recorded_before_do_not_end_the_run() {
+    let script = format!("{}assistant: area 3", "assistant:\n".repeat(6));
+    let before = agent(&script).limits(RunLimits::default().with_empty_replies(99)).build().unwrap();
+    let mut seen = Vec::new();
+    let outcome = play(&before, "where?", |run| run.observe(&mut seen)).await.unwrap();
+    let now = agent(&script).build().unwrap();
+    let mut run = Run::new(&now, "where?", "run").unwrap();
+    for event in seen.iter().filter_map(RunEvent::committed) {
+        run.commit(event.clone()).unwrap();
+    }
+    assert_eq!((run.exit(), run.digest()), (Some(&Exit::Text), outcome.run().digest()));
+}
+
+/// Words beside the call, else what the exit tool says, else nothing; never the result of another call.
+#[tokio::test]
+async fn last_words() {
+    let calls = r#"> c1 submit(answer=ANSWER)   > c2 fetch(id=3)"#;
+    let swapped = r#"> c1 fetch(id=3)   > c2 submit(answer=ANSWER)"#;
+    for (answer, expected) in [
+        ("\"42\"", Some("42")),
+        ("{\"n\": 42}", Some("{\"n\":42}")),
+        ("0", Some("0")),
+        ("false", Some("false")),
+    ]
+    .into_iter()
+    .chain(["null", "\"\"", "\" \"", "{}", "[]"].map(|silent| (silent, None)))
+    {
+        for (calls, text) in [(calls, ""), (swapped, ""), (calls, "Done."), (calls, " ")] {
+            let text = if text.is_empty() { String::new() } else { format!("{text:?}   ") };
+            let expected = if text.contains("Done") { Some("Done.") } else { expected };
+            let script = format!("assistant: {text}{}", calls.replace("ANSWER", answer));
+            let submit = tool("submit", |arguments| Ok(arguments["answer"].clone())).build().unwrap();
+            let fetch = tool("fetch", |_| Ok(json!("area 3"))).build().unwrap();
+            let inner = Agent::builder(self::script(&script)).tools([submit, fetch]).exit_on(["submit"]);
+            let inner = inner.build().unwrap();
+            let outcome = play(&inner, "where?", |run| run).await.unwrap();
+            assert_eq!(outcome.last_words().as_deref(), expected, "{script}");
+            // The result of an agent that is a tool.
+            let outer = Agent::builder(self::script("assistant: > c1 ask(task=\"x\")\nassistant: done"));
+            let outer = outer.tool(inner.as_tool("ask", "Asks.")).build().unwrap();
+            let outcome = play(&outer, "where?", |run| run).await.unwrap();
+            let result = outcome.transcript().iter().find_map(|message| message.tool_result()).unwrap();
+            assert_eq!(result.text(), expected.unwrap_or_default(), "{script}");
+        }
+    }
+}
+
+/// A note for the model beside the result is none of the exit tool's words.
+#[tokio::test]
+async fn last_words_after_a_modification() {
+    for (answer, expected) in [(json!(null), None), (json!("42"), Some("42"))] {
+        let submit = tool("submit", |arguments| Ok(arguments["answer"].clone())).approval(Approval::Always);
+        let agent =
+            Agent::builder(script("assistant: > c1 submit(answer=\"7\")")).tool(submit).exit_on(["submit"]);
+        let paused = play(&agent.build().unwrap(), "where?", |run| run).await.unwrap();
+        let modified = [("c1", Decision::modify(json!({"answer": answer})))];
+        let outcome = decide(reloaded(&paused), modified).await.unwrap();
+        assert_eq!(outcome.last_words().as_deref(), expected);
+    }
+}
+
+/// What failed tells what the agent said, and does not take for that what a tool said.
+#[tokio::test]
+async fn last_words_of_a_failure() {
+    for (text, expected) in [
+        ("", "steps was reached. Its last call was of 'fetch': area 3"),
+        ("I look.   ", "steps was reached. Its last words: I look."),
+    ] {
+        let inner = agent(&format!("assistant: {text}> c1 fetch(id=3)\nassistant: never"))
+            .max_steps(1)
+            .build()
+            .unwrap();
+        let outer = Agent::builder(script("assistant: > c1 ask(task=\"x\")\nassistant: done"));
+        let outer = outer.tool(inner.as_tool("ask", "Asks.")).build().unwrap();
+        let outcome = play(&outer, "where?", |run| run).await.unwrap();
+        let result = outcome.transcript().iter().find_map(|message| message.tool_result()).unwrap();
+        assert!(result.text().ends_with(expected), "{}", result.text());
+    }
 }
 
 #[tokio::test]

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use expect_test::expect;
 use serde_json::json;
-use stepfold_agent_loop::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Usage};
+use stepfold_agent_loop::state_core::chat::{
+    ChatRequest, FinishReason, Message, ModelError, ModelErrorKind, Usage,
+};
 use stepfold_agent_loop::state_core::state::{Schema, State};
 use stepfold_agent_loop::tools::{Source, Toolset};
-use stepfold_agent_loop::{Agent, Breakpoint, EventKind, Exit, Input, RunEvent};
+use stepfold_agent_loop::{Agent, Breakpoint, EventKind, Exit, Input, Recording, Run, RunEvent};
 use stepfold_trim::{Summarize, Trim, Window};
 
 use super::check;
@@ -241,7 +243,22 @@ async fn summary_by_a_model() {
 #[tokio::test]
 async fn summary_that_fails() {
     let busy = || ModelError::new(ModelErrorKind::Overloaded, "busy");
-    for condenses in [script("").then_fail(busy()), script("assistant: \" \"")] {
+    let ended = |text: &str, reason| script("").then(Message::assistant(text), reason, Usage::new(7, 3));
+    let text = "One is 1, two is 2.";
+    for (condenses, tokens, why) in [
+        (script("").then_fail(busy()), 0, "busy"),
+        (script("assistant: \" \""), 0, "the reply is blank"),
+        (ended("", FinishReason::Stop), 10, "the reply is blank"),
+        (ended(text, FinishReason::Length), 10, "truncated at its limit of tokens"),
+        (ended(text, FinishReason::ContentFilter), 10, "content filter"),
+        (ended(text, FinishReason::Refusal), 10, "refused"),
+        (ended("I can\u{2019}t help with that.", FinishReason::Stop), 10, "refused"),
+        (
+            ended(&"One is 1. ".repeat(40_000), FinishReason::Stop),
+            10,
+            "at most 40000 characters, found 399999",
+        ),
+    ] {
         let model = Asked::new(script("assistant: three"));
         let agent = Agent::builder(model.clone())
             .summary_model(condenses)
@@ -252,14 +269,18 @@ async fn summary_that_fails() {
         let mut input = conversation(LONG);
         input.push(message("user: three"));
         let mut seen = Vec::new();
-        let outcome = play(&agent, input, |run| run.observe(&mut seen)).await.unwrap();
+        let run = Run::new(&agent, input, "run").unwrap();
+        let mut recording = Recording::of(&run);
+        let outcome = go_on(run, |run| run.observe(&mut seen).observe(&mut recording)).await.unwrap();
         assert_eq!((outcome.exit(), outcome.summary()), (&Exit::Text, None));
+        assert_eq!(outcome.usage().total_tokens(), tokens, "{why}");
         assert_eq!(model.shown(), "--\nuser:      three\n");
+        assert_eq!(recording.replay(&agent).unwrap().digest(), outcome.run().digest());
         let error = seen.iter().filter_map(RunEvent::committed).find_map(|event| match &event.kind {
             EventKind::Summarized { error, .. } => error.clone(),
             _ => None,
         });
-        assert!(error.is_some());
+        assert!(error.as_ref().is_some_and(|error| error.contains(why)), "{why}: {error:?}");
     }
 }
 

@@ -135,7 +135,7 @@ async fn nested_limits_pass_through() {
         expect![[r#"
         user:      go
         assistant: > c1 ask(task="area 3?")
-        tool c1!:  the agent did not finish: the limit of tokens was reached. Its last words: area 2
+        tool c1!:  the agent did not finish: the limit of tokens was reached. Its last call was of 'fetch': area 2
         --
         exit: the limit of tokens was reached
         steps: 1, calls: ask 1, tokens: 120 + 0
@@ -148,7 +148,7 @@ async fn nested_limits_pass_through() {
         expect![[r#"
         user:      go
         assistant: > c1 ask(task="area 3?")
-        tool c1!:  the agent did not finish: the limit of tool calls was reached. Its last words: area 2
+        tool c1!:  the agent did not finish: the limit of tool calls was reached. Its last call was of 'fetch': area 2
         --
         exit: the limit of tool calls was reached
         steps: 1, calls: ask 1, tokens: 120 + 0
@@ -161,7 +161,7 @@ async fn nested_limits_pass_through() {
         expect![[r#"
         user:      go
         assistant: > c1 ask(task="area 3?")
-        tool c1!:  the agent did not finish: the limit of steps was reached. Its last words: area 1
+        tool c1!:  the agent did not finish: the limit of steps was reached. Its last call was of 'fetch': area 1
         assistant: done
         --
         exit: the model answered
@@ -362,7 +362,7 @@ async fn nested_cancellation() {
     expect![[r#"
         user:      go
         assistant: > c1 ask(task="area 3?")
-        tool c1!:  the agent did not finish: the run was cancelled. Its last words: tool 'wait' cancelled while it ran; the effect may have happened
+        tool c1!:  the agent did not finish: the run was cancelled. Its last call was of 'wait': tool 'wait' cancelled while it ran; the effect may have happened
         --
         exit: the run was cancelled
         steps: 1, calls: ask 1
@@ -561,7 +561,7 @@ async fn nested_calls_count_outside() {
         assistant: > c1 ask(task="a")
         tool c1:   fetched
         assistant: > c2 ask(task="b")
-        tool c2!:  the agent did not finish: the limit of tool calls was reached. Its last words: tool 'fetch' was not run: the run may make 1 calls, and has
+        tool c2!:  the agent did not finish: the limit of tool calls was reached. Its last call was of 'fetch': tool 'fetch' was not run: the run may make 1 calls, and has
         --
         exit: the limit of tool calls was reached
         steps: 2, calls: ask 2

@@ -49,10 +49,14 @@ async fn observer_vector() {
     expect![[r#"
         committed began
         asking test-kit/script, step 1, 1 messages
-        Reasoning("hm")
-        Text("I look.")
-        ToolCallDelta { index: 0, call_id: Some("c1"), tool: Some("look"), arguments: "{\"q\":\"secret\"}" }
-        ToolCallDelta { index: 1, call_id: Some("c2"), tool: Some("fails"), arguments: "{}" }
+        Reasoning("h")
+        Reasoning("m")
+        Text("I loo")
+        Text("k.")
+        ToolCallDelta { index: 0, call_id: Some("c1"), tool: Some("look"), arguments: "{\"q\":\"" }
+        ToolCallDelta { index: 0, call_id: None, tool: None, arguments: "secret\"}" }
+        ToolCallDelta { index: 1, call_id: Some("c2"), tool: Some("fails"), arguments: "{" }
+        ToolCallDelta { index: 1, call_id: None, tool: None, arguments: "}" }
         committed replied
         ToolStarted { call_id: "c1", tool: "look", arguments: "{\"q\":\"secret\"}" }
         ToolStarted { call_id: "c2", tool: "fails", arguments: "{}" }
@@ -63,7 +67,8 @@ async fn observer_vector() {
         ToolFinished { call_id: "c1", tool: "look", status: Succeeded, text: "found" }
         committed answered
         asking test-kit/script, step 2, 4 messages
-        Text("area 3")
+        Text("a")
+        Text("rea 3")
         committed replied
         Ended(Text)
     "#]]
@@ -327,7 +332,9 @@ async fn observer_of_server_tools() {
         ServerToolUsed { call_id: Some("s1"), tool: "web_search", arguments: "{\"query\":\"stalls\"}" }
         ServerToolUsed { call_id: Some("ci_1"), tool: "code_interpreter", arguments: "\"1 + 1\"" }
         ServerToolUsed { call_id: None, tool: "code_execution", arguments: "{\"code\":\"2 + 2\"}" }
-        Text("area 3")
+        Text("a")
+        Text("r")
+        Text("ea 3")
         committed replied
         Ended(Text)
     "#]]

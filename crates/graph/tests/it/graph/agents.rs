@@ -14,7 +14,7 @@ use stepfold_graph::{AgentNode, END, Graph, Node, NodeContext, NodeError, START,
 
 use super::check;
 use super::kit::*;
-use crate::loop_kit::{Asked, agent, conversation, outcome_of, script, shown};
+use crate::loop_kit::{Asked, agent, conversation, outcome_of, script, shown, tool};
 
 /// Without a question of its own it continues with the graph's conversation.
 #[tokio::test]
@@ -555,4 +555,27 @@ fn a_placeholder_of_a_key_that_no_schema_has() {
     expect![[r#"invalid agent 'tested': node 'write': invalid agent: instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
     let open = Schema::builder().open().build().unwrap();
     assert!(writer().schema(open).build().is_ok());
+}
+
+/// The answer is the agent's words, else what its exit tool says, else none, and then the key stays as it was: also of a graph
+/// as a node, and never the result of another call.
+#[tokio::test]
+async fn the_answer_of_an_exit_tool() {
+    for (answer, expected) in [("\"42\"", "42"), ("null", "before"), ("\"\"", "before"), ("{}", "before")] {
+        for (text, expected) in [("", expected), ("Done.   ", "Done.")] {
+            let finish = tool("finish", |arguments| Ok(arguments["answer"].clone())).build().unwrap();
+            let look = tool("look", |_| Ok(json!("a stall"))).build().unwrap();
+            let reply = format!("assistant: {text}> c1 finish(answer={answer})   > c2 look()");
+            let agent =
+                Agent::builder(script(&reply)).tools([finish, look]).exit_on(["finish"]).build().unwrap();
+            let inner = graph().node("a", agent.clone()).chain([START, "a"]).build().unwrap();
+            let nodes = [AgentNode::new(agent), AgentNode::new(inner)];
+            for node in nodes {
+                let graph = graph().node("ask", node.asks("where?").answers("next")).chain([START, "ask"]);
+                let walked = walk(&graph.build().unwrap(), values(json!({"next": "before"}))).await;
+                let next = outcome_of(&walked.ended).state().get(NEXT).unwrap();
+                assert_eq!(next, Some(expected.to_owned()), "{reply}");
+            }
+        }
+    }
 }

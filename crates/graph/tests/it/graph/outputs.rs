@@ -130,14 +130,16 @@ async fn of_an_agent() {
         {"node_started":{"node":"look","branch":0}}
         inner
         look#0 inside: {"asking":{"step":1,"model":"test-kit/script"}}
-        look#0 inside: {"tool_call_delta":{"index":0,"call_id":"c1","tool":"search","arguments":"{\"q\":\"x\"}"}}
+        look#0 inside: {"tool_call_delta":{"index":0,"call_id":"c1","tool":"search","arguments":"{\"q\":\"x\""}}
+        look#0 inside: {"tool_call_delta":{"index":0,"call_id":null,"tool":null,"arguments":"}"}}
         inner
         look#0 inside: {"tool_started":{"call_id":"c1","tool":"search","arguments":"{\"q\":\"x\"}"}}
         inner
         look#0 inside: {"tool_finished":{"call_id":"c1","tool":"search","status":"succeeded","text":"[3,4]"}}
         inner
         look#0 inside: {"asking":{"step":2,"model":"test-kit/script"}}
-        look#0 inside: {"text":"area 3"}
+        look#0 inside: {"text":"a"}
+        look#0 inside: {"text":"rea 3"}
         inner
         look#0 None: "area 3"
         {"node_finished":{"node":"look","branch":0,"status":"succeeded","error":null}}

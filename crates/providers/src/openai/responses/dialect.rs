@@ -177,6 +177,8 @@ fn text_format(format: &ResponseFormat) -> Result<Value, ModelError> {
     match format {
         ResponseFormat::JsonObject => Ok(json!({"format": {"type": "json_object"}})),
         ResponseFormat::JsonSchema { name, schema, strict } => {
+            let form = if *strict { strict::exact_reply_schema(schema) } else { None };
+            let (schema, strict) = (form.as_ref().unwrap_or(schema), form.is_some());
             Ok(json!({"format": {"type": "json_schema", "name": name, "schema": schema, "strict": strict}}))
         }
         _ => Err(wire::unsupported("unsupported response format: expected a JSON object or a JSON Schema")),

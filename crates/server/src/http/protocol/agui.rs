@@ -212,13 +212,15 @@ pub(super) struct Events {
     messages: u64,
     /// The id of the reply's message, once it has one.
     reply: Option<String>,
+    /// The messages of the step's text and reasoning.
+    said: Vec<String>,
     step: Option<String>,
 }
 
 impl Events {
     pub(super) fn new(thread: String, run: String, protocol: Option<String>) -> Self {
-        let (invocation, reply, step) = (String::new(), None, None);
-        Events { thread, run, protocol, invocation, open: Open::Nothing, messages: 0, reply, step }
+        let (invocation, reply, said, step) = (String::new(), None, Vec::new(), None);
+        Events { thread, run, protocol, invocation, open: Open::Nothing, messages: 0, reply, said, step }
     }
 
     fn new_id(&mut self) -> String {
@@ -255,6 +257,7 @@ impl Events {
     fn close_step(&mut self) -> Vec<Value> {
         let mut events = self.close();
         self.reply = None;
+        self.said.clear();
         events.extend(self.step.take().map(|step| json!({"type": "STEP_FINISHED", "stepName": step})));
         events
     }
@@ -275,6 +278,7 @@ impl Events {
         if self.open != kind {
             events = self.close();
             let id = self.new_id();
+            self.said.push(id.clone());
             if kind == Open::Text {
                 self.reply = Some(id.clone());
                 events.push(json!({"type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant"}));
@@ -286,6 +290,15 @@ impl Events {
         }
         let name = if kind == Open::Text { "TEXT_MESSAGE_CONTENT" } else { "REASONING_MESSAGE_CONTENT" };
         events.push(json!({"type": name, "messageId": self.id(), "delta": delta}));
+        events
+    }
+
+    /// What was said in this step is void.
+    fn restarted(&mut self) -> Vec<Value> {
+        let mut events = self.close();
+        self.reply = None;
+        let void = |id| json!({"type": "CUSTOM", "name": "stepfold.void", "value": {"messageId": id}});
+        events.extend(self.said.drain(..).map(void));
         events
     }
 
@@ -359,13 +372,7 @@ impl Encoder for Events {
             Happening::Step(step) => self.step(*step),
             Happening::Reasoning(delta) => self.delta(Open::Reasoning, delta),
             Happening::Text(delta) | Happening::Repeated(delta) => self.delta(Open::Text, delta),
-            Happening::Restarted => {
-                let mut events = self.close();
-                events.extend(self.reply.take().map(
-                    |id| json!({"type": "CUSTOM", "name": "stepfold.void", "value": {"messageId": id}}),
-                ));
-                events
-            }
+            Happening::Restarted => self.restarted(),
             Happening::Call(call) => self.call(call),
             Happening::Outcome(end) => self.outcome(end),
             Happening::Progress { call, report } => {
@@ -380,6 +387,8 @@ impl Encoder for Events {
                 let version = commit.version;
                 vec![json!({"type": "CUSTOM", "name": "stepfold.committed", "value": {"version": version}})]
             }
+            // The result of the call has them.
+            Happening::LastWords(_) => Vec::new(),
             Happening::Ended { end, usage, version } => self.end(end, *usage, *version),
         };
         events.into_iter().map(Frame::Json).collect()

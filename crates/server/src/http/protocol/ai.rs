@@ -146,6 +146,8 @@ pub(super) struct Parts {
     message: Option<String>,
     open: Open,
     texts: u64,
+    /// The parts of the step's text and reasoning.
+    said: Vec<String>,
     is_in_step: bool,
     /// Calls of an earlier stream, which a client that comes new does not know.
     earlier: Vec<Call>,
@@ -165,6 +167,7 @@ impl Parts {
             message,
             open: Open::Nothing,
             texts: 0,
+            said: Vec::new(),
             is_in_step: false,
             earlier: Vec::new(),
             told: Vec::new(),
@@ -187,6 +190,7 @@ impl Parts {
 
     fn close_step(&mut self) -> Vec<Value> {
         let mut parts = self.close();
+        self.said.clear();
         if std::mem::take(&mut self.is_in_step) {
             parts.push(json!({"type": "finish-step"}));
         }
@@ -203,10 +207,14 @@ impl Parts {
     fn delta(&mut self, kind: Open, delta: &str) -> Vec<Value> {
         let name = if kind == Open::Text { "text" } else { "reasoning" };
         let mut parts = Vec::new();
+        if delta.is_empty() {
+            return parts;
+        }
         if self.open != kind {
             parts = self.close();
             self.texts += 1;
             self.open = kind;
+            self.said.push(self.id());
             parts.push(json!({"type": format!("{name}-start"), "id": self.id()}));
         }
         parts.push(json!({"type": format!("{name}-delta"), "id": self.id(), "delta": delta}));
@@ -298,7 +306,8 @@ impl Encoder for Parts {
             Happening::Text(delta) | Happening::Repeated(delta) => self.delta(Open::Text, delta),
             Happening::Restarted => {
                 let mut parts = self.close();
-                parts.push(json!({"type": "data-void", "data": {"part": self.id()}}));
+                let void = |id| json!({"type": "data-void", "data": {"part": id}});
+                parts.extend(self.said.drain(..).map(void));
                 parts
             }
             Happening::Call(call) => self.call(call),
@@ -313,6 +322,8 @@ impl Encoder for Parts {
             Happening::Committed(commit) => {
                 vec![json!({"type": "message-metadata", "messageMetadata": {"version": commit.version}})]
             }
+            // The result of the call has them.
+            Happening::LastWords(_) => Vec::new(),
             Happening::Ended { end, version, .. } => self.end(end, *version),
         };
         let mut frames: Vec<Frame> = parts.into_iter().map(Frame::Json).collect();

@@ -6,7 +6,7 @@ use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::Value;
 use stepfold_agent_loop::tools::{CallFailure, CallOutcome, CallStatus};
-use stepfold_agent_loop::{ApprovalRequest, Decision, Event, EventKind, Exit, Outcome, Pause, RunEvent};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Event, EventKind, Exit, Outcome, Pause, Run, RunEvent};
 use stepfold_runner::{Invocation, Runner, RunnerError, Seen, SessionHandle, failure};
 use stepfold_session_scopes::{
     CommittedEvent, EventRange, GetSession, Session, SessionError, SessionKey, SessionStore as _, Timestamp,
@@ -14,6 +14,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::{Content, Message, Role, ToolCall, ToolContent, ToolResult, Usage};
 use tokio::sync::oneshot;
 
+use crate::http::loading::{Page, newest};
 use crate::http::problem::Problem;
 use crate::http::rows::{CallRow, json};
 use crate::http::steps::event_of;
@@ -58,6 +59,8 @@ pub(super) enum Happening {
     },
     /// A commit; what it has was told before.
     Committed(CommittedEvent),
+    /// The last words of a run whose last reply has none: the result of its exit tool. For protocols that show no calls.
+    LastWords(String),
     /// The answer of a request that was sent again: it was streamed to another reader.
     Repeated(String),
     /// Nothing follows.
@@ -198,7 +201,7 @@ pub(super) struct Before {
 
 impl Before {
     /// The session as it is.
-    pub(super) async fn read(session: &SessionHandle) -> Result<Self, RunnerError> {
+    pub(super) async fn read(runner: &Runner, session: &SessionHandle) -> Result<Self, RunnerError> {
         let stored = session.read(EventRange::None).await?;
         let unfinished = session.unfinished().await?;
         let reply = unfinished.as_ref().and_then(|run| run.reply());
@@ -206,7 +209,7 @@ impl Before {
             reply.map(|reply| reply.tool_calls().map(Call::from).collect()).unwrap_or_default();
         let answered = match open.is_empty() {
             true => HashSet::new(),
-            false => answered(&session.read(EventRange::Last(RECENT)).await?, stored.version),
+            false => answered(&recent(runner, session).await?, stored.version),
         };
         Ok(Before {
             version: stored.version,
@@ -222,19 +225,19 @@ impl Before {
     /// process. As it is, if the message of this invocation waits until then.
     async fn of(runner: &Runner, session: &SessionHandle, invocation: &str) -> Result<Self, RunnerError> {
         let waits = session.inbox().await?.iter().any(|message| message.id.as_str() == invocation);
-        let recent = session.read(EventRange::Last(RECENT)).await?;
+        let recent = recent(runner, session).await?;
         let last_of = |kinds: &[&str]| {
             let is_one = |commit: &&CommittedEvent| kinds.contains(&commit.event.kind.as_str());
             recent.visible_events().filter(is_one).last()
         };
         let Some(first) = last_of(&["began", "decided"]).filter(|_| !waits) else {
-            return Before::read(session).await;
+            return Before::read(runner, session).await;
         };
         let version = first.version - 1;
         let mut get = GetSession::new(session.key().clone()).events(EventRange::None);
         get.version = Some(version);
         // What retention has deleted is not told.
-        let Ok(stored) = runner.store().get(get).await else { return Before::read(session).await };
+        let Ok(stored) = runner.store().get(get).await else { return Before::read(runner, session).await };
         Ok(Before {
             version,
             at: stored.updated,
@@ -458,15 +461,15 @@ impl Reader {
     /// Tells the commits that were not told, up to a version.
     async fn read(&mut self, until: u64) {
         while self.version < until {
-            let commits = match page(self.runner.clone(), self.session.key().clone(), self.version).await {
-                Ok(commits) => commits,
+            let key = self.session.key().clone();
+            let (commits, is_last) = match page(self.runner.clone(), key, self.version).await {
+                Ok(page) => page,
                 Err(error) => {
                     // The next event reads them again.
                     tracing::warn!(%error, "commits for a stream could not be read");
                     return;
                 }
             };
-            let is_last = commits.len() < PAGE;
             for commit in commits.into_iter().filter(|commit| commit.version <= until) {
                 self.version = commit.version;
                 if !self.only_own || commit.event.invocation.as_str() == self.id {
@@ -567,7 +570,13 @@ impl Reader {
         let cause = failure(&commit.event);
         self.committed(commit).await;
         match (exit, cause) {
-            (Some(exit), _) => self.end(End::Finished(exit), Usage::default()),
+            (Some(exit), _) => {
+                match self.session.last_run().await {
+                    Ok(run) => self.queue.extend(run.as_ref().and_then(unsaid).map(Happening::LastWords)),
+                    Err(error) => tracing::warn!(%error, "the last words of a run could not be read"),
+                }
+                self.end(End::Finished(exit), Usage::default());
+            }
             (None, Some(cause)) => {
                 self.end(End::Failed(Problem::unavailable(&cause)), Usage::default());
             }
@@ -590,10 +599,12 @@ impl Reader {
             // Another process has run it; or it is a repetition, and nothing is new.
             self.only_own = true;
             self.read(u64::MAX).await;
-            if self.queue.is_empty() && !outcome.text().is_empty() {
-                self.queue.push_back(Happening::Repeated(outcome.text().into_owned()));
+            if self.queue.is_empty() {
+                self.queue.extend(outcome.last_words().map(Happening::Repeated));
+                return self.end(end_of(&outcome), outcome.usage());
             }
         }
+        self.queue.extend(unsaid(outcome.run()).map(Happening::LastWords));
         self.end(end_of(&outcome), outcome.usage());
     }
 
@@ -610,10 +621,27 @@ async fn waiting(session: SessionHandle, version: u64) -> Result<Vec<ApprovalReq
     Ok(if is_newest { of_persons(&pending).cloned().collect() } else { Vec::new() })
 }
 
-/// A page of commits.
-async fn page(runner: Runner, key: SessionKey, after: u64) -> Result<Vec<CommittedEvent>, SessionError> {
-    let get = GetSession::new(key).events(EventRange::Page { after, limit: PAGE }).without_state();
-    Ok(runner.store().get(get).await?.events)
+/// A session with its newest commits.
+async fn recent(runner: &Runner, session: &SessionHandle) -> Result<Session, RunnerError> {
+    let version = session.read(EventRange::None).await?.version;
+    session.read(newest(runner, session.key(), (version, RECENT)).await).await
+}
+
+/// A page of commits, and whether it is the last one.
+async fn page(
+    runner: Runner,
+    key: SessionKey,
+    after: u64,
+) -> Result<(Vec<CommittedEvent>, bool), SessionError> {
+    let page = Page::just_after(&runner, &key, (after, PAGE)).await?;
+    let stored = runner.store().get(GetSession::new(key).events(page.range).without_state()).await?;
+    let is_last = stored.events.last().is_none_or(|last| last.version >= stored.version);
+    Ok((stored.events, is_last))
+}
+
+/// The last words of a run whose last reply has no text.
+fn unsaid(run: &Run) -> Option<String> {
+    run.text().trim().is_empty().then(|| run.last_words())?
 }
 
 fn end_of(outcome: &Outcome) -> End {

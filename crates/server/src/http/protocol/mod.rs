@@ -55,6 +55,14 @@ pub(super) fn operations() -> Vec<Operation> {
             openai::MODELS,
             openai::models,
         ),
+        Operation::new(
+            Method::GET,
+            "/v1/models/{app}",
+            Role::Read,
+            "openai_model",
+            openai::MODEL,
+            openai::model,
+        ),
         Operation::new(Method::POST, "/v1/chat/completions", act, "openai_chat", openai::CHAT, openai::chat),
         Operation::new(Method::POST, "/agui/{app}", act, "agui_run", agui::RUN, agui::run),
         Operation::new(Method::POST, "/ai/{app}", act, "ai_chat", ai::CHAT, ai::chat),
@@ -162,7 +170,7 @@ async fn accept<E: From<Problem> + From<RunnerError>>(
     session: SessionHandle,
     order: Order,
 ) -> Result<Reader, E> {
-    let before = Before::read(&session).await?;
+    let before = Before::read(runner, &session).await?;
     let invocation = match order {
         Order::Send(input, None) => session.send(*input).await?,
         Order::Send(input, Some(key)) => session.send_once(key, *input).await?,

@@ -15,11 +15,12 @@ use tokio::sync::oneshot;
 use super::happening::{End, Happening, Reader};
 use super::{Encoder, Frame, Made, Order, accept, key_of, place, stream, with_words};
 use crate::http::live::Opening;
-use crate::http::operation::{Asked, Found, Json, Whole, json_response};
+use crate::http::operation::{Asked, Found, InApp, Json, Whole, json_response};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, exit};
 
 pub(super) const MODELS: &str = "Lists the apps as models, in the form of OpenAI.";
+pub(super) const MODEL: &str = "Describes an app as a model, in the form of OpenAI.";
 pub(super) const CHAT: &str =
     "Sends a message to an app, and answers with a chat completion, in the form of OpenAI.";
 
@@ -42,12 +43,23 @@ pub(super) struct Model {
     owned_by: &'static str,
 }
 
-pub(super) async fn models(asked: Asked<Whole>) -> Result<Found<Models>, Problem> {
-    let model = |name: &String| Model { id: name.clone(), object: "model", created: 0, owned_by: "stepfold" };
-    Ok(Found(Models { object: "list", data: asked.shared.apps.keys().map(model).collect() }))
+impl Model {
+    fn of(app: &str) -> Self {
+        Model { id: app.to_owned(), object: "model", created: 0, owned_by: "stepfold" }
+    }
 }
 
-/// A request for a chat completion. What it says of sampling is ignored: the app has its own settings.
+pub(super) async fn models(asked: Asked<Whole>) -> Result<Found<Models>, Problem> {
+    let data = asked.shared.apps.keys().map(|name| Model::of(name)).collect();
+    Ok(Found(Models { object: "list", data }))
+}
+
+pub(super) async fn model(asked: Asked<InApp>) -> Result<Found<Model>, Problem> {
+    Ok(Found(Model::of(asked.target.0.name())))
+}
+
+/// A request for a chat completion. What it says of sampling is ignored, since the app has its own settings; what would give
+/// the reply another meaning is refused.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ChatCompletion {
     /// The app.
@@ -59,10 +71,43 @@ pub(super) struct ChatCompletion {
     stream_options: Option<StreamOptions>,
     /// None: tools are those of the app.
     #[serde(default)]
-    tools: Option<Vec<Value>>,
+    tools: Option<Value>,
+    /// None, or `auto`.
+    #[serde(default)]
+    tool_choice: Option<Value>,
+    /// None: tools are those of the app.
+    #[serde(default)]
+    functions: Option<Value>,
+    /// None, or `auto`.
+    #[serde(default)]
+    function_call: Option<Value>,
+    /// None.
+    #[serde(default)]
+    web_search_options: Option<Value>,
+    /// None, or of type `text`.
+    #[serde(default)]
+    response_format: Option<Value>,
     /// Only 1.
     #[serde(default)]
-    n: Option<u32>,
+    n: Option<Value>,
+    /// None.
+    #[serde(default)]
+    stop: Option<Value>,
+    /// None, or false.
+    #[serde(default)]
+    logprobs: Option<Value>,
+    /// None.
+    #[serde(default)]
+    top_logprobs: Option<Value>,
+    /// None.
+    #[serde(default)]
+    logit_bias: Option<Value>,
+    /// None, or `text`.
+    #[serde(default)]
+    modalities: Option<Value>,
+    /// None.
+    #[serde(default)]
+    audio: Option<Value>,
 }
 
 /// Options of a stream.
@@ -79,6 +124,9 @@ struct ChatMessage {
     role: String,
     #[serde(default)]
     content: Option<ChatContent>,
+    /// None: tools are those of the app.
+    #[serde(default)]
+    tool_calls: Option<Value>,
 }
 
 /// The text of a message.
@@ -113,12 +161,17 @@ impl ChatMessage {
         }
     }
 
-    fn message(&self) -> Result<Message, Problem> {
+    /// The message; none of an assistant that said nothing.
+    fn message(&self) -> Result<Option<Message>, Problem> {
         let text = self.text()?;
+        if self.tool_calls.as_ref().is_some_and(|calls| !is_nothing(calls)) {
+            let why = "a message with `tool_calls`: tools are run by the app, not by its clients";
+            return Err(Problem::invalid("messages", why));
+        }
         match self.role.as_str() {
-            "system" | "developer" => Ok(Message::system(text)),
-            "user" => Ok(Message::user(with_words("messages", text)?)),
-            "assistant" => Ok(Message::assistant(text)),
+            "system" | "developer" => Ok(Some(Message::system(text))),
+            "user" => Ok(Some(Message::user(with_words("messages", text)?))),
+            "assistant" => Ok((!text.trim().is_empty()).then(|| Message::assistant(text))),
             role => Err(Problem::invalid(
                 "messages",
                 format_args!("a message of role `{role}`: tools are run by the app, not by its clients"),
@@ -128,15 +181,29 @@ impl ChatMessage {
 }
 
 impl ChatCompletion {
+    /// Refuses what the reply would have to obey, and does not: it would be taken for one that does.
     fn check(&self) -> Result<(), Problem> {
-        if self.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
-            return Err(Problem::invalid(
-                "tools",
-                "tools are not supported: the app runs its own tools; send none",
-            ));
-        }
-        if self.n.is_some_and(|n| n != 1) {
-            return Err(Problem::invalid("n", "only 1 is supported"));
+        const TOOLS: &str = "tools are not supported: the app runs its own tools; send none";
+        const PLAIN: &str = "only plain text is supported: the app sets the form of its replies; send none";
+        let refused = [
+            ("tools", &self.tools, Value::Null, TOOLS),
+            ("tool_choice", &self.tool_choice, json!("auto"), TOOLS),
+            ("functions", &self.functions, Value::Null, TOOLS),
+            ("function_call", &self.function_call, json!("auto"), TOOLS),
+            ("web_search_options", &self.web_search_options, Value::Null, TOOLS),
+            ("response_format", &self.response_format, json!({"type": "text"}), PLAIN),
+            ("modalities", &self.modalities, json!(["text"]), PLAIN),
+            ("audio", &self.audio, Value::Null, PLAIN),
+            ("n", &self.n, json!(1), "only 1 is supported"),
+            ("stop", &self.stop, Value::Null, "stop sequences are not supported: send none"),
+            ("logprobs", &self.logprobs, Value::Null, "log probabilities are not supported: send none"),
+            ("top_logprobs", &self.top_logprobs, json!(0), "log probabilities are not supported: send none"),
+            ("logit_bias", &self.logit_bias, Value::Null, "biases are not supported: send none"),
+        ];
+        for (field, value, allowed, why) in refused {
+            if value.as_ref().is_some_and(|value| *value != allowed && !is_nothing(value)) {
+                return Err(Problem::invalid(field, why));
+            }
         }
         match self.messages.last() {
             Some(last) if last.role == "user" => Ok(()),
@@ -147,8 +214,19 @@ impl ChatCompletion {
     /// The whole conversation; or only the last message, for a session that has the others.
     fn input(&self, is_whole: bool) -> Result<Input, Problem> {
         let first = if is_whole { 0 } else { self.messages.len().saturating_sub(1) };
-        let messages = self.messages.iter().skip(first).map(ChatMessage::message);
+        let messages = self.messages.iter().skip(first).filter_map(|message| message.message().transpose());
         messages.into_iter().try_fold(Input::new(), |input, message| Ok(input.with_message(message?)))
+    }
+}
+
+/// Whether a field says as little as if it were absent.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        _ => false,
     }
 }
 
@@ -243,7 +321,7 @@ async fn is_only_of(session: &SessionHandle, id: &InvocationId) -> Result<bool, 
 /// The completion of a request without a stream.
 async fn whole(reader: Reader, encoder: Chunks) -> Result<Response<Body>, Problem> {
     let mut happenings = reader.into_stream().boxed();
-    let mut whole = Completion { chunks: encoder, text: String::new() };
+    let mut whole = Completion::new(encoder);
     while let Some(happening) = happenings.next().await {
         if let Happening::Ended { end: End::Failed(problem), .. } = happening {
             return Err(problem);
@@ -262,9 +340,12 @@ pub(super) struct Chunks {
     created: u64,
     with_usage: bool,
     id: String,
+    /// Whether a reply has said something.
     has_text: bool,
-    /// Texts of several replies are paragraphs.
-    is_new_reply: bool,
+    /// Whether this reply has said something. Texts of several replies are paragraphs.
+    is_in_reply: bool,
+    /// White space that this reply began with, until something follows.
+    blank: String,
 }
 
 impl Chunks {
@@ -277,7 +358,8 @@ impl Chunks {
             with_usage,
             id: String::new(),
             has_text: false,
-            is_new_reply: false,
+            is_in_reply: false,
+            blank: String::new(),
         }
     }
 
@@ -299,11 +381,25 @@ impl Chunks {
         Frame::Json(self.chunk(&json!([{"index": 0, "delta": delta, "finish_reason": null}])))
     }
 
-    /// A text, as it follows what was said before.
-    fn said(&mut self, text: &str) -> String {
-        let is_paragraph = self.has_text && std::mem::take(&mut self.is_new_reply);
-        self.has_text = true;
-        if is_paragraph { format!("\n\n{text}") } else { text.to_owned() }
+    /// A reply begins.
+    fn begin_reply(&mut self) {
+        self.is_in_reply = false;
+        self.blank.clear();
+    }
+
+    /// A text, as it follows what was said before. A reply of white space alone is none.
+    fn said(&mut self, text: &str) -> Option<String> {
+        if self.is_in_reply {
+            return (!text.is_empty()).then(|| text.to_owned());
+        }
+        self.blank.push_str(text);
+        if text.trim().is_empty() {
+            return None;
+        }
+        let text = std::mem::take(&mut self.blank);
+        self.is_in_reply = true;
+        let is_paragraph = std::mem::replace(&mut self.has_text, true);
+        Some(if is_paragraph { format!("\n\n{text}") } else { text })
     }
 
     fn end(&self, end: &End, usage: Usage, version: u64) -> Vec<Frame> {
@@ -346,12 +442,16 @@ impl Encoder for Chunks {
                 vec![self.delta(&json!({"role": "assistant", "content": ""}))]
             }
             Happening::Step(_) | Happening::Restarted => {
-                self.is_new_reply = true;
+                self.begin_reply();
                 Vec::new()
+            }
+            Happening::LastWords(text) => {
+                self.begin_reply();
+                self.push(&Happening::Text(text.clone()))
             }
             Happening::Text(text) | Happening::Repeated(text) => {
                 let text = self.said(text);
-                vec![self.delta(&json!({"content": text}))]
+                text.map(|text| self.delta(&json!({"content": text}))).into_iter().collect()
             }
             Happening::Ended { end, usage, version } => self.end(end, *usage, *version),
             _ => Vec::new(),
@@ -360,20 +460,37 @@ impl Encoder for Chunks {
 }
 
 /// Makes one completion.
-struct Completion {
+pub(super) struct Completion {
     chunks: Chunks,
     text: String,
+    /// Where the text of the reply begins.
+    reply: usize,
 }
 
 impl Completion {
-    fn push(&mut self, happening: &Happening) -> Option<Value> {
+    pub(super) fn new(chunks: Chunks) -> Self {
+        Completion { chunks, text: String::new(), reply: 0 }
+    }
+
+    pub(super) fn push(&mut self, happening: &Happening) -> Option<Value> {
         let Happening::Ended { end, usage, version } = happening else {
-            // A reply that was begun again has not been sent: only its text counts.
             match happening {
                 Happening::Began { invocation, .. } => self.chunks.id = format!("chatcmpl-{invocation}"),
-                Happening::Step(_) => self.chunks.is_new_reply = true,
-                Happening::Text(text) | Happening::Repeated(text) => {
-                    self.text.push_str(&self.chunks.said(text));
+                Happening::Step(_) => {
+                    self.reply = self.text.len();
+                    self.chunks.begin_reply();
+                }
+                // Nothing of the reply has been sent.
+                Happening::Restarted => {
+                    self.text.truncate(self.reply);
+                    self.chunks.has_text = !self.text.is_empty();
+                    self.chunks.begin_reply();
+                }
+                Happening::Text(text) | Happening::Repeated(text) | Happening::LastWords(text) => {
+                    if let Happening::LastWords(_) = happening {
+                        self.chunks.begin_reply();
+                    }
+                    self.text.push_str(&self.chunks.said(text).unwrap_or_default());
                 }
                 _ => {}
             }

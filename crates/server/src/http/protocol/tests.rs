@@ -38,7 +38,7 @@ async fn a_slow_reader_has_it_all() {
     let runner = Runner::builder(Agent::builder(Talker).build().unwrap(), MemoryStore::new()).build();
     for read in [0, 1, 3, 100] {
         let session = runner.session("ada", format!("s{read}")).await.unwrap();
-        let before = Before::read(&session).await.unwrap();
+        let before = Before::read(&runner, &session).await.unwrap();
         let invocation = session.send("go").await.unwrap();
         let mut happenings = Reader::new(&runner, session, invocation.clone(), before).into_stream().boxed();
         let mut told: Vec<Happening> = happenings.by_ref().take(read).collect().await;
@@ -129,7 +129,9 @@ fn all() -> Vec<Happening> {
         Happening::Reasoning("first.".to_owned()),
         text("Area"),
         Happening::Restarted,
-        text("I count."),
+        text("I "),
+        text("cou"),
+        text("nt."),
         Happening::Call(call("c1")),
         Happening::Call(call("c2")),
         commit(4, vec![calls], Delta::new()),
@@ -142,7 +144,9 @@ fn all() -> Vec<Happening> {
         },
         commit(5, results, writes()),
         Happening::Step(2),
-        text("Three stalls:\n\ndata: [DONE]"),
+        text("Three st"),
+        text("alls:\n\nda"),
+        text("ta: [DONE]"),
         commit(6, vec![Message::assistant("Three stalls:\n\ndata: [DONE]")], Delta::new()),
     ]
 }
@@ -266,4 +270,207 @@ fn a2a() {
             as Box<dyn FnMut(&Happening) -> Vec<Frame>>
     };
     check(new, &expect_file!["golden/a2a.txt"]);
+}
+
+/// A run whose replies are cut anywhere, and the texts of its replies.
+struct Cut {
+    happenings: Vec<Happening>,
+    /// All of the text of each reply.
+    replies: Vec<String>,
+    /// The texts that a client has had which cannot take any back: also those that are void.
+    with_void: Vec<String>,
+}
+
+/// Texts that clients have spoiled: of white space, with the words of the protocols, with letters of several bytes.
+const TEXTS: [&str; 12] = [
+    "hello world",
+    "\n\n",
+    " ",
+    "",
+    "{\"a\": [1, 2]}",
+    "data: [DONE]\n\n",
+    "  indented\n",
+    "ängstlich 🦀 漢字",
+    "a",
+    "one\n\ntwo\n\n",
+    "\u{feff}x",
+    "I look it up.",
+];
+
+/// The text in pieces, some of them empty.
+fn pieces(text: &str, random: &mut fastrand::Rng) -> Vec<String> {
+    let mut pieces = vec![String::new()];
+    for letter in text.chars() {
+        if random.bool() {
+            pieces.push(String::new());
+        }
+        if let Some(last) = pieces.last_mut() {
+            last.push(letter);
+        }
+    }
+    pieces
+}
+
+/// A reply as it streams, its message, and its text.
+fn reply(random: &mut fastrand::Rng) -> (Vec<Happening>, Message, String) {
+    let (mut streamed, mut message, mut whole) = (Vec::new(), Message::assistant(""), String::new());
+    message = Message::new(message.role());
+    for _ in 0..random.usize(0..4) {
+        let text = TEXTS[random.usize(0..TEXTS.len())];
+        let cut = pieces(text, random);
+        if random.u8(0..3) == 0 {
+            streamed.extend(cut.into_iter().map(Happening::Reasoning));
+            message = message.with_part(Part::reasoning(text));
+        } else {
+            streamed.extend(cut.into_iter().map(Happening::Text));
+            message = message.with_part(Part::text(text));
+            whole.push_str(text);
+        }
+    }
+    (streamed, message, whole)
+}
+
+fn cut(random: &mut fastrand::Rng) -> Cut {
+    let began = Happening::Began {
+        invocation: "i1".to_owned(),
+        at: Timestamp::from_micros(0),
+        state: json!({}),
+        open: Vec::new(),
+    };
+    let mut run = Cut { happenings: vec![began], replies: Vec::new(), with_void: Vec::new() };
+    let steps = random.u64(1..5);
+    for step in 1..=steps {
+        run.happenings.push(Happening::Step(step));
+        while random.u8(0..4) == 0 {
+            let (streamed, _, whole) = reply(random);
+            run.happenings.extend(streamed);
+            run.happenings.push(Happening::Restarted);
+            run.with_void.push(whole);
+        }
+        let (streamed, mut message, whole) = reply(random);
+        run.happenings.extend(streamed);
+        let calls = if step < steps { random.usize(0..3) } else { 0 };
+        for place in 0..calls {
+            let id = format!("c{step}{place}");
+            message = message.with_part(ToolCall::new(&id, "count", json!({})));
+            run.happenings.push(Happening::Call(Call { id, name: "count".to_owned(), arguments: json!({}) }));
+        }
+        run.happenings.push(commit(2 * step, vec![message], Delta::new()));
+        let results =
+            (0..calls).map(|place| ToolResult::value(format!("c{step}{place}"), "count", json!("done")));
+        let results: Vec<_> = results.collect();
+        run.happenings.extend(results.iter().map(|result| {
+            Happening::Outcome(CallEnd {
+                id: result.call_id().to_owned(),
+                name: "count".to_owned(),
+                text: "done".to_owned(),
+                value: json!("done"),
+                is_error: false,
+                is_rejected: false,
+            })
+        }));
+        run.happenings.push(commit(
+            2 * step + 1,
+            results.into_iter().map(Message::tool).collect(),
+            Delta::new(),
+        ));
+        run.replies.push(whole.clone());
+        run.with_void.push(whole);
+    }
+    run.happenings.push(ended(End::Finished(Exit::Text)));
+    run
+}
+
+/// The frames of an encoder.
+fn encoded(mut encoder: impl Encoder, run: &Cut) -> Vec<Value> {
+    run.happenings.iter().flat_map(|happening| encoder.push(happening)).filter_map(Frame::into_json).collect()
+}
+
+/// Texts by the ids of their messages or parts, in order, without those that are void; one text for each step.
+fn by_step(frames: &[Value], kinds: [&str; 3], id: &str) -> Vec<String> {
+    let [step, delta, end] = kinds;
+    let (mut steps, mut texts) = (Vec::<Vec<String>>::new(), BTreeMap::<String, String>::new());
+    let (mut open, mut is_open) = (Vec::new(), false);
+    for frame in frames {
+        let kind = frame["type"].as_str().unwrap();
+        if kind == step || kind == end {
+            if std::mem::replace(&mut is_open, kind == step) {
+                steps.push(std::mem::take(&mut open));
+            }
+        } else if kind == delta {
+            let id = frame[id].as_str().unwrap().to_owned();
+            if !texts.contains_key(&id) {
+                open.push(id.clone());
+            }
+            let delta = frame["delta"].as_str().unwrap();
+            assert!(!delta.is_empty(), "a delta has text");
+            texts.entry(id).or_default().push_str(delta);
+        } else if kind == "data-void" || frame["name"] == "stepfold.void" {
+            let void = frame.pointer("/data/part").or_else(|| frame.pointer("/value/messageId"));
+            texts.insert(void.unwrap().as_str().unwrap().to_owned(), String::new());
+        }
+    }
+    steps.iter().map(|ids| ids.iter().map(|id| texts[id].as_str()).collect()).collect()
+}
+
+/// What has words, as paragraphs.
+fn paragraphs(texts: &[String]) -> String {
+    let texts: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.trim().is_empty()).collect();
+    texts.join("\n\n")
+}
+
+/// What a client of each protocol puts together is the reply, for any cut of the model's stream.
+#[test]
+fn clients_put_together_what_was_said() {
+    for seed in 0..3_000 {
+        let run = cut(&mut fastrand::Rng::with_seed(seed));
+        let spoken: Vec<String> = run.replies.iter().filter(|text| !text.is_empty()).cloned().collect();
+
+        let chunks = || openai::Chunks::new("counter", "s1", 0, false);
+        let content = |frame: &Value| frame.pointer("/choices/0/delta/content")?.as_str().map(str::to_owned);
+        let told: String = encoded(chunks(), &run).iter().filter_map(content).collect();
+        assert_eq!(told, paragraphs(&run.with_void), "OpenAI, stream, seed {seed}");
+        let mut completion = openai::Completion::new(chunks());
+        let told = run.happenings.iter().find_map(|happening| completion.push(happening)).unwrap();
+        assert_eq!(told["choices"][0]["message"]["content"], paragraphs(&run.replies), "OpenAI, seed {seed}");
+
+        let events = encoded(agui::Events::new("s1".to_owned(), "r1".to_owned(), None), &run);
+        let kinds = ["STEP_STARTED", "TEXT_MESSAGE_CONTENT", "STEP_FINISHED"];
+        assert_eq!(by_step(&events, kinds, "messageId"), run.replies, "AG-UI, seed {seed}");
+
+        let parts = encoded(ai::Parts::new(None), &run);
+        let kinds = ["start-step", "text-delta", "finish-step"];
+        assert_eq!(by_step(&parts, kinds, "id"), run.replies, "AI SDK, seed {seed}");
+
+        for is_streaming in [true, false] {
+            let events = encoded(adk::Events::new("counter".to_owned(), is_streaming), &run);
+            let whole = events.iter().filter(|event| event["partial"] != true);
+            let texts = whole.filter(|event| event["content"]["role"] == "model").map(|event| {
+                let parts = event["content"]["parts"].as_array().unwrap().iter();
+                let texts = parts.filter(|part| part["thought"] != true);
+                texts.filter_map(|part| part["text"].as_str()).collect::<String>()
+            });
+            let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+            assert_eq!(texts, spoken, "ADK, seed {seed}");
+            let partial = events.iter().filter(|event| event["partial"] == true);
+            let partial: String =
+                partial.filter_map(|event| event["content"]["parts"][0]["text"].as_str()).collect();
+            let expected = if is_streaming { run.with_void.concat() } else { String::new() };
+            assert_eq!(partial, expected, "partial events of ADK, seed {seed}");
+        }
+
+        let task = a2a::TaskId { invocation: "i1".to_owned(), session: "s1".to_owned() };
+        let mut artifacts = BTreeMap::<String, String>::new();
+        for update in encoded(a2a::Updates::new(json!(1), task), &run) {
+            let Some(update) = update.pointer("/result/artifactUpdate") else { continue };
+            let id = update["artifact"]["artifactId"].as_str().unwrap().to_owned();
+            let text = artifacts.entry(id).or_default();
+            if update["append"] != true {
+                text.clear();
+            }
+            text.push_str(update["artifact"]["parts"][0]["text"].as_str().unwrap());
+        }
+        let artifacts: Vec<String> = artifacts.into_values().filter(|text| !text.is_empty()).collect();
+        assert_eq!(artifacts, spoken, "A2A, seed {seed}");
+    }
 }

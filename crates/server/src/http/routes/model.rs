@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use stepfold_agent_loop::state_core::chat::{ChatRequest, Cost, Message, ToolChoice, ToolSpec, Usage};
+use stepfold_agent_loop::state_core::chat::{
+    ChatRequest, Cost, Message, ModelError, ToolChoice, ToolSpec, Usage, WireRequest,
+};
 use stepfold_agent_loop::trim::{ApproximateTokens, Summary, TokenCounter as _};
 use stepfold_agent_loop::{EventKind, Need, Run};
 use stepfold_runner::ModelStep;
@@ -30,6 +32,9 @@ pub(super) struct StepAt {
     /// The places of the items inside of which the model was asked, the outermost first, separated by dots; empty for the
     /// session's own run. By default those of the commit at the version.
     path: Option<String>,
+    /// Whether the request is returned as the model's server reads it.
+    #[serde(default)]
+    wire: bool,
 }
 
 /// What a model was shown.
@@ -78,6 +83,21 @@ pub(super) struct ModelRow {
     cost: Option<String>,
     /// What of this is not in the record, and why.
     unknown: Vec<UnknownRow>,
+    /// What of the conversation the model's server does not take, and what it gets instead.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    changes: Vec<WireChangeRow>,
+    /// The body of the request, as the model's server reads it; only on request, and only of a model with a server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wire: Option<Value>,
+}
+
+/// A difference between a conversation and the request to a model's server.
+#[derive(Serialize, JsonSchema)]
+struct WireChangeRow {
+    /// The place of the message among those that were shown, from 0; absent for the request beside its messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<usize>,
+    change: String,
 }
 
 /// A message that a model was shown.
@@ -168,7 +188,10 @@ pub(super) async fn shown(asked: Asked<InSession, StepAt>) -> Result<Found<Model
     let told =
         event_at(&asked.target, step.reply.as_ref().map_or(version, |(version, _)| *version), &asked.memory)
             .await?;
-    Ok(Found(row(version, step, told.map(|row| (row.path, row.cost)).unwrap_or_default())))
+    let wired = step.run.agent().model().wire_request(&step.run.request());
+    let mut row = row(version, step, told.map(|row| (row.path, row.cost)).unwrap_or_default());
+    row.set_wire(wired, asked.query.wire);
+    Ok(Found(row))
 }
 
 /// The places of a path.
@@ -224,6 +247,27 @@ fn row(version: u64, step: ModelStep, (mut path, cost): (Vec<ItemRow>, Option<St
         usage,
         cost: reply.and(cost),
         unknown,
+        changes: Vec::new(),
+        wire: None,
+    }
+}
+
+impl ModelRow {
+    /// Adds what is different on the wire. A request that the model refuses has no body, and says why.
+    fn set_wire(&mut self, wired: Option<Result<WireRequest, ModelError>>, is_asked: bool) {
+        match wired {
+            None => {}
+            Some(Err(error)) => {
+                self.changes = vec![WireChangeRow { message: None, change: format!("refused: {error}") }];
+            }
+            Some(Ok(wired)) => {
+                let rows = wired.changes.into_iter();
+                let rows =
+                    rows.map(|change| WireChangeRow { message: change.message, change: change.change });
+                self.changes = rows.collect();
+                self.wire = if is_asked { serde_json::from_str(&wired.body).ok() } else { None };
+            }
+        }
     }
 }
 

@@ -331,7 +331,7 @@ pub(super) async fn abandon(asked: Asked<InSession>) -> Result<Found<EndRow>, Pr
 /// Whether a run was cancelled.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct CancelRow {
-    /// Whether anything was running. The run ends with its next commit.
+    /// Whether the run was cancelled: false if nothing was running, or the run had ended before.
     cancelled: bool,
 }
 

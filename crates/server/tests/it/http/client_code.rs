@@ -222,11 +222,11 @@ fn python_name(name: &str) -> String {
 
 fn python(document: &Value) -> String {
     let (calls, mut types, mut methods) = (calls(document), String::new(), String::new());
+    // They name types, which stand before them.
+    let mut aliases = String::new();
     for (name, schema) in schemas(document, &calls) {
         if !schema["properties"].is_object() {
-            // A name before its type is known is a text.
-            let kind = PYTHON.kind(schema);
-            writeln!(types, "\n{name}: TypeAlias = \"{}\"\n", kind.replace('"', "'")).unwrap();
+            writeln!(aliases, "{name}: TypeAlias = {}", PYTHON.kind(schema)).unwrap();
             continue;
         }
         let fields = PYTHON.fields(schema);
@@ -250,7 +250,9 @@ fn python(document: &Value) -> String {
         python_method(&mut methods, call);
     }
     let template = include_str!("../generated/templates/client.py");
-    template.replace("#TYPES\n\n", types.trim_start_matches('\n')).replace("#METHODS\n", &methods)
+    template
+        .replace("#TYPES\n\n", &format!("{}\n{aliases}\n", types.trim_start_matches('\n')))
+        .replace("#METHODS\n", &methods)
 }
 
 fn python_method(methods: &mut String, call: &Call) {

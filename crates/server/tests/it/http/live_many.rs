@@ -277,3 +277,47 @@ async fn sessions_of_another_process_are_reported_once_for_each_change() {
     run(&there, "s2").await;
     while until(&mut live, "s2", "idle").await["version"] != 2 {}
 }
+
+/// Streams of one user are told the same, in the same order, and one that comes later begins with it.
+#[tokio::test]
+async fn many_streams_of_a_user_are_told_the_same() {
+    let site = Site::new("").await;
+    site.post("ada", "/sessions", json!({"id": "first"})).await;
+    let mut streams = Vec::new();
+    for _ in 0..30 {
+        let mut stream = site.live_from("ada", "/live", None).await;
+        assert_eq!(stream.until("session").await.last().unwrap().data["id"], "first");
+        streams.push(stream);
+    }
+    let mut of_bob = site.live_from("bob", "/live", None).await;
+    of_bob.until("hello").await;
+    for id in ["second", "third"] {
+        assert_eq!(site.post("ada", "/sessions", json!({"id": id})).await.status, 201);
+    }
+    site.ask("root", Method::DELETE, "/sessions/first", &[], "").await;
+    let told = async |stream: &mut super::site::Live| {
+        let mut all = Vec::new();
+        while all.last() != Some(&("first".to_owned(), "deleted".to_owned())) {
+            let told = stream.until("session").await.pop().unwrap();
+            let text = |name: &str| told.data[name].as_str().unwrap().to_owned();
+            all.push((text("id"), text("status")));
+            all.dedup();
+        }
+        all
+    };
+    let expected = [("second", "idle"), ("third", "idle"), ("first", "deleted")];
+    let expected: Vec<_> =
+        expected.iter().map(|(id, status)| ((*id).to_owned(), (*status).to_owned())).collect();
+    for stream in &mut streams {
+        assert_eq!(told(stream).await, expected);
+    }
+    let mut late = site.live_from("ada", "/live", None).await;
+    let mut begins = Vec::new();
+    for _ in 0..2 {
+        begins.push(late.until("session").await.pop().unwrap().data["id"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(begins, ["second", "third"]);
+    // Another user is told nothing of it.
+    site.post("bob", "/sessions", json!({"id": "of bob"})).await;
+    assert_eq!(of_bob.until("session").await.last().unwrap().data["id"], "of bob");
+}

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use stepfold_runner::Runner;
 use stepfold_server::http::Limits;
 use stepfold_session_scopes::MemoryStore;
-use stepfold_tools::{Tool, ToolContext, ToolError};
+use stepfold_tools::{Approval, RawArgs, Tool, ToolContext, ToolError};
 
 use super::site::{Reply, Site, agent};
 
@@ -190,4 +190,146 @@ async fn each_call_has_one_outcome_also_if_it_was_rejected() {
     calls.sort_unstable();
     assert_eq!(calls, ["c1", "c2", "c3"], "{results:?}");
     assert_eq!(all.last().unwrap()["outcome"]["type"], "success");
+}
+
+/// By whatever protocol: a parameter that only the state sets is not a person's to give. They are told so, and the request stays.
+#[tokio::test]
+async fn what_only_the_state_sets_is_refused_to_the_decider() {
+    let parameters = json!({"type": "object", "properties": {
+        "account": {"type": "integer"}, "euro": {"type": "integer"},
+    }});
+    let send = Tool::new("send", "Sends money.", async |RawArgs(arguments): RawArgs| {
+        Ok::<_, ToolError>(arguments["account"].clone())
+    });
+    let send = send.parameters(parameters).input_from_state("spent", "account").approval(Approval::Always);
+    let model = "assistant: > c1 send(euro=3)\nassistant: Sent.";
+    let runner = Runner::builder(agent(model, vec![send.build().unwrap()]), MemoryStore::new()).build();
+    let site = Site::over(runner, Limits::default()).await;
+    site.post("ada", "/sessions", json!({"id": "s1", "values": {"spent": 7}})).await;
+    let message = json!([{"id": "u1", "role": "user", "content": "send it"}]);
+    let told = events(
+        &post(&site, "/agui/clerk", &[], &json!({"threadId": "s1", "runId": "r1", "messages": message}))
+            .await,
+    );
+    let id = told.last().unwrap()["outcome"]["interrupts"][0]["id"].clone();
+    let given = json!({"euro": 3, "account": 8});
+    let of_api = json!({"decisions": {id.as_str().unwrap(): {"modify": {"arguments": given}}}});
+    let refused = site.post("ada", "/sessions/s1/decisions", of_api.clone()).await;
+    assert_eq!(refused.status, 422, "{}", refused.text);
+    let resume = json!({"threadId": "s1", "runId": "r2", "resume": [
+        {"interruptId": id, "status": "resolved", "payload": {"approved": true, "arguments": given}},
+    ]});
+    let agui = post(&site, "/agui/clerk", &[], &resume).await;
+    let list = json!({"jsonrpc": "2.0", "id": 7, "method": "ListTasks", "params": {}});
+    let tasks = post(&site, "/a2a/clerk", &[("a2a-version", "1.0")], &list).await.json();
+    let task = &tasks["result"]["tasks"][0]["id"];
+    let answer = json!({"messageId": "a", "role": "ROLE_USER", "taskId": task, "parts": [{"data": of_api}]});
+    let a2a = json!({"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": {"message": answer}});
+    let a2a = post(&site, "/a2a/clerk", &[("a2a-version", "1.0")], &a2a).await;
+    for refused in [refused, agui, a2a] {
+        assert!(refused.text.contains("only the state sets it"), "{}", refused.text);
+        let pending = site.get("ada", "/sessions/s1").await.json()["pending"].clone();
+        assert_eq!(pending[0]["id"], id, "{pending}");
+    }
+    assert_eq!(versions(&site, "s1").await.last(), Some(&json!("replied")), "nothing is recorded");
+}
+
+/// A field of a completion that would give the answer another meaning is refused by its name, and leaves nothing behind.
+#[tokio::test]
+async fn a_completion_does_not_ignore_what_changes_its_meaning() {
+    let site = Site::new("assistant: area 3").await;
+    let completion = async |field: &str, value: Value| {
+        let mut chat = json!({"model": "clerk", "messages": [{"role": "user", "content": "hi"}]});
+        chat[field] = value;
+        post(&site, "/v1/chat/completions", &[], &chat).await
+    };
+    let schema = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}});
+    let tool = json!([{"type": "function", "function": {"name": "f"}}]);
+    for (field, value) in [
+        ("response_format", schema),
+        ("response_format", json!({"type": "json_object"})),
+        ("tools", tool.clone()),
+        ("functions", json!([{"name": "f"}])),
+        ("tool_choice", json!("none")),
+        ("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
+        ("function_call", json!("none")),
+        ("web_search_options", json!({"search_context_size": "low"})),
+        ("n", json!(2)),
+        ("stop", json!("\n")),
+        ("stop", json!(["a"])),
+        ("logprobs", json!(true)),
+        ("top_logprobs", json!(2)),
+        ("logit_bias", json!({"50256": -100})),
+        ("modalities", json!(["text", "audio"])),
+        ("audio", json!({"voice": "x", "format": "mp3"})),
+        (
+            "messages",
+            json!([{"role": "assistant", "content": null, "tool_calls": tool}, {"role": "user", "content": "hi"}]),
+        ),
+        (
+            "messages",
+            json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+        ),
+    ] {
+        let refused = completion(field, value.clone()).await;
+        assert_eq!(refused.problem(), (400, "invalid".to_owned()), "{field}: {value}");
+        let error = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(error.contains(field), "{field}: {error}");
+    }
+    let sessions = site.get("ada", "/sessions").await.json();
+    assert_eq!(sessions["sessions"], json!([]));
+    for (field, value) in [
+        ("response_format", json!({"type": "text"})),
+        ("response_format", json!(null)),
+        ("tools", json!([])),
+        ("tool_choice", json!("auto")),
+        ("n", json!(1)),
+        ("stop", json!(null)),
+        ("logprobs", json!(false)),
+        ("modalities", json!(["text"])),
+        ("temperature", json!(0.2)),
+        ("max_tokens", json!(5)),
+        ("user", json!("u")),
+        ("messages", json!([{"role": "assistant", "content": ""}, {"role": "user", "content": "hi"}])),
+    ] {
+        let answer = completion(field, value.clone()).await;
+        let told = &answer.json()["choices"][0]["message"]["content"];
+        assert_eq!(told, "area 3", "{field}: {value}: {}", answer.text);
+    }
+}
+
+#[tokio::test]
+async fn a_model_is_an_app() {
+    let site = Site::new("").await;
+    let bearer = site.bearer("reader");
+    let get = async |path: &str| site.raw(Method::GET, path, &[("authorization", &bearer)], "").await;
+    let model = get("/v1/models/clerk").await.json();
+    assert_eq!(model, get("/v1/models").await.json()["data"][0]);
+    assert_eq!((&model["id"], &model["object"]), (&json!("clerk"), &json!("model")));
+    let unknown = get("/v1/models/gpt-9").await;
+    assert_eq!((unknown.problem().0, &unknown.json()["error"]["code"]), (404, &json!("unknown_app")));
+}
+
+/// A page of an allowed origin may send what the official client of OpenAI sends, and no other header than ours.
+#[tokio::test]
+async fn a_page_may_use_the_client_of_openai() {
+    let site = Site::new("").await;
+    let asked =
+        "authorization,content-type,x-stainless-arch,X-Stainless-Retry-Count, x-other,x-stainless-a b";
+    let headers = [
+        ("origin", "https://app.example"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", asked),
+    ];
+    let preflight = site.raw(Method::OPTIONS, "/v1/chat/completions", &headers, "").await;
+    let allowed = preflight.headers["access-control-allow-headers"].to_str().unwrap().to_owned();
+    let names: Vec<&str> = allowed.split(", ").collect();
+    for name in ["authorization", "content-type", "user-agent", "x-stainless-arch", "x-stainless-retry-count"]
+    {
+        assert!(names.contains(&name), "{name}: {allowed}");
+    }
+    assert!(!allowed.contains("x-other") && !allowed.contains("a b"), "{allowed}");
+    let foreign = [("origin", "https://evil.test"), headers[1], headers[2]];
+    let refused = site.raw(Method::OPTIONS, "/v1/chat/completions", &foreign, "").await;
+    assert!(!refused.headers.contains_key("access-control-allow-headers"));
 }

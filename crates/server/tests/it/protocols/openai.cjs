@@ -9,6 +9,7 @@ const user = (content) => ({ role: "user", content });
   const models = [];
   for await (const model of client.models.list()) models.push(model.id);
   assert.deepEqual(models, ["clerk"]);
+  assert.equal((await client.models.retrieve("clerk")).id, "clerk");
 
   // The model of this test has a reply for each turn: the second one shows that the history has come.
   const history = [{ role: "system", content: "Be brief." }, user("hi"), { role: "assistant", content: "hello" }];
@@ -44,6 +45,7 @@ const user = (content) => ({ role: "user", content });
   };
   await failed({ model: "gpt-9", messages: [user("hi")] }, {}, 404, "unknown_app");
   await failed({ model: "clerk", messages: [user("hi")], tools: [{ type: "function", function: { name: "f" } }] }, {}, 400, "invalid");
+  await failed({ model: "clerk", messages: [user("hi")], response_format: { type: "json_object" } }, {}, 400, "invalid");
   await failed({ model: "clerk", messages: [user("hi")] }, { headers: { authorization: "Bearer no" } }, 401, "unauthenticated");
   console.log("done");
 })().catch((error) => { console.error(error); process.exit(1); });

@@ -289,7 +289,7 @@ fn set_wrong_type_deep_inside() {
         few = 3
         "#,
         expect![[r#"
-            documents = [{"title": "a"}, {"kind": "secret", "pages": 77, "title": 1}] ! invalid value for key "documents": value is not one of "a" or "b" at $[1].kind; value is greater than the maximum of 9 at $[1].pages; expected string, found integer at $[1].title
+            documents = [{"title": "a"}, {"kind": "secret", "pages": 77, "title": 1}] ! invalid value for key "documents": expected one of "a", "b" at $[1].kind; value is greater than the maximum of 9 at $[1].pages; expected string, found integer at $[1].title
             documents = {"pages": 1.0} ! invalid value for key "documents": expected integer, found fractional number at $.pages; "title" is a required property at $
             documents = {"extra": "secret", "odd name": [1, "secret"], "title": "SECRET"} ! invalid value for key "documents": expected integer, found string at $["odd name"][1]; value does not match "^[a-z]+$" at $.title; Additional properties are not allowed ('extra' was unexpected) at $
             names = ["a"] ! invalid value for key "names": value has non-unique elements at $

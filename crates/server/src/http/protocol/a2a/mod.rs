@@ -443,21 +443,22 @@ async fn cancel(call: &Call, app: &App, params: &Value) -> Result<Value, Refused
     let state = tasks(&stored).iter().find(|task| task.id == id).map(|task| task.status(&run).0);
     match state {
         None => withdraw(&session, &id).await,
-        Some(state) if state.is_terminal() => {
-            Err(Fault::new(-32002, "TASK_NOT_CANCELABLE", "the task has ended").into())
-        }
+        Some(state) if state.is_terminal() => Err(has_ended()),
         Some(_) => {
-            let running = session.running();
             if !session.cancel_everywhere().await? {
-                // It waits, or was interrupted.
-                session.abandon().await?;
-            }
-            if let Some(running) = running {
-                let _ = running.outcome().await;
+                // It waits or was interrupted, or has ended meanwhile.
+                match session.abandon().await {
+                    Err(RunnerError::NothingToResume { .. }) => return Err(has_ended()),
+                    abandoned => drop(abandoned?),
+                }
             }
             shown(call, &session, id_of(params), history(params)).await
         }
     }
+}
+
+fn has_ended() -> Refused {
+    Fault::new(-32002, "TASK_NOT_CANCELABLE", "the task has ended").into()
 }
 
 /// Takes back a message that was not taken yet.
@@ -466,7 +467,10 @@ async fn withdraw(session: &SessionHandle, id: &TaskId) -> Result<Value, Refused
     let waits = session.inbox().await?;
     let message = waits.iter().find(|message| message.id.as_str() == id.invocation);
     let message = message.ok_or_else(|| Fault::unknown_task(&text))?;
-    session.withdraw(&message.id).await?;
+    if !session.withdraw(&message.id).await? {
+        let words = "a run has taken the message meanwhile; cancel the task again";
+        return Err(Fault::new(-32002, "TASK_NOT_CANCELABLE", words).into());
+    }
     let mut task = submitted(&text, session, &message.at.to_string());
     task["status"]["state"] = json!(State::Canceled.name());
     Ok(task)

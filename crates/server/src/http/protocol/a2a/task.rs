@@ -127,10 +127,15 @@ pub(super) fn after(exit: &Exit) -> (State, Option<Value>) {
 }
 
 impl Task<'_> {
+    /// The exit of its run, once it has ended.
+    fn exit(&self) -> Option<Exit> {
+        let mut ends = self.commits.iter().rev().filter(|commit| commit.event.metadata.contains("exit"));
+        ends.next().and_then(|last| last.event.metadata.read::<Exit>("exit"))
+    }
+
     /// Its state, with what the session waits for.
     pub(super) fn status(&self, run: &LastRun) -> (State, Value) {
-        let mut ends = self.commits.iter().rev().filter(|commit| commit.event.metadata.contains("exit"));
-        let exit = ends.next().and_then(|last| last.event.metadata.read::<Exit>("exit"));
+        let exit = self.exit();
         let failed = self.commits.last().and_then(|last| failure(&last.event));
         let at = self.commits.last().map(|last| last.event.at).unwrap_or_default();
         match (exit, failed) {
@@ -169,10 +174,13 @@ impl Task<'_> {
         })
     }
 
-    /// The replies so far.
+    /// The replies so far; after one without text, the last words of the run.
     pub(super) fn artifacts(&self) -> Vec<Value> {
         let messages = self.commits.iter().flat_map(|commit| &commit.event.messages);
-        let replies = messages.filter_map(|message| reply(message));
+        let last = messages.clone().filter(|message| message.role() == Role::Assistant).last();
+        let is_silent = last.is_some_and(|last| last.text().trim().is_empty());
+        let words = self.exit().filter(|_| is_silent).and_then(|exit| exit.last_words(messages.clone()));
+        let replies = messages.filter_map(|message| reply(message)).chain(words);
         (1..).zip(replies).map(|(number, text)| artifact(number, &text)).collect()
     }
 

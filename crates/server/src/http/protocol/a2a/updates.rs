@@ -104,11 +104,10 @@ impl Encoder for Updates {
                 self.at = *at;
                 vec![self.began()]
             }
-            Happening::Text(text) => vec![self.text(text)],
-            // The next text takes the place of what was told.
-            Happening::Restarted => {
-                self.has_part = false;
-                Vec::new()
+            Happening::Text(text) if !text.is_empty() => vec![self.text(text)],
+            // The next reply may have no text that would take the place of what was told.
+            Happening::Restarted if std::mem::take(&mut self.has_part) => {
+                vec![self.artifact(self.replies + 1, "", false, false)]
             }
             Happening::Committed(commit) => {
                 self.at = commit.event.at;
@@ -116,6 +115,7 @@ impl Encoder for Updates {
                 replies.map(|text| self.reply(&text)).collect()
             }
             // It may be in the task already.
+            Happening::LastWords(text) => vec![self.reply(text)],
             Happening::Repeated(text) if self.last.as_ref() != Some(text) => vec![self.reply(text)],
             Happening::Ended { end, .. } => vec![self.end(end)],
             // Tools, state and steps are not told.

@@ -1,0 +1,35 @@
+//! The sizes of events in memory: about those that databases store, without making their text, which may be large.
+
+use serde_json::Value;
+use stepfold_state_core::chat::{Content, Part};
+
+use crate::event::Event;
+
+/// What an event has besides its parts, and what stands around each of them.
+const REST: (usize, usize) = (256, 48);
+
+pub(super) fn size_of(event: &Event) -> usize {
+    let record = event.record.as_ref().map_or(0, |record| record.text().len());
+    let messages = event.messages.iter().flat_map(|message| message.parts()).map(size_of_part);
+    let writes = event.actions.delta.iter();
+    let writes = writes.map(|write| write.key().len() + write.value().map_or(0, size_of_value) + REST.1);
+    REST.0 + record + messages.sum::<usize>() + writes.sum::<usize>()
+}
+
+fn size_of_part(part: &Part) -> usize {
+    match &part.content {
+        Content::Text(text) | Content::Reasoning(text) => text.len() + REST.1,
+        _ => serde_json::to_vec(part).map_or(0, |text| text.len()),
+    }
+}
+
+fn size_of_value(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 3,
+        Value::Array(items) => 2 + items.iter().map(size_of_value).sum::<usize>(),
+        Value::Object(fields) => {
+            2 + fields.iter().map(|(name, value)| name.len() + 4 + size_of_value(value)).sum::<usize>()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+    }
+}
