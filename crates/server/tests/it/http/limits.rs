@@ -304,8 +304,9 @@ async fn heavy_requests_are_limited() {
 async fn long_session(site: &Site, id: &str) {
     let (store, schema) = (site.runner.store(), site.runner.schema());
     let at = Timestamp::from_micros(1);
-    let create = CreateSession::new("clerk", "ada", schema, at).unwrap();
-    let key = store.create(create.with_id(SessionId::new(id).unwrap())).await.unwrap().key;
+    let mut create = CreateSession::new("clerk", "ada", schema, at).unwrap();
+    create.id = Some(SessionId::new(id).unwrap());
+    let key = store.create(create).await.unwrap().key;
     for version in 0..3_000 {
         let name = format!("{id}-{version}");
         let event = Event::new(
