@@ -128,6 +128,7 @@ mod outcome;
 mod planned;
 mod ports;
 mod replay;
+mod request_text;
 mod run;
 mod run_error;
 mod state_input;

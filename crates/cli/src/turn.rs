@@ -7,6 +7,7 @@ use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
 use stepfold::session_scopes::{Claim, InvocationId};
 use stepfold::state_core::{ExactError, read_exact};
+use stepfold::terminal::Text;
 
 use crate::args::WhenBusy;
 use crate::desk::{Desk, quoted};
@@ -370,10 +371,12 @@ impl Turns<'_> {
         let mut decisions = Vec::new();
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
         for request in pending.iter().filter(|request| !request.is_later()) {
-            show_request(request).await;
+            let (text, folds) = show::folded_approval(request);
+            show_request(request, &text).await;
+            let mut reading = Reading { request, folds };
             let decided = match request.reason {
-                AskReason::Input => answer(prompt, request.can_modify()).await?,
-                _ => decision(prompt, request.can_modify()).await?,
+                AskReason::Input => answer(prompt, &mut reading).await?,
+                _ => decision(prompt, &mut reading).await?,
             };
             match decided {
                 Some(decision) => decisions.push((request.id.clone(), decision)),
@@ -586,7 +589,7 @@ impl Turns<'_> {
         // The approver has seen the request.
         if self.prompt.is_none() {
             for request in pending {
-                show_request(request).await;
+                show_request(request, &show::approval(request)).await;
             }
         }
         let Some(first) = pending.iter().find(|request| !request.is_later()) else {
@@ -658,9 +661,36 @@ impl Turns<'_> {
     }
 }
 
+/// A request in front of a person, and how much of it is still folded.
+struct Reading<'a> {
+    request: &'a ApprovalRequest,
+    folds: usize,
+}
+
+impl Reading<'_> {
+    /// The words for what a person can do about what is folded.
+    fn words(&self) -> &'static str {
+        if self.folds == 0 { "" } else { "[r]ead all, " }
+    }
+
+    fn read(&mut self) {
+        self.folds = 0;
+        show::note_exactly(&show::approval(self.request));
+    }
+
+    /// Whether all of it was in sight. If not, says how to go on.
+    fn is_read(&self) -> bool {
+        if self.folds > 0 {
+            let parts = counted(self.folds as u64, "part");
+            show::note(format!("{parts} of it not read yet: [r]ead all, or answer `yes unread`"));
+        }
+        self.folds == 0
+    }
+}
+
 /// What is asked, and how the tool differs from what was approved of it.
-async fn show_request(request: &ApprovalRequest) {
-    show::note_exactly(&show::approval(request));
+async fn show_request(request: &ApprovalRequest, text: &Text) {
+    show::note_exactly(text);
     if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
         show::note_exactly(&show::change(&change));
     }
@@ -690,15 +720,20 @@ fn failure(error: &RunnerError) -> String {
     }
 }
 
-async fn decision(prompt: &mut Prompt, can_modify: bool) -> anyhow::Result<Option<Decision>> {
+async fn decision(prompt: &mut Prompt, reading: &mut Reading<'_>) -> anyhow::Result<Option<Decision>> {
+    let can_modify = reading.request.can_modify();
     let (question, answers) = match can_modify {
-        true => ("run it? [y]es, [n]o, [m]odify, [l]ater: ", "answer y, n, m or l"),
-        false => ("run it? [y]es, [n]o, [l]ater: ", "answer y, n or l"),
+        true => ("[y]es, [n]o, [m]odify, [l]ater: ", "answer y, n, m or l"),
+        false => ("[y]es, [n]o, [l]ater: ", "answer y, n or l"),
     };
     loop {
-        let Some(answer) = prompt.answer(question).await? else { return Ok(None) };
+        let question = format!("run it? {}{question}", reading.words());
+        let Some(answer) = prompt.answer(&question).await? else { return Ok(None) };
         match answer.trim().to_ascii_lowercase().as_str() {
-            "y" | "yes" => return Ok(Some(Decision::Approve)),
+            "y" | "yes" if reading.is_read() => return Ok(Some(Decision::Approve)),
+            "y" | "yes" => {}
+            "yes unread" => return Ok(Some(Decision::Approve)),
+            "r" | "read" => reading.read(),
             "n" | "no" => {
                 let Line::Text(reason) = prompt.line("why not (the model reads it): ").await? else {
                     return Ok(None);
@@ -719,15 +754,20 @@ async fn decision(prompt: &mut Prompt, can_modify: bool) -> anyhow::Result<Optio
 }
 
 /// The answer to a question of a tool: what it asks for as JSON, or that it is accepted.
-async fn answer(prompt: &mut Prompt, has_content: bool) -> anyhow::Result<Option<Decision>> {
+async fn answer(prompt: &mut Prompt, reading: &mut Reading<'_>) -> anyhow::Result<Option<Decision>> {
+    let has_content = reading.request.can_modify();
     let (question, answers) = match has_content {
         true => ("answer as JSON, or [d]ecline, [l]ater: ", "answer with a JSON object, d or l"),
         false => ("accept? [y]es, [d]ecline, [l]ater: ", "answer y, d or l"),
     };
     loop {
-        let Some(text) = prompt.answer(question).await? else { return Ok(None) };
+        let question = format!("{}{question}", reading.words());
+        let Some(text) = prompt.answer(&question).await? else { return Ok(None) };
         match text.trim() {
-            "y" | "yes" if !has_content => return Ok(Some(Decision::Approve)),
+            "y" | "yes" if !has_content && reading.is_read() => return Ok(Some(Decision::Approve)),
+            "y" | "yes" if !has_content => {}
+            "yes unread" if !has_content => return Ok(Some(Decision::Approve)),
+            "r" | "read" => reading.read(),
             "d" | "decline" | "n" | "no" => return Ok(Some(Decision::reject(""))),
             "l" | "later" => return Ok(None),
             text if has_content => match read_exact(text) {

@@ -1,44 +1,17 @@
-// What a person does: decide about requests, write, and the dialogs of what changes a session.
+// What a person does: write, and the dialogs of what changes a session.
 // @ts-check
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import * as store from "./store.js";
-import { typed, write } from "./json.js";
+import { typed } from "./json.js";
 import { know, lookedAt } from "./store.js";
-import { callText, nameOf } from "./rows.js";
-import { cut, Value } from "./text.js";
+import { callText } from "./rows.js";
+import { cut, editable } from "./text.js";
 
 /** Whether the run is unfinished and requires no decision. */
-const isStopped = () => know.detail?.unfinished && !know.detail.running && !know.detail.pending?.length && !know.detail.invalid;
-
-/** What waits for a person: exactly what is approved, with the values that the state adds. */
-export function Requests() {
-  const requests = (know.detail?.pending ?? []).filter((request) => request.reason !== "later");
-  const later = (know.detail?.pending ?? []).length - requests.length;
-  const [chosen, choose] = useState(/** @type {Record<string, any>} */ ({}));
-  const [fault, setFault] = useState("");
-  if (know.detail?.invalid) return html`<${Invalid} why=${know.detail.invalid} />`;
-  if (!requests.length && later) return html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>`;
-  if (!requests.length) return isStopped() ? html`<p class="banner"><${Stopped} /></p>` : null;
-  /** @param {Record<string, any>} decisions */
-  const decide = async (decisions) => {
-    const all = { ...chosen, ...decisions };
-    choose(all);
-    if (requests.every((request) => all[request.id] !== undefined)) {
-      const done = await store.decide(Object.fromEntries(requests.map((request) => [request.id, all[request.id]])));
-      if (!done) choose({});
-      setFault(done ? "" : store.takeNote());
-    }
-  };
-  return html`<section class="requests" aria-label="Waits for a decision">
-    <h2>${requests.length === 1 ? "One call waits for your decision" : `${requests.length} calls wait for your decisions: they are sent together`}</h2>
-    ${requests.length > 1 && html`<div class="buttons"><button type="button" class="main" onClick=${() => decide(Object.fromEntries(requests.map(({ id }) => [id, chosen[id] ?? "approve"])))}>Approve ${requests.some(({ id }) => chosen[id] !== undefined) ? "the others" : "all"}</button></div>`}
-    ${requests.map((request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen[request.id]} isOne=${requests.length === 1} decide=${(decision) => decide({ [request.id]: decision })} />`)}
-    ${fault && html`<p class="wrong" role="alert">${fault}</p>`}
-  </section>`;
-}
+export const isStopped = () => know.detail?.unfinished && !know.detail.running && !know.detail.pending?.length && !know.detail.invalid;
 
 /** Why a run cannot be restored, and the ways on. @param {{ why: string }} props */
-function Invalid({ why }) {
+export function Invalid({ why }) {
   const [, version, reason = why] = /cannot be restored at version (\d+): (.*)/s.exec(why) ?? [];
   const before = Number(version ?? 0) - 1;
   return html`<div class="banner"><p><span class="wrong">The last run cannot continue: ${version && `v${version} does not fit, `}${cut(reason, 300)}.</span></p>
@@ -46,7 +19,7 @@ function Invalid({ why }) {
 }
 
 /** Where a run stopped, and what Resume does. */
-function Stopped() {
+export function Stopped() {
   const open = store.openCalls();
   const [first] = open;
   useEffect(() => void (first && store.fill(store.placeOf(first.version), know.rows.length)), [first?.version, know.rows.length]);
@@ -59,43 +32,6 @@ function Stopped() {
   if (isPaused || ["rewind", "edited"].includes(know.rows.at(-1)?.kind ?? "")) return html`Stopped before ${before} Resume runs ${open.length > 1 ? "them" : "it"}.`;
   const effects = [...new Set(open.map((call) => store.effectOf(call.name)))];
   return html`Interrupted during ${before} ${effects.includes("at_most_once") ? "Resume asks what happened if a call was started." : `Resume runs ${open.length > 1 ? "them" : "it"} again${effects.every((effect) => effect === "pure") ? " (read-only)" : ""}.`}`;
-}
-
-const WHY = /** @type {Record<string, string>} */ ({
-  rule: "the tool requires approval", may_have_happened: "it was started, and may have had its effect", node: "a node asks", input: "it asks for an input",
-});
-
-/** @param {{ request: any, chosen: any, isOne: boolean, decide: (decision: any) => void }} props */
-function Request({ request, chosen, isOne, decide }) {
-  const [mode, setMode] = useState("");
-  const [text, setText] = useState("");
-  const form = useRef();
-  // Before the next key can be pressed.
-  useLayoutEffect(() => form.current?.querySelector("textarea, input")?.focus(), [mode]);
-  const why = typeof request.reason === "string" ? request.reason : Object.keys(request.reason ?? {})[0] ?? "";
-  const { value, wrong } = mode === "change" ? typed(text) : { value: undefined, wrong: "" };
-  const inputs = request.inputs_from_state;
-  return html`<div class="request">
-    <p><b>${request.call.name}</b> <span class="quiet">${nameOf(request.id).replaceAll("/", " › ")} · ${WHY[why] ?? why.replaceAll("_", " ")}${request.deadline ? ` · until ${request.deadline}` : ""}</span></p>
-    ${request.message && html`<p>${request.message}</p>`}
-    <${Value} value=${request.call.arguments} />
-    ${inputs && html`<p class="quiet">The state adds: <${Value} value=${inputs} /></p>`}
-    ${chosen !== undefined ? html`<p class="quiet">Chosen: ${typeof chosen === "string" ? chosen : Object.keys(chosen)[0]}</p>`
-    : mode === "" ? html`<div class="buttons">
-      <button type="button" class=${isOne ? "main" : ""} onClick=${() => decide("approve")}>Approve</button>
-      ${request.can_modify && html`<button type="button" onClick=${() => { setText(write(request.call.arguments, "  ")); setMode("change"); }}>Edit arguments…</button>`}
-      <button type="button" onClick=${() => { setText(""); setMode("reject"); }}>Reject…</button></div>`
-    : html`<form ref=${form} onSubmit=${(event) => {
-        event.preventDefault();
-        if (!wrong) decide(mode === "change" ? { modify: { arguments: value } } : { reject: { reason: text } });
-      }}>
-        <label>${mode === "change" ? "Arguments (JSON)" : "Reason (the model sees it)"}
-          ${mode === "change" ? html`<textarea rows="5" class="code" spellcheck="false" value=${text} onInput=${(event) => setText(event.currentTarget.value)}></textarea>`
-          : html`<input value=${text} onInput=${(event) => setText(event.currentTarget.value)} />`}</label>
-        ${wrong && html`<p class="wrong" role="alert">${wrong}</p>`}
-        <div class="buttons"><button class=${mode === "change" ? "main" : "main danger"} disabled=${!!wrong}>${mode === "change" ? "Approve with changes" : "Reject"}</button>
-          <button type="button" onClick=${() => setMode("")}>Cancel</button></div></form>`}
-  </div>`;
 }
 
 /** Where a message is written. With a run at work, it steers it. */
@@ -234,7 +170,7 @@ function Fork() {
 function OtherArguments() {
   const { version = 0, call = { id: "", name: "", arguments: {} } } = know.about ?? {};
   const [id, setId] = useState(`${know.view.session}-v${version}-${call.id}`);
-  const [text, setText] = useState(write(call.arguments, "  "));
+  const [text, setText] = useState(editable(call.arguments));
   const { value, wrong } = typed(text);
   return html`<${Ask} title=${`Fork with other arguments of ${call.name}`} word="Fork" wrong=${wrong} submit=${() => store.fork(version, id, { arguments: { [call.id]: value } })}>
     <p>A new session at v${version}, before the call ran. Resume runs it with these arguments; the model is told that they were changed.</p>
@@ -281,7 +217,7 @@ function Edit() {
   const at = lookedAt();
   const values = know.states.get(at)?.values ?? {};
   const [key, setKey] = useState(know.view.key ?? Object.keys(values)[0] ?? "");
-  const [text, setText] = useState(write(values[key] ?? null, "  "));
+  const [text, setText] = useState(editable(values[key] ?? null));
   const { value, wrong } = typed(text);
   const isHere = at === know.version && !know.detail?.running;
   const name = `${know.view.session}-v${at}-edited`;
@@ -290,7 +226,7 @@ function Edit() {
     <p>${isHere ? "The write is a commit of its own." : `v${at} is not the newest version: the fork ${name} gets the value.`}</p>
     <label>Key<select value=${key} onChange=${(event) => {
       setKey(event.currentTarget.value);
-      setText(write(values[event.currentTarget.value] ?? null, "  "));
+      setText(editable(values[event.currentTarget.value] ?? null));
     }}>${Object.keys(values).map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
     <${Field} label="Value (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
 }
@@ -301,7 +237,7 @@ function EditResult() {
   const results = rows.flatMap((row) => row.outcomes?.filter((one) => one.kind === "tool") ?? []).reverse();
   const [call, setCall] = useState(results[0]?.call_id ?? "");
   const find = (/** @type {string} */ id) => results.find((one) => one.call_id === id);
-  const [text, setText] = useState(write(find(call)?.result ?? "", "  "));
+  const [text, setText] = useState(editable(find(call)?.result ?? ""));
   const { value, wrong } = typed(text);
   const isHere = at === know.version && know.detail?.unfinished && !know.detail?.running;
   const name = `${know.view.session}-v${at}-edited`;
@@ -311,7 +247,7 @@ function EditResult() {
     <label>Call<select value=${call} onChange=${(event) => {
       const found = find(event.currentTarget.value);
       setCall(event.currentTarget.value);
-      setText(write(found?.result ?? "", "  "));
+      setText(editable(found?.result ?? ""));
     }}>${results.slice(0, 200).map((one) => html`<option value=${one.call_id}>${one.name} (${one.call_id})</option>`)}</select></label>
     <${Field} label="Result (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
 }

@@ -1,13 +1,14 @@
 // The page: what is where, and the keys.
 // @ts-check
-import { html, render, useEffect, useState } from "./vendor/preact.js";
+import { html, render, useEffect, useState } from "./html.js";
 import * as store from "./store.js";
 import { know } from "./store.js";
-import { Actions, Composer, Dialogs, open, Requests } from "./act.js";
+import { Actions, Composer, Dialogs, open } from "./act.js";
 import { Compare } from "./compare.js";
 import { Conversation, Seen } from "./conversation.js";
 import { Graph } from "./graph.js";
 import { Inspector } from "./inspector.js";
+import { Requests } from "./requests.js";
 import { Scrubber } from "./scrubber.js";
 import { Sessions } from "./sessions.js";
 import { Timeline } from "./timeline.js";

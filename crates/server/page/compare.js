@@ -1,6 +1,6 @@
 // Two runs side by side, from what they share.
 // @ts-check
-import { html, useEffect } from "./vendor/preact.js";
+import { html, useEffect } from "./html.js";
 import { callOf, compareWith, go, know, placeOf } from "./store.js";
 import { kindWord, line } from "./rows.js";
 import { cut, Value } from "./text.js";

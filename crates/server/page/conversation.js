@@ -1,6 +1,6 @@
 // The conversation at the version that is looked at: as the user has it, and as the model was shown it.
 // @ts-check
-import { html, useEffect, useState } from "./vendor/preact.js";
+import { html, useEffect, useState } from "./html.js";
 import { callOf, fill, know, lookedAt, money, placeOf, readModel, rowAt, step } from "./store.js";
 import { callText, line, text } from "./rows.js";
 import { count, cut, Prose, short, Value } from "./text.js";

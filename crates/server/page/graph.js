@@ -1,6 +1,6 @@
 // The graph of an app, in layers, lit by what happened until the version that is looked at, and by what runs.
 // @ts-check
-import { html, useMemo } from "./vendor/preact.js";
+import { html, useMemo } from "./html.js";
 import { know, lookedAt, step } from "./store.js";
 import { short } from "./text.js";
 

@@ -1,6 +1,6 @@
 // The state at the version that is looked at: what the step changed, and which call gave each value. And the step itself.
 // @ts-check
-import { html, useEffect } from "./vendor/preact.js";
+import { html, useEffect } from "./html.js";
 import { callOf, effectOf, fill, go, know, lookedAt, placeOf, readHistory, rowAt, step } from "./store.js";
 import { decided, exitWord, kindWord, line, nameOf, text, wordOf } from "./rows.js";
 import { open } from "./act.js";

@@ -1,6 +1,6 @@
 // Any version of the session, by dragging or by keys: a column for each commit, as high as it took long.
 // @ts-check
-import { html, useMemo, useRef } from "./vendor/preact.js";
+import { html, useMemo, useRef } from "./html.js";
 import { know, lookedAt, placeOf, step, turn } from "./store.js";
 import { kindWord } from "./rows.js";
 import { cut, duration, moment } from "./text.js";

@@ -1,6 +1,6 @@
 // The sessions of an app, and which app.
 // @ts-check
-import { html } from "./vendor/preact.js";
+import { html } from "./html.js";
 import { go, know, listSessions, search, statusOf } from "./store.js";
 import { moment } from "./text.js";
 import { open as openDialog } from "./act.js";

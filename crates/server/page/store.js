@@ -625,6 +625,9 @@ export async function readModel(at) {
   changed();
 }
 
+/** A value as it is now, whole. @param {string} key */
+export const readValue = async (key) => (await attempt(() => get(`${base()}/state`)))?.values?.[key];
+
 /** Every write of a key. @param {string} key @param {number} at */
 export async function readHistory(key, at) {
   const found = await attempt(() => get(`${base()}/blame`, { key, at }));

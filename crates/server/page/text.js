@@ -1,7 +1,7 @@
 // Words, numbers and values as nodes. Nothing that a model wrote becomes markup: links and images are shown as text.
 // @ts-check
 import { isNested, write } from "./json.js";
-import { html } from "./vendor/preact.js";
+import { allVisible, html, useState } from "./html.js";
 
 const number = new Intl.NumberFormat("en");
 
@@ -46,14 +46,23 @@ function stable(value) {
   return value === undefined ? "undefined" : write(value);
 }
 
-/** A value, in full. @param {{ value: any, most?: number }} props */
+/** JSON of several lines, without what hides in it. @param {string} text */
+export const escaped = (text) => text.split("\n").map(allVisible).join("\n");
+
+/** A value as it is edited. @param {any} value */
+export const editable = (value) => escaped(write(value, "  "));
+
+/** A value. A long one is cut until it is wanted whole. @param {{ value: any, most?: number }} props */
 export function Value({ value, most = 4000 }) {
+  const [isWhole, setWhole] = useState(false);
   if (value === undefined) return html`<span class="quiet">unset</span>`;
-  return html`<code class="value">${cut(laid(value, ""), most)}</code>`;
+  const text = laid(value, "");
+  if (isWhole || text.length <= most) return html`<code class="value">${escaped(text)}</code>`;
+  return html`<code class="value">${escaped(cut(text, most))}</code> <button type="button" class="link" onClick=${() => setWhole(true)}>Show all: ${count(text.length)} characters</button>`;
 }
 
 /** JSON, with what fits into a line in one. @param {any} value @param {string} indent @param {number} [used] @returns {string} */
-function laid(value, indent, used = 0) {
+export function laid(value, indent, used = 0) {
   const dense = write(value);
   if (!isNested(value)) return dense;
   const parts = Object.values(value);

@@ -1,6 +1,6 @@
 // The commits of a session: rows of one height, of which only those in sight are in the page.
 // @ts-check
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { callOf, changed, effectOf, fill, go, know, lookedAt, placeOf, step } from "./store.js";
 import { isBad, kindWord, line, nameOf } from "./rows.js";
 import { count, cut, duration, short, words } from "./text.js";

@@ -1,6 +1,6 @@
 // Tokens, latency and cost of the replies, drawn by hand.
 // @ts-check
-import { html, useMemo } from "./vendor/preact.js";
+import { html, useMemo } from "./html.js";
 import { know, lookedAt, money, step } from "./store.js";
 import { count, duration } from "./text.js";
 

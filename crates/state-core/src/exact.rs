@@ -44,7 +44,7 @@ pub enum ExactError {
     NegativeZero,
 }
 
-/// Reads JSON that somebody wrote: what it says is stored, or it is refused.
+/// Reads JSON of a person or a client: what it says is stored, or it is refused.
 ///
 /// # Errors
 /// Invalid JSON, an object with a key twice, a number that 64 bits cannot hold.

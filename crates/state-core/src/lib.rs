@@ -96,6 +96,7 @@ mod faults;
 mod invisible;
 pub mod json_schema;
 mod list;
+mod lookalike;
 pub mod state;
 
 pub use crate::canonical::{canonical_json, canonical_object};
@@ -105,3 +106,4 @@ pub use crate::error_chain::ErrorChain;
 pub use crate::exact::{ExactError, check_exact, read_exact};
 pub use crate::invisible::{escape_all_invisible, escape_invisible, is_invisible};
 pub use crate::list::List;
+pub use crate::lookalike::warnings;

@@ -1,13 +1,21 @@
 //! Requests for a decision: what is approved is what is shown, whole.
 
-use serde_json::Value;
-use stepfold_agent_loop::{ApprovalRequest, AskReason, StateInput, StateValue};
+use serde_json::{Map, Value};
+use stepfold_agent_loop::{ApprovalRequest, AskReason, StateInput};
 use stepfold_state_core::escape_all_invisible;
 
 use crate::{Form, Look, Text};
 
 /// Arguments of up to so many characters stand in the line of the question.
 const IN_LINE: usize = 80;
+
+/// A longer text is folded at a prompt, in characters; the size of its beginning, which is shown.
+const LONG: usize = 400;
+const BEGINNING: usize = 160;
+
+/// Of a longer list, the first items are shown at a prompt.
+const MANY: usize = 60;
+const FIRST: usize = 20;
 
 /// A request for a decision: the tool, its arguments as they will be run, whole and as JSON, and what the state adds to them.
 /// A question of a tool is shown with the schema of its answer. Nothing in it is invisible. It is not wrapped: a wrap drops the spaces around it.
@@ -33,6 +41,18 @@ const IN_LINE: usize = 80;
 /// # }).unwrap();
 /// ```
 pub fn approval(request: &ApprovalRequest, form: Form) -> Text {
+    show(request, form, &mut Layout::default())
+}
+
+/// The same for an approver at a terminal: long texts and lists are folded, so that all fields are in sight. Returns the number
+/// of what is folded, too: if there is any, the whole [`approval`] should be read before the call is approved.
+pub fn folded_approval(request: &ApprovalRequest, form: Form) -> (Text, usize) {
+    let mut layout = Layout { is_folded: true, ..Layout::default() };
+    let text = show(request, form, &mut layout);
+    (text, layout.folds)
+}
+
+fn show(request: &ApprovalRequest, form: Form, layout: &mut Layout) -> Text {
     let mut why = Vec::new();
     if matches!(request.reason, AskReason::MayHaveHappened) {
         why.push("it had started before a crash, and may have had its effect".to_owned());
@@ -41,15 +61,7 @@ pub fn approval(request: &ApprovalRequest, form: Form) -> Text {
         why.push(format!("the reply makes this call {} times", request.times));
     }
     let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
-    let arguments = request.call.arguments.to_text();
-    let is_short = arguments.chars().count() <= IN_LINE;
-    let arguments = match request.call.arguments.as_object() {
-        Some(fields) if !is_short => {
-            let lines = serde_json::to_string_pretty(&Value::Object(fields.clone())).unwrap_or_default();
-            lines.lines().fold(String::new(), |shown, line| shown + "\n  " + &escape_all_invisible(line))
-        }
-        _ => format!(" {}", escape_all_invisible(&arguments)),
-    };
+    let arguments = layout.arguments(request);
     let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
     let question = match form {
         Form::Log => Text::from(format!("decide about {id}: ")),
@@ -57,32 +69,128 @@ pub fn approval(request: &ApprovalRequest, form: Form) -> Text {
             Text::new(Look::ASK, "? ").and("decide about ").with(Look::DIM, &id).and(": ")
         }
     };
-    let inputs: String = request.inputs_from_state.iter().map(input).collect();
+    let warned = |text: Text| {
+        request
+            .warnings()
+            .iter()
+            .fold(text, |text, warning| text.and("\n  ").with(Look::BAD, &format!("warning: {warning}")))
+    };
     if let Some(message) = &request.message {
         let asked = format!(" asks: {}", escape_all_invisible(message));
         let details = if arguments == " {}" { String::new() } else { arguments };
         let schema = request
             .schema()
             .map(|schema| format!("\n  answer: {}", escape_all_invisible(&schema.to_string())));
-        return question
-            .with(Look::STRONG, &tool)
-            .and(&asked)
-            .and(&details)
-            .and(schema.as_deref().unwrap_or_default());
+        let question = question.with(Look::STRONG, &tool).and(&asked).and(&details);
+        return warned(question.and(schema.as_deref().unwrap_or_default()));
     }
-    question.with(Look::STRONG, &tool).and(&arguments).and(inputs).and(&why)
+    let inputs: String = request.inputs_from_state.iter().map(input).collect();
+    warned(question.with(Look::STRONG, &tool).and(&arguments).and(inputs).and(&why))
 }
 
 /// A parameter that the state fills, on a line of its own.
 fn input(input: &StateInput) -> String {
-    let value = match &input.value {
-        StateValue::Value(value) => value.to_string(),
-        StateValue::Truncated { begins, bytes, sha256 } => {
-            format!("{begins}... ({bytes} bytes, SHA-256 {sha256})")
-        }
-        StateValue::Hidden { sha256 } => format!("hidden (SHA-256 {sha256})"),
-        _ => "unknown".to_owned(),
-    };
     let (parameter, key) = (escape_all_invisible(&input.parameter), escape_all_invisible(&input.key));
+    let value = input.value.to_string();
     format!("\n  {parameter} = {}, from the state key {key}", escape_all_invisible(&value))
+}
+
+/// Lays out JSON: a field a line, in which nothing is invisible.
+#[derive(Default)]
+struct Layout {
+    text: String,
+    is_folded: bool,
+    folds: usize,
+}
+
+impl Layout {
+    fn arguments(&mut self, request: &ApprovalRequest) -> String {
+        let text = request.call.arguments.to_text();
+        match request.call.arguments.as_object() {
+            Some(fields) if text.chars().count() > IN_LINE => {
+                self.text = "\n  ".to_owned();
+                self.fields(fields, "\n    ");
+                std::mem::take(&mut self.text)
+            }
+            _ => format!(" {}", escape_all_invisible(&text)),
+        }
+    }
+
+    fn value(&mut self, value: &Value, line: &str) {
+        match value {
+            Value::String(text) if self.is_folded && text.chars().count() > LONG => {
+                let begins: String = text.chars().take(BEGINNING).collect();
+                let begins = Value::from(begins).to_string();
+                self.text += &escape_all_invisible(begins.trim_end_matches('"'));
+                self.fold(&format!("...\" ({} characters)", text.chars().count()));
+            }
+            Value::Array(items) if !items.is_empty() => self.items(items, &format!("{line}  ")),
+            Value::Object(fields) if !fields.is_empty() => self.fields(fields, &format!("{line}  ")),
+            value => self.text += &escape_all_invisible(&value.to_string()),
+        }
+    }
+
+    fn fields(&mut self, fields: &Map<String, Value>, line: &str) {
+        self.text.push('{');
+        for (place, (key, field)) in fields.iter().enumerate() {
+            self.text += if place == 0 { "" } else { "," };
+            self.text += line;
+            self.text += &escape_all_invisible(&Value::from(key.as_str()).to_string());
+            self.text += ": ";
+            self.value(field, line);
+        }
+        self.text += &line[..line.len() - 2];
+        self.text.push('}');
+    }
+
+    fn items(&mut self, items: &[Value], line: &str) {
+        let shown = if self.is_folded && items.len() > MANY { FIRST } else { items.len() };
+        self.text.push('[');
+        for (place, item) in items[..shown].iter().enumerate() {
+            self.text += if place == 0 { "" } else { "," };
+            self.text += line;
+            self.value(item, line);
+        }
+        if shown < items.len() {
+            self.text += line;
+            let characters: usize = items[shown..].iter().map(|item| item.to_string().chars().count()).sum();
+            self.fold(&format!("... {} more items ({characters} characters)", items.len() - shown));
+        }
+        self.text += &line[..line.len() - 2];
+        self.text.push(']');
+    }
+
+    fn fold(&mut self, words: &str) {
+        self.folds += 1;
+        self.text += words;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn long_values_are_folded_and_no_field_is() {
+        let value = json!({"a": "x".repeat(4_000), "euro": 999_999, "inner": {"list": (0..100).collect::<Vec<_>>(), "z\u{202e}": [], "y": 1}});
+        let mut layout = Layout { is_folded: true, ..Layout::default() };
+        layout.value(&value, "\n");
+        assert_eq!(layout.folds, 2);
+        assert!(
+            layout.text.contains("\n  \"euro\": 999999,\n")
+                && layout.text.contains("xxx...\" (4000 characters),\n")
+        );
+        assert!(
+            layout.text.contains("\n      19\n      ... 80 more items (160 characters)\n    ],\n"),
+            "{}",
+            layout.text
+        );
+        assert!(layout.text.contains("\n    \"z\\u202e\": []"), "{}", layout.text);
+        let mut layout = Layout::default();
+        layout.value(&value, "\n");
+        let read: Value = serde_json::from_str(&layout.text).unwrap();
+        assert_eq!((layout.folds, read), (0, value));
+    }
 }

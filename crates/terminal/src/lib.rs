@@ -44,7 +44,7 @@ mod view;
 
 use std::time::Duration;
 
-pub use self::approval::approval;
+pub use self::approval::{approval, folded_approval};
 pub use self::brief::brief;
 pub use self::calls::Calls;
 pub use self::changes::{change_line, changes};

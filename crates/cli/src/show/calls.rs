@@ -21,6 +21,11 @@ pub(crate) fn approval(request: &ApprovalRequest) -> Text {
     stepfold::terminal::approval(request, stderr_form())
 }
 
+/// The same for a person who decides: what is long is folded. With the number of what is.
+pub(crate) fn folded_approval(request: &ApprovalRequest) -> (Text, usize) {
+    stepfold::terminal::folded_approval(request, stderr_form())
+}
+
 /// A request for programs.
 pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
     let mut told = json!({

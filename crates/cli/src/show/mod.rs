@@ -15,7 +15,7 @@ use stepfold::runner::WaitingMessage;
 use stepfold::session_scopes::Timestamp;
 use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
-pub(crate) use self::calls::{approval, change, request_json, unknown_calls};
+pub(crate) use self::calls::{approval, change, folded_approval, request_json, unknown_calls};
 pub(crate) use self::cutter::Cutter;
 use self::nodes::route;
 pub(crate) use self::nodes::{is_own, progress_lines};

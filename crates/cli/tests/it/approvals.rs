@@ -7,6 +7,7 @@ use expect_test::expect;
 use serde_json::{Value, json};
 
 use crate::room::{Room, without_digests};
+use crate::terminal::Terminal;
 
 /// A tool that writes down what it was called with.
 const PAY: &str = "[tools.pay]\ndescription = \"Pays.\"\napproval = \"always\"\n\
@@ -330,11 +331,80 @@ fn a_tool_runs_with_the_values_that_were_shown() {
 const OPEN: &str = "[tools.pay]\ndescription = \"Pays.\"\napproval = \"always\"\nparameters = { additionalProperties = true }\n\
                     command = { argv = [\"sh\", \"-c\", \"cat >> paid\"] }";
 
+/// The calls that each surface shows in its own test; those of protocols are in the server's.
+const HOSTILE: &str = include_str!("../../../server/tests/it/http/hostile_calls.json");
+
 /// A model that makes this call.
 fn calls(arguments: &Value) -> String {
     let arguments = arguments.as_object().unwrap().iter();
     let arguments: Vec<String> = arguments.map(|(key, value)| format!("{}={value}", json!(key))).collect();
     format!("assistant: > c1 pay({})\nassistant: Paid.", arguments.join(", "))
+}
+
+#[test]
+fn an_approver_sees_at_the_command_what_will_run() {
+    let hostile: Vec<Value> = serde_json::from_str(HOSTILE).unwrap();
+    for call in hostile {
+        let room = Room::new(OPEN, &calls(&call["arguments"]));
+        for line in ["run a.toml -s s1 go", "inspect a.toml"] {
+            let said = room.say(line, "");
+            let shown = said
+                .lines()
+                .map(|line| line.strip_prefix("| ").unwrap_or(line))
+                .collect::<Vec<_>>()
+                .join("\n");
+            let shown = shown.split_once("decide about c1#DIGEST: pay").expect(line).1;
+            assert!(
+                !shown.contains(|one| one != '\n' && stepfold::state_core::is_invisible(one)),
+                "{shown:?}"
+            );
+            let mut read = serde_json::Deserializer::from_str(shown).into_iter::<Value>();
+            assert_eq!(read.next().unwrap().unwrap().to_string(), call["arguments"].to_string(), "{line}");
+            for warning in call["warns"].as_array().unwrap() {
+                assert!(shown[read.byte_offset()..].contains(warning.as_str().unwrap()), "{line}: {shown}");
+            }
+        }
+        room.say("resume a.toml --approve all", "");
+        assert_eq!(self::read(&room, "paid"), call["arguments"].to_string());
+    }
+}
+
+#[test]
+fn what_is_long_is_folded_at_a_terminal_and_read_before_it_is_approved() {
+    let arguments = json!({"a": {"note": "All is well. ".repeat(400), "list": (0..200).collect::<Vec<_>>()}, "euro": 999_999});
+    for unread in [false, true] {
+        let room = Room::new(OPEN, &calls(&arguments));
+        let terminal = Terminal::open(&room, "run a.toml -s s1 go");
+        let all = "run it? [r]ead all, [y]es, [n]o, [m]odify, [l]ater:";
+        terminal.until_shown(all, |shown| {
+            // No field is out of sight.
+            [
+                "\"note\": \"All is well.",
+                "...\" (5200 characters)",
+                "... 180 more items (",
+                "\"euro\": 999999",
+                all,
+            ]
+            .iter()
+            .all(|words| shown.contains(words))
+        });
+        terminal.enter("y");
+        terminal.until_shown("not read", |shown| {
+            shown.contains("2 parts of it not read yet") && shown.trim_end().ends_with(all)
+        });
+        assert_eq!(read(&room, "paid"), "");
+        if unread {
+            terminal.enter("yes unread");
+        } else {
+            terminal.enter("r").until("run it? [y]es, [n]o, [m]odify, [l]ater:");
+            terminal.until_shown("the end of the list", |shown| {
+                shown.contains("\n      199\n    ],") || shown.contains(" 199\n")
+            });
+            terminal.enter("y");
+        }
+        terminal.until_shown("Paid.", |shown| shown.contains("Paid."));
+        terminal.until_shown("the record of the tool", |_| read(&room, "paid") == arguments.to_string());
+    }
 }
 
 /// What a person types is stored as it is typed, or refused with the reason.

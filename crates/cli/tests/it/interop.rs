@@ -337,6 +337,13 @@ fn the_studio_with_numbers() {
     expect_file!["../interop/studio_numbers.json"].assert_eq(&format!("{seen:#}\n"));
 }
 
+/// Hostile calls, alone and together: every field, nothing that hides, nothing approved unread.
+#[test]
+fn the_studio_with_hostile_approvals() {
+    let Some(seen) = studio("studio_approvals.cjs") else { return };
+    expect_file!["../interop/studio_approvals.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
 /// Seven tabs with one stream of sessions and one of their list; no network for a while; a server that is killed while the page is open: nothing is lost.
 #[test]
 fn the_studio_while_things_go_wrong() {

@@ -37,7 +37,7 @@ macro_rules! files {
 }
 
 /// All files: what is not here is not served.
-static FILES: [File; 21] = files! {
+static FILES: [File; 23] = files! {
     "/" HTML "index.html";
     "/studio/style.css" CSS "style.css";
     "/studio/app.js" SCRIPT "app.js";
@@ -46,9 +46,11 @@ static FILES: [File; 21] = files! {
     "/studio/compare.js" SCRIPT "compare.js";
     "/studio/conversation.js" SCRIPT "conversation.js";
     "/studio/graph.js" SCRIPT "graph.js";
+    "/studio/html.js" SCRIPT "html.js";
     "/studio/inspector.js" SCRIPT "inspector.js";
     "/studio/json.js" SCRIPT "json.js";
     "/studio/live.js" SCRIPT "live.js";
+    "/studio/requests.js" SCRIPT "requests.js";
     "/studio/router.js" SCRIPT "router.js";
     "/studio/rows.js" SCRIPT "rows.js";
     "/studio/scrubber.js" SCRIPT "scrubber.js";
@@ -176,6 +178,36 @@ mod tests {
             let source = file.source.replace("JSON.stringify(key)", "").replace("JSON.stringify(name)", "");
             assert!(!source.contains("JSON.parse") && !source.contains("JSON.stringify"), "{}", file.path);
             assert!(!source.contains(".json()"), "{}", file.path);
+        }
+    }
+
+    /// The ranges of the characters for which this holds, as a class of JavaScript has them.
+    fn class(is_in: impl Fn(char) -> bool) -> String {
+        let mut found = String::new();
+        let mut all = (0..=0x10_FFFF).peekable();
+        let is_in = |number: &u32| char::from_u32(*number).is_some_and(&is_in);
+        while let Some(first) = all.find(is_in) {
+            let mut last = first;
+            while let Some(next) = all.next_if(is_in) {
+                last = next;
+            }
+            found += &format!("\\u{{{first:x}}}");
+            found += &if first == last { String::new() } else { format!("-\\u{{{last:x}}}") };
+        }
+        found
+    }
+
+    /// The page escapes what the command escapes.
+    #[test]
+    fn what_is_invisible_is_the_same_in_the_page() {
+        let source = include_str!("../../page/html.js");
+        let hides = |character: char| {
+            let text = character.to_string();
+            stepfold_state_core::escape_invisible(&text) != text
+        };
+        for (name, class) in [("ALL", class(stepfold_state_core::is_invisible)), ("HIDING", class(hides))] {
+            let line = format!("const {name} = /[{class}]/gu;\n");
+            assert!(source.contains(&line), "html.js needs:\n{line}");
         }
     }
 

@@ -241,6 +241,8 @@ pub(super) struct RequestRow {
     pub(super) id: String,
     /// The call.
     pub(super) call: CallRow,
+    /// What is asked, as text for a person: all of the arguments, what the state adds, and warnings. Nothing in it is invisible.
+    pub(super) text: String,
     /// Why it is asked: `rule`, `may_have_happened`, `node`, `input`, or `later` (for no person: an outcome comes).
     pub(super) reason: Value,
     /// The question of a tool.
@@ -249,6 +251,12 @@ pub(super) struct RequestRow {
     /// The values that the state adds to the arguments, by parameter.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub(super) inputs_from_state: Value,
+    /// How many equal calls of the reply it is about, if more than one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) times: Option<usize>,
+    /// What an approver should know: field names that look like other names, characters that hide or reorder text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) warnings: Option<Vec<String>>,
     /// The JSON Schema that modified arguments must fit, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) schema: Option<Value>,
@@ -289,9 +297,12 @@ impl RequestRow {
         RequestRow {
             id: request.id.clone(),
             call: CallRow::of(&request.call),
+            text: request.to_text(),
             reason: json(&request.reason),
             message: request.message.clone(),
             inputs_from_state: inputs,
+            times: (request.times > 1).then_some(request.times),
+            warnings: Some(request.warnings()).filter(|warnings| !warnings.is_empty()),
             schema: request.schema().cloned(),
             can_modify: request.can_modify(),
             token: request.token.clone(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, AskReason, Decision};
 use stepfold_runner::SessionHandle;
 
-pub(super) use crate::question::{of_persons, question};
+pub(super) use crate::question::of_persons;
 
 /// Whether the client takes a result that asks for input, and sends the request again with it.
 pub(super) fn can_require_input(context: &RequestContext<RoleServer>) -> bool {
@@ -37,7 +37,7 @@ fn form(request: &ApprovalRequest) -> Value {
             "required": ["decision"],
         }),
     };
-    json!({"mode": "form", "message": question(request), "requestedSchema": schema})
+    json!({"mode": "form", "message": request.to_text(), "requestedSchema": schema})
 }
 
 /// The questions of a result that requires input, by the ids of the requests.

@@ -206,9 +206,9 @@ fn waits(session: &SessionHandle, text: &str, pending: &[ApprovalRequest]) -> wi
             json!({"id": request.id, "tool": request.call.name, "arguments": arguments, "message": request.message})
         })
         .collect();
-    let lines: Vec<String> = pending.iter().map(ask::question).collect();
+    let lines: Vec<String> = pending.iter().map(ApprovalRequest::to_text).collect();
     let session = session.key().id.as_str();
-    let said = format!("{text}\n[session {session} waits for decisions: {}]", lines.join("; "));
+    let said = format!("{text}\n[session {session} waits for decisions: {}]", lines.join("\n"));
     let mut result = wire::CallToolResult::success(vec![wire::ContentBlock::text(said.trim())]);
     result.structured_content =
         Some(json!({"session": session, "text": text, "exit": "waits", "waits": waits}));

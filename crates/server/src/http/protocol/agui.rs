@@ -405,13 +405,11 @@ fn interrupt(request: &ApprovalRequest) -> Value {
     if request.can_modify() {
         properties.insert("arguments".to_owned(), arguments);
     }
-    let message =
-        request.message.clone().unwrap_or_else(|| format!("`{}` needs an approval", request.call.name));
     json!({
         "id": request.id,
         "reason": "tool_call",
         "toolCallId": request.call.id,
-        "message": message,
+        "message": request.to_text(),
         "responseSchema": {"type": "object", "properties": properties, "required": ["approved"]},
     })
 }

@@ -12,7 +12,7 @@ use super::{Encoder, Frame, Made, Order, accept, key_of, place, stream, with_wor
 use crate::http::live::Opening;
 use crate::http::operation::{Asked, InApp, InSession, Json, find_session};
 use crate::http::problem::Problem;
-use crate::http::rows::exit;
+use crate::http::rows::{RequestRow, exit};
 
 pub(super) const CHAT: &str =
     "Sends the last message of an AI SDK chat to an app, and streams the parts of the answer.";
@@ -272,6 +272,10 @@ impl Parts {
                 for request in requests {
                     parts.extend(self.known(&Call::from(&request.call)));
                     let ids = (&request.id, &request.call.id);
+                    // The protocol's own part has no room for what is asked beside the input.
+                    let asks =
+                        json!({"approvalId": ids.0, "toolCallId": ids.1, "request": RequestRow::of(request)});
+                    parts.push(json!({"type": "data-approval", "id": ids.0, "data": asks}));
                     parts.push(
                         json!({"type": "tool-approval-request", "approvalId": ids.0, "toolCallId": ids.1}),
                     );

@@ -4,6 +4,7 @@ mod a2a;
 mod adk;
 mod adversary;
 mod api;
+mod approvals;
 mod bounds;
 mod branches;
 mod client_code;

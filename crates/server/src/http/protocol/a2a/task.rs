@@ -8,7 +8,7 @@ use stepfold_state_core::chat::{Message, Role};
 
 use crate::http::changes::LastRun;
 use crate::http::rows::{DecisionRow, RequestRow};
-use crate::question::{of_persons, question};
+use crate::question::of_persons;
 
 /// The name of a task: the invocation that began its run, in a session. Clients name both: `@` in that of the invocation, which
 /// ends it, is written as `%40`, and `%` as `%25`.
@@ -217,9 +217,9 @@ pub(super) fn artifact(number: usize, text: &str) -> Value {
 
 /// What a client is asked: in words, and as data with the ids that decisions name.
 pub(super) fn asked(pending: &[ApprovalRequest]) -> Value {
-    let words: Vec<String> = of_persons(pending).map(question).collect();
+    let words: Vec<String> = of_persons(pending).map(ApprovalRequest::to_text).collect();
     let requests: Vec<RequestRow> = of_persons(pending).map(RequestRow::of).collect();
-    json!([{"text": words.join("\n")}, {"data": {"requests": requests}}])
+    json!([{"text": words.join("\n\n")}, {"data": {"requests": requests}}])
 }
 
 /// The decisions in a message: data with `decisions` by id, or the words `approve` or `reject` about all that is asked.

@@ -13,7 +13,7 @@ use stepfold_state_core::state::Write;
 
 use super::super::happening::{End, Happening};
 use super::super::{Encoder, Frame};
-use crate::question::{of_persons, question};
+use crate::question::of_persons;
 
 /// The function by which a client is asked to confirm a call.
 pub(super) const CONFIRMATION: &str = "adk_request_confirmation";
@@ -72,7 +72,7 @@ pub(super) fn confirmations(
         let call = json!({"id": call.id, "name": call.name, "args": arguments(&call.arguments.to_text())});
         let arguments = json!({
             "originalFunctionCall": call,
-            "toolConfirmation": {"hint": question(request), "confirmed": false},
+            "toolConfirmation": {"hint": request.to_text(), "confirmed": false},
         });
         let call = json!({"id": request.id, "name": CONFIRMATION, "args": arguments});
         event["content"] = json!({"role": "model", "parts": [{"functionCall": call}]});
