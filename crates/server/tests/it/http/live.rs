@@ -12,7 +12,7 @@ use stepfold_session_scopes::{AnyStore, Before, MemoryStore, PruneSession, Sessi
 use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
 use tokio::sync::Semaphore;
 
-use super::site::{Site, Told, agent, names, versions};
+use super::site::{Site, Told, agent, agent_of, names, versions};
 
 const TALK: &str = "assistant: one\nassistant: two\nassistant: three\n";
 
@@ -108,7 +108,8 @@ async fn unfinished_text_comes_before_its_commit() {
         let text = told.iter().position(|told| told.event == "text").expect("text");
         let committed = told.iter().rposition(|told| told.event == "committed").unwrap();
         assert!(text < committed, "{:?}", names(&told));
-        assert_eq!(told[text].data["delta"], "done");
+        let deltas = told.iter().filter(|told| told.event == "text");
+        assert_eq!(deltas.filter_map(|told| told.data["delta"].as_str()).collect::<String>(), "done");
     }
 }
 
@@ -350,13 +351,12 @@ async fn what_happens_inside_has_its_path() {
         }
     };
     let look = Tool::new("look", "Looks.", look).effect(Effect::Pure).build().unwrap();
-    let expert = Script::parse("assistant: ~\"hm\"   > c9 look()\nassistant: 12 stalls\n").unwrap();
+    let expert = Script::parse("assistant: ~\"hm\"   > c9 look()\nassistant: 12 stalls\n").unwrap().whole();
     let expert = Agent::builder(expert).name("expert").tools([look]).build().unwrap();
     let ask = expert.as_tool("ask", "Asks an expert.").build().unwrap();
-    let script = "assistant: > c1 ask(task=\"how many?\")\nassistant: twelve\n";
-    let site =
-        Site::over(Runner::builder(agent(script, vec![ask]), MemoryStore::new()).build(), Limits::default())
-            .await;
+    let script = Script::parse("assistant: > c1 ask(task=\"how many?\")\nassistant: twelve\n").unwrap();
+    let agent = agent_of(script.whole(), vec![ask]);
+    let site = Site::over(Runner::builder(agent, MemoryStore::new()).build(), Limits::default()).await;
     site.post("ada", "/sessions", json!({"id": "s1"})).await;
     let mut live = site.live("ada", "s1", None).await;
     site.post("ada", "/sessions/s1/messages", json!({"text": "how many?"})).await;
