@@ -23,7 +23,7 @@ use crate::claim::{Holder, Waited, WhenClaimed};
 use crate::complete::{RunClock, check_in_time, expired};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
-use crate::history::{Failed, History, RunOf, run_prefix};
+use crate::history::{Failed, RunOf, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
@@ -766,7 +766,7 @@ impl<'a> Work<'a> {
             .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
             .suspend_with(self.suspension.clone())
-            .inbox_with(|| next_message(&mut said, || slot.mail.read_unless(&cancellation, is_taken)))
+            .inbox_with(|| next_message(&mut said, || slot.mail.read_unless(&cancellation, &is_taken)))
             .clock(RunClock::new(Arc::clone(&inner.clock)))
             .decide_all(decisions);
         let ended = tokio::select! {
