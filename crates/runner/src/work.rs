@@ -806,7 +806,7 @@ impl<'a> Work<'a> {
         let decisions = self.decisions_about(&run);
         let mut attending =
             Attending::begin(self.turn.clone(), journal.invocation.clone(), cancellation.clone());
-        let taken = history.map(History::taken).unwrap_or_default();
+        let taken = history.map(|history| history.taken()).unwrap_or_default();
         let is_taken = |id: &InvocationId| taken.contains_key(id);
         let mut said = Vec::new().into_iter();
         let hub = Arc::clone(&self.ticket.hub);

@@ -300,7 +300,8 @@ impl Schedule {
         let key = format!("{letter}{}", self.action);
         let sent = Sent { busy, sent: self.action, ..Sent::default() };
         self.book.lock().unwrap().sent.insert(key.clone(), sent);
-        self.send(at, &key, self.dice.bool());
+        let is_awaited = self.dice.bool();
+        self.send(at, &key, is_awaited);
     }
 
     fn send_again(&mut self, at: usize) {
