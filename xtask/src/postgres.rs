@@ -34,9 +34,12 @@ impl Postgres {
     }
 }
 
-/// Installs Debian's package. That it cannot be had is not a failure: the tests say that they were skipped.
+/// Installs Debian's packages: the server, and a pooler. That it cannot be had is not a failure: the tests say that they were skipped.
 pub(crate) fn install() {
     if !apt::install("postgresql") {
         say("   `apt-get install postgresql` failed: the tests over PostgreSQL are skipped, and say so");
+    }
+    if !apt::install("pgbouncer") {
+        say("   `apt-get install pgbouncer` failed: the tests through a pooler are skipped, and say so");
     }
 }

@@ -1,5 +1,7 @@
 //! Background work during a run: hears of its claim, and reads its inbox.
 
+use std::sync::Arc;
+
 use backon::Retryable;
 use stepfold_session_scopes::{
     ClaimSession, DequeueInput, ErrorKind, InboxEntry, InvocationId, ReadInbox, ReleaseClaim, Renewed,
@@ -11,6 +13,7 @@ use tokio::task::JoinHandle;
 use crate::inbox::{Entry, KEPT, input_of};
 use crate::journal::pauses;
 use crate::pulse::Beats;
+use crate::runner::Runner;
 use crate::turn::Turn;
 
 /// The background work of a run, until this is dropped. It runs in its own task, so a tool or a hook that
@@ -154,6 +157,19 @@ impl Turn {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Releases a claim that was taken only to say what is left: with the claim nobody changes that.
+    pub(crate) async fn release_as_found(&self) {
+        let session = Runner(Arc::clone(&self.runner)).handle(self.slot.key.clone());
+        let (due, is_unfinished) = match session.unfinished().await {
+            Ok(None) => (None, false),
+            Ok(Some(run)) => (run.next_deadline(), run.pending().is_empty()),
+            // A worker that can read it finds out what is left.
+            Err(_) => (None, true),
+        };
+        self.slot.held.set_due(due.map(Into::into));
+        self.release(is_unfinished).await;
     }
 
     /// Releases the claim, if it is held. If work is left, any worker may take it up.

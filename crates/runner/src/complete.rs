@@ -224,11 +224,13 @@ impl SessionHandle {
         if !turn.may_have_deadline().await? {
             return Ok(());
         }
-        let Some(due) = self.unfinished().await?.and_then(|run| run.next_deadline()) else { return Ok(()) };
+        if self.unfinished().await?.and_then(|run| run.next_deadline()).is_none() {
+            return Ok(());
+        }
         // Without claims in the store, deadlines are looked at when the session is used.
         if turn.claim(TakeOver::Never).await.is_ok() {
-            turn.slot.held.set_due(Some(due.into()));
-            turn.release(false).await;
+            // Another worker may have continued it since.
+            turn.release_as_found().await;
         }
         Ok(())
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use stepfold_agent_loop::{Event, EventKind, EventRefused, Need, Observer, ObserverError, Run, RunEvent};
 use stepfold_session_scopes::{
-    AppendClaim, AppendEvent, CommittedEvent, ErrorKind, InvocationId, Seen, SessionError, SessionStore,
+    AppendClaim, AppendEvent, CommittedEvent, ErrorKind, InvocationId, Receipt, Seen, SessionError,
+    SessionStore,
 };
 
 use crate::accept::Acceptance;
@@ -22,6 +23,9 @@ use crate::slot::Slot;
 const REPEATS: usize = 6;
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// The longest pause between two attempts to store a result, and their total.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const HELD: Duration = Duration::from_secs(24 * 3_600);
 /// The most events of a run that are kept for what this process knows of the session. The end of a longer run is read again.
 const KEPT: usize = 256;
 
@@ -52,7 +56,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    async fn append(&mut self, event: &Event) -> Result<(), SessionError> {
+    pub(crate) async fn append(&mut self, event: &Event) -> Result<(), SessionError> {
         let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
         // Whether the run ends here is determined by the current agent, and stored with the last event.
         let ended = self.ahead.follow(event).is_ok().then(|| self.ahead.exit()).flatten();
@@ -93,9 +97,7 @@ impl Journal {
         )
         .with_claim(claim)
         .taking(self.slot.mail.stored(&taken));
-        let append = || self.runner.store.append(request.clone());
-        let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
-        let receipt = appended?;
+        let receipt = self.stored(&event.kind, &request).await?;
         if let Some(given_up) = given_up {
             given_up.confirm();
         }
@@ -123,6 +125,23 @@ impl Journal {
         Ok(())
     }
 
+    /// Stores an event. What has happened in the run, such as the result of a call that must not run twice, is held while the
+    /// store cannot be reached: until it is back, or another worker has taken the session, or the runner stops.
+    async fn stored(&self, kind: &EventKind, request: &AppendEvent) -> Result<Receipt, SessionError> {
+        let can_be_repeated = matches!(kind, EventKind::Began { .. } | EventKind::Decided { .. });
+        let pauses = if can_be_repeated { pauses() } else { pauses_of_results() };
+        let mut attempts = 0;
+        let held = |error: &SessionError, _| {
+            attempts += 1;
+            // Said once, after what usually passes.
+            if attempts == REPEATS && !can_be_repeated {
+                tracing::warn!(session = %self.slot.key, %error, "results are held until the store can be reached");
+            }
+        };
+        let append = || self.runner.store.append(request.clone());
+        append.retry(pauses).when(|error| error.kind() == ErrorKind::Transient).notify(held).await
+    }
+
     /// Whether this event releases the claim: the run has ended or waits for decisions, and no entries wait
     /// in the inbox except those that it takes.
     fn gives_up(&self, kind: &EventKind, taken: &[Entry]) -> bool {
@@ -144,6 +163,12 @@ pub(crate) fn pauses() -> ExponentialBuilder {
         .with_min_delay(Duration::from_millis(50))
         .with_max_times(REPEATS)
         .with_total_delay(Some(LONGEST))
+}
+
+/// The pauses of appends that hold results: never longer than the store's next chance by much, since another worker may take
+/// the session when the claim has expired.
+fn pauses_of_results() -> ExponentialBuilder {
+    pauses().with_max_delay(LONGEST_PAUSE).without_max_times().with_total_delay(Some(HELD))
 }
 
 impl Observer for Journal {

@@ -97,6 +97,7 @@
 
 mod accept;
 mod attend;
+mod backlog;
 mod claim;
 mod closing;
 mod compare;

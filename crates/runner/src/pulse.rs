@@ -1,16 +1,26 @@
 //! The heartbeat of a worker: one request to the store renews all of its claims.
 //!
 //! It runs in a task of its own while any run has a claim, on the runtime of one of these runs; if that ends, another run
-//! starts it again.
+//! starts it again. A claim that the store could not renew with the others, since its row is locked for example, is renewed
+//! alone, beside the next heartbeats.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stepfold_session_scopes::{RenewClaims, Renewed, SessionError, SessionKey, SessionStore};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use stepfold_session_scopes::{
+    ErrorKind, RenewClaim, RenewClaims, Renewed, SessionError, SessionKey, SessionStore, StoreNotice,
+    StoreNotices, WatchStore,
+};
 use tokio::sync::{Notify, mpsc};
 
 use crate::runner::Inner;
 use crate::slot::Slot;
+
+/// How many claims are renewed alone at once: each may take a connection that waits for a lock.
+const MOST_ALONE: usize = 4;
 
 /// The claims of a worker that are renewed.
 #[derive(Default)]
@@ -124,7 +134,12 @@ fn start(runner: &Arc<Inner>) {
     if std::mem::replace(&mut runner.pulse.beating().is_running, true) {
         return;
     }
-    let running = Running { runner: Arc::clone(runner), has_ended: false };
+    let running = Running {
+        runner: Arc::clone(runner),
+        has_ended: false,
+        alone: FuturesUnordered::new(),
+        are_alone: HashSet::new(),
+    };
     let at_work = runner.closing.enter();
     tokio::spawn(async move {
         running.beat().await;
@@ -138,12 +153,17 @@ struct Running {
     runner: Arc<Inner>,
     /// Whether it ended since no run is left.
     has_ended: bool,
+    /// The claims that are renewed alone, each with the number of its run.
+    alone: FuturesUnordered<BoxFuture<'static, (u64, Beat)>>,
+    are_alone: HashSet<u64>,
 }
 
 impl Running {
     async fn beat(mut self) {
         let runner = Arc::clone(&self.runner);
         let mut next = runner.clock.sleep(runner.claims.beat());
+        // Where the store names the sessions in which something was accepted, such as a cancellation, it is not waited for.
+        let mut notices = runner.store.notices(WatchStore::new().named()).await.ok();
         loop {
             let emptied = runner.pulse.empty.notified();
             if runner.pulse.ends() {
@@ -152,25 +172,65 @@ impl Running {
             }
             tokio::select! {
                 () = emptied => {}
+                Some((number, beat)) = self.alone.next() => {
+                    self.are_alone.remove(&number);
+                    runner.pulse.tell(number, beat);
+                }
                 () = &mut next => {
                     next = runner.clock.sleep(runner.claims.beat());
-                    self.renew().await;
+                    self.renew(|_| true).await;
+                }
+                notice = noticed_work(&mut notices) => {
+                    self.renew(|key| notice.names().is_some() && notice.may_concern(key)).await;
                 }
             }
         }
     }
 
-    /// Renews all claims. A store that cannot be reached may be back before they expire.
-    async fn renew(&self) {
-        let (runner, claims) = (&self.runner, self.runner.pulse.claims());
+    /// Renews the claims on these sessions. A store that cannot be reached may be back before they expire.
+    async fn renew(&mut self, is_wanted: impl Fn(&SessionKey) -> bool) {
+        let runner = Arc::clone(&self.runner);
+        let mut claims = runner.pulse.claims();
+        claims.retain(|(_, key, _)| is_wanted(key));
         if claims.is_empty() {
             return;
         }
         let asked = claims.iter().map(|(_, key, token)| (key.clone(), *token));
         let request = RenewClaims::new(asked, runner.claims.duration, runner.clock.now());
         let Ok(results) = runner.store.renew_all(request).await else { return };
-        for ((number, _, token), result) in claims.into_iter().zip(results) {
-            runner.pulse.tell(number, Beat::Renewed { token, result });
+        for ((number, key, token), result) in claims.into_iter().zip(results) {
+            match result {
+                Err(error) if error.kind() == ErrorKind::Transient => self.renew_alone(number, key, token),
+                result => runner.pulse.tell(number, Beat::Renewed { token, result }),
+            }
+        }
+    }
+
+    /// Renews a claim by itself, however long the store takes, unless that is under way. One for which there is no place now
+    /// comes with the next heartbeat again.
+    fn renew_alone(&mut self, number: u64, key: SessionKey, token: u64) {
+        if self.alone.len() >= MOST_ALONE || !self.are_alone.insert(number) {
+            return;
+        }
+        let runner = Arc::clone(&self.runner);
+        let request = RenewClaim::new(key, token, runner.claims.duration, runner.clock.now());
+        self.alone.push(Box::pin(async move {
+            let result = runner.store.renew(request).await;
+            (number, Beat::Renewed { token, result })
+        }));
+    }
+}
+
+/// The next notice of work that is left; never, if the store gives none.
+async fn noticed_work(notices: &mut Option<StoreNotices>) -> StoreNotice {
+    loop {
+        match notices {
+            Some(listening) => match listening.next().await {
+                Some(notice) if notice.has_work() => return notice,
+                Some(_) => {}
+                None => *notices = None,
+            },
+            None => return std::future::pending().await,
         }
     }
 }

@@ -270,7 +270,8 @@ pub(crate) fn failed_event(
     failed: &Failed,
     at: Timestamp,
 ) -> Result<Event, SessionError> {
-    let id = event_id(invocation, format_args!("failed.{version}"))?;
+    // An id that ends in a number is that of a commit, also of an invocation with another id.
+    let id = event_id(invocation, format_args!("{version}.failed"))?;
     let cause: String = failed.cause.chars().take(CAUSE).collect();
     let event = Event::new(id, invocation.clone(), Author::new(agent)?, at)
         .with_kind(SessionEventKind::new(FAILED))

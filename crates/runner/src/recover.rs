@@ -13,7 +13,9 @@ use stepfold_session_scopes::{
     Cursor, ErrorKind, ListUnattended, SessionKey, SessionStore, StoreNotice, StoreNotices, TakeOver,
     Timestamp, Unattended, UserId, WatchStore,
 };
+use tokio::time::Instant;
 
+use crate::backlog::Blocked;
 use crate::error::RunnerError;
 use crate::invocation::Ended;
 use crate::remedy::Remedy;
@@ -166,24 +168,45 @@ struct Recovery {
     /// Where the next look continues, if the last one did not come to the end of the list; and what was listed since its beginning.
     goes_on: Option<Cursor>,
     listed: HashSet<SessionKey>,
+    /// Since when the first listed session waits.
+    oldest: Option<Timestamp>,
+    /// Sessions that could not be recovered, and are not in the log yet.
+    blocked: Blocked,
     /// Notices of work that is left, if the store gives any.
     notices: Option<StoreNotices>,
 }
 
-/// The result of the last attempt in a session that is still listed.
+/// The result of the last attempt in a session that is still listed. Pauses go by a clock that is never set.
 #[derive(Clone, Debug)]
 struct Tried {
     failures: u32,
-    not_before: Timestamp,
-    /// The end of the attempt and the inbox before it, if only a later change is worth an earlier attempt: what the attempt
-    /// itself leaves in the store does not count.
-    waits: Option<(Timestamp, u64)>,
+    not_before: Instant,
+    /// What was seen, if only a later change is worth an earlier attempt.
+    waits: Option<Seen>,
+}
+
+/// A session as an attempt left it: what the attempt itself leaves in the store is no change.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// The end of the attempt, and the inbox before it.
+    at: Timestamp,
+    inbox: u64,
+    /// Since when it was listed at the first look after the attempt: the clock may have been set since.
+    since: Option<Timestamp>,
 }
 
 impl Tried {
-    fn is_due(&self, session: &Unattended, now: Timestamp) -> bool {
-        let has_changed = self.waits.is_some_and(|(at, inbox)| session.since > at || session.inbox != inbox);
+    /// Whether it is time for another attempt in a session that is listed so.
+    fn is_due(&mut self, session: &Unattended, now: Instant) -> bool {
+        let has_changed = self.waits.as_mut().is_some_and(|seen| seen.has_changed(session));
         has_changed || self.not_before <= now
+    }
+}
+
+impl Seen {
+    fn has_changed(&mut self, session: &Unattended) -> bool {
+        let is_later = session.since > self.at || session.inbox != self.inbox;
+        is_later || *self.since.get_or_insert(session.since) != session.since
     }
 }
 
@@ -201,6 +224,8 @@ impl Recovery {
             tried: HashMap::new(),
             goes_on: None,
             listed: HashSet::new(),
+            oldest: None,
+            blocked: Blocked::default(),
             notices: None,
         }
     }
@@ -218,7 +243,9 @@ impl Recovery {
                 self.list_left_by_the_dead().await;
             }
             self.start();
-            if self.options.is_once && self.running.is_empty() {
+            let is_end = self.options.is_once && self.running.is_empty();
+            self.blocked.say(is_end);
+            if is_end {
                 return Ok(());
             }
             let mut next_look = inner.clock.sleep(poll);
@@ -244,13 +271,22 @@ impl Recovery {
     /// Lists what is due, until enough is. The next look continues from there: what many sessions of others come before is
     /// reached as well.
     async fn list(&mut self) -> Result<(), RunnerError> {
+        self.list_due().await?;
+        let blocked = self.tried.values().filter(|tried| tried.failures > 0).count();
+        self.runner.0.backlog.found(self.listed.len(), blocked, self.oldest);
+        Ok(())
+    }
+
+    async fn list_due(&mut self) -> Result<(), RunnerError> {
         let inner = &self.runner.0;
-        let (now, enough) = (inner.clock.now(), self.options.parallel.saturating_mul(AHEAD));
+        let (now, elapsed) = (inner.clock.now(), Instant::now());
+        let enough = self.options.parallel.saturating_mul(AHEAD);
         let mut request = ListUnattended::new(inner.app.clone(), now);
         (request.limit, request.after) = (PAGE, self.goes_on.take());
         self.due.clear();
         if request.after.is_none() {
             self.listed.clear();
+            self.oldest = None;
         }
         let mut pages = 0;
         let most_of_user = self.options.most_of_user().saturating_mul(AHEAD);
@@ -270,11 +306,12 @@ impl Recovery {
             request.after = page.last().map(|session| session.cursor.clone());
             for session in page {
                 self.listed.insert(session.key.clone());
-                let is_due = match self.tried.get(&session.key) {
-                    Some(tried) => tried.is_due(&session, now),
+                self.oldest.get_or_insert(session.since);
+                let is_due = match self.tried.get_mut(&session.key) {
+                    Some(tried) => tried.is_due(&session, elapsed),
                     // The worker that has accepted the message is about to take it.
                     None if !session.is_claimed && !session.is_due && !self.options.is_once => {
-                        let not_before = now.after(inner.claims.duration);
+                        let not_before = elapsed + inner.claims.duration;
                         let tried = Tried { failures: 0, not_before, waits: None };
                         self.tried.insert(session.key.clone(), tried);
                         false
@@ -377,8 +414,7 @@ impl Recovery {
     async fn has_ended(&mut self, session: &Unattended, ended: Ended) {
         self.at_work.remove(&session.key);
         let failures = self.tried.remove(&session.key).map_or(0, |tried| tried.failures);
-        let now = self.runner.0.clock.now();
-        let seen = (now, session.inbox);
+        let seen = Seen { at: self.runner.0.clock.now(), inbox: session.inbox, since: None };
         let (failures, waits) = match ended {
             // It waits for decisions, and messages wait behind it.
             Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => (0, Some(seen)),
@@ -392,12 +428,10 @@ impl Recovery {
                 | RunnerError::ShutDown { .. },
             ) => return,
             Err(error) => {
+                tracing::debug!(session = %session.key, %error, "session could not be recovered");
                 // What fails again and again is said once.
-                match failures {
-                    0 => tracing::warn!(session = %session.key, %error, "session could not be recovered"),
-                    _ => {
-                        tracing::debug!(session = %session.key, %error, "session could not be recovered again");
-                    }
+                if failures == 0 {
+                    self.blocked.add(&session.key, &error);
                 }
                 match error.remedy() {
                     Remedy::Retry => (failures + 1, None),
@@ -411,7 +445,7 @@ impl Recovery {
             Some(_) => self.options.pauses.1.saturating_mul(1 << failures.saturating_sub(1).min(6)),
             None => self.options.pause(failures),
         };
-        let not_before = now.after(pause);
+        let not_before = Instant::now() + pause;
         self.tried.insert(session.key.clone(), Tried { failures, not_before, waits });
     }
 }
@@ -424,8 +458,8 @@ impl Runner {
         // Not while this process works in it.
         let Ok(_known) = turn.slot.gate.try_lock() else { return };
         if turn.slot.held.token().is_none() && turn.claim(TakeOver::Never).await.is_ok() {
-            turn.slot.held.set_due(None);
-            turn.release(false).await;
+            // Another worker may have begun and left a run since the session was found without one.
+            turn.release_as_found().await;
         }
     }
 }

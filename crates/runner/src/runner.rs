@@ -12,6 +12,7 @@ use stepfold_session_scopes::{
     SessionError, SessionId, SessionKey, SessionSchema, SessionStore, Timestamp, UserId, WorkerId,
 };
 
+use crate::backlog::Backlog;
 use crate::claim::{Claims, IsDead, WhenClaimed};
 use crate::closing::Closing;
 use crate::error::RunnerError;
@@ -108,6 +109,8 @@ pub(crate) struct Inner {
     pub(crate) changes: Changes,
     /// The heartbeat of the claims that are held.
     pub(crate) pulse: Pulse,
+    /// What the last look of a recovery found.
+    pub(crate) backlog: Backlog,
     /// The sessions in use, so that each has one running invocation at a time.
     slots: Mutex<Slots>,
 }
@@ -122,6 +125,14 @@ pub struct Load {
     pub waiting: usize,
     /// Claims on sessions that it holds.
     pub claims: usize,
+    /// Claims that it has lost since it was built: another worker has taken the session.
+    pub lost_claims: u64,
+    /// Sessions in which work was left and no worker was at the last look of a [recovery](Runner::recover): at least so many.
+    pub due: usize,
+    /// Those of them that could not be recovered: they wait for a deployment, a repair, or the end of a pause.
+    pub blocked: usize,
+    /// The longest time that one of them has waited.
+    pub oldest: Duration,
 }
 
 /// Builds a [`Runner`].
@@ -325,7 +336,7 @@ impl Runner {
     /// # }).unwrap();
     /// ```
     pub fn load(&self) -> Load {
-        let mut load = Load::default();
+        let mut load = self.0.backlog.load(self.0.clock.now());
         for slot in self.0.slots().all() {
             load.running += usize::from(slot.desk().is_worked());
             load.waiting += slot.waiting();
@@ -687,6 +698,7 @@ impl RunnerBuilder {
             closing: Closing::default(),
             changes: Changes::default(),
             pulse: Pulse::default(),
+            backlog: Backlog::default(),
             slots,
         }))
     }

@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicU64;
 
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{
-    DecisionError, Decisions, EventRefused, Exit, Input, Outcome, Pause, Run, RunError, RunFault,
+    Answer, DecisionError, Decisions, EventRefused, Exit, FeedError, Input, Outcome, Pause, Run, RunError,
+    RunFault,
 };
 use stepfold_session_scopes::{
     AppendEvent, InvocationId, Seen as SeenVersions, Session, SessionError, SessionKey, SessionStore,
@@ -162,7 +163,13 @@ impl<'a> Work<'a> {
             if self.is_missed {
                 continue;
             }
-            let (found, seen) = self.look(read, holder).await?;
+            let looked = self.look(&read, holder).await;
+            if let Err(RunnerError::AgentChanged { .. }) = looked {
+                // What comes is stored first. Who may continue the run is another question.
+                self.store_what_came(&read).await?;
+            }
+            let (stopped, seen) = looked?;
+            let found = Found { read, stopped };
             let outcome = self.step(found, seen).await?;
             if let Some(outcome) = outcome
                 && (self.wants == Wants::Nothing || is_suspended(&outcome))
@@ -289,18 +296,22 @@ impl<'a> Work<'a> {
     }
 
     /// The status of the session.
-    async fn look(&mut self, read: Read, holder: Holder) -> Result<(Found, Seen), RunnerError> {
+    async fn look(
+        &mut self,
+        read: &Read,
+        holder: Holder,
+    ) -> Result<(Option<Box<Stopped>>, Seen), RunnerError> {
         self.turn.slot.desk().set_elsewhere(holder == Holder::Other);
         let (stopped, last) = match holder {
             // Only this worker checks what another worker does.
             Holder::Other | Holder::Dead(_) => (None, Last::Ended),
-            Holder::Nobody | Holder::Us => self.look_at_last_run(&read)?,
+            Holder::Nobody | Holder::Us => self.look_at_last_run(read)?,
         };
         if last == Last::Ended && matches!(holder, Holder::Nobody | Holder::Us) {
             // They came too late.
             self.turn.obey_cancels(None).await;
         }
-        Ok((Found { read, stopped }, Seen { last, first: self.first(), holder }))
+        Ok((stopped, Seen { last, first: self.first(), holder }))
     }
 
     fn look_at_last_run(&self, read: &Read) -> Result<(Option<Box<Stopped>>, Last), RunnerError> {
@@ -644,6 +655,71 @@ impl<'a> Work<'a> {
             .map(|recorded| self.tell(recorded)))
     }
 
+    /// Stores what has come for a run that this agent may not continue: decisions, outcomes, or that a deadline has passed.
+    async fn store_what_came(&mut self, read: &Read) -> Result<(), RunnerError> {
+        if self.wants != Wants::Resume {
+            return Ok(());
+        }
+        // What this agent cannot read at all waits for one that can.
+        let Ok(Some(stopped)) = self.turn.last_run(&self.known, read, true) else { return Ok(()) };
+        self.settle(&stopped.run).await?;
+        let decisions = self.decisions_about(&stopped.run);
+        if decisions.is_empty() {
+            return Ok(());
+        }
+        let Stopped { run, invocation, place, seen, .. } = *stopped;
+        let event = match run.feed(Answer::Decisions(decisions), run.elapsed()) {
+            Ok(event) => event,
+            Err(FeedError::Decision(refused)) => {
+                return Err(RunnerError::decision(&self.turn.slot.key, refused));
+            }
+            // Only the driver of an agent that may continue it can take them.
+            Err(_) => return Ok(()),
+        };
+        let mut journal = self.journal(invocation, &run, (place, seen), Vec::new());
+        let stored = journal.append(&event).await;
+        self.known.stopped = None;
+        stored.map_err(|error| self.failed(error))
+    }
+
+    /// The decisions that were given; without any, those that time has made.
+    fn decisions_about(&mut self, run: &Run) -> Decisions {
+        match self.decisions.is_empty() {
+            true => expired(run, self.turn.runner.clock.now()),
+            false => std::mem::take(&mut self.decisions),
+        }
+    }
+
+    /// What stores the next events of a run, of which `place` are stored.
+    fn journal(
+        &self,
+        invocation: InvocationId,
+        run: &Run,
+        (place, seen): (u64, Option<SeenVersions>),
+        begins_with: Vec<Entry>,
+    ) -> Journal {
+        let inner = &self.turn.runner;
+        let version = self.known.history.as_ref().map_or(0, |history| history.version);
+        // Several workers may resume one invocation. If they created equal events, the store would treat the
+        // second as a retry of the first, and both would start the call.
+        let attempt = (place > 0).then(|| inner.ids.next());
+        Journal {
+            shared_version: Arc::new(AtomicU64::new(version)),
+            runner: Arc::clone(inner),
+            slot: Arc::clone(&self.turn.slot),
+            invocation,
+            version,
+            seen,
+            place,
+            written: Vec::new(),
+            attempt,
+            ahead: run.clone(),
+            begins_with,
+            receipts: self.receipts.clone(),
+            acceptance: self.acceptance.clone(),
+        }
+    }
+
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
         let key = Box::new(self.turn.slot.key.clone());
         let outcome = self.ticket.current.invocation.recovered().pop();
@@ -712,7 +788,7 @@ impl<'a> Work<'a> {
 
     async fn drive_here(&mut self, from: Box<Stopped>, entries: Vec<Entry>, is_given_up: bool) -> Ended {
         let Stopped { run, invocation, place, seen, missing_temp } = *from;
-        let (inner, slot) = (&self.turn.runner, &self.turn.slot);
+        let (inner, slot) = (Arc::clone(&self.turn.runner), Arc::clone(&self.turn.slot));
         // Failures of another run do not count for this one.
         self.failed = None;
         slot.mail.read_again();
@@ -724,38 +800,17 @@ impl<'a> Work<'a> {
         }
         // Cancellation requests do not apply to a run that begins only now.
         self.turn.obey_cancels((place > 0).then_some((&invocation, &cancellation))).await;
-        let history = self.known.history.as_ref();
-        let (version, life) = history.map_or((0, None), |history| (history.version, history.life.clone()));
-        // Several workers may resume one invocation. If they created equal events, the store would treat the
-        // second as a retry of the first, and both would start the call.
-        let attempt = (place > 0).then(|| inner.ids.next());
-        let shared_version = Arc::new(AtomicU64::new(version));
-        let mut journal = Journal {
-            shared_version: Arc::clone(&shared_version),
-            runner: Arc::clone(inner),
-            slot: Arc::clone(slot),
-            invocation,
-            version,
-            seen,
-            place,
-            written: Vec::new(),
-            attempt,
-            ahead: run.clone(),
-            begins_with: entries,
-            receipts: self.receipts.clone(),
-            acceptance: self.acceptance.clone(),
-        };
-        let decisions = match self.decisions.is_empty() {
-            true => expired(&run, inner.clock.now()),
-            false => std::mem::take(&mut self.decisions),
-        };
+        let life = self.known.history.as_ref().and_then(|history| history.life.clone());
+        let mut journal = self.journal(invocation, &run, (place, seen), entries);
+        let shared_version = Arc::clone(&journal.shared_version);
+        let decisions = self.decisions_about(&run);
         let mut attending =
             Attending::begin(self.turn.clone(), journal.invocation.clone(), cancellation.clone());
         let taken = history.map(|history| history.taken()).unwrap_or_default();
         let is_taken = |id: &InvocationId| taken.contains_key(id);
         let mut said = Vec::new().into_iter();
         let hub = Arc::clone(&self.ticket.hub);
-        let slot_of_joined = Arc::clone(slot);
+        let slot_of_joined = Arc::clone(&slot);
         let publish =
             Publish { hub, slot: slot_of_joined, is_earlier: self.is_earlier(), version: shared_version };
         let is_stored = place > 0;
@@ -827,6 +882,9 @@ impl<'a> Work<'a> {
         can_fail: bool,
     ) {
         self.known.stopped = None;
+        if let RunnerError::ClaimLost { .. } = error {
+            self.turn.runner.backlog.lost_claim();
+        }
         match error {
             // Nothing of it is stored, so there is no run; or it has ended.
             RunnerError::Run { .. } if !can_fail => {}

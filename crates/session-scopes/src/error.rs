@@ -289,6 +289,16 @@ pub enum SessionError {
         /// The path.
         path: String,
     },
+    /// The file of a store was removed, renamed or replaced while this process had it open: what is written to it is in no
+    /// file that another process finds.
+    #[error(
+        "store file `{path}` was removed or replaced while it was open; restore it, and restart the process: what it \
+         wrote since is lost"
+    )]
+    FileReplaced {
+        /// The path.
+        path: String,
+    },
     /// The process that had a SQLite file open was killed, and the required log is missing.
     #[error(
         "write-ahead log `{path}-wal` is missing: the process that wrote `{path}` was killed, and its last \
@@ -382,8 +392,23 @@ impl SessionError {
             | SessionError::Store { .. }
             | SessionError::Damaged { .. }
             | SessionError::EmptyFile { .. }
+            | SessionError::FileReplaced { .. }
             | SessionError::LogMissing { .. } => ErrorKind::Broken,
         }
+    }
+
+    /// The same, with the name of the session whose stored data is invalid or damaged.
+    pub(crate) fn of_session(mut self, session: Option<&SessionKey>) -> Self {
+        if let (SessionError::Damaged { what, .. } | SessionError::Stored { what, .. }, Some(session)) =
+            (&mut self, session)
+        {
+            let name = session.to_string();
+            if !what.contains(&name) {
+                what.push_str(" of session ");
+                what.push_str(&name);
+            }
+        }
+        self
     }
 
     pub(crate) fn not_found(key: &SessionKey) -> Self {

@@ -42,6 +42,7 @@ mod messages;
 mod notices;
 mod old_decisions;
 mod old_keys;
+mod outages;
 mod questions;
 mod recover;
 mod run_as;

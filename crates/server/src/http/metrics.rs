@@ -69,6 +69,10 @@ struct Inner {
     running: Family<OfApp, Gauge<i64, AtomicI64>>,
     waiting: Family<OfApp, Gauge<i64, AtomicI64>>,
     claims: Family<OfApp, Gauge<i64, AtomicI64>>,
+    lost_claims: Family<OfApp, Counter>,
+    due: Family<OfApp, Gauge<i64, AtomicI64>>,
+    blocked: Family<OfApp, Gauge<i64, AtomicI64>>,
+    oldest: Family<OfApp, Gauge<i64, AtomicI64>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -168,6 +172,29 @@ impl Metrics {
             waiting.clone(),
         );
         registry.register("stepfold_claims", "Claims on sessions that this process holds", claims.clone());
+        let lost_claims = Family::default();
+        registry.register(
+            "stepfold_lost_claims",
+            "Claims that other workers have taken from this process",
+            lost_claims.clone(),
+        );
+        let (due, blocked, oldest) = (Family::default(), Family::default(), Family::default());
+        registry.register(
+            "stepfold_due_sessions",
+            "Sessions with work and without a worker, at the last look: at least so many",
+            due.clone(),
+        );
+        registry.register(
+            "stepfold_blocked_sessions",
+            "Due sessions that could not be recovered, and wait for a deployment, a repair or a pause",
+            blocked.clone(),
+        );
+        registry.register_with_unit(
+            "stepfold_oldest_due",
+            "Time since which the oldest due session has waited",
+            Unit::Seconds,
+            oldest.clone(),
+        );
         Metrics(Arc::new(Inner {
             registry,
             requests,
@@ -180,6 +207,10 @@ impl Metrics {
             running,
             waiting,
             claims,
+            lost_claims,
+            due,
+            blocked,
+            oldest,
         }))
     }
 
@@ -190,13 +221,20 @@ impl Metrics {
 
     /// Sets what the runner of an app does now.
     pub(super) fn load(&self, app: &str, load: Load) {
-        for (gauge, number) in
-            [(&self.0.running, load.running), (&self.0.waiting, load.waiting), (&self.0.claims, load.claims)]
-        {
-            gauge
-                .get_or_create(&OfApp { app: app.to_owned() })
-                .set(i64::try_from(number).unwrap_or(i64::MAX));
+        let app = OfApp { app: app.to_owned() };
+        let oldest = usize::try_from(load.oldest.as_secs()).unwrap_or(usize::MAX);
+        for (gauge, number) in [
+            (&self.0.running, load.running),
+            (&self.0.waiting, load.waiting),
+            (&self.0.claims, load.claims),
+            (&self.0.due, load.due),
+            (&self.0.blocked, load.blocked),
+            (&self.0.oldest, oldest),
+        ] {
+            gauge.get_or_create(&app).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
+        let lost = self.0.lost_claims.get_or_create(&app);
+        lost.inc_by(load.lost_claims.saturating_sub(lost.get()));
     }
 
     /// The text of the metrics, in the format of OpenMetrics.

@@ -3,7 +3,7 @@
 use super::Inner;
 use crate::error::SessionError;
 use crate::ids::{SessionKey, UserId};
-use crate::store::{ListUnattended, ListUsers, Unattended};
+use crate::store::{ListUnattended, ListUsers, Unattended, free_since};
 
 impl Inner {
     pub(super) fn users(&self, request: &ListUsers) -> Vec<UserId> {
@@ -28,7 +28,7 @@ impl Inner {
                 let (claim, inbox) = (entry.work.fence.claim(), entry.work.inbox.newest());
                 let due = entry.work.fence.due;
                 let comes = claim.as_ref().map(|claim| claim.expires).or(due);
-                let since = comes.unwrap_or(entry.updated);
+                let since = comes.map_or(entry.updated, free_since);
                 let is_asked = request.with_claimed && claim.is_some();
                 let is_left = is_asked || comes.map_or(inbox > 0, |comes| comes <= request.now);
                 if is_left && (since, entry.number) > after {

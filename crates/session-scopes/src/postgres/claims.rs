@@ -1,7 +1,7 @@
 //! Claims on sessions, and an append's action on claim and inbox. Decided with the lock of the session's row,
 //! by the server's clock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use deadpool_postgres::Object;
 use tokio::try_join;
@@ -9,14 +9,13 @@ use tokio_postgres::Row;
 
 use super::inbox::{self, Waiting};
 use super::rows::SessionRow;
-use super::statements::{LOCK_SESSION, LOCK_SESSIONS, PUT_CLAIMS, PUT_WORK};
+use super::statements::{FIND_SESSIONS, LOCK_SESSION, LOCK_SESSIONS, PUT_CLAIMS, PUT_WORK};
 use super::transaction::{Given, Idle, Sent, Transaction, begin, commit, execute, in_transaction, query};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::rows::to_db;
 use crate::store::{
     AppendClaim, Asked, Claim, ClaimSession, Fence, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    is_of_one_claim,
 };
 use crate::time::micros;
 use crate::work::{InputRow, Work};
@@ -151,7 +150,11 @@ pub(super) async fn renew(
     })
 }
 
-/// Renews claims by two statements: one locks and reads the rows, the other writes those that are still held.
+/// The name of a session, as it comes in rows.
+type Name = (String, String, String);
+
+/// Renews claims by two statements: one locks and reads the rows, the other writes those that are still held. Rows that
+/// other transactions have locked are not waited for, so this neither delays the other claims nor takes part in a deadlock.
 pub(super) async fn renew_all(
     connection: Object,
     idle: &Idle,
@@ -162,26 +165,42 @@ pub(super) async fn renew_all(
     };
     let (apps, owners) = (column(|key| key.app.as_str()), column(|key| key.user.as_str()));
     let ids = column(|key| key.id.as_str());
+    let names: Given<'_> = &[&apps, &owners, &ids];
     in_transaction!(connection, idle.limit(Some(request.duration)), |inside| {
-        let locked = query(inside, LOCK_SESSIONS, &[&apps, &owners, &ids]).await?;
-        let name =
-            |row: &'_ Row| (row.get::<_, String>(18), row.get::<_, String>(19), row.get::<_, String>(7));
+        let locked = query(inside, LOCK_SESSIONS, names).await?;
+        let name = |row: &'_ Row| -> Name { (row.get(18), row.get(19), row.get(7)) };
         let locked: HashMap<_, &Row> = locked.iter().map(|row| (name(row), row)).collect();
-        let mut put = Put::default();
-        let mut results = Vec::new();
-        for renew in request.each() {
-            let SessionKey { app, user, id } = &renew.key;
-            let row = locked.get(&(app.to_string(), user.to_string(), id.to_string()));
-            match renewed(row.copied(), &renew, &mut put) {
-                Err(error) if !is_of_one_claim(&error) => return Err(error),
-                result => results.push(result),
-            }
+        let is_missing = |(key, _): &(SessionKey, u64)| !locked.contains_key(&named(key));
+        let mut skipped: HashSet<Name> = HashSet::new();
+        if request.claims.iter().any(is_missing) {
+            let found = query(inside, FIND_SESSIONS, names).await?;
+            skipped.extend(found.iter().map(|row| (row.get(0), row.get(1), row.get(2))));
         }
+        let mut put = Put::default();
+        let renew = |renew: RenewClaim| {
+            let name = named(&renew.key);
+            match locked.get(&name) {
+                Some(row) => renewed(row, &renew, &mut put),
+                None if skipped.contains(&name) => Err(is_locked()),
+                None => Err(SessionError::not_found(&renew.key)),
+            }
+        };
+        let results = request.each().map(renew).collect();
         if !put.numbers.is_empty() {
             execute(inside, PUT_CLAIMS, &[&put.numbers, &put.expiries, &put.sums]).await?;
         }
         Ok(results)
     })
+}
+
+fn named(key: &SessionKey) -> Name {
+    (key.app.to_string(), key.user.to_string(), key.id.to_string())
+}
+
+/// The result for a claim whose row is locked.
+fn is_locked() -> SessionError {
+    let source = "another transaction has locked the session's row".into();
+    SessionError::Unavailable { what: "renew a claim", source }
 }
 
 /// The columns of the claims that are renewed.
@@ -192,10 +211,10 @@ struct Put {
     sums: Vec<i64>,
 }
 
-/// Renews the claim on a session with this row, if there is one.
-fn renewed(row: Option<&Row>, renew: &RenewClaim, put: &mut Put) -> Result<Renewed, SessionError> {
+/// Renews the claim on a session with this row.
+fn renewed(row: &Row, renew: &RenewClaim, put: &mut Put) -> Result<Renewed, SessionError> {
     let RenewClaim { key, token, duration, .. } = renew;
-    let row = SessionRow::read(row.ok_or_else(|| SessionError::not_found(key))?, key)?;
+    let row = SessionRow::read(row, key)?;
     let fence = row.work.fence.renewed(key, *token, *duration, row.now)?;
     let work = Work { fence, ..row.work.clone() };
     put.numbers.push(row.number);

@@ -34,7 +34,10 @@ pub(super) async fn unattended(
         let since = Timestamp::from_micros(row.get(2));
         let owner = row.get::<_, Option<String>>(5);
         let is = (owner.is_some(), row.get(6));
-        Ok(Unattended::new(key, since, is, from_db(row.get(3)), row.get(4)).of_worker(owner))
+        Ok::<_, SessionError>(
+            Unattended::new(key, since, is, from_db(row.get(3)), row.get(4)).of_worker(owner),
+        )
     };
-    rows.iter().map(read).collect()
+    // One whose ids are damaged has no name by which it could be worked in; a check of the store tells of it.
+    Ok(rows.iter().filter_map(|row| read(row).ok()).collect())
 }

@@ -12,6 +12,7 @@ mod inbox;
 mod lists;
 mod notices;
 mod plan;
+mod pooler;
 mod read;
 mod rows;
 mod statements;
@@ -84,8 +85,8 @@ struct Limits {
 }
 
 impl Limits {
-    /// The statements that set them for a connection, and the isolation that all of ours count on.
-    fn statements(&self) -> String {
+    /// The settings, each as `name = milliseconds`.
+    fn settings(&self) -> [String; 3] {
         let Limits { lock, statement, idle_in_transaction } = self;
         let settings = [
             ("lock_timeout", lock),
@@ -93,9 +94,18 @@ impl Limits {
             ("idle_in_transaction_session_timeout", idle_in_transaction),
         ];
         // Zero would mean no timeout; use a very long time instead.
-        let set = settings
-            .map(|(name, time)| format!("SET {name} = {};", time.as_millis().clamp(1, 2_147_483_647)));
+        settings.map(|(name, time)| format!("{name} = {}", time.as_millis().clamp(1, 2_147_483_647)))
+    }
+
+    /// The statements that set them for a connection, and the isolation that all of ours count on.
+    fn statements(&self) -> String {
+        let set = self.settings().map(|setting| format!("SET {setting};"));
         set.concat() + "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+    }
+
+    /// The same for a transaction, after its `BEGIN`.
+    fn local(&self) -> String {
+        self.settings().map(|setting| format!("; SET LOCAL {setting}")).concat()
     }
 }
 
@@ -136,7 +146,8 @@ impl PostgresOptions {
         }
     }
 
-    /// Sets the maximum number of connections; 16 by default, at least one.
+    /// Sets the maximum number of connections for operations; 16 by default, at least one. A worker has one more for the
+    /// heartbeat of its claims, and one for notices.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
         self
@@ -170,10 +181,16 @@ impl PostgresOptions {
         self
     }
 
-    /// Connects, and makes or upgrades the tables. Instances that start together wait for each other.
+    /// Connects, and makes or upgrades the tables. Instances that start together wait for the one that does so, at most a
+    /// minute; one that is frozen meanwhile holds them up no longer than a
+    /// [transaction may wait](PostgresOptions::idle_in_transaction_timeout). Tables that are there are not waited for.
+    ///
+    /// The address may be that of a pooler which gives each transaction another connection of the server, such as PgBouncer in
+    /// transaction mode. That is found here: statements are not prepared then, timeouts are set in each transaction, and
+    /// there are no [notices](SessionStore::notices), so that followers and recovery look by themselves.
     ///
     /// # Errors
-    /// When the address is invalid or the server does not answer; [`SessionError::ForeignTable`];
+    /// When the address is invalid, the server does not answer, or another instance does not come to an end; [`SessionError::ForeignTable`];
     /// [`SessionError::NewerFormat`].
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
         let (mut config, tls) = tls::read_address(&self.url)?;
@@ -183,14 +200,25 @@ impl PostgresOptions {
             config.application_name("stepfold");
         }
         let patience = self.limits.statement.saturating_add(GRACE);
-        tables::set_up(&config, tls.clone(), (self.timeout, patience)).await?;
-        let pool = self.pool(config.clone(), tls.clone())?;
-        let board = Board::new(pool.clone(), config, tls);
-        let cache = Cache::new(Idle::new(self.limits.idle_in_transaction));
-        Ok(PostgresStore(Arc::new(Inner { pool, patience, cache, board })))
+        let idle = self.limits.idle_in_transaction;
+        let limits = tables::Patience { connecting: self.timeout, answer: patience, idle };
+        tables::set_up(&config, tls.clone(), limits).await?;
+        let is_pooled = pooler::is_found(&config, &tls, self.timeout).await?;
+        let pool = |connections| self.pool(config.clone(), tls.clone(), connections, is_pooled);
+        let (pool, heartbeat) = (pool(self.connections)?, pool(1)?);
+        let local = if is_pooled { self.limits.local() } else { String::new() };
+        let cache = Cache::new(Idle::new(self.limits.idle_in_transaction, local));
+        let board = Board::new(pool.clone(), config, tls, is_pooled);
+        Ok(PostgresStore(Arc::new(Inner { pool, heartbeat, patience, cache, board })))
     }
 
-    fn pool(&self, config: Config, tls: MakeRustlsConnect) -> Result<Pool, SessionError> {
+    fn pool(
+        &self,
+        config: Config,
+        tls: MakeRustlsConnect,
+        connections: usize,
+        is_pooled: bool,
+    ) -> Result<Pool, SessionError> {
         let manager =
             Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let settings: Arc<str> = self.limits.statements().into();
@@ -198,6 +226,9 @@ impl PostgresOptions {
         let prepare = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, _| {
             let settings = Arc::clone(&settings);
             Box::pin(answered(patience, async move {
+                if is_pooled {
+                    return Ok(());
+                }
                 connection.batch_execute(&settings).await?;
                 for sql in statements::ALL {
                     connection.prepare_cached(sql.text()).await?;
@@ -217,7 +248,7 @@ impl PostgresOptions {
         let timeouts =
             Timeouts { wait: Some(self.timeout), create: Some(self.timeout), recycle: Some(self.timeout) };
         Pool::builder(manager)
-            .max_size(self.connections)
+            .max_size(connections)
             .runtime(Runtime::Tokio1)
             .timeouts(timeouts)
             .post_create(prepare)
@@ -267,6 +298,8 @@ pub struct PostgresStore(Arc<Inner>);
 
 struct Inner {
     pool: Pool,
+    /// The connection of heartbeats: operations that wait, for the lock of a row for example, may have all others.
+    heartbeat: Pool,
     /// How long an operation waits for the server.
     patience: Duration,
     cache: Cache,
@@ -348,7 +381,7 @@ impl SessionStore for PostgresStore {
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
         let connection = self.connection().await?;
-        let deleted = self.within(Box::pin(write::delete(connection, &request))).await?;
+        let deleted = self.within(Box::pin(write::delete(connection, &self.0.cache.idle, &request))).await?;
         self.0.board.tell(&request.key, false);
         Ok(deleted)
     }
@@ -402,7 +435,7 @@ impl SessionStore for PostgresStore {
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(write::set_label(connection, &request))).await
+        self.within(Box::pin(write::set_label(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
@@ -419,12 +452,12 @@ impl SessionStore for PostgresStore {
         request.check()?;
         let body = delta_body(&request.delta)?;
         let connection = self.connection().await?;
-        self.within(Box::pin(write::write_scope(connection, &self.0.cache.schemas, &request, &body))).await
+        self.within(Box::pin(write::write_scope(connection, &self.0.cache, &request, &body))).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(write::prune(connection, &request))).await
+        self.within(Box::pin(write::prune(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
@@ -449,19 +482,22 @@ impl SessionStore for PostgresStore {
         if request.claims.is_empty() {
             return Ok(Vec::new());
         }
-        let connection = self.connection().await?;
+        let connection = self.0.heartbeat.get().await.map_err(no_connection)?;
         self.within(Box::pin(claims::renew_all(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
         let connection = self.connection().await?;
         self.within(Box::pin(claims::release(connection, &self.0.cache.idle, &request))).await?;
-        self.0.board.tell(&request.key, request.unfinished.is_some());
+        match request.unfinished {
+            Some(_) => self.0.board.tell_now(&request.key, true).await,
+            None => self.0.board.tell(&request.key, false),
+        }
         Ok(())
     }
 
     async fn notices(&self, _: WatchStore) -> Result<StoreNotices, SessionError> {
-        Ok(self.0.board.listen())
+        self.0.board.listen()
     }
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {

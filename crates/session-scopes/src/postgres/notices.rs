@@ -9,14 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
+use tokio::sync::oneshot;
+use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::store::{StoreNotice, StoreNotices, Subscribers};
 
 /// How long notices are collected.
 const COLLECTED: Duration = Duration::from_millis(20);
+
+/// How long is waited for a notice to be sent.
+const SENT: Duration = Duration::from_secs(1);
 
 /// How many names a notice has: a payload has 8,000 bytes.
 const MOST: usize = 400;
@@ -32,6 +38,8 @@ pub(super) struct Board {
     told: Arc<Mutex<Told>>,
     subscribers: Subscribers,
     is_heard: Arc<Mutex<bool>>,
+    /// Whether a pooler is between, which passes no notices on.
+    is_pooled: bool,
 }
 
 /// What is told next.
@@ -39,6 +47,8 @@ pub(super) struct Board {
 struct Told {
     names: BTreeSet<u64>,
     has_work: bool,
+    /// Those who wait until it was sent.
+    waiting: Vec<oneshot::Sender<()>>,
     is_scheduled: bool,
 }
 
@@ -53,9 +63,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Board {
-    pub(super) fn new(pool: Pool, config: Config, tls: MakeRustlsConnect) -> Self {
+    pub(super) fn new(pool: Pool, config: Config, tls: MakeRustlsConnect, is_pooled: bool) -> Self {
         let (told, is_heard) = (Arc::default(), Arc::default());
-        Board { pool, config, tls, told, subscribers: Subscribers::default(), is_heard }
+        Board { pool, config, tls, told, subscribers: Subscribers::default(), is_heard, is_pooled }
     }
 
     /// Notifies all processes soon of a change of a session.
@@ -69,8 +79,20 @@ impl Board {
         }
     }
 
+    /// The same, and waits until that was sent: for the last words of a process.
+    pub(super) async fn tell_now(&self, key: &SessionKey, has_work: bool) {
+        let (sender, sent) = oneshot::channel();
+        locked(&self.told).waiting.push(sender);
+        self.tell(key, has_work);
+        // Its task ends before only with its runtime. Those who listen look by themselves, too.
+        let _ = tokio::time::timeout(SENT, sent).await;
+    }
+
     /// The notices from now on, by one connection for all who listen.
-    pub(super) fn listen(&self) -> StoreNotices {
+    pub(super) fn listen(&self) -> Result<StoreNotices, SessionError> {
+        if self.is_pooled {
+            return Err(SessionError::Unsupported { what: "notices through a pooler in transaction mode" });
+        }
         let notices = self.subscribers.subscribe();
         let mut is_heard = locked(&self.is_heard);
         if !std::mem::replace(&mut *is_heard, true) {
@@ -78,7 +100,7 @@ impl Board {
             let (config, tls) = (self.config.clone(), self.tls.clone());
             tokio::spawn(hear(hearing, config, tls, self.subscribers.clone()));
         }
-        notices
+        Ok(notices)
     }
 }
 
@@ -99,12 +121,17 @@ async fn send(scheduled: Scheduled, pool: Pool) {
     let payload = payload(&told);
     let sent = async {
         let connection = pool.get().await.map_err(|error| error.to_string())?;
-        let sent = connection.execute("SELECT pg_notify('stepfold', $1)", &[&payload]).await;
+        let sent =
+            connection.execute_typed("SELECT pg_notify('stepfold', $1)", &[(&payload, Type::TEXT)]).await;
         sent.map_err(|error| error.to_string())
     };
     // Those who listen look by themselves, too.
     if let Err(error) = sent.await {
         tracing::debug!(error, "a notice could not be sent");
+    }
+    for waiting in told.waiting {
+        // It may have given up.
+        let _ = waiting.send(());
     }
 }
 

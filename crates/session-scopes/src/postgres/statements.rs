@@ -32,6 +32,13 @@ macro_rules! now {
     };
 }
 
+/// Since when a session waits without a worker. A claim that was given up has a negative expiry: see `store/claims.rs`.
+macro_rules! free_since {
+    () => {
+        "CASE WHEN claim_expires < 0 THEN ~claim_expires ELSE COALESCE(claim_expires, updated) END"
+    };
+}
+
 /// The columns of a session, with its id and the time.
 macro_rules! session_columns {
     () => {
@@ -165,12 +172,13 @@ statements! {
 
     READ_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3");
     LOCK_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE");
-    // In the order of their numbers, so that two of these do not wait for each other.
+    // Those that no other transaction has locked.
     LOCK_SESSIONS = concat!(
         "SELECT ", session_columns!(), ", app, owner FROM stepfold_sessions ",
-        "WHERE (app, owner, id) IN (SELECT * FROM UNNEST($1::text[], $2::text[], $3::text[])) ",
-        "ORDER BY number FOR UPDATE"
+        "WHERE (app, owner, id) IN (SELECT * FROM UNNEST($1::text[], $2::text[], $3::text[])) FOR UPDATE SKIP LOCKED"
     );
+    FIND_SESSIONS = "SELECT app, owner, id FROM stepfold_sessions \
+        WHERE (app, owner, id) IN (SELECT * FROM UNNEST($1::text[], $2::text[], $3::text[]))";
     LIST_SESSIONS = concat!(
         session!(), " WHERE app = $1 AND owner = $2 AND (updated, number) < ($3, $4) ",
         "ORDER BY updated DESC, number DESC LIMIT $5"
@@ -182,12 +190,12 @@ statements! {
         FROM u WHERE u.owner IS NOT NULL) \
         SELECT owner FROM u WHERE owner IS NOT NULL LIMIT $3";
     LIST_UNATTENDED = concat!(
-        "SELECT owner, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner, ",
+        "SELECT owner, id, ", free_since!(), " AS since, inbox, number, claim_owner, ",
         "claim_owner IS NULL AND claim_expires IS NOT NULL ",
         "FROM stepfold_sessions WHERE app = $1 AND (claim_expires IS NOT NULL OR inbox > 0) ",
         "AND (claim_expires IS NULL OR claim_expires <= CASE WHEN claim_owner IS NULL THEN $5::bigint ELSE ",
         now!(), " END OR ($6::boolean AND claim_owner IS NOT NULL)) ",
-        "AND (COALESCE(claim_expires, updated), number) > ($2::bigint, $3::bigint) ORDER BY since, number LIMIT $4"
+        "AND (", free_since!(), ", number) > ($2::bigint, $3::bigint) ORDER BY since, number LIMIT $4"
     );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
     ADD_SESSION = "INSERT INTO stepfold_sessions \

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Config, Transaction};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Config, GenericClient, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
@@ -23,20 +24,29 @@ const META: &str = "stepfold_meta";
 /// Any constant number.
 const LOCK: i64 = 0x7374_6570_666f_6c64;
 
-/// How long an instance waits for another one that is at it, in seconds.
-const WAIT_FOR_OTHERS: u64 = 60;
+/// How long an instance waits for another one that is at it.
+const WAIT_FOR_OTHERS: Duration = Duration::from_secs(60);
 
-/// Creates or upgrades the tables, on a separate connection. One instance does it, the others wait. The time
-/// limit applies to the connection and to each of the server's answers, in addition to waiting for others.
+/// The limits of a set-up.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// Of the connection.
+    pub(super) connecting: Duration,
+    /// Of each of the server's answers, in addition to waiting for others.
+    pub(super) answer: Duration,
+    /// How long the server keeps the lock of an instance that says nothing: a frozen one does not hold up the others.
+    pub(super) idle: Duration,
+}
+
+/// Creates or upgrades the tables, on a separate connection. One instance does it, the others wait.
 pub(super) async fn set_up(
     config: &Config,
     tls: MakeRustlsConnect,
-    (connecting, patience): (Duration, Duration),
+    patience: Patience,
 ) -> Result<(), SessionError> {
     let connect = async { config.connect(tls).await.map_err(failed("connect")) };
-    let (mut client, connection) = within(connecting, connect).await?;
+    let (mut client, connection) = within(patience.connecting, connect).await?;
     let driver = tokio::spawn(connection);
-    let patience = patience.saturating_add(Duration::from_secs(WAIT_FOR_OTHERS));
     let result = migrate(&mut client, patience).await;
     drop(client);
     if result.is_err() {
@@ -48,44 +58,67 @@ pub(super) async fn set_up(
     result
 }
 
-async fn migrate(client: &mut tokio_postgres::Client, patience: Duration) -> Result<(), SessionError> {
-    let (transaction, found) = within(patience, make_tables(client)).await?;
+async fn migrate(client: &mut Client, patience: Patience) -> Result<(), SessionError> {
+    // Tables of this version need no lock, whoever has it.
+    if within(patience.answer, format_of(client)).await? == FORMAT {
+        return Ok(());
+    }
+    let waits = patience.answer.saturating_add(WAIT_FOR_OTHERS);
+    let transaction = within(waits, lock(client, patience.idle)).await?;
+    let found = within(patience.answer, make_tables(&transaction)).await?;
     if found == 1 {
-        tags::add_all(&transaction, patience).await?;
+        tags::add_all(&transaction, patience.answer).await?;
     }
     let failed = failed("set up its tables");
-    within(patience, async {
+    within(patience.answer, async {
         if found < FORMAT {
-            let format = crate::rows::to_db(FORMAT);
-            transaction.execute("UPDATE stepfold_meta SET format = $1", &[&format]).await.map_err(failed)?;
+            let update = format!("UPDATE stepfold_meta SET format = {FORMAT}");
+            transaction.batch_execute(&update).await.map_err(failed)?;
         }
         transaction.commit().await.map_err(failed)
     })
     .await
 }
 
-/// Makes the tables that are not there; gives the transaction, and the version of those that were.
-async fn make_tables(client: &mut tokio_postgres::Client) -> Result<(Transaction<'_>, u64), SessionError> {
+/// Begins the transaction in which one instance sets up the tables. The server ends it if that instance says nothing.
+async fn lock(client: &mut Client, idle: Duration) -> Result<Transaction<'_>, SessionError> {
     let failed = failed("set up its tables");
     let transaction = client.transaction().await.map_err(failed)?;
-    let wait = format!("SET LOCAL lock_timeout = '{WAIT_FOR_OTHERS}s'");
-    transaction.batch_execute(&wait).await.map_err(failed)?;
-    transaction.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
-    let found = format_of(&transaction).await?;
-    if found > FORMAT {
-        return Err(SessionError::NewerFormat { what: "session tables", found, supported: FORMAT });
-    }
+    let limits = format!(
+        "SET LOCAL lock_timeout = {}; SET LOCAL idle_in_transaction_session_timeout = {}",
+        WAIT_FOR_OTHERS.as_millis(),
+        idle.as_millis().clamp(1, 2_147_483_647)
+    );
+    transaction.batch_execute(&limits).await.map_err(failed)?;
+    let locked = transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await;
+    locked.map_err(|error| match error.code() {
+        Some(&SqlState::LOCK_NOT_AVAILABLE) => is_locked(),
+        _ => failed(error),
+    })?;
+    Ok(transaction)
+}
+
+fn is_locked() -> SessionError {
+    let source = format!(
+        "another process has held the advisory lock {LOCK} for {WAIT_FOR_OTHERS:?}; find it in pg_locks, and end it"
+    );
+    SessionError::Unavailable { what: "set up its tables", source: source.into() }
+}
+
+/// Makes the tables that are not there; gives the version of those that were.
+async fn make_tables(transaction: &Transaction<'_>) -> Result<u64, SessionError> {
+    let found = format_of(transaction).await?;
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
-        transaction.batch_execute(migration).await.map_err(failed)?;
+        transaction.batch_execute(migration).await.map_err(failed("set up its tables"))?;
     }
-    Ok((transaction, found))
+    Ok(found)
 }
 
 /// The version of the existing tables; 0 without tables.
-async fn format_of(transaction: &Transaction<'_>) -> Result<u64, SessionError> {
+async fn format_of(client: &impl GenericClient) -> Result<u64, SessionError> {
     let failed = failed("inspect its tables");
-    let names = transaction
-        .query(
+    let names = client
+        .query_typed(
             "SELECT table_name::text FROM information_schema.tables WHERE table_schema = current_schema() \
              AND table_name LIKE 'stepfold\\_%' ORDER BY 1",
             &[],
@@ -98,12 +131,20 @@ async fn format_of(transaction: &Transaction<'_>) -> Result<u64, SessionError> {
         return Err(SessionError::ForeignTable { table: first.clone() });
     }
     let foreign = || SessionError::ForeignTable { table: META.to_owned() };
-    let format = transaction
-        .query_opt("SELECT format::bigint FROM stepfold_meta WHERE made_by = 'stepfold-session-scopes'", &[])
+    // Without a name: through a pooler, another connection may have the statement.
+    let format = client
+        .query_typed(
+            "SELECT format::bigint FROM stepfold_meta WHERE made_by = 'stepfold-session-scopes'",
+            &[],
+        )
         .await;
     match format {
-        Ok(Some(row)) => Ok(from_db(row.get(0))),
-        Ok(None) => Err(foreign()),
+        Ok(rows) => match rows.first().map(|row| from_db(row.get(0))) {
+            Some(found) if found > FORMAT => {
+                Err(SessionError::NewerFormat { what: "session tables", found, supported: FORMAT })
+            }
+            found => found.ok_or_else(foreign),
+        },
         Err(error) if error.code() == Some(&SqlState::UNDEFINED_COLUMN) => Err(foreign()),
         Err(error) => Err(failed(error)),
     }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
+use tokio_postgres::types::Type;
 
 use super::error::failed;
+use super::pooler;
 use super::rows::{History, SessionRow};
 use super::statements::{ADD_TAGS, FIND_TAGGED, READ_LINEAGE, READ_REWINDS, READ_SESSION, READ_TAGS};
 use super::transaction::{Given, Sent, Transaction, begin_reading, commit, execute, query, within};
@@ -43,7 +45,12 @@ pub(super) async fn add_all(
     );
     let (mut stream, mut version) = (i64::MIN, i64::MIN);
     loop {
-        let asked = async { transaction.query(&page, &[&stream, &version]).await.map_err(failed) };
+        let asked = async {
+            transaction
+                .query_typed(&page, &[(&stream, Type::INT8), (&version, Type::INT8)])
+                .await
+                .map_err(failed)
+        };
         let rows = within(patience, asked).await?;
         let Some(last) = rows.last() else { return Ok(()) };
         (stream, version) = (last.get(0), last.get(1));
@@ -51,7 +58,9 @@ pub(super) async fn add_all(
             let tags = tags_of_body(row.get(2), Timestamp::from_micros(row.get(3)), row.get(4));
             let tags: Vec<&[u8]> = tags.iter().map(|tag| &tag[..]).collect();
             let given: Given<'_> = &[&row.get::<_, i64>(0), &row.get::<_, i64>(1), &tags];
-            let added = async { transaction.execute(ADD_TAGS.text(), given).await.map_err(failed) };
+            let added = async {
+                transaction.execute_typed(ADD_TAGS.text(), &pooler::typed(given)?).await.map_err(failed)
+            };
             within(patience, added).await?;
         }
     }

@@ -17,6 +17,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::error::failed;
+use super::pooler;
 use super::statements::Sql;
 use crate::error::SessionError;
 
@@ -76,18 +77,33 @@ pub(super) struct Idle {
     usual: Duration,
     /// A third of the shortest claim that was asked for, in milliseconds.
     shortest: AtomicU64,
+    /// The settings of each transaction, where a pooler lets connections of the server have none of ours.
+    local: String,
 }
 
 impl Idle {
     /// Below this, a worker on a busy machine would lose transactions in vain.
     const LEAST: Duration = Duration::from_millis(50);
 
-    pub(super) fn new(usual: Duration) -> Self {
-        Idle { usual, shortest: AtomicU64::new(u64::MAX) }
+    pub(super) fn new(usual: Duration, local: String) -> Self {
+        Idle { usual, shortest: AtomicU64::new(u64::MAX), local }
     }
 
-    /// The limit of a transaction, if it is not the usual one, given the duration of the claim that is asked for in it.
-    pub(super) fn limit(&self, claim: Option<Duration>) -> Option<Duration> {
+    /// The settings of a transaction that waits for its worker as long as usual.
+    pub(super) fn usual(&self) -> String {
+        self.local.clone()
+    }
+
+    /// The settings of a transaction, given the duration of the claim that is asked for in it.
+    pub(super) fn limit(&self, claim: Option<Duration>) -> String {
+        let idle = self.idle(claim).map_or_else(String::new, |idle| {
+            format!("; SET LOCAL idle_in_transaction_session_timeout = {}", idle.as_millis())
+        });
+        self.usual() + &idle
+    }
+
+    /// How long it may wait, if that is not the usual time.
+    fn idle(&self, claim: Option<Duration>) -> Option<Duration> {
         // One that expires at once is no claim that a worker continues under.
         let asked = claim.filter(|claim| !claim.is_zero()).map_or(u64::MAX, |claim| {
             u64::try_from((claim / 3).max(Idle::LEAST).as_millis()).unwrap_or(u64::MAX)
@@ -97,14 +113,14 @@ impl Idle {
     }
 }
 
-/// Runs `$body` in a transaction, which may wait so long for this worker; commits its value, and rolls back after an error.
+/// Runs `$body` in a transaction with these [settings](Idle); commits its value, and rolls back after an error.
 macro_rules! in_transaction {
-    ($connection:expr, $idle:expr, |$inside:ident| $body:expr) => {{
+    ($connection:expr, $settings:expr, |$inside:ident| $body:expr) => {{
         let transaction = Transaction::new($connection);
         let result = {
             let $inside = transaction.connection()?;
             let body = async { $body };
-            match try_join!(biased; begin($inside, $idle), body) {
+            match try_join!(biased; begin($inside, $settings), body) {
                 Ok(((), done)) => commit($inside).await.map(|()| done),
                 Err(error) => Err(error),
             }
@@ -120,14 +136,9 @@ macro_rules! in_transaction {
 }
 pub(super) use in_transaction;
 
-/// Begins a transaction that writes: each statement sees what was committed before it. `idle` is how long it may wait for
-/// this worker, if that is not the usual time.
-pub(super) async fn begin(connection: &Object, idle: Option<Duration>) -> Result<(), SessionError> {
-    const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-    let limited = |idle: Duration| {
-        format!("{BEGIN}; SET LOCAL idle_in_transaction_session_timeout = {}", idle.as_millis())
-    };
-    let begin = idle.map_or_else(|| BEGIN.to_owned(), limited);
+/// Begins a transaction that writes, with these [settings](Idle): each statement sees what was committed before it.
+pub(super) async fn begin(connection: &Object, settings: String) -> Result<(), SessionError> {
+    let begin = String::from("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE") + &settings;
     connection.batch_execute(&begin).await.map_err(failed("begin"))
 }
 
@@ -156,6 +167,9 @@ pub(super) async fn within<T>(
 /// Runs a statement for its rows.
 pub(super) async fn query(connection: &Object, sql: Sql, given: Given<'_>) -> Result<Vec<Row>, SessionError> {
     let failed = failed("read or write");
+    if pooler::is_between(connection) {
+        return connection.query_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
+    }
     let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;
     connection.query(&statement, given).await.map_err(failed)
 }
@@ -163,6 +177,9 @@ pub(super) async fn query(connection: &Object, sql: Sql, given: Given<'_>) -> Re
 /// Runs a statement for the number of rows that it changed.
 pub(super) async fn execute(connection: &Object, sql: Sql, given: Given<'_>) -> Result<u64, SessionError> {
     let failed = failed("write");
+    if pooler::is_between(connection) {
+        return connection.execute_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
+    }
     let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;
     connection.execute(&statement, given).await.map_err(failed)
 }

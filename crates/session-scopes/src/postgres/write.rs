@@ -2,7 +2,6 @@
 //! this order, to avoid deadlocks.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use deadpool_postgres::Object;
 use stepfold_state_core::state::{Delta, Write};
@@ -29,7 +28,9 @@ use super::statements::{
 };
 use super::sums;
 use super::tags;
-use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
+use super::transaction::{
+    Given, Idle, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query,
+};
 use crate::apply::{WritesOf, made_id};
 use crate::changes::ScopeVersions;
 use crate::digest::genesis;
@@ -139,7 +140,7 @@ pub(super) async fn append(
 }
 
 /// How long the transaction of a write may wait for this worker, if that is not the usual time.
-fn idle_of(cache: &Cache, claim: Option<&AppendClaim>) -> Option<Duration> {
+fn idle_of(cache: &Cache, claim: Option<&AppendClaim>) -> String {
     cache.idle.limit(match claim {
         Some(AppendClaim::Take { duration, .. } | AppendClaim::Hold { duration, .. }) => Some(*duration),
         Some(AppendClaim::Release { .. } | AppendClaim::Once { .. }) | None => None,
@@ -340,7 +341,7 @@ pub(super) async fn create(
     events: &[Arc<Event>],
 ) -> Result<SessionKey, SessionError> {
     let schema = cache.schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, None, |inside| {
+    in_transaction!(connection, cache.idle.usual(), |inside| {
         let (opened, labels) = (request.schema.clone(), request.labels.clone());
         let key = Box::pin(create_inside(inside, cache, schema, request, initial)).await?;
         for event in events {
@@ -492,7 +493,10 @@ pub(super) async fn fork(
         Some(event) => cache.schemas.number(&connection, event.schema.text()).await?,
         None => 0,
     };
-    in_transaction!(connection, None, |inside| Box::pin(fork_inside(inside, cache, schema, request)).await)
+    in_transaction!(connection, cache.idle.usual(), |inside| Box::pin(fork_inside(
+        inside, cache, schema, request
+    ))
+    .await)
 }
 
 async fn fork_inside(
@@ -641,13 +645,16 @@ async fn rewind_inside(
 
 pub(super) async fn write_scope(
     connection: Object,
-    schemas: &Schemas,
+    cache: &Cache,
     request: &WriteScope,
     body: &str,
 ) -> Result<Values, SessionError> {
+    let schemas = &cache.schemas;
     let schema = schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, None, |inside| write_scope_inside(inside, schemas, schema, request, body)
-        .await)
+    in_transaction!(connection, cache.idle.usual(), |inside| write_scope_inside(
+        inside, schemas, schema, request, body
+    )
+    .await)
 }
 
 async fn write_scope_inside(
@@ -686,8 +693,12 @@ async fn write_scope_inside(
     read::scope_values(connection, schemas, &request.scope).await
 }
 
-pub(super) async fn delete(connection: Object, request: &DeleteSession) -> Result<Deleted, SessionError> {
-    in_transaction!(connection, None, |inside| delete_inside(inside, request).await)
+pub(super) async fn delete(
+    connection: Object,
+    idle: &Idle,
+    request: &DeleteSession,
+) -> Result<Deleted, SessionError> {
+    in_transaction!(connection, idle.usual(), |inside| delete_inside(inside, request).await)
 }
 
 async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<Deleted, SessionError> {
@@ -754,13 +765,18 @@ async fn sweep(connection: &Object, stream: i64) -> Result<(), SessionError> {
 
 pub(super) async fn set_label(
     connection: Object,
+    idle: &Idle,
     request: &LabelVersion,
 ) -> Result<Option<u64>, SessionError> {
-    in_transaction!(connection, None, |inside| branches::set_label(inside, request).await)
+    in_transaction!(connection, idle.usual(), |inside| branches::set_label(inside, request).await)
 }
 
-pub(super) async fn prune(connection: Object, request: &PruneSession) -> Result<Pruned, SessionError> {
-    in_transaction!(connection, None, |inside| prune_inside(inside, request).await)
+pub(super) async fn prune(
+    connection: Object,
+    idle: &Idle,
+    request: &PruneSession,
+) -> Result<Pruned, SessionError> {
+    in_transaction!(connection, idle.usual(), |inside| prune_inside(inside, request).await)
 }
 
 async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pruned, SessionError> {

@@ -10,11 +10,10 @@ use super::history::SessionRow;
 use super::inbox;
 use super::threads::Desk;
 use super::write::run;
-use crate::error::SessionError;
+use crate::error::{ErrorKind, SessionError};
 use crate::rows::{from_db, to_db};
 use crate::store::{
     Asked, Claim, ClaimSession, Fence, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    is_of_one_claim,
 };
 use crate::work::Work;
 
@@ -98,13 +97,14 @@ pub(super) fn renew(desk: &mut Desk, request: &RenewClaim) -> Result<Renewed, Se
     Ok(Renewed { claim: fence.held(key)?, inbox: row.work.inbox })
 }
 
-/// Renews claims in one transaction. One that is lost changes nothing, and does not take the others along.
+/// Renews claims in one transaction. One that is lost or damaged changes nothing, and does not take the others along: only
+/// a busy or full file fails them all, since it takes the transaction back.
 pub(super) fn renew_all(
     desk: &mut Desk,
     request: &RenewClaims,
 ) -> Result<Vec<Result<Renewed, SessionError>>, SessionError> {
     let renewed = request.each().map(|request| match renew(desk, &request) {
-        Err(error) if !is_of_one_claim(&error) => Err(error),
+        Err(error) if error.kind() == ErrorKind::Transient => Err(error),
         result => Ok(result),
     });
     renewed.collect()

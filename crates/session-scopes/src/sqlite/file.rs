@@ -32,6 +32,45 @@ pub(super) enum Found {
     },
 }
 
+/// A file that is open, as the system knows it whatever its name becomes.
+pub(super) struct Opened {
+    path: PathBuf,
+    identity: Identity,
+}
+
+#[cfg(unix)]
+type Identity = (u64, u64);
+#[cfg(not(unix))]
+type Identity = ();
+
+#[cfg(unix)]
+fn identity(found: &fs::Metadata) -> Identity {
+    use std::os::unix::fs::MetadataExt as _;
+
+    (found.dev(), found.ino())
+}
+
+/// That a file is there is all that is known elsewhere.
+#[cfg(not(unix))]
+fn identity(_: &fs::Metadata) -> Identity {}
+
+impl Opened {
+    /// The file that was opened at a path; none of a database without one.
+    pub(super) fn at(path: &str) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        Some(Opened { path: path.into(), identity: identity(&found) })
+    }
+
+    /// Whether it still has its name.
+    pub(super) fn is_there(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity)
+    }
+
+    pub(super) fn replaced(&self) -> SessionError {
+        SessionError::FileReplaced { path: self.path.display().to_string() }
+    }
+}
+
 /// What every SQLite file begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 

@@ -39,11 +39,15 @@ pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Ve
     let mut query = desk
         .connection
         .prepare_cached(
-            "SELECT user, id, COALESCE(claim_expires, updated) AS since, inbox, number, claim_owner, \
-             claim_owner IS NULL AND claim_expires IS NOT NULL \
+            // A damaged row does not take the list along: it is listed, if it has a name, and told of by whoever reads it.
+            // A claim that was given up has a negative expiry: see `store/claims.rs`.
+            "SELECT user, id, CAST(CASE WHEN claim_expires < 0 THEN ~claim_expires ELSE COALESCE(claim_expires, updated) END \
+             AS INTEGER) AS since, CAST(inbox AS INTEGER), number, \
+             CAST(claim_owner AS TEXT), claim_owner IS NULL AND claim_expires IS NOT NULL \
              FROM stepfold_sessions WHERE app = ?1 AND (claim_expires IS NOT NULL OR inbox > 0) \
+             AND typeof(user) = 'text' AND typeof(id) = 'text' \
              AND (claim_expires IS NULL OR claim_expires <= ?2 OR (?6 AND claim_owner IS NOT NULL)) \
-             AND (COALESCE(claim_expires, updated), number) > (?3, ?4) ORDER BY since, number LIMIT ?5",
+             AND (since, number) > (?3, ?4) ORDER BY since, number LIMIT ?5",
         )
         .map_err(failed)?;
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
@@ -64,7 +68,8 @@ pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Ve
         let key = SessionKey { app: request.app.clone(), user: UserId::new(user)?, id: SessionId::new(id)? };
         let is = (owner.is_some(), is_due);
         let session = Unattended::new(key, Timestamp::from_micros(since), is, from_db(inbox), number);
-        Ok(session.of_worker(owner))
+        Ok::<_, SessionError>(session.of_worker(owner))
     };
-    rows.into_iter().map(read).collect()
+    // One whose ids are damaged has no name by which it could be worked in; a check of the store tells of it.
+    Ok(rows.into_iter().filter_map(|row| read(row).ok()).collect())
 }

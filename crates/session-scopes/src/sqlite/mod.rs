@@ -408,7 +408,10 @@ impl SessionStore for SqliteStore {
         self.0.readers.run(move |desk| lists::users(desk, &request)).await
     }
 
-    async fn notices(&self, _: WatchStore) -> Result<StoreNotices, SessionError> {
+    async fn notices(&self, request: WatchStore) -> Result<StoreNotices, SessionError> {
+        if request.is_named {
+            return Err(SessionError::Unsupported { what: "notices that name sessions" });
+        }
         self.0.board.listen(&self.0.readers)
     }
 

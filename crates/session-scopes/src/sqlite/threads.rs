@@ -18,6 +18,7 @@ use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::error::{closed, failed};
+use super::file::Opened;
 use super::schemas::Schemas;
 use crate::apply::guarded;
 use crate::error::SessionError;
@@ -107,6 +108,8 @@ struct Shared {
 struct Pen {
     desk: Desk,
     log: Log,
+    /// The file that it writes.
+    opened: Option<Opened>,
 }
 
 impl Shared {
@@ -125,7 +128,11 @@ impl Shared {
         }
         let Ok(mut pen) = self.pen.try_lock() else { return Err(work) };
         match &mut *pen {
-            Some(Pen { desk, log }) if log.is_quiet() && desk.begins_at_once() => {
+            Some(Pen { desk, log, opened })
+                if log.is_quiet()
+                    && opened.as_ref().is_none_or(Opened::is_there)
+                    && desk.begins_at_once() =>
+            {
                 log.rest -= 1;
                 Ok(run_at_once(desk, work))
             }
@@ -277,7 +284,8 @@ pub(super) fn start_writer(
     others: Vec<JoinHandle<()>>,
 ) -> Result<(Writer, JoinHandle<()>), SessionError> {
     let (jobs, receiver) = mpsc::channel(QUEUE);
-    let pen = Mutex::new(Some(Pen { desk, log: Log::default() }));
+    let opened = desk.connection.path().and_then(Opened::at);
+    let pen = Mutex::new(Some(Pen { desk, log: Log::default(), opened }));
     let shared = Arc::new(Shared { pen, waiting: AtomicUsize::new(0), is_quick });
     let writer = Writer { jobs, shared: Arc::clone(&shared) };
     let run = move || {
@@ -286,7 +294,7 @@ pub(super) fn start_writer(
             // One that panicked has ended as well.
             let _ = other.join();
         }
-        if let Some(Pen { desk, log: _ }) = shared.lock().take() {
+        if let Some(Pen { desk, .. }) = shared.lock().take() {
             Log::end(&desk);
             desk.close();
         }
@@ -428,7 +436,12 @@ fn write_all(shared: &Shared, mut receiver: mpsc::Receiver<Box<dyn Job>>) {
 impl Pen {
     /// Runs a group of jobs; the error is one of all of them.
     fn write(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), SessionError> {
-        let Pen { desk, log } = self;
+        let Pen { desk, log, opened } = self;
+        if let Some(opened) = opened
+            && !opened.is_there()
+        {
+            return Err(opened.replaced());
+        }
         log.take_back(desk);
         if let Err(error) = log.look_after(desk, group.len()) {
             // Writing may still be possible; if not, it says why.
@@ -559,6 +572,7 @@ impl Desk {
 fn again(failure: &SessionError) -> SessionError {
     let text = |source: &dyn std::error::Error| source.to_string().into();
     match failure {
+        SessionError::FileReplaced { path } => SessionError::FileReplaced { path: path.clone() },
         SessionError::Unavailable { what, source } => {
             SessionError::Unavailable { what, source: text(&**source) }
         }

@@ -21,7 +21,8 @@ pub struct Claim {
     pub owner: WorkerId,
     /// The fencing token: larger than that of any claim before, also if the session was deleted and made again.
     pub token: u64,
-    /// When others may take it without asking. By the clock of the database, where it has one that counts.
+    /// When others may take it without asking. By the clock of the database, where it has one that counts. Before 1970 if its
+    /// holder has [given it up](ReleaseClaim::unfinished): others may take it whatever a clock says that is set back.
     pub expires: Timestamp,
 }
 
@@ -415,7 +416,8 @@ impl Fence {
         }
     }
 
-    /// The stored data after a renewal. A claim never becomes shorter: clocks may go back.
+    /// The stored data after a renewal. A claim does not become shorter by a clock that is somewhat behind. One that lasts
+    /// more than a duration longer was given while the clock was ahead, and would outlive its worker by as much.
     pub(crate) fn renewed(
         &self,
         key: &SessionKey,
@@ -424,7 +426,9 @@ impl Fence {
         now: Timestamp,
     ) -> Result<Self, SessionError> {
         let (owner, expires) = self.holder_of(key, token)?;
-        Ok(Fence { token, holder: Some((owner.clone(), now.after(duration).max(*expires))), due: None })
+        let renewed = now.after(duration);
+        let expires = if *expires > renewed.after(duration) { renewed } else { renewed.max(*expires) };
+        Ok(Fence { token, holder: Some((owner.clone(), expires)), due: None })
     }
 
     /// The stored data after a release.
@@ -444,7 +448,7 @@ impl Fence {
             return Ok(Fence { due: request.due, ..self.released(key, token)? });
         };
         let (owner, expires) = self.holder_of(key, token)?;
-        let holder = (owner.clone(), (*expires).min(now.unwrap_or(at)));
+        let holder = (owner.clone(), given_up((*expires).min(now.unwrap_or(at))));
         Ok(Fence { token, holder: Some(holder), due: None })
     }
 
@@ -462,6 +466,18 @@ impl Fence {
             }
         }
     }
+}
+
+/// The expiry of a claim that was given up at this time: one that has passed by every clock, also one that is set back.
+fn given_up(at: Timestamp) -> Timestamp {
+    let at = at.as_micros();
+    Timestamp::from_micros(if at < 0 { at } else { !at })
+}
+
+/// Since when others may take a claim with this expiry.
+pub(crate) fn free_since(expires: Timestamp) -> Timestamp {
+    let expires = expires.as_micros();
+    Timestamp::from_micros(if expires < 0 { !expires } else { expires })
 }
 
 #[cfg(test)]
@@ -538,8 +554,24 @@ mod tests {
         // No worker took it over, so it is not lost.
         let late = first.after(&key(), Some(&hold), at(100)).unwrap();
         assert_eq!(late.claim().unwrap().expires, at(160));
-        // A clock that goes back makes no claim shorter.
-        assert_eq!(late.renewed(&key(), late.token, MINUTE, at(1)).unwrap(), late);
+        // A clock that is somewhat behind makes no claim shorter; one that was hours ahead made none longer for good.
+        assert_eq!(late.renewed(&key(), late.token, MINUTE, at(40)).unwrap(), late);
+        let ahead = late.renewed(&key(), late.token, MINUTE, at(7_200)).unwrap();
+        let set_back = ahead.renewed(&key(), late.token, MINUTE, at(100)).unwrap();
+        assert_eq!(set_back.claim().unwrap().expires, at(160));
+    }
+
+    #[test]
+    fn what_was_given_up_is_free_by_every_clock() {
+        let held = held_by_a();
+        let left = held.given_up(&ReleaseClaim::new(key(), held.token).unfinished(at(30)), None).unwrap();
+        for now in [at(0), at(30), at(7_200)] {
+            assert_eq!(left.unexpired(now), None);
+            left.taken(&key(), &worker("b"), MINUTE, TakeOver::Never, now).unwrap();
+        }
+        assert_eq!(free_since(left.claim().unwrap().expires), at(30));
+        let again = left.given_up(&ReleaseClaim::new(key(), held.token).unfinished(at(50)), None).unwrap();
+        assert_eq!(again, left);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::{
     StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
-use crate::ids::{Label, UserId};
+use crate::ids::{Label, SessionKey, UserId};
 use crate::session::{Session, Values};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
@@ -35,7 +35,8 @@ macro_rules! erase {
 
         impl SessionStore for AnyStore {
             $(async fn $method(&self, request: $request) -> Result<$answer, SessionError> {
-                self.0.$method(request).await
+                let session = request.session().cloned();
+                self.0.$method(request).await.map_err(|error| error.of_session(session.as_ref()))
             })*
         }
 
@@ -45,6 +46,33 @@ macro_rules! erase {
             })*
         }
     };
+}
+
+/// A request about a session: an error names it.
+trait About {
+    fn session(&self) -> Option<&SessionKey>;
+}
+
+macro_rules! about {
+    ($($request:ty),*; $($other:ty),*) => {
+        $(impl About for $request {
+            fn session(&self) -> Option<&SessionKey> {
+                Some(&self.key)
+            }
+        })*
+        $(impl About for $other {
+            fn session(&self) -> Option<&SessionKey> {
+                None
+            }
+        })*
+    };
+}
+
+about! {
+    AppendEvent, ClaimSession, DeleteSession, DequeueInput, EnqueueInput, EventSizes, FindEvent, FindTagged, GetSession,
+    LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession;
+    CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, RenewClaims, ScopeKey, VerifySessions, WatchStore,
+    WriteScope
 }
 
 erase! {

@@ -15,10 +15,10 @@ use std::future::Future;
 pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::claims::Asked;
-pub(crate) use self::claims::Fence;
 pub use self::claims::{
     AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, RenewClaims, Renewed, TakeOver,
 };
+pub(crate) use self::claims::{Fence, free_since};
 pub use self::erased::AnyStore;
 pub use self::inbox::{
     DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, MAX_INPUT_BYTES,
@@ -279,8 +279,10 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(CLAIMS)) }
     }
 
-    /// Renews claims of a worker at once, and returns the result of each, in order. A lost claim does not affect the
-    /// others. A store with transactions needs one for all; by default each is renewed by itself.
+    /// Renews claims of a worker at once, and returns the result of each, in order. Each claim stands alone: one that is lost,
+    /// whose stored row is damaged, or whose row another transaction has locked, neither fails nor delays the others; the
+    /// last gets an error of the kind [`Transient`](crate::ErrorKind::Transient) at once, and its worker [renews](SessionStore::renew)
+    /// it by itself. A store with transactions needs one for all; by default each is renewed by itself.
     ///
     /// # Errors
     /// When the store fails, and nothing is known of any claim; [`SessionError::Unsupported`].
@@ -292,7 +294,7 @@ pub trait SessionStore: Send + Sync + 'static {
             let mut renewed = Vec::new();
             for request in request.each() {
                 match self.renew(request).await {
-                    Err(error) if !is_of_one_claim(&error) => return Err(error),
+                    Err(error @ SessionError::Unsupported { .. }) => return Err(error),
                     result => renewed.push(result),
                 }
             }
@@ -349,11 +351,6 @@ pub trait SessionStore: Send + Sync + 'static {
 const LABELS: &str = "labels on versions";
 const CLAIMS: &str = "claims on sessions";
 const INBOXES: &str = "inboxes of sessions";
-
-/// Whether an error is about the claim that was to be renewed, and not about the store.
-pub(crate) const fn is_of_one_claim(error: &SessionError) -> bool {
-    matches!(error, SessionError::ClaimLost { .. } | SessionError::NotFound { .. })
-}
 
 fn unsupported(what: &'static str) -> SessionError {
     SessionError::Unsupported { what }

@@ -12,12 +12,22 @@ use crate::ids::{SessionKey, UserId};
 /// A request for [notices](crate::SessionStore::notices).
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
-pub struct WatchStore;
+pub struct WatchStore {
+    /// Whether only notices are wanted that [name sessions](StoreNotice::names), as far as possible. A store that cannot name
+    /// any rejects the request with [`SessionError::Unsupported`](crate::SessionError::Unsupported).
+    pub is_named: bool,
+}
 
 impl WatchStore {
     /// All notices of a store.
     pub const fn new() -> Self {
-        WatchStore
+        WatchStore { is_named: false }
+    }
+
+    /// Only from a store whose notices name sessions.
+    #[must_use]
+    pub const fn named(self) -> Self {
+        WatchStore { is_named: true }
     }
 }
 

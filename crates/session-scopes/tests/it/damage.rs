@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    Before, ClaimSession, CreateSession, DeleteSession, DequeueInput, Digest, EnqueueInput, ErrorKind,
-    EventId, EventRange, FaultKind, FaultPlace, ForkSession, GetSession, IdempotencyKey, InboxEntry,
-    InboxKind, InvocationId, Label, LabelVersion, ListForks, ListSessions, PostgresOptions, PostgresStore,
-    PruneSession, ReadInbox, ReadLabels, RewindSession, ScopeKey, ScopeVersions, Seen, Session, SessionError,
-    SessionId, SessionKey, SessionStore, SqliteOptions, SqliteStore, Verified, VerifySessions, WorkerId,
+    AnyStore, Before, ClaimSession, CreateSession, DeleteSession, DequeueInput, Digest, EnqueueInput,
+    ErrorKind, EventId, EventRange, FaultKind, FaultPlace, ForkSession, GetSession, IdempotencyKey,
+    InboxEntry, InboxKind, InvocationId, Label, LabelVersion, ListForks, ListSessions, PostgresOptions,
+    PostgresStore, PruneSession, ReadInbox, ReadLabels, RewindSession, ScopeKey, ScopeVersions, Seen,
+    Session, SessionError, SessionId, SessionKey, SessionStore, SqliteOptions, SqliteStore, Verified,
+    VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::Message;
 
@@ -419,8 +420,9 @@ const WORK_DAMAGES: [(&str, bool); 7] = [
 
 /// Reading the damaged inbox of a session is an error; so is claiming it if its row is damaged.
 async fn check_work_told(store: &impl SessionStore, key: &SessionKey, sql: &str, is_claim: bool) {
-    let read = store.inbox(ReadInbox::new(key.clone())).await;
-    assert_eq!(read.unwrap_err().kind(), ErrorKind::Broken, "{sql}");
+    let read = store.inbox(ReadInbox::new(key.clone())).await.unwrap_err();
+    assert_eq!(read.kind(), ErrorKind::Broken, "{sql}");
+    assert!(read.to_string().contains(&key.to_string()), "{sql}: {read}");
     let claim =
         ClaimSession::new(key.clone(), WorkerId::new("worker-2").unwrap(), Duration::from_secs(60), at(9))
             .take_over();
@@ -438,14 +440,15 @@ async fn damaged_claims_and_inboxes_of_a_file_are_errors() {
     for (sql, is_claim) in WORK_DAMAGES {
         fs::write(&path, &written.bytes).unwrap();
         damage(&path, sql);
-        check_work_told(&SqliteStore::open(&path).unwrap(), &key, sql, is_claim).await;
+        let store = AnyStore::new(SqliteStore::open(&path).unwrap());
+        check_work_told(&store, &key, sql, is_claim).await;
     }
 }
 
 #[tokio::test]
 async fn damaged_claims_and_inboxes_of_a_database_are_named_and_told() {
     let Some(server) = server() else { return };
-    let store = PostgresStore::open(server.database("damaged_work").await).await.unwrap();
+    let store = AnyStore::new(PostgresStore::open(server.database("damaged_work").await).await.unwrap());
     let damages = WORK_DAMAGES.into_iter().map(|(sql, is_claim)| (sql, Some(is_claim)));
     // A used idempotency key is read only by a check of the store or by a repeat.
     let taken = "UPDATE stepfold_taken SET position = 7 WHERE number = 4";

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::json;
 use stepfold_session_scopes::{
-    AppendEvent, CreateSession, DeleteSession, ErrorKind, GetSession, ListSessions, SessionError,
+    AppendEvent, CreateSession, DeleteSession, Durability, ErrorKind, GetSession, ListSessions, SessionError,
     SessionStore, SqliteOptions, SqliteStore,
 };
 
@@ -342,5 +342,28 @@ async fn a_full_disk_gives_each_append_a_transient_error_and_the_store_continues
         assert_eq!(store.append(request).await.unwrap().version, 1);
         let session = store.get(GetSession::new(key(number))).await.unwrap();
         assert_eq!((session.version, session.events.len()), (1, 1));
+    }
+}
+
+/// What a store would write to a file that has no name any more is lost: it writes nothing, and says so.
+#[tokio::test]
+async fn a_file_that_was_removed_or_replaced_takes_no_commits() {
+    for durability in [Durability::Process, Durability::Full] {
+        for is_replaced in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("sessions.db");
+            let store = SqliteOptions::new(&path).durability(durability).open().unwrap();
+            create(&store, &key("s")).await;
+            append(&store, &key("s"), 0, event("e1")).await.unwrap();
+            if is_replaced {
+                fs::copy(&path, folder.path().join("copy.db")).unwrap();
+                fs::rename(folder.path().join("copy.db"), &path).unwrap();
+            } else {
+                fs::remove_file(&path).unwrap();
+            }
+            let error = append(&store, &key("s"), 1, event("e2")).await.unwrap_err();
+            assert!(matches!(error, SessionError::FileReplaced { .. }), "{error:?}");
+            assert_eq!(error.kind(), ErrorKind::Broken);
+        }
     }
 }

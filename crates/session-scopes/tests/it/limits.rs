@@ -118,6 +118,11 @@ struct Wire {
 
 impl Wire {
     fn to(url: &str) -> Self {
+        Wire::cut_after(url, "no request has this in it")
+    }
+
+    /// One that is cut once the store has sent these words.
+    fn cut_after(url: &str, words: &'static str) -> Self {
         let server: u16 = url.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -128,8 +133,18 @@ impl Wire {
                 let (mut asks, mut hears) =
                     (client.unwrap(), TcpStream::connect(("127.0.0.1", server)).unwrap());
                 let (mut told, mut answers) = (hears.try_clone().unwrap(), asks.try_clone().unwrap());
-                thread::spawn(move || std::io::copy(&mut asks, &mut told));
-                let cut = Arc::clone(&cut);
+                let (cut, cuts) = (Arc::clone(&cut), Arc::clone(&cut));
+                thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(length @ 1..) = asks.read(&mut bytes) {
+                        if String::from_utf8_lossy(&bytes[..length]).contains(words) {
+                            cuts.store(true, Ordering::SeqCst);
+                        }
+                        if told.write_all(&bytes[..length]).is_err() {
+                            break;
+                        }
+                    }
+                });
                 thread::spawn(move || {
                     let mut bytes = [0; 4096];
                     while let Ok(length @ 1..) = hears.read(&mut bytes) {
@@ -159,8 +174,10 @@ async fn claimed_after_frozen_heartbeat(name: &str, duration: Duration) -> Resul
     let frozen = PostgresOptions::new(wire.url(&url)).idle_in_transaction_timeout(hour).open().await.unwrap();
     create(&frozen, &key("s")).await;
     let claim = frozen.claim(ClaimSession::new(key("s"), worker("frozen"), duration, at(0))).await.unwrap();
-    wire.is_cut.store(true, Ordering::SeqCst);
     let renew = RenewClaims::new([(key("s"), claim.token)], duration, at(0));
+    // Its connection is there already.
+    frozen.renew_all(renew.clone()).await.unwrap();
+    wire.is_cut.store(true, Ordering::SeqCst);
     let heartbeat = tokio::spawn(async move { frozen.renew_all(renew).await });
     let other = PostgresOptions::new(&url).lock_timeout(Duration::from_secs(5)).open().await.unwrap();
     let claimed = loop {
@@ -186,6 +203,33 @@ async fn a_worker_that_is_frozen_in_its_heartbeat_does_not_hold_up_who_takes_ove
     let hour = Duration::from_secs(3_600);
     let error = claimed_after_frozen_heartbeat("frozen_for_an_hour", hour).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
+}
+
+/// A worker that is frozen while it sets up the tables has the lock of that. The server takes it back, so that the next start
+/// does it; tables that are there already are not waited for.
+#[tokio::test]
+async fn a_worker_that_is_frozen_in_its_start_does_not_hold_up_others() {
+    let Some(server) = server() else { return };
+    let url = server.database("frozen_start").await;
+    // The first words that it sends once it has the lock.
+    let wire = Wire::cut_after(&url, "CREATE TABLE");
+    let short = Duration::from_secs(1);
+    let frozen = PostgresOptions::new(wire.url(&url)).idle_in_transaction_timeout(short);
+    let frozen = tokio::spawn(frozen.open());
+    while !wire.is_cut.load(Ordering::SeqCst) {
+        tokio::task::yield_now().await;
+    }
+    let store = tokio::time::timeout(Duration::from_secs(20), PostgresStore::open(&url)).await;
+    create(&store.expect("another start comes through").unwrap(), &key("s")).await;
+    frozen.abort();
+
+    let (holder, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    let driver = tokio::spawn(connection);
+    holder.batch_execute("BEGIN; SELECT pg_advisory_xact_lock(8319385945089469540)").await.unwrap();
+    let store = tokio::time::timeout(Duration::from_secs(20), PostgresStore::open(&url)).await;
+    assert_eq!(get(&store.expect("nothing is to be set up").unwrap(), &key("s")).await.version, 0);
+    drop(holder);
+    driver.await.unwrap().unwrap();
 }
 
 /// A process that is frozen until this is dropped.

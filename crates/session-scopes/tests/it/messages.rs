@@ -73,6 +73,7 @@ fn of_storage() -> Vec<SessionError> {
         SessionError::Damaged { what: "event of version 3".to_owned(), why: "digest mismatch".to_owned() },
         SessionError::NoStore { path: path(), why: "file not found" },
         SessionError::EmptyFile { path: path() },
+        SessionError::FileReplaced { path: path() },
         SessionError::LogMissing { path: path() },
         SessionError::ReadOnly,
         SessionError::Panicked,

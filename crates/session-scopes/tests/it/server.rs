@@ -109,7 +109,7 @@ impl Server {
 }
 
 /// What runs the rest of its arguments, as another user if we are root: `initdb` refuses root.
-fn unprivileged(folder: &Path) -> Command {
+pub(crate) fn unprivileged(folder: &Path) -> Command {
     let output = Command::new("id").arg("-u").output().unwrap();
     if String::from_utf8_lossy(&output.stdout).trim() != "0" {
         return Command::new("env");

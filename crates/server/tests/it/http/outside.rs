@@ -73,6 +73,10 @@ async fn runs_tokens_tools_queues_and_claims_are_counted() {
         "stepfold_running_sessions{app=\"clerk\"} 1",
         "stepfold_queued_messages{app=\"clerk\"} 1",
         "stepfold_claims{app=\"clerk\"} 1",
+        "stepfold_lost_claims_total{app=\"clerk\"} 0",
+        "stepfold_due_sessions{app=\"clerk\"} 0",
+        "stepfold_blocked_sessions{app=\"clerk\"} 0",
+        "stepfold_oldest_due_seconds{app=\"clerk\"} 0",
         "stepfold_live_streams 1",
     ] {
         assert!(during.contains(&format!("{line}\n")), "{line} in {during}");

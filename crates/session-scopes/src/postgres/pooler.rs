@@ -1,0 +1,92 @@
+//! A pooler between a worker and its server that gives each transaction another connection of the server, such as PgBouncer
+//! in transaction mode. Nothing may be left in a connection there: settings are those of a transaction, statements have no
+//! name, and notices cannot be heard.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use deadpool_postgres::Object;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, SimpleQueryMessage};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::error::failed;
+use super::transaction::{Given, within};
+use crate::error::SessionError;
+
+/// How often two connections are compared. A pooler mostly gives the connection that was used last.
+const LOOKS: usize = 3;
+
+/// How long a connection that has nothing to wait for is waited for: a pooler with one connection for all gives none.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Whether a pooler gives each transaction another connection of the server.
+pub(super) async fn is_found(
+    config: &Config,
+    tls: &MakeRustlsConnect,
+    connecting: Duration,
+) -> Result<bool, SessionError> {
+    let connect =
+        || within(connecting, async { config.connect(tls.clone()).await.map_err(failed("connect")) });
+    let ((one, first), (other, second)) = (connect().await?, connect().await?);
+    let drivers = [tokio::spawn(first), tokio::spawn(second)];
+    let found = within(connecting, compare(&one, &other)).await;
+    drop((one, other));
+    for driver in drivers {
+        driver.abort();
+    }
+    found
+}
+
+/// Whether two connections are served by the same process of the server, or one of them by several.
+async fn compare(one: &Client, other: &Client) -> Result<bool, SessionError> {
+    for _ in 0..LOOKS {
+        let before = process(one, "").await?;
+        let held = process(other, "BEGIN; ").await?;
+        if before == held {
+            return Ok(true);
+        }
+        let Ok(after) = tokio::time::timeout(SOON, process(one, "")).await else { return Ok(true) };
+        other.batch_execute("COMMIT").await.map_err(failed("commit"))?;
+        if after? != before {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The process of the server that serves the next transaction.
+async fn process(client: &Client, before: &str) -> Result<Option<String>, SessionError> {
+    let asked = client.simple_query(&format!("{before}SELECT pg_backend_pid()")).await;
+    let rows = asked.map_err(failed("inspect its connection"))?;
+    Ok(rows.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    }))
+}
+
+/// Whether this connection goes through one. Elsewhere, all statements are prepared in each connection.
+pub(super) fn is_between(connection: &Object) -> bool {
+    connection.statement_cache.size() == 0
+}
+
+/// Values with their types, which a statement without a name does not know.
+pub(super) fn typed<'a>(given: Given<'a>) -> Result<Vec<(&'a (dyn ToSql + Sync), Type)>, SessionError> {
+    given.iter().map(|value| type_of(*value).map(|kind| (*value, kind))).collect()
+}
+
+/// The type of a value, of those that our statements take.
+fn type_of(value: &(dyn ToSql + Sync)) -> Result<Type, SessionError> {
+    let kinds = [
+        Type::INT8,
+        Type::TEXT,
+        Type::BYTEA,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::BOOL,
+    ];
+    let fits = |kind: &Type| value.to_sql_checked(kind, &mut BytesMut::new()).is_ok();
+    let found = kinds.into_iter().find(fits);
+    found.ok_or_else(|| SessionError::Store { what: "send a value", source: "it has another type".into() })
+}
