@@ -24,7 +24,7 @@ use crate::claim::{Holder, Waited, WhenClaimed};
 use crate::complete::{RunClock, check_in_time, expired};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
-use crate::history::{Failed, RunOf, run_prefix};
+use crate::history::{Failed, History, RunOf, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
@@ -800,13 +800,14 @@ impl<'a> Work<'a> {
         }
         // Cancellation requests do not apply to a run that begins only now.
         self.turn.obey_cancels((place > 0).then_some((&invocation, &cancellation))).await;
-        let life = self.known.history.as_ref().and_then(|history| history.life.clone());
+        let history = self.known.history.as_ref();
+        let life = history.and_then(|history| history.life.clone());
+        let taken = history.map(|history| history.taken()).unwrap_or_default();
         let mut journal = self.journal(invocation, &run, (place, seen), entries);
         let shared_version = Arc::clone(&journal.shared_version);
         let decisions = self.decisions_about(&run);
         let mut attending =
             Attending::begin(self.turn.clone(), journal.invocation.clone(), cancellation.clone());
-        let taken = history.map(|history| history.taken()).unwrap_or_default();
         let is_taken = |id: &InvocationId| taken.contains_key(id);
         let mut said = Vec::new().into_iter();
         let hub = Arc::clone(&self.ticket.hub);

@@ -103,10 +103,9 @@ async fn a_pooler_keeps_none_of_our_settings() {
     let (holder, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     let driver = tokio::spawn(connection);
     holder.batch_execute("BEGIN; SELECT * FROM stepfold_sessions FOR UPDATE").await.unwrap();
-    let waited = tokio::time::timeout(
-        Duration::from_secs(10),
-        append(&store, &key("s"), 20, writing("late", &[("n", json!(1))])),
-    );
+    let session = key("s");
+    let late = append(&store, &session, 20, writing("late", &[("n", json!(1))]));
+    let waited = tokio::time::timeout(Duration::from_secs(10), late);
     waited.await.expect("the lock is waited for a bounded time").unwrap_err();
     drop(holder);
     let _ = driver.await;
