@@ -57,7 +57,7 @@ async fn serves_until_its_input_ends() {
     fill(&made).await;
     assert_eq!(
         made.post("ada", "/sessions/large/run", json!({"text": "hi"})).await.json()["status"],
-        "completed"
+        "finished"
     );
     assert!(made.stop().await);
     let site = Site::over(of(), limits()).await;
