@@ -18,7 +18,6 @@ mod limits;
 mod live;
 mod live_many;
 mod mcp;
-mod memory;
 mod model;
 mod openapi;
 mod origins;
