@@ -113,7 +113,7 @@ impl Turn {
         let fill = |mut entry: Entry| {
             if entry.input.is_none() {
                 let place = stored.iter().position(|stored| stored.position == entry.position);
-                // Another worker has taken it, or somebody has withdrawn it.
+                // Another worker has taken it, or it was withdrawn.
                 let gone = || SessionError::NotWaiting {
                     key: Box::new(self.slot.key.clone()),
                     position: entry.position,

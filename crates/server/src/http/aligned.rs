@@ -1,7 +1,7 @@
 //! Two sessions side by side, within a bound of time, whatever their lengths.
 //!
 //! A diff of sequences that have nothing in common costs the product of their lengths. So commits that only one side has are
-//! not compared at all, the others by number instead of text, and what is left is cut off after [`LONGEST`].
+//! not compared at all, the others by number instead of text, and the comparison of what is left ends after [`LONGEST`].
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

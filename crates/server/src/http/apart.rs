@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// Work that looks now and then whether it goes on, until it is stopped; and what it drops then.
+    /// Work that looks now and then whether it continues, until it is stopped; and what it drops then.
     async fn endless(steps: Arc<AtomicUsize>, _held: oneshot::Sender<()>) -> Result<(), Problem> {
         loop {
             steps.fetch_add(1, Ordering::SeqCst);

@@ -320,7 +320,7 @@ async fn long_session(site: &Site, id: &str) {
     }
 }
 
-/// A server with one thread goes on serving while whole sessions are read.
+/// A server with one thread continues to serve while whole sessions are read.
 #[tokio::test]
 async fn heavy_requests_delay_no_others_and_end_in_time() {
     let site = Site::new("").await;
