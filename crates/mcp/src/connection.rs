@@ -14,6 +14,7 @@ use rmcp::service::{
 };
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClient;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::ErrorChain;
 use stepfold_tools::{ToolContext, ToolError};
@@ -22,6 +23,7 @@ use tokio::sync::Mutex;
 use crate::definition::{self, Definition};
 use crate::error::McpError;
 use crate::http::{self, Remote};
+use crate::listing;
 use crate::meter::Meter;
 use crate::oauth;
 use crate::offer::Refused;
@@ -192,9 +194,13 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Vec<wire::Resource>, McpError> {
         let peer = &self.peer;
-        let page = |params| async move {
-            let page = peer.list_resources(params).await?;
-            Ok((page.resources, page.next_cursor))
+        let page = |params: Option<wire::PaginatedRequestParams>| async move {
+            match peer.list_resources(params.clone()).await {
+                Err(ServiceError::UnexpectedResponse) => {}
+                page => return page.map(|page| (page.resources, page.next_cursor)),
+            }
+            let request = wire::ListResourcesRequest { params, ..wire::ListResourcesRequest::default() };
+            entries(peer, wire::ClientRequest::ListResourcesRequest(request), "resources").await
         };
         self.in_time("resources/list", timeout, self.pages("resources", "resources/list", limit, page)).await
     }
@@ -206,24 +212,22 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Vec<wire::Prompt>, McpError> {
         let peer = &self.peer;
-        let page = |params| async move {
-            let page = peer.list_prompts(params).await?;
-            Ok((page.prompts, page.next_cursor))
+        let page = |params: Option<wire::PaginatedRequestParams>| async move {
+            match peer.list_prompts(params.clone()).await {
+                Err(ServiceError::UnexpectedResponse) => {}
+                page => return page.map(|page| (page.prompts, page.next_cursor)),
+            }
+            let request = wire::ListPromptsRequest { params, ..wire::ListPromptsRequest::default() };
+            entries(peer, wire::ClientRequest::ListPromptsRequest(request), "prompts").await
         };
         self.in_time("prompts/list", timeout, self.pages("prompts", "prompts/list", limit, page)).await
     }
 
     /// The contents of a resource.
-    pub(crate) async fn resource(
-        &self,
-        uri: &str,
-        timeout: Duration,
-    ) -> Result<wire::ReadResourceResult, McpError> {
-        self.asked();
-        let request = self.peer.read_resource(wire::ReadResourceRequestParams::new(uri));
-        let answer = Box::pin(async { Ok(request.await) });
-        let answer = self.in_time("resources/read", timeout, answer).await?;
-        self.or_failed("resources/read", answer).await
+    pub(crate) async fn resource(&self, uri: &str, timeout: Duration) -> Result<Value, McpError> {
+        let params = wire::ReadResourceRequestParams::new(uri);
+        let request = wire::ClientRequest::ReadResourceRequest(wire::ReadResourceRequest::new(params));
+        self.raw("resources/read", request, timeout).await
     }
 
     /// The messages of a prompt.
@@ -232,12 +236,23 @@ impl Connection {
         name: &str,
         arguments: Map<String, Value>,
         timeout: Duration,
-    ) -> Result<wire::GetPromptResult, McpError> {
-        self.asked();
+    ) -> Result<Value, McpError> {
         let params = wire::GetPromptRequestParams::new(name).with_arguments(arguments);
-        let answer = async { Ok(self.peer.get_prompt(params).await) };
-        let answer = self.in_time("prompts/get", timeout, answer).await?;
-        self.or_failed("prompts/get", answer).await
+        let request = wire::ClientRequest::GetPromptRequest(wire::GetPromptRequest::new(params));
+        self.raw("prompts/get", request, timeout).await
+    }
+
+    /// A result as the server sent it.
+    async fn raw(
+        &self,
+        method: &'static str,
+        request: wire::ClientRequest,
+        timeout: Duration,
+    ) -> Result<Value, McpError> {
+        self.asked();
+        let answer = async { Ok(self.peer.send_request(request).await) };
+        let answer = self.in_time(method, timeout, answer).await?;
+        Ok(raw(self.or_failed(method, answer).await?))
     }
 
     /// All pages of a list, at most so many items and pages.
@@ -305,7 +320,7 @@ impl Connection {
         tool: &str,
         arguments: Map<String, Value>,
         context: &ToolContext,
-    ) -> Result<wire::CallToolResult, CallError> {
+    ) -> Result<Value, CallError> {
         let mut params = wire::CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         // The run was asked before, and continues with the answers.
         let before = Round::answered(context.answered());
@@ -316,7 +331,6 @@ impl Connection {
         }
         for number in first..ROUNDS {
             match self.ask(params.clone(), context).await {
-                Ok(wire::ServerResult::CallToolResult(result)) => return Ok(result),
                 Ok(wire::ServerResult::InputRequiredResult(wanted)) => {
                     let requests = self.elicitations(wanted.input_requests.unwrap_or_default())?;
                     if self.client.answerer.is_none() && !requests.is_empty() {
@@ -327,10 +341,7 @@ impl Connection {
                     params.request_state = wanted.request_state;
                     params.input_responses = Some(self.input(requests).await?);
                 }
-                Ok(_) => {
-                    let words = format!("MCP server `{}` returned an invalid tool result", self.server);
-                    return Err(ToolError::unknown(words).into());
-                }
+                Ok(result) => return Ok(raw(result)),
                 Err(error) => return Err(self.failure(&error).await),
             }
         }
@@ -392,8 +403,8 @@ impl Connection {
     async fn failure(&self, error: &ServiceError) -> CallError {
         let server = &self.server;
         if let ServiceError::McpError(refusal) = error {
-            return ToolError::new(format!("MCP server `{server}` refused the call: {}", refusal.message))
-                .into();
+            let words = refused(&refusal.message, refusal.data.as_ref());
+            return ToolError::new(format!("MCP server `{server}` refused the call: {words}")).into();
         }
         if let Some(challenge) = error.auth_challenge() {
             let challenge =
@@ -427,6 +438,20 @@ impl Connection {
     }
 }
 
+/// The words of a refusal, and what it says beside them: some servers say all of it there.
+fn refused(message: &str, data: Option<&Value>) -> String {
+    let data = data.filter(|data| !data.is_null()).map(|data| match data {
+        Value::String(words) => words.clone(),
+        other => other.to_string(),
+    });
+    match (message.trim(), data) {
+        ("", None) => "it does not say why".to_owned(),
+        ("", Some(data)) => data,
+        (message, Some(data)) if !message.contains(&data) => format!("{message}: {data}"),
+        (message, _) => message.to_owned(),
+    }
+}
+
 /// A page of a list of tools. The SDK reads one only if all of its definitions are valid: otherwise it is requested once more,
 /// as it is, so that an invalid one does not hide the others.
 async fn page_of_tools(
@@ -440,10 +465,27 @@ async fn page_of_tools(
     let request = wire::ListToolsRequest { params, ..wire::ListToolsRequest::default() };
     match peer.send_request(wire::ClientRequest::ListToolsRequest(request)).await? {
         wire::ServerResult::ListToolsResult(page) => Ok(definition::page(page)),
-        wire::ServerResult::CustomResult(page) => {
-            definition::read_page(page.0).ok_or(ServiceError::UnexpectedResponse)
-        }
-        _ => Err(ServiceError::UnexpectedResponse),
+        page => definition::read_page(raw(page)).ok_or(ServiceError::UnexpectedResponse),
+    }
+}
+
+/// The entries of a page that the SDK does not read, without those that are invalid.
+async fn entries<T: DeserializeOwned>(
+    peer: &Peer<RoleClient>,
+    request: wire::ClientRequest,
+    field: &str,
+) -> Result<(Vec<T>, Option<String>), ServiceError> {
+    let page = raw(peer.send_request(request).await?);
+    listing::entries(page, field).ok_or(ServiceError::UnexpectedResponse)
+}
+
+/// A result as the server sent it. The SDK reads one by its fields, whatever was asked for, and keeps as it is what it does not
+/// know.
+fn raw(result: wire::ServerResult) -> Value {
+    match result {
+        wire::ServerResult::CustomResult(result) => result.0,
+        // Made of strings and values, it has a JSON form.
+        known => serde_json::to_value(known).unwrap_or_default(),
     }
 }
 

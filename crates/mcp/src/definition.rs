@@ -8,7 +8,7 @@ use std::fmt;
 
 use rmcp::model as wire;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use similar::TextDiff;
 
 use crate::offer::Refused;
@@ -73,24 +73,59 @@ pub(crate) type Page = (Vec<Result<Definition, Refused>>, Option<String>);
 
 /// A page whose definitions are all valid.
 pub(crate) fn page(page: wire::ListToolsResult) -> Page {
-    (page.tools.iter().map(Definition::of).map(Ok).collect(), page.next_cursor)
+    // One that is empty is none.
+    let next = page.next_cursor.filter(|next| !next.is_empty());
+    (page.tools.iter().map(Definition::of).map(Ok).collect(), next)
 }
 
 /// A page as a server sent it, of which each invalid definition is named; none if it is no list.
 pub(crate) fn read_page(mut page: Value) -> Option<Page> {
-    let next = match page.get_mut("nextCursor").map(Value::take) {
-        None | Some(Value::Null) => None,
-        Some(Value::String(next)) => Some(next),
-        Some(_) => return None,
+    let fields = page.as_object_mut()?;
+    let next = match fields.remove("nextCursor") {
+        Some(Value::String(next)) if !next.is_empty() => Some(next),
+        Some(Value::Number(next)) => Some(next.to_string()),
+        // Of no use as a cursor: the list ends here.
+        _ => None,
     };
-    let Value::Array(tools) = page.get_mut("tools")?.take() else { return None };
+    let tools = match fields.remove("tools") {
+        Some(Value::Array(tools)) => tools,
+        // A list without entries, in languages where that is null.
+        Some(Value::Null) => Vec::new(),
+        None if next.is_none() => Vec::new(),
+        _ => return None,
+    };
     let entry = |(place, tool): (usize, Value)| {
         let name = tool["name"].as_str().map_or_else(|| format!("#{}", place + 1), str::to_owned);
-        let read = serde_json::from_value::<wire::Tool>(tool);
+        let read = repaired(tool)
+            .and_then(|tool| serde_json::from_value::<wire::Tool>(tool).map_err(|error| error.to_string()));
         read.map(|tool| Definition::of(&tool))
-            .map_err(|error| Refused { tool: name, reason: format!("invalid definition: {error}") })
+            .map_err(|reason| Refused { tool: name, reason: format!("invalid definition: {reason}") })
     };
     Some((tools.into_iter().enumerate().map(entry).collect(), next))
+}
+
+/// The definition without what is invalid in it and can be done without, as if the server had not sent it.
+fn repaired(mut tool: Value) -> Result<Value, String> {
+    let Value::Object(fields) = &mut tool else { return Ok(tool) };
+    match fields.get("inputSchema") {
+        Some(Value::Object(_)) => {}
+        // Any arguments.
+        None | Some(Value::Null | Value::Bool(true)) => {
+            drop(fields.insert("inputSchema".to_owned(), json!({})))
+        }
+        Some(other) => return Err(format!("expected an object as inputSchema, found `{other}`")),
+    }
+    fields.retain(|name, value| match name.as_str() {
+        "name" | "inputSchema" => true,
+        "title" | "description" => value.is_string(),
+        "outputSchema" | "annotations" => value.is_object(),
+        _ => false,
+    });
+    if let Some(Value::Object(annotations)) = fields.get_mut("annotations") {
+        annotations
+            .retain(|name, value| if name == "title" { value.is_string() } else { value.is_boolean() });
+    }
+    Ok(tool)
 }
 
 /// The value with the keys of each object in order.
@@ -157,8 +192,6 @@ impl fmt::Display for Change {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn definition(description: &str, schema: &Value) -> Definition {
@@ -180,9 +213,11 @@ mod tests {
         let (listed, next) = read_page(json!({"nextCursor": "n", "tools": [
             {"name": "add", "inputSchema": object},
             {"name": "any", "inputSchema": true},
+            {"name": "text", "inputSchema": "{}"},
             {"inputSchema": object},
             "add",
-            {"name": "last", "description": 7, "inputSchema": object},
+            {"name": "odd", "title": 1, "description": 7, "inputSchema": object, "outputSchema": true, "icons": 3},
+            {"name": "bare"},
             {"name": "sum", "inputSchema": object, "outputSchema": object},
         ]}))
         .unwrap();
@@ -193,16 +228,34 @@ mod tests {
         let lines: Vec<String> = listed.into_iter().map(line).collect();
         expect_test::expect![[r#"
             add
-            any: invalid definition: invalid type: boolean `true`, expected a map
-            #3: invalid definition: missing field `name`
-            #4: invalid definition: invalid type: string "add", expected struct Tool
-            last: invalid definition: invalid type: integer `7`, expected a string
+            any
+            text: invalid definition: expected an object as inputSchema, found `"{}"`
+            #4: invalid definition: missing field `name`
+            #5: invalid definition: invalid type: string "add", expected struct Tool
+            odd
+            bare
             sum"#]]
         .assert_eq(&lines.join("\n"));
         assert_eq!(next.as_deref(), Some("n"));
-        for page in [json!({}), json!({"tools": {}}), json!([]), json!({"tools": [], "nextCursor": 1})] {
+        for page in [json!({"tools": {}}), json!([]), json!({"tools": "none"}), json!({"nextCursor": "n"})] {
             assert_eq!(read_page(page.clone()), None, "{page}");
         }
+        for page in [json!({}), json!({"tools": null}), json!({"tools": [], "nextCursor": ""})] {
+            assert_eq!(read_page(page.clone()), Some((Vec::new(), None)), "{page}");
+        }
+    }
+
+    /// A definition is the same beside an invalid one, which the SDK does not read, as without it: it is no change.
+    #[test]
+    fn a_definition_is_read_as_the_sdk_reads_it() {
+        let tool = json!({
+            "name": "add", "title": "Add", "description": "Adds.", "inputSchema": {"type": "object", "$id": "x"},
+            "outputSchema": {"type": "object"}, "_meta": {"a": 1}, "icons": [{"src": "https://a.invalid/i.png"}],
+            "annotations": {"title": "A", "readOnlyHint": true, "idempotentHint": false, "colour": true},
+        });
+        let sdk: wire::Tool = serde_json::from_value(tool.clone()).unwrap();
+        let (listed, _) = read_page(json!({ "tools": [tool, "add"] })).unwrap();
+        assert_eq!(listed[0], Ok(Definition::of(&sdk)));
     }
 
     #[test]

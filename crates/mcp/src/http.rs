@@ -17,6 +17,7 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 
 use crate::meter::Meter;
 use crate::oauth::Authorization;
+use crate::repair::repaired;
 
 /// What an event of a stream counts beside its data.
 const OF_EVENT: usize = 8;
@@ -111,7 +112,10 @@ impl<C: StreamableHttpClient> Bounded<C> {
     fn counted(&self, events: BoxedSseResponse) -> BoxedSseResponse {
         let meter = Arc::clone(&self.meter);
         let counted = events.map(move |event| {
-            let event = event?;
+            let mut event = event?;
+            if let Some(data) = event.data.as_ref().and_then(|data| repaired(data.as_bytes())) {
+                event.data = String::from_utf8(data).ok();
+            }
             let bytes = event.data.as_ref().map_or(0, String::len) + OF_EVENT;
             meter.count(bytes).map_err(|reason| SseError::Body(meter.broke(reason).into()))?;
             Ok(event)

@@ -66,6 +66,8 @@ mod oauth;
 mod offer;
 mod process;
 mod question;
+mod repair;
+mod schema;
 mod server;
 
 pub use crate::definition::{Approved, Change, Definition};

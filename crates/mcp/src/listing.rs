@@ -1,6 +1,28 @@
 //! Resources and prompts as a server lists them.
 
 use rmcp::model as wire;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// The entries of a page as a server sent it, without those that are invalid, and where the next page begins; none if it is no
+/// list.
+pub(crate) fn entries<T: DeserializeOwned>(mut page: Value, field: &str) -> Option<(Vec<T>, Option<String>)> {
+    let fields = page.as_object_mut()?;
+    let next = fields.remove("nextCursor").and_then(|next| next.as_str().map(str::to_owned));
+    let listed = match fields.remove(field) {
+        Some(Value::Array(listed)) => listed,
+        None | Some(Value::Null) => Vec::new(),
+        Some(_) => return None,
+    };
+    let entry = |(place, entry): (usize, Value)| {
+        let read = serde_json::from_value(entry);
+        read.inspect_err(
+            |error| tracing::warn!(list = field, entry = place + 1, %error, "an invalid entry is left out"),
+        )
+        .ok()
+    };
+    Some((listed.into_iter().enumerate().filter_map(entry).collect(), next.filter(|next| !next.is_empty())))
+}
 
 /// A resource of a server: something that can be [read](crate::Server::read_resource).
 #[derive(Clone, Debug, PartialEq, Eq)]

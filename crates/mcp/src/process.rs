@@ -14,9 +14,13 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::meter::Meter;
+use crate::repair::repaired;
 
 /// What is kept of standard error: its end, for the message when the server fails.
 const ERROR_BYTES: usize = 4 * 1024;
+
+/// How much of a server's output is read at once.
+const CHUNK: usize = 8 * 1024;
 
 /// Variables that a server inherits. No others: what a program has in its environment, keys among it, is not for servers.
 const INHERITED: [&str; 9] =
@@ -66,7 +70,7 @@ impl Program {
             tokio::spawn(Arc::clone(&errors).fill(stderr));
         }
         let group = Group::of(&child);
-        let stdout = Bounded { source: stdout, line: 0, meter: Arc::clone(&meter), group };
+        let stdout = Bounded::new(stdout, Arc::clone(&meter), group);
         let process = Process { child, group, errors, meter };
         Ok((process, Pipes { stdout, stdin }))
     }
@@ -150,17 +154,48 @@ impl Drop for Process {
     }
 }
 
-/// A stream of lines that fails at one that is too long, and where too much comes unasked.
+/// A stream of lines, each [repaired], that fails at one that is too long, and where too much comes unasked.
 #[derive(Debug)]
 pub(crate) struct Bounded<R> {
     source: R,
-    /// The bytes since the last line break.
-    line: usize,
+    /// What has come since the last line break.
+    line: Vec<u8>,
+    /// Whole lines that are not read yet, from `read` on.
+    lines: Vec<u8>,
+    read: usize,
     meter: Arc<Meter>,
     group: Group,
 }
 
 impl<R> Bounded<R> {
+    fn new(source: R, meter: Arc<Meter>, group: Group) -> Self {
+        Bounded { source, line: Vec::new(), lines: Vec::new(), read: 0, meter, group }
+    }
+
+    /// Takes what has come.
+    fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend(piece);
+            let (limit, ends) = (self.meter.limit(), piece.ends_with(b"\n"));
+            if self.line.len() - usize::from(ends) > limit {
+                let reason = format!("it sent a message of more than {limit} bytes and was ended");
+                return Err(self.stop(reason));
+            }
+            if ends {
+                self.end_line();
+            }
+        }
+        self.meter.count(bytes.len()).map_err(|reason| self.stop(format!("{reason} and was ended")))
+    }
+
+    fn end_line(&mut self) {
+        match self.line.strip_suffix(b"\n").and_then(repaired) {
+            Some(repaired) => self.lines.extend(repaired.iter().chain(b"\n")),
+            None => self.lines.extend(&self.line),
+        }
+        self.line.clear();
+    }
+
     /// Ends the server, whose output is no longer read.
     fn stop(&self, reason: String) -> io::Error {
         self.group.kill();
@@ -174,22 +209,21 @@ impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.source).poll_read(context, buffer))?;
-        let read = &buffer.filled()[before..];
-        self.line = match read.iter().rposition(|byte| *byte == b'\n') {
-            Some(last) => read.len() - last - 1,
-            None => self.line + read.len(),
-        };
-        let limit = self.meter.limit();
-        if self.line > limit {
-            let reason = format!("it sent a message of more than {limit} bytes and was ended");
-            return Poll::Ready(Err(self.stop(reason)));
+        while self.read == self.lines.len() {
+            self.lines.clear();
+            self.read = 0;
+            let mut bytes = [0; CHUNK];
+            let mut chunk = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut self.source).poll_read(context, &mut chunk))?;
+            if chunk.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.add(chunk.filled())?;
         }
-        match self.meter.count(read.len()) {
-            Ok(()) => Poll::Ready(Ok(())),
-            Err(reason) => Poll::Ready(Err(self.stop(format!("{reason} and was ended")))),
-        }
+        let length = buffer.remaining().min(self.lines.len() - self.read);
+        buffer.put_slice(&self.lines[self.read..self.read + length]);
+        self.read += length;
+        Poll::Ready(Ok(()))
     }
 }
 

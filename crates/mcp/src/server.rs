@@ -14,12 +14,12 @@ use stepfold_state_core::chat::{Message, Part, Role};
 use stepfold_state_core::json_schema::{ValueType, check_bounded};
 use stepfold_state_core::state::State;
 use stepfold_tools::{
-    Approval, BuildError, Effect, RawArgs, ResultText, Source, Tool, ToolContext, ToolError, ToolSource,
+    Approval, Effect, RawArgs, RefusedTool, ResultText, Source, Tool, ToolContext, ToolError, ToolSource,
     Toolset,
 };
 
 use crate::connection::{CallError, Connection, Launch, Plan};
-use crate::content;
+use crate::content::{self, Odd};
 use crate::definition::{Approved, Change, Definition};
 use crate::error::McpError;
 use crate::http::{Denied, Remote, without_oauth};
@@ -29,6 +29,7 @@ use crate::oauth::Authorization;
 use crate::offer::{Offer, Refused, Rules, offer};
 use crate::process::Program;
 use crate::question::{self, Answer, Answerer, Question};
+use crate::schema::{self, Parameters};
 
 /// The longest name of a server, in bytes: it stands before the names of its tools.
 const MAX_NAME_BYTES: usize = 32;
@@ -41,6 +42,9 @@ const SIGN_INS: usize = 2;
 
 /// A server that lived as long as this has not failed to start.
 const SETTLED: Duration = Duration::from_secs(60);
+
+/// How much of what is left out of a schema is told.
+const MAX_TOLD: usize = 8;
 
 /// Limits on the resources that a server may use.
 #[derive(Clone, Debug)]
@@ -214,18 +218,13 @@ impl Server {
         Ok(offer.tools.iter().map(|(name, definition)| (name.clone(), (**definition).clone())).collect())
     }
 
-    /// The tools that the rules allow but that cannot be offered: two with one name, or a schema that no
-    /// provider takes.
+    /// The tools that the rules allow but that cannot be offered, each with the reason: an invalid definition, two with one
+    /// name, or a schema that no object fits. The others are offered all the same.
     ///
     /// # Errors
     /// As [`start`](Server::start).
     pub async fn refused(&self) -> Result<Vec<Refused>, McpError> {
-        let offer = self.offer().await?;
-        let unusable = offer.tools.iter().filter_map(|(name, definition)| {
-            let reason = self.tool(name, definition, Approval::Never).err()?.to_string();
-            Some(Refused { tool: definition.name.clone(), reason })
-        });
-        Ok(offer.refused.iter().cloned().chain(unusable).collect())
+        Ok(self.offer().await?.refused.clone())
     }
 
     /// The tools that differ from their approved definitions: each call of these requires approval, whatever the
@@ -296,8 +295,15 @@ impl Server {
     pub async fn read_resource(&self, uri: &str) -> Result<Vec<Part>, McpError> {
         let timeout = self.0.limits.start_timeout;
         let read = |connection: Arc<Connection>| async move { connection.resource(uri, timeout).await };
-        let read = self.authorized(read).await?;
-        Ok(read.contents.into_iter().map(content::resource).collect())
+        let mut read = self.authorized(read).await?;
+        let mut odd = Odd::default();
+        let contents = match read.get_mut("contents").map(Value::take) {
+            Some(Value::Array(contents)) => contents,
+            _ => return Err(self.unreadable("resources/read", "contents")),
+        };
+        let parts = contents.into_iter().map(|contents| content::resource(contents, &mut odd)).collect();
+        self.trace_odd(uri, &odd);
+        Ok(parts)
     }
 
     /// The server's prompts.
@@ -323,15 +329,27 @@ impl Server {
             let arguments = arguments.clone();
             async move { connection.prompt(name, arguments, timeout).await }
         };
-        let prompt = self.authorized(get).await?;
-        let message = |message: rmcp::model::PromptMessage| {
-            let role = match message.role {
-                rmcp::model::Role::Assistant => Role::Assistant,
-                rmcp::model::Role::User => Role::User,
-            };
-            Message::from_parts(role, vec![content::part(message.content)])
+        let mut prompt = self.authorized(get).await?;
+        let mut odd = Odd::default();
+        let messages = match prompt.get_mut("messages").map(Value::take) {
+            Some(Value::Array(messages)) => messages,
+            _ => return Err(self.unreadable("prompts/get", "messages")),
         };
-        Ok(prompt.messages.into_iter().map(message).collect())
+        let messages = messages.into_iter().map(|message| message_of(message, &mut odd)).collect();
+        self.trace_odd(name, &odd);
+        Ok(messages)
+    }
+
+    fn unreadable(&self, method: &'static str, field: &str) -> McpError {
+        let reason = format!("invalid result: missing list of {field}");
+        McpError::Request { server: self.0.name.clone(), method, reason }
+    }
+
+    /// Says what a server sent that the protocol does not say, and what of it.
+    fn trace_odd(&self, what: &str, odd: &Odd) {
+        if let Some(odd) = odd.text() {
+            tracing::warn!(server = self.0.name, what, odd, "an MCP server sent an odd result");
+        }
     }
 
     fn authorization(&self) -> Option<&Authorization> {
@@ -449,7 +467,16 @@ impl Server {
         }
     }
 
-    fn learn(&self, offer: Offer) -> Arc<Offer> {
+    fn learn(&self, mut offer: Offer) -> Arc<Offer> {
+        let refused = &mut offer.refused;
+        offer.tools.retain(|(name, definition)| {
+            self.trace_left_out(name, definition);
+            let built = self.tool(name, definition, Approval::Never);
+            let tool = &definition.name;
+            built
+                .inspect_err(|reason| refused.push(Refused { tool: tool.clone(), reason: reason.clone() }))
+                .is_ok()
+        });
         for refused in &offer.refused {
             let (tool, reason) = (&refused.tool, &refused.reason);
             tracing::warn!(server = self.0.name, tool, reason, "a tool of an MCP server is not offered");
@@ -468,6 +495,20 @@ impl Server {
         offer
     }
 
+    /// Says what of a schema a model is not told, since it cannot be.
+    fn trace_left_out(&self, name: &str, definition: &Definition) {
+        let Ok(Parameters { left_out, .. }) = schema::parameters(&definition.input_schema) else { return };
+        if !left_out.is_empty() {
+            let left_out = left_out.iter().take(MAX_TOLD).map(String::as_str).collect::<Vec<_>>().join("; ");
+            tracing::info!(
+                server = self.0.name,
+                tool = name,
+                left_out,
+                "not all of an inputSchema is offered"
+            );
+        }
+    }
+
     fn approve_definition(&self, definition: &Definition) {
         let mut known = self.known();
         let approved = known.approved.get_or_insert_default();
@@ -477,7 +518,7 @@ impl Server {
         }
     }
 
-    /// The tools of an offer. Those that no provider takes are left out.
+    /// The tools of an offer, all of which can be built.
     fn tools(&self, offer: &Offer) -> Vec<Tool> {
         let approved = self.approved().unwrap_or_default();
         let built = offer.tools.iter().filter_map(|(name, definition)| {
@@ -485,14 +526,13 @@ impl Server {
                 Some(_) => Approval::Always,
                 None => self.0.rules.approval(&definition.name),
             };
-            let tool = self.tool(name, definition, approval);
-            tool.inspect_err(|error| tracing::warn!(server = self.0.name, %error, "a tool is not offered"))
-                .ok()
+            self.tool(name, definition, approval).ok()
         });
         built.collect()
     }
 
-    fn tool(&self, name: &str, definition: &Arc<Definition>, approval: Approval) -> Result<Tool, BuildError> {
+    fn tool(&self, name: &str, definition: &Arc<Definition>, approval: Approval) -> Result<Tool, String> {
+        let parameters = schema::parameters(&definition.input_schema)?;
         let about =
             definition.description.as_deref().or(definition.title.as_deref()).unwrap_or_default().trim();
         let about = if about.is_empty() {
@@ -511,12 +551,14 @@ impl Server {
             async move { Box::pin(server.call(&called, arguments, output.as_deref(), &context)).await }
         };
         Tool::new(name, about, call)
-            .parameters(parameters(&definition.input_schema))
+            .parameters(parameters.schema)
+            .open_parameters()
             .effect(self.0.rules.effect(definition))
             .approval(approval)
             .timeout(self.0.rules.call_timeout)
             .output_to_string(ResultText::content(Source::Whole, content::shown))
             .build()
+            .map_err(|error| error.to_string())
     }
 
     /// Calls a tool as it was offered. One that is something else by now is not called.
@@ -551,7 +593,12 @@ impl Server {
             let connection = self.connection().await.map_err(not_called)?;
             let seen = self.sign_ins();
             match connection.call(tool, arguments.clone(), context).await {
-                Ok(result) => return content::value(result, output),
+                Ok(result) => {
+                    let mut odd = Odd::default();
+                    let value = content::value(result, output, &mut odd);
+                    self.trace_odd(tool, &odd);
+                    return value;
+                }
                 Err(CallError::Tool(error)) => return Err(error),
                 Err(CallError::Unauthorized(_)) if sign_ins == SIGN_INS => break,
                 Err(CallError::Unauthorized(challenge)) => {
@@ -617,15 +664,14 @@ fn checked(schema: Value) -> Result<Arc<ValueType>, String> {
     ValueType::of_schema(schema).map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// The schema of the arguments. One that lists no properties says that any are taken.
-fn parameters(schema: &Value) -> Value {
-    let mut schema = schema.clone();
-    if let Value::Object(fields) = &mut schema
-        && !fields.contains_key("properties")
-    {
-        fields.entry("additionalProperties").or_insert(Value::Bool(true));
-    }
-    schema
+/// A message of a prompt.
+fn message_of(mut message: Value, odd: &mut Odd) -> Message {
+    let role = if message["role"] == "assistant" { Role::Assistant } else { Role::User };
+    let parts = match message.get_mut("content").map(Value::take) {
+        Some(Value::Array(blocks)) => blocks.into_iter().map(|block| content::read(block, odd)).collect(),
+        block => vec![content::read(block.unwrap_or_default(), odd)],
+    };
+    Message::from_parts(role, parts)
 }
 
 /// The pause before a start after so many failures in a row.
@@ -658,6 +704,12 @@ impl ToolSource for Offering {
                 Ok(tools)
             }
         }
+    }
+
+    fn refused(&self) -> Vec<RefusedTool> {
+        let offer = self.server.known().offer.clone();
+        let refused = offer.iter().flat_map(|offer| &offer.refused);
+        refused.map(|refused| RefusedTool::new(&refused.tool, &refused.reason)).collect()
     }
 }
 

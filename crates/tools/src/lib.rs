@@ -124,7 +124,7 @@ pub use crate::resources::Resources;
 pub use crate::tool::{IntoTool, Tool, ToolBuilder};
 #[cfg(feature = "search")]
 pub use crate::toolset::{FOUND_TOOLS, SearchableToolset};
-pub use crate::toolset::{ToolSource, Tools, Toolset};
+pub use crate::toolset::{RefusedTool, ToolSource, Tools, Toolset};
 
 #[cfg(feature = "macros")]
 #[doc = include_str!("../docs/tool_macro.md")]

@@ -22,7 +22,7 @@ use crate::function::{Function, Parameters, ToolFunction, ToolReturn, Work};
 use crate::invoke;
 use crate::policy::{Approval, Effect, Retry};
 use crate::resources::Resources;
-use crate::schema::{self, drop_stand_in_nulls};
+use crate::schema::{self, Unlisted, drop_stand_in_nulls};
 
 /// The maximum length of a tool name in bytes, by providers' limits.
 const MAX_NAME_BYTES: usize = 64;
@@ -575,6 +575,7 @@ pub struct ToolBuilder {
     function: Function,
     needs: Requirements,
     parameters: Option<Value>,
+    unlisted: Unlisted,
     is_strict: bool,
     extras: Extras,
     inputs: Vec<InputBinding>,
@@ -596,6 +597,7 @@ impl ToolBuilder {
             function,
             needs,
             parameters: None,
+            unlisted: Unlisted::default(),
             is_strict: false,
             extras: Extras::new(),
             inputs: Vec::new(),
@@ -614,6 +616,29 @@ impl ToolBuilder {
     /// place of the one derived from [`Args`](crate::Args).
     pub fn parameters(mut self, schema: Value) -> Self {
         self.parameters = Some(schema);
+        self
+    }
+
+    /// Leaves objects open whose schema does not say `additionalProperties`, as JSON Schema has it: for a function that hands its
+    /// arguments to a party that knows the schema itself, such as a server. By default the objects of the parameters are closed
+    /// where that is possible, since nothing would read what is not listed.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::{Value, json};
+    /// use stepfold_tools::{RawArgs, Tool, ToolError};
+    ///
+    /// async fn send(RawArgs(arguments): RawArgs) -> Result<Value, ToolError> {
+    ///     Ok(arguments)
+    /// }
+    /// let schema = json!({"type": "object", "properties": {"area": {"type": "integer"}}});
+    /// let send = Tool::new("send", "Asks the server.", send).parameters(schema).open_parameters();
+    /// let more = json!({"area": 3, "note": "more"});
+    /// assert!(send.build()?.check_arguments(more.as_object().unwrap()).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_parameters(mut self) -> Self {
+        self.unlisted = Unlisted::Taken;
         self
     }
 
@@ -804,12 +829,12 @@ impl ToolBuilder {
     /// The whole JSON Schema of the arguments, including those read from the state.
     fn model_parameters(&self) -> Result<Map<String, Value>, String> {
         match self.parameters.as_ref().or(self.needs.arguments.as_ref()) {
-            Some(parameters) => schema::for_model(parameters.clone()),
+            Some(parameters) => schema::for_model(parameters.clone(), self.unlisted),
             None if self.needs.takes_raw_arguments => {
                 Err("missing JSON Schema: set it with `parameters`, since the function takes raw arguments"
                     .to_owned())
             }
-            None => schema::for_model(serde_json::json!({"type": "object"})),
+            None => schema::for_model(serde_json::json!({"type": "object"}), self.unlisted),
         }
     }
 

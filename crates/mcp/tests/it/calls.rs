@@ -1,8 +1,9 @@
 //! Calls and their results.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stepfold_mcp::{Server, ServerLimits};
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::chat::{Content, MediaSource, Part, ToolContent};
@@ -60,13 +61,142 @@ async fn structured_content_is_the_value_and_is_checked() {
         call(&server, "sum", json!({})).await.result.content(),
         &ToolContent::Value(json!({"total": 3}))
     );
-    let wrong = line(&server, "sum_wrong", json!({})).await;
-    let expected = "Failed(Error): the call has run, but its result cannot be used: its structuredContent does not fit the outputSchema: ";
-    assert!(wrong.starts_with(expected) && wrong.contains("$.total"), "{wrong}");
+    // A call that has run is not lost for the form of its result.
+    check(&line(&server, "sum_wrong", json!({})).await, "Succeeded: {\"total\":\"three\"}");
+    check(&line(&server, "sum_none", json!({})).await, "Succeeded: 3");
+}
+
+#[tokio::test]
+async fn odd_results_are_shown_over_either_revision() {
+    for mode in ["plain", "modern"] {
+        let server = peer(mode).build().unwrap();
+        let returns = async |result: Value| line(&server, "returns", json!({ "result": result })).await;
+        let beside = json!({"content": [{"type": "text", "text": "see:"}, {"type": "video", "data": "aGk=", "mimeType": "video/mp4"}]});
+        check(
+            &returns(beside).await,
+            "Succeeded: see:\n[content of unknown type `video`] {\"data\":\"aGk=\",\"mimeType\":\"video/mp4\"}",
+        );
+        check(
+            &returns(json!({"content": [], "structuredContent": {"code": 7}, "isError": true})).await,
+            "Failed(Error): {\"code\":7}",
+        );
+        check(
+            &returns(
+                json!({"content": [{"type": "text", "text": "Three."}], "structuredContent": {"total": 3}}),
+            )
+            .await,
+            "Succeeded: Three.\n{\"total\":3}",
+        );
+        check(
+            &returns(json!({"content": null, "isError": true})).await,
+            "Failed(Error): the tool failed and does not say why",
+        );
+        check(&returns(json!({"toolResult": [1]})).await, "Succeeded: {\"toolResult\":[1]}");
+        check(
+            &returns(json!({"content": [{"type": "text"}, {"type": "text", "text": 5}]})).await,
+            "Succeeded: \n5",
+        );
+        check(&returns(json!("done")).await, "Succeeded: done");
+        check(&returns(json!([1, 2])).await, "Succeeded: [1,2]");
+        check(&returns(json!({})).await, "Succeeded: ");
+    }
+}
+
+/// Half a character at the end of a text that was cut, and a number that is none: readers refuse the whole message.
+#[tokio::test]
+async fn a_message_that_is_json_for_its_writer_alone_is_read() {
+    let server = peer("plain").build().unwrap();
+    check(&line(&server, "cut", json!({})).await, "Succeeded: cut \u{fffd}");
+}
+
+/// What is logged: the fields of each event, in one line.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<String>>);
+
+impl tracing::field::Visit for Log {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push_str(&format!("{field}: {value:?}; "));
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && metadata.target().starts_with("stepfold_mcp")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn what_was_odd_is_traced() {
+    let log = Log::default();
+    let logged = tracing::subscriber::set_default(log.clone());
+    let server = peer("plain").build().unwrap();
+    line(&server, "other", json!({})).await;
+    assert_eq!(log.0.lock().unwrap().as_str(), "");
+    line(&server, "returns", json!({"result": {"content": [{"type": "video"}]}})).await;
+    line(&server, "sum_none", json!({})).await;
+    line(&server, "sum_wrong", json!({})).await;
+    server.stop().await;
+    let server = peer("broken").build().unwrap();
+    server.start().await.unwrap();
+    drop(logged);
+    let log = log.0.lock().unwrap();
+    for part in [
+        "what: \"returns\"; odd: \"content of unknown type `video`\"",
+        "what: \"sum_none\"; odd: \"the tool has an outputSchema and gave no structuredContent\"",
+        "what: \"sum_wrong\"; odd: \"the structuredContent does not fit the outputSchema: ",
+        "tool: \"list\"; reason: \"invalid inputSchema: expected type \\\"object\\\", found \\\"array\\\"\"",
+    ] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+}
+
+/// A response that the SDK does not read is an answer all the same: its call would end with its timeout.
+#[tokio::test]
+async fn a_response_in_another_form_is_an_answer() {
+    let server = peer("plain").build().unwrap();
+    let says = async |message: Value| line(&server, "says", json!({ "message": message })).await;
+    let head = "Failed(Error): MCP server `peer` refused the call: ";
+    let done = json!({"content": [{"type": "text", "text": "done"}]});
+    check(&says(json!({"result": done, "error": null})).await, "Succeeded: done");
+    check(&says(json!({"jsonrpc": "2.0", "id": "text", "result": done})).await, "Succeeded: done");
+    check(&says(json!({"jsonrpc": "2.0", "result": null})).await, "Succeeded: ");
+    check(&says(json!({"jsonrpc": "2.0"})).await, "Succeeded: ");
+    check(&says(json!({"jsonrpc": "2.0", "error": "boom"})).await, &format!("{head}boom"));
     check(
-        &line(&server, "sum_none", json!({})).await,
-        "Failed(Error): the call has run, but its result cannot be used: the tool has an outputSchema and gave no structuredContent",
+        &says(json!({"jsonrpc": "2.0", "error": {"code": "E1", "message": "boom"}})).await,
+        &format!("{head}boom"),
     );
+}
+
+#[tokio::test]
+async fn a_refusal_says_why_wherever_it_says_it() {
+    let server = peer("plain").build().unwrap();
+    let refuses = async |error: Value| line(&server, "refuse", json!({ "error": error })).await;
+    let head = "Failed(Error): MCP server `peer` refused the call: ";
+    for (error, expected) in [
+        (json!({"code": -32000, "message": "", "data": {"quota": 0}}), "{\"quota\":0}"),
+        (json!({"code": -32000, "message": "no", "data": "the disk is full"}), "no: the disk is full"),
+        (json!({"code": -32000, "message": "the disk is full", "data": "full"}), "the disk is full"),
+        (json!({"code": -32000, "message": " "}), "it does not say why"),
+    ] {
+        check(&refuses(error).await, &format!("{head}{expected}"));
+    }
 }
 
 #[tokio::test]
@@ -171,6 +301,20 @@ async fn resources_and_prompts_are_read() {
     assert!(messages.iter().all(|message| message.parts().len() == 1), "{messages:?}");
     let said: Vec<String> = messages.iter().map(|message| message.text().into_owned()).collect();
     assert_eq!(said, ["fn main() {}", "I look at it."]);
+}
+
+#[tokio::test]
+async fn resources_and_prompts_in_odd_shapes_are_read() {
+    let server = peer("broken").build().unwrap();
+    let resources = server.resources().await.unwrap();
+    assert_eq!(resources.iter().map(|resource| resource.uri.as_str()).collect::<Vec<_>>(), ["note:///1"]);
+    let prompts = server.prompts().await.unwrap();
+    assert_eq!(prompts.iter().map(|prompt| prompt.name.as_str()).collect::<Vec<_>>(), ["review"]);
+    let parts = server.read_resource("a:b").await.unwrap();
+    assert_eq!(parts, [Part::text("[resource a:b] {\"kind\":\"later\"}"), Part::text("[resource]\nhello")]);
+    let messages = server.prompt("review", serde_json::Map::new()).await.unwrap();
+    let expected = [Part::text("[content of unknown type `poem`]\nroses"), Part::text("red")];
+    assert_eq!(messages[0].parts(), expected);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The lists of a server, and their changes.
 
-use serde_json::json;
-use stepfold_mcp::{Approved, McpError, Server, ServerLimits};
-use stepfold_tools::{Approval, Tools};
+use std::collections::BTreeMap;
 
-use crate::kit::{call_with, line, line_of, offered, peer};
+use serde_json::{Value, json};
+use stepfold_mcp::{Approved, McpError, Server, ServerLimits};
+use stepfold_tools::{Approval, CallFailure, CallStatus, Tools};
+
+use crate::kit::{call_with, line, line_of, offered, peer, state};
 
 fn names(tools: &Tools) -> Vec<&str> {
     tools.names().collect()
@@ -20,6 +22,7 @@ async fn odd_names_are_mapped_and_what_is_ambiguous_is_left_out() {
             "____b4c93ae12a92",
             "plain",
             "bare",
+            "strange",
         ]
     "#]]
     .assert_debug_eq(&names(&tools));
@@ -29,27 +32,74 @@ async fn odd_names_are_mapped_and_what_is_ambiguous_is_left_out() {
     let refused = server.refused().await.unwrap();
     let refused: Vec<(&str, &str)> =
         refused.iter().map(|refused| (refused.tool.as_str(), refused.reason.as_str())).collect();
-    assert_eq!(refused[0], ("same", "the server offers 2 different tools of this name"));
-    assert!(refused[1].0 == "strange" && refused[1].1.contains("unsupported anyOf"), "{refused:?}");
+    assert_eq!(refused, [("same", "the server offers 2 different tools of this name")]);
 }
 
 #[tokio::test]
 async fn an_invalid_definition_is_named_and_does_not_hide_the_others() {
     let server = peer("broken").build().unwrap();
     let tools = offered(&server).await;
-    assert_eq!(names(&tools), ["plain", "other"]);
+    assert_eq!(names(&tools), ["plain", "any", "other"]);
     assert_eq!(line(&server, "other", json!({})).await, "Succeeded: other is done");
+    assert_eq!(line(&server, "any", json!({"a": [1]})).await, "Succeeded: any is done");
     let refused = server.refused().await.unwrap();
     let refused: Vec<String> =
         refused.iter().map(|refused| format!("{}: {}", refused.tool, refused.reason)).collect();
     expect_test::expect![[r#"
-        any: invalid definition: invalid type: boolean `true`, expected a map
-        #3: invalid definition: missing field `name`
-        #4: invalid definition: invalid type: string "text", expected struct Tool"#]]
+        text: invalid definition: expected an object as inputSchema, found `"{}"`
+        #5: invalid definition: missing field `name`
+        #6: invalid definition: invalid type: string "text", expected struct Tool
+        list: invalid inputSchema: expected type "object", found "array""#]]
     .assert_eq(&refused.join("\n"));
+    // The toolset tells the program of an agent, which knows no server.
+    let toolset = peer("broken").build().unwrap().toolset();
+    assert_eq!(toolset.refused(), []);
+    toolset.resolve(&state()).await.unwrap();
+    assert_eq!(toolset.refused().len(), 4);
     // One that is denied is of no interest.
-    let server = peer("broken").deny(["any", "#*"]).build().unwrap();
+    let server = peer("broken").deny(["list", "text", "#*"]).build().unwrap();
     assert_eq!(server.refused().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_list_that_ends_in_another_way_is_a_list() {
+    assert!(names(&offered(&peer("null").build().unwrap()).await).is_empty());
+    assert_eq!(names(&offered(&peer("page").build().unwrap()).await), ["other"]);
+}
+
+/// The schemas that other crates map for each provider.
+#[tokio::test]
+async fn tools_in_odd_shapes_are_offered_and_their_arguments_arrive_as_they_are() {
+    let corpus: Vec<Value> = serde_json::from_str(include_str!("../schemas/corpus.json")).unwrap();
+    assert!(corpus.len() >= 60);
+    let server = peer("corpus").build().unwrap();
+    assert_eq!(server.refused().await.unwrap(), []);
+    let tools = offered(&server).await;
+    let named: BTreeMap<String, String> =
+        server.offered().await.unwrap().into_iter().map(|(model, known)| (known.name, model)).collect();
+    for entry in &corpus {
+        let name = entry["name"].as_str().unwrap();
+        for arguments in entry["valid"].as_array().unwrap() {
+            let outcome = call_with(&tools, &named[name], arguments.clone()).await;
+            assert_eq!(
+                outcome.status,
+                CallStatus::Succeeded,
+                "{name}: {arguments}: {}",
+                outcome.result.text()
+            );
+            let arrived: Value = serde_json::from_str(&outcome.result.text()).unwrap();
+            assert_eq!(arrived, *arguments, "{name}");
+        }
+        // The faults that are told before the call; the server tells the others.
+        for arguments in entry["invalid"].as_array().unwrap() {
+            let outcome = call_with(&tools, &named[name], arguments.clone()).await;
+            let is_told = matches!(
+                outcome.status,
+                CallStatus::Succeeded | CallStatus::Failed(CallFailure::InvalidArguments)
+            );
+            assert!(is_told, "{name}: {outcome:?}");
+        }
+    }
 }
 
 #[tokio::test]

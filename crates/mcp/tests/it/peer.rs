@@ -77,6 +77,18 @@ impl Peer {
                 result(page)
             }
             Some("tools/call") => self.call(message),
+            Some("resources/list") if self.mode == "broken" => {
+                result(json!({"resources": [{"uri": "a:b"}, {"uri": "note:///1", "name": "one"}]}))
+            }
+            Some("prompts/list") if self.mode == "broken" => {
+                result(json!({"prompts": [{"name": "review"}, 5]}))
+            }
+            Some("resources/read") if self.mode == "broken" => {
+                result(json!({"contents": [{"uri": "a:b", "kind": "later"}, {"text": "hello"}]}))
+            }
+            Some("prompts/get") if self.mode == "broken" => result(json!({"messages": [
+                {"role": "critic", "content": [{"type": "poem", "text": "roses"}, {"type": "text", "text": "red"}]},
+            ]})),
             Some("resources/list") => result(json!({"resources": [
                 {"uri": "note:///1", "name": "one", "description": "The first.", "mimeType": "text/plain", "size": 5},
             ]})),
@@ -127,7 +139,9 @@ impl Peer {
             "broken" => (
                 json!([
                     tool("plain"),
-                    {"name": "any", "description": "Takes anything.", "inputSchema": true},
+                    {"name": "any", "title": 3, "description": "Takes anything.", "inputSchema": true, "annotations": "none"},
+                    {"name": "list", "inputSchema": {"type": "array"}},
+                    {"name": "text", "inputSchema": "{}"},
                     {"description": "Has no name.", "inputSchema": {"type": "object"}},
                     "text",
                     tool("other"),
@@ -135,6 +149,9 @@ impl Peer {
                 None,
             ),
             "tangled" => (tangled(), None),
+            "corpus" => (corpus(), None),
+            "null" => (Value::Null, None),
+            "page" => (json!([tool("other")]), Some(json!(""))),
             "endless" => (json!([tool("again")]), Some(json!("more"))),
             "many" => (json!((0..600).map(|number| tool(&format!("t{number}"))).collect::<Vec<_>>()), None),
             _ => {
@@ -158,6 +175,9 @@ impl Peer {
                     "environment",
                     "child",
                     "empty",
+                    "returns",
+                    "cut",
+                    "says",
                     "other",
                 ];
                 let mut tools: Vec<Value> = names.into_iter().map(tool).collect();
@@ -175,7 +195,7 @@ impl Peer {
                     "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
                     "annotations": {"readOnlyHint": true},
                 }));
-                for name in ["sum", "sum_wrong", "sum_none"] {
+                for name in ["sum", "sum_wrong", "sum_none", "sum_returns"] {
                     let mut sum = tool(name);
                     sum["outputSchema"] = json!({
                         "type": "object",
@@ -193,7 +213,7 @@ impl Peer {
         let (id, params) = (&message["id"], &message["params"]);
         let arguments = &params["arguments"];
         let result = |mut result: Value| {
-            if self.mode == "modern" {
+            if self.mode == "modern" && result.is_object() {
                 result["resultType"] = json!("complete");
             }
             Does::Says(vec![json!({"jsonrpc": "2.0", "id": id, "result": result})])
@@ -209,7 +229,10 @@ impl Peer {
             "echo" => result(text(arguments["text"].as_str().unwrap_or_default())),
             "fail" => result(json!({"content": [{"type": "text", "text": "no such file"}], "isError": true})),
             "refuse" => {
-                let error = json!({"code": -32602, "message": "the path lies outside"});
+                let error = match arguments.get("error") {
+                    Some(error) => error.clone(),
+                    None => json!({"code": -32602, "message": "the path lies outside"}),
+                };
                 Does::Says(vec![json!({"jsonrpc": "2.0", "id": id, "error": error})])
             }
             "picture" => result(json!({"content": [
@@ -220,6 +243,9 @@ impl Peer {
                 {"type": "resource", "resource": {"uri": "note:///1", "text": "hello"}},
                 {"type": "resource_link", "uri": "note:///2", "name": "two", "mimeType": "text/plain"},
             ]})),
+            // What the test wants to see returned.
+            "returns" | "sum_returns" => result(arguments["result"].clone()),
+            _ if self.mode == "corpus" => result(text(&arguments.to_string())),
             "sum" => result(
                 json!({"content": [{"type": "text", "text": "{\"total\":3}"}], "structuredContent": {"total": 3}}),
             ),
@@ -241,6 +267,16 @@ impl Peer {
             "nested" => {
                 let deep = (0..60).fold(json!(5), |inner, _| json!([inner]));
                 result(json!({"content": [], "structuredContent": {"a": deep}}))
+            }
+            "cut" => Does::Writes(
+                format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"content\":[{{\"type\":\"text\",\"text\":\"cut \\ud83d\"}}],\"_meta\":{{\"n\":NaN}}}}}}\n")
+                    .into_bytes(),
+            ),
+            // What the test wants to see sent, under the id of the request.
+            "says" => {
+                let mut message = arguments["message"].clone();
+                message["id"] = if message["id"] == "text" { json!(id.to_string()) } else { id.clone() };
+                Does::Says(vec![message])
             }
             "flood" => Does::Floods,
             "junk" => Does::Writes(b"\xff\xfe starting\n{\"jsonrpc\":\"2.0\",\"id\":\n[1,2\n".to_vec()),
@@ -303,6 +339,16 @@ impl Peer {
             other => result(text(&format!("{other} is done"))),
         }
     }
+}
+
+/// Tools with schemas in the odd shapes of public servers.
+fn corpus() -> Value {
+    let mut tools: Value = serde_json::from_str(include_str!("../schemas/corpus.json")).unwrap();
+    for tool in tools.as_array_mut().unwrap() {
+        *tool =
+            json!({"name": tool["name"], "description": tool["about"], "inputSchema": tool["input_schema"]});
+    }
+    tools
 }
 
 fn input_required(id: &Value, state: &str, requests: &Value) -> Does {

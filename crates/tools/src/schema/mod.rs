@@ -1,4 +1,4 @@
-//! JSON Schemas as all providers accept them: without references, and closed. Strict forms are made by providers, each by
+//! JSON Schemas as all providers accept them: without references, and closed unless they are another party's. Strict forms are made by providers, each by
 //! its own taste; what is here knows only that null may stand for a property that is left out.
 
 mod plain;
@@ -6,5 +6,5 @@ mod stand_in;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::plain::for_model;
+pub(crate) use self::plain::{Unlisted, for_model};
 pub(crate) use self::stand_in::drop_stand_in_nulls;

@@ -1,4 +1,4 @@
-//! The plain form: references inlined, an object at the top, and objects closed where possible.
+//! The plain form: references inlined, an object at the top, and objects closed where possible, if they are ours to close.
 //!
 //! A schema is walked by keyword, not by name: a parameter may be called "definitions" or "$ref".
 
@@ -17,15 +17,25 @@ const NUMBER_FORMATS: [&str; 14] = [
     "uint128", "float", "double",
 ];
 
+/// Whether objects take properties beyond the listed ones where the schema does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Unlisted {
+    /// They do not: the reader of the arguments would ignore them.
+    #[default]
+    Refused,
+    /// They do, as JSON Schema has it: the schema is of a party that reads the arguments itself.
+    Taken,
+}
+
 /// Converts an object's schema: without references, and closed, that is, without properties beyond the listed
-/// ones.
+/// ones, unless these are taken.
 ///
 /// An object with alternatives in addition to its own properties (as `#[serde(flatten)]` generates for an
 /// enum) is closed by moving the properties into each alternative. Where that is not possible it stays open.
 ///
 /// # Errors
 /// When the schema is not that of an object, or a reference cannot be inlined.
-pub(crate) fn for_model(schema: Value) -> Result<Map<String, Value>, String> {
+pub(crate) fn for_model(schema: Value, unlisted: Unlisted) -> Result<Map<String, Value>, String> {
     let root = schema.clone();
     let mut inliner = Inliner { root: &root, open: vec!["#".to_owned()], schemas: 0, depth: 0 };
     let Value::Object(mut fields) = inliner.inlined(schema)? else {
@@ -35,8 +45,9 @@ pub(crate) fn for_model(schema: Value) -> Result<Map<String, Value>, String> {
     check_top(&fields)?;
     fields.entry("type").or_insert_with(|| json!("object"));
     fields.entry("properties").or_insert_with(|| json!({}));
-    let mut budget = MAX_SCHEMAS;
-    close(&mut fields, true, &mut budget);
+    if unlisted == Unlisted::Refused {
+        close(&mut fields, true, &mut { MAX_SCHEMAS });
+    }
     Ok(fields)
 }
 

@@ -12,6 +12,10 @@ use serde_json::{Map, Value, json};
 use super::*;
 use stepfold_state_core::json_schema::json_schema_of;
 
+fn closed(schema: Value) -> Result<Map<String, Value>, String> {
+    for_model(schema, Unlisted::Refused)
+}
+
 /// The plain form of a type's properties, one property a line.
 #[expect(clippy::needless_pass_by_value, reason = "an expectation is written where it is checked")]
 fn check<T: JsonSchema>(expected: Expect) {
@@ -24,7 +28,7 @@ fn check_raw(schema: Value, expected: Expect) {
 }
 
 fn forms_of(schema: Value) -> String {
-    let plain = match for_model(schema) {
+    let plain = match closed(schema) {
         Ok(plain) => Value::Object(plain),
         Err(error) => return format!("refused: {error}\n"),
     };
@@ -244,7 +248,7 @@ fn two_flattened_enums_stay_open() {
     assert!(!text.contains("\"additionalProperties\":false,\"allOf\""), "{text}");
     #[cfg(feature = "validation")]
     {
-        let plain = Value::Object(for_model(json_schema_of::<Parameters>()).unwrap());
+        let plain = Value::Object(closed(json_schema_of::<Parameters>()).unwrap());
         let value_type = stepfold_state_core::json_schema::ValueType::of_schema(plain).unwrap();
         let both = json!({"both": {"name": "x", "kind": "Circle", "radius": 1.5, "Id": 7}});
         value_type.check(&both).unwrap();
@@ -341,7 +345,7 @@ fn parameters_may_be_called_like_keywords() {
     let properties: Map<String, Value> =
         names.into_iter().map(|name| (name.to_owned(), kind.clone())).collect();
     let plain =
-        for_model(json!({"type": "object", "properties": properties.clone(), "required": names})).unwrap();
+        closed(json!({"type": "object", "properties": properties.clone(), "required": names})).unwrap();
     assert_eq!(plain["properties"], Value::Object(properties));
 }
 
@@ -366,7 +370,7 @@ fn definitions_that_stand_for_billions_are_refused() {
     for _ in 0..500 {
         deep = json!({"type": "array", "items": deep});
     }
-    let error = for_model(json!({"type": "object", "properties": {"x": deep}})).unwrap_err();
+    let error = closed(json!({"type": "object", "properties": {"x": deep}})).unwrap_err();
     assert_eq!(error, "schema nested deeper than 96 levels");
 }
 
@@ -411,7 +415,7 @@ fn alternatives_and_rules() {
 #[track_caller]
 #[expect(clippy::needless_pass_by_value, reason = "an expectation is written where it is checked")]
 fn check_drop(schema: Value, mut value: Value, expected: Value) {
-    let schema = Value::Object(for_model(schema).unwrap());
+    let schema = Value::Object(closed(schema).unwrap());
     drop_stand_in_nulls(&schema, &mut value);
     assert_eq!(value, expected);
 }
@@ -680,7 +684,7 @@ mod laws {
             luck in prop::collection::vec(any::<u8>(), 32),
         ) {
             let top = Node::Record(properties);
-            let plain = Value::Object(for_model(schema_of(&top)).unwrap());
+            let plain = Value::Object(closed(schema_of(&top)).unwrap());
             assert_plain(&plain);
             let Forms { plain: sent, strict: filled, back } = value(&top, &mut Luck(luck.iter().cycle()));
 

@@ -15,6 +15,6 @@ mod toolset;
 
 #[cfg(feature = "search")]
 pub use self::search::{FOUND_TOOLS, SearchableToolset};
-pub use self::source::ToolSource;
+pub use self::source::{RefusedTool, ToolSource};
 pub use self::tools::Tools;
 pub use self::toolset::Toolset;

@@ -47,6 +47,50 @@ pub trait ToolSource: Send + Sync + 'static {
         &self,
         state: &State,
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send;
+
+    /// The tools that the last list has left out, since no model can be offered them: for people, who may mend it. By
+    /// default there are none.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::error::Error;
+    /// use stepfold_tools::state_core::state::State;
+    /// use stepfold_tools::{RefusedTool, Tool, ToolSource, Toolset};
+    ///
+    /// struct Remote;
+    ///
+    /// impl ToolSource for Remote {
+    ///     async fn tools(&self, _: &State) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
+    ///         Ok(Vec::new())
+    ///     }
+    ///
+    ///     fn refused(&self) -> Vec<RefusedTool> {
+    ///         vec![RefusedTool::new("sum", "no object fits its schema")]
+    ///     }
+    /// }
+    /// let refused = Toolset::dynamic("remote", Remote).refused();
+    /// assert_eq!((refused[0].0.as_str(), refused[0].1.tool.as_str()), ("remote", "sum"));
+    /// ```
+    fn refused(&self) -> Vec<RefusedTool> {
+        Vec::new()
+    }
+}
+
+/// A tool of a source that models are not offered, and why: see [`ToolSource::refused`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RefusedTool {
+    /// The source's own name of the tool.
+    pub tool: String,
+    /// Why it is not offered.
+    pub reason: String,
+}
+
+impl RefusedTool {
+    /// A tool by the source's own name of it, and why it is not offered.
+    pub fn new(tool: impl Into<String>, reason: impl Into<String>) -> Self {
+        RefusedTool { tool: tool.into(), reason: reason.into() }
+    }
 }
 
 impl<S: ToolSource + ?Sized> ToolSource for Arc<S> {
@@ -55,6 +99,10 @@ impl<S: ToolSource + ?Sized> ToolSource for Arc<S> {
         state: &State,
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send {
         (**self).tools(state)
+    }
+
+    fn refused(&self) -> Vec<RefusedTool> {
+        (**self).refused()
     }
 }
 
@@ -65,6 +113,10 @@ impl<S: ToolSource + ?Sized> ToolSource for Box<S> {
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send {
         (**self).tools(state)
     }
+
+    fn refused(&self) -> Vec<RefusedTool> {
+        (**self).refused()
+    }
 }
 
 impl<S: ToolSource + ?Sized> ToolSource for &'static S {
@@ -74,16 +126,26 @@ impl<S: ToolSource + ?Sized> ToolSource for &'static S {
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send {
         (**self).tools(state)
     }
+
+    fn refused(&self) -> Vec<RefusedTool> {
+        (**self).refused()
+    }
 }
 
 /// The object-safe counterpart.
 pub(crate) trait ErasedSource: Send + Sync {
     fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, Listed>;
+
+    fn refused_tools(&self) -> Vec<RefusedTool>;
 }
 
 impl<S: ToolSource> ErasedSource for S {
     fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, Listed> {
         self.tools(state).boxed()
+    }
+
+    fn refused_tools(&self) -> Vec<RefusedTool> {
+        self.refused()
     }
 }
 

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use stepfold_state_core::state::{Issue, Issues, NameList, Schema, State};
 
 use super::parts::{Change, Kind, Part, clashes, fail_with, faults_of, merge};
-use super::source::{Listed, SourceFunction, ToolSource};
+use super::source::{Listed, RefusedTool, SourceFunction, ToolSource};
 use super::tools::Tools;
 use crate::error::{BuildError, ToolsetError};
 use crate::resources::Resources;
@@ -215,6 +215,18 @@ impl Toolset {
     pub fn static_tool(&self, name: &str) -> Option<&Tool> {
         let known = self.0.parts.iter().filter_map(Part::known).flatten();
         known.into_iter().find(|tool| tool.name() == name)
+    }
+
+    /// The tools that dynamic groups [have left out](ToolSource::refused) of their last lists, each with its group. No source
+    /// is called: there are none before the first list.
+    pub fn refused(&self) -> Vec<(String, RefusedTool)> {
+        let dynamic = self.0.parts.iter().filter_map(|part| match &part.kind {
+            Kind::Dynamic(source, _) => Some((&part.origin, source.refused_tools())),
+            _ => None,
+        });
+        let refused =
+            dynamic.flat_map(|(origin, tools)| tools.into_iter().map(|tool| (origin.to_string(), tool)));
+        refused.collect()
     }
 
     #[cfg(feature = "search")]

@@ -1,0 +1,253 @@
+//! From what a server returns to what the model reads: text, images, sounds, resources, structured content.
+//!
+//! A call that has run is never repeated for the form of its result: whatever can be read is shown, and what was odd about it is
+//! told to the trace.
+
+mod block;
+mod media;
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+
+use serde_json::{Map, Value, json};
+use stepfold_state_core::chat::{Content, Media, Part, ToolContent};
+use stepfold_state_core::json_schema::ValueType;
+use stepfold_tools::ToolError;
+
+pub(crate) use self::block::{read, resource};
+
+/// The field of a result that holds blocks which are more than text.
+const BLOCKS: &str = "mcp:content";
+
+/// The field beside it, if there is structured content as well.
+const STRUCTURED: &str = "structuredContent";
+
+/// What is told of one result at most.
+const MAX_ODD: usize = 8;
+
+/// What a server did that the protocol does not say.
+#[derive(Debug, Default)]
+pub(crate) struct Odd(Vec<String>);
+
+impl Odd {
+    pub(crate) fn add(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        if self.0.len() < MAX_ODD && !self.0.contains(&what) {
+            self.0.push(what);
+        }
+    }
+
+    /// All of it, for a person; none if there was nothing.
+    pub(crate) fn text(&self) -> Option<String> {
+        (!self.0.is_empty()).then(|| self.0.join("; "))
+    }
+}
+
+/// The value of a result: its structured content, or its text, or an object that [`shown`] knows.
+///
+/// # Errors
+/// What the server says where the tool failed.
+pub(crate) fn value(result: Value, output: Option<&ValueType>, odd: &mut Odd) -> Result<Value, ToolError> {
+    let Answer { has_failed, blocks, structured } = Answer::of(result, odd);
+    if has_failed {
+        return Err(ToolError::new(failure(&blocks, structured.as_ref())));
+    }
+    if let Some(output) = output {
+        check(structured.as_ref(), output, odd);
+    }
+    let texts = texts_of(&blocks);
+    Ok(match (texts, structured) {
+        (Some(texts), None) => Value::String(texts.join("\n")),
+        // Servers repeat structured content as text, for older clients.
+        (Some(texts), Some(structured))
+            if repeats(&texts, &structured) && structured.get(BLOCKS).is_none() =>
+        {
+            structured
+        }
+        (_, structured) => {
+            let mut value = json!({ BLOCKS: blocks });
+            if let Some(structured) = structured {
+                value[STRUCTURED] = structured;
+            }
+            value
+        }
+    })
+}
+
+/// What the model reads of such a value.
+pub(crate) fn shown(value: &Value) -> Result<ToolContent, Box<dyn Error + Send + Sync>> {
+    let Some(Value::Array(blocks)) = value.get(BLOCKS) else { return Ok(ToolContent::Value(value.clone())) };
+    let parts = parts(blocks, value.get(STRUCTURED));
+    let texts: Option<Vec<&str>> = parts.iter().map(text_of).collect();
+    Ok(match texts {
+        Some(texts) => ToolContent::Value(Value::String(texts.join("\n"))),
+        None => ToolContent::Parts(parts),
+    })
+}
+
+fn text_of(part: &Part) -> Option<&str> {
+    match &part.content {
+        Content::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// The blocks, and the structured content where none of them says the same.
+fn parts(blocks: &[Value], structured: Option<&Value>) -> Vec<Part> {
+    let mut parts: Vec<Part> = blocks.iter().map(block::part).collect();
+    if let Some(structured) = structured {
+        let texts: Vec<&str> = blocks.iter().filter_map(block::text_of).collect();
+        let is_said = texts.iter().any(|text| says(text, structured))
+            || !texts.is_empty() && repeats(&texts, structured);
+        if !is_said {
+            parts.push(Part::text(structured.to_string()));
+        }
+    }
+    parts
+}
+
+/// The words of a failure. Media cannot be part of one: they are named.
+fn failure(blocks: &[Value], structured: Option<&Value>) -> String {
+    let words = parts(blocks, structured).into_iter().map(|part| match part.content {
+        Content::Text(text) => text,
+        Content::Image(Media { media_type, .. }) | Content::File(Media { media_type, .. }) => {
+            format!("[{}, not shown]", media_type.as_deref().unwrap_or("a file"))
+        }
+        _ => String::new(),
+    });
+    let text = words.collect::<Vec<_>>().join("\n");
+    if text.trim().is_empty() { "the tool failed and does not say why".to_owned() } else { text }
+}
+
+/// Says what a schema that the server gave for its results does not fit. The result is used all the same.
+fn check(structured: Option<&Value>, output: &ValueType, odd: &mut Odd) {
+    match structured {
+        None => odd.add("the tool has an outputSchema and gave no structuredContent"),
+        Some(structured) => {
+            if let Err(faults) = output.check(structured) {
+                odd.add(format!("the structuredContent does not fit the outputSchema: {faults}"));
+            }
+        }
+    }
+}
+
+/// A result, in the form that the protocol gives it.
+struct Answer {
+    has_failed: bool,
+    /// Each as [`block::settled`] leaves it.
+    blocks: Vec<Value>,
+    structured: Option<Value>,
+}
+
+impl Answer {
+    fn of(result: Value, odd: &mut Odd) -> Self {
+        let mut fields = match result {
+            Value::Object(fields) => fields,
+            Value::Null => Map::new(),
+            other => {
+                odd.add("a result that is no object");
+                return Answer { has_failed: false, blocks: Vec::new(), structured: Some(other) };
+            }
+        };
+        let mut blocks = blocks(fields.remove("content"), odd);
+        let has_failed = has_failed(fields.remove("isError"), &mut blocks, odd);
+        let mut structured = fields.remove(STRUCTURED);
+        // Null says nothing beside something else.
+        structured.take_if(|structured| structured.is_null() && !blocks.is_empty());
+        fields.retain(|name, _| !matches!(name.as_str(), "_meta" | "resultType"));
+        if !fields.is_empty() {
+            let names: Vec<&str> = fields.keys().take(MAX_ODD).map(String::as_str).collect();
+            odd.add(format!("a result with other fields: {}", names.join(", ")));
+            if blocks.is_empty() && structured.is_none() {
+                structured = Some(Value::Object(fields));
+            }
+        }
+        Answer { has_failed, blocks, structured }
+    }
+}
+
+/// Whether a server says that the tool failed: true, or a value in place of it that means the same. What else it says there is a
+/// block.
+fn has_failed(is_error: Option<Value>, blocks: &mut Vec<Value>, odd: &mut Odd) -> bool {
+    let says = match is_error {
+        None | Some(Value::Null) => return false,
+        Some(Value::Bool(has_failed)) => return has_failed,
+        Some(other) => other,
+    };
+    odd.add(format!("isError is {}", block::kind(&says)));
+    match says {
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(word) => match word.trim().to_lowercase().as_str() {
+            "" | "0" | "false" | "no" | "null" => false,
+            "1" | "true" | "yes" => true,
+            _ => {
+                blocks.push(block::text(word));
+                true
+            }
+        },
+        empty if empty == json!([]) || empty == json!({}) => false,
+        other => {
+            blocks.push(block::text(other.to_string()));
+            true
+        }
+    }
+}
+
+fn blocks(content: Option<Value>, odd: &mut Odd) -> Vec<Value> {
+    match content {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(blocks)) => blocks.into_iter().map(|block| block::settled(block, odd)).collect(),
+        Some(other) => {
+            odd.add(format!("content is {}, not a list", block::kind(&other)));
+            vec![block::settled(other, odd)]
+        }
+    }
+}
+
+/// The texts of blocks that are nothing but text.
+fn texts_of(blocks: &[Value]) -> Option<Vec<&str>> {
+    blocks.iter().map(block::text_of).collect()
+}
+
+/// Whether texts say what the structured content says and nothing else: they are its JSON, or that of what it wraps (some
+/// servers put a result that is no object under the name `result`), as one text or as one for each item.
+fn repeats(texts: &[&str], structured: &Value) -> bool {
+    let all = texts.join("\n");
+    if all.trim().is_empty() || says(&all, structured) {
+        return true;
+    }
+    let of_items = |value: &Value| {
+        value.as_array().is_some_and(|items| {
+            items.len() == texts.len() && texts.iter().zip(items).all(|(text, item)| says(text, item))
+        })
+    };
+    let wrapped = structured.as_object().filter(|fields| fields.len() == 1);
+    let wrapped = wrapped.and_then(|fields| fields.get("result"));
+    of_items(structured) || wrapped.is_some_and(|value| says(&all, value) || of_items(value))
+}
+
+/// Whether a text is a value: itself, or as JSON.
+fn says(text: &str, value: &Value) -> bool {
+    match value {
+        Value::String(word) if word.trim() == text.trim() => true,
+        _ => serde_json::from_str(text).is_ok_and(|read: Value| is_same(&read, value)),
+    }
+}
+
+/// Whether two values are the same to a reader: 1 is 1.0, and null is what is left out.
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => one == other || one.as_f64() == other.as_f64(),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            let fits = |from: &Map<String, Value>, into: &Map<String, Value>| {
+                from.iter().all(|(name, value)| is_same(value, into.get(name).unwrap_or(&Value::Null)))
+            };
+            fits(one, other) && fits(other, one)
+        }
+        (one, other) => one == other,
+    }
+}

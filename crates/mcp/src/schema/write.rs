@@ -1,0 +1,422 @@
+//! The walk: references written out to a bounded depth, keywords of older drafts in the form of 2020-12, and what is no rule of
+//! JSON Schema left out.
+//!
+//! What is written takes at least the values that the server's schema takes. Where a part takes more, because something was left
+//! out of it, the rules around it that would then take less are loosened as well: `not`, `oneOf`, `if`.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::references::Names;
+use super::rules::{is_about_document, is_rule, is_usable_pattern, is_valid, names_of, number_bounds, types};
+
+/// The nesting of a schema as JSON, below that of what can be stored.
+const MAX_DEPTH: usize = 90;
+
+/// How far references are written out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// How often a reference is written out inside of itself.
+    pub(super) repeats: usize,
+    /// How many references are written out inside of each other.
+    pub(super) references: usize,
+    /// The parts of the whole.
+    pub(super) parts: usize,
+}
+
+pub(super) struct Writer<'a> {
+    root: &'a Value,
+    names: Names<'a>,
+    limits: Limits,
+    /// What references are relative to.
+    document: &'a Value,
+    /// The targets that are being written out.
+    open: Vec<&'a Value>,
+    parts: usize,
+    left_out: BTreeSet<String>,
+}
+
+/// A schema that is written out.
+struct Written {
+    schema: Value,
+    /// Whether it takes no more than the server's.
+    is_exact: bool,
+}
+
+/// The keywords of a schema while it is written.
+#[derive(Default)]
+struct Keywords {
+    fields: Map<String, Value>,
+    /// The targets of its references.
+    targets: Vec<Value>,
+    /// The keywords that take more than the server's, or are left out.
+    loose: BTreeSet<String>,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(root: &'a Value, limits: Limits) -> Self {
+        Writer {
+            root,
+            names: Names::of(root),
+            limits,
+            document: root,
+            open: vec![root],
+            parts: 0,
+            left_out: BTreeSet::new(),
+        }
+    }
+
+    /// The whole schema, and what was left out of it; none if it has too many parts.
+    pub(super) fn whole(mut self) -> Option<(Value, BTreeSet<String>)> {
+        let written = self.schema(self.root, 0)?;
+        Some((written.schema, self.left_out))
+    }
+
+    fn schema(&mut self, schema: &'a Value, depth: usize) -> Option<Written> {
+        self.parts += 1;
+        if self.parts > self.limits.parts {
+            return None;
+        }
+        Some(match schema {
+            Value::Bool(takes_all) => {
+                Written { schema: if *takes_all { json!({}) } else { json!(false) }, is_exact: true }
+            }
+            Value::Object(_) if depth >= MAX_DEPTH => {
+                self.leave_out(format!("what is nested deeper than {MAX_DEPTH} levels"));
+                self.stand_in(schema)
+            }
+            Value::Object(fields) => {
+                let outer = self.document;
+                if fields.get("$id").and_then(Value::as_str).is_some_and(|id| !id.starts_with('#')) {
+                    self.document = schema;
+                }
+                let written = self.object(fields, depth);
+                self.document = outer;
+                written?
+            }
+            other => {
+                self.leave_out(format!("`{}`, which is no schema", brief(other)));
+                Written { schema: json!({}), is_exact: false }
+            }
+        })
+    }
+
+    fn object(&mut self, fields: &'a Map<String, Value>, depth: usize) -> Option<Written> {
+        let mut keywords = Keywords::default();
+        for (keyword, value) in fields {
+            if !is_about_document(keyword, value) {
+                self.keyword(keyword, value, fields, depth, &mut keywords)?;
+            }
+        }
+        let is_nullable = fields.get("nullable") == Some(&Value::Bool(true));
+        Some(keywords.finish(is_nullable))
+    }
+
+    fn keyword(
+        &mut self,
+        keyword: &str,
+        value: &'a Value,
+        beside: &'a Map<String, Value>,
+        depth: usize,
+        into: &mut Keywords,
+    ) -> Option<()> {
+        let was_tuple = beside.get("items").is_some_and(Value::is_array);
+        match (keyword, value) {
+            ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference)) => {
+                let target = self.follow(reference, depth + 2)?;
+                into.add_target(target);
+            }
+            ("type", names) => self.plain(keyword, names, types(names), into),
+            ("required", names) => self.plain(keyword, names, names_of(names).map(Value::Array), into),
+            ("properties" | "patternProperties" | "dependentSchemas", Value::Object(schemas)) => {
+                self.map(keyword, schemas, depth, into)?;
+            }
+            ("dependencies", Value::Object(both)) => self.dependencies(both, depth, into)?,
+            ("items", Value::Array(schemas)) if schemas.is_empty() => {}
+            ("items", Value::Array(schemas)) => self.list("prefixItems", schemas, depth, into)?,
+            ("prefixItems", _) if was_tuple => {}
+            ("anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(schemas)) if !schemas.is_empty() => {
+                self.list(keyword, schemas, depth, into)?;
+            }
+            ("additionalItems", _) if !was_tuple => {}
+            ("additionalItems", schema) => self.one("items", schema, depth, into)?,
+            (
+                "items"
+                | "contains"
+                | "additionalProperties"
+                | "unevaluatedItems"
+                | "unevaluatedProperties"
+                | "propertyNames"
+                | "not"
+                | "if"
+                | "then"
+                | "else",
+                schema @ (Value::Object(_) | Value::Bool(_)),
+            ) => self.one(keyword, schema, depth, into)?,
+            (keyword, value) if is_of_schemas(keyword) => self.plain(keyword, value, None, into),
+            (keyword, value) => {
+                let kept = is_valid(keyword, value).then(|| value.clone());
+                self.plain(keyword, value, kept, into);
+            }
+        }
+        Some(())
+    }
+
+    /// A keyword without schemas, if it is usable.
+    fn plain(&mut self, keyword: &str, value: &Value, kept: Option<Value>, into: &mut Keywords) {
+        if let Some(kept) = kept {
+            into.fields.insert(keyword.to_owned(), kept);
+        } else if is_rule(keyword) {
+            self.leave_out(format!("{keyword} `{}`, which is invalid", brief(value)));
+            into.loose.insert(keyword.to_owned());
+        }
+    }
+
+    fn one(&mut self, keyword: &str, schema: &'a Value, depth: usize, into: &mut Keywords) -> Option<()> {
+        let is_answer = keyword.starts_with("additional") || keyword.starts_with("unevaluated");
+        // Boolean values of these keywords say whether there may be more, in the form that all readers know.
+        if is_answer && schema.is_boolean() {
+            into.fields.insert(keyword.to_owned(), schema.clone());
+            return Some(());
+        }
+        let written = self.schema(schema, depth + 1)?;
+        into.insert(keyword, written);
+        Some(())
+    }
+
+    fn list(&mut self, keyword: &str, schemas: &'a [Value], depth: usize, into: &mut Keywords) -> Option<()> {
+        let mut list = Vec::with_capacity(schemas.len());
+        let mut is_exact = true;
+        for schema in schemas {
+            let written = self.schema(schema, depth + 2)?;
+            is_exact &= written.is_exact;
+            list.push(written.schema);
+        }
+        into.insert(keyword, Written { schema: Value::Array(list), is_exact });
+        Some(())
+    }
+
+    fn map(
+        &mut self,
+        keyword: &str,
+        schemas: &'a Map<String, Value>,
+        depth: usize,
+        into: &mut Keywords,
+    ) -> Option<()> {
+        into.fields.entry(keyword).or_insert_with(|| json!({}));
+        for (name, schema) in schemas {
+            if keyword == "patternProperties" && !is_usable_pattern(name) {
+                self.leave_out(format!("the pattern `{name}`, which is invalid"));
+                into.loose.insert(keyword.to_owned());
+                continue;
+            }
+            let written = self.schema(schema, depth + 2)?;
+            into.insert_in(keyword, name, written);
+        }
+        Some(())
+    }
+
+    /// A keyword of draft 7 that is two by now.
+    fn dependencies(
+        &mut self,
+        both: &'a Map<String, Value>,
+        depth: usize,
+        into: &mut Keywords,
+    ) -> Option<()> {
+        for (name, value) in both {
+            let (keyword, written) = match names_of(value) {
+                Some(names) => ("dependentRequired", Written { schema: Value::Array(names), is_exact: true }),
+                None => ("dependentSchemas", self.schema(value, depth + 2)?),
+            };
+            into.insert_in(keyword, name, written);
+        }
+        Some(())
+    }
+
+    fn follow(&mut self, reference: &str, depth: usize) -> Option<Written> {
+        let Some((document, target)) = self.names.target(self.document, reference) else {
+            self.leave_out(format!("the reference `{reference}`, which leads out of this schema"));
+            return Some(Written { schema: json!({}), is_exact: false });
+        };
+        let repeats = self.open.iter().filter(|open| std::ptr::eq(**open, target)).count();
+        if repeats > self.limits.repeats {
+            self.leave_out(format!("the recursion of `{reference}`, below {repeats} levels of it"));
+            return Some(self.stand_in(target));
+        }
+        if self.open.len() > self.limits.references {
+            self.leave_out(format!("`{reference}`, below {} references", self.limits.references));
+            return Some(self.stand_in(target));
+        }
+        let outer = std::mem::replace(&mut self.document, document);
+        self.open.push(target);
+        let written = self.schema(target, depth);
+        self.open.pop();
+        self.document = outer;
+        written
+    }
+
+    /// What stands for a schema that is not written out any more.
+    fn stand_in(&mut self, schema: &Value) -> Written {
+        let mut stand_in = json!({"description": "More of the same, nested deeper."});
+        let kind = schema.get("type").filter(|_| schema.get("nullable").is_none()).and_then(types);
+        if let Some(kind) = kind {
+            stand_in["type"] = kind;
+        }
+        Written { schema: stand_in, is_exact: false }
+    }
+
+    fn leave_out(&mut self, what: String) {
+        self.left_out.insert(what);
+    }
+}
+
+impl Keywords {
+    fn insert(&mut self, keyword: &str, written: Written) {
+        if !written.is_exact {
+            self.loose.insert(keyword.to_owned());
+        }
+        self.fields.insert(keyword.to_owned(), written.schema);
+    }
+
+    fn insert_in(&mut self, keyword: &str, name: &str, written: Written) {
+        if !written.is_exact {
+            self.loose.insert(keyword.to_owned());
+        }
+        let map = self.fields.entry(keyword).or_insert_with(|| json!({}));
+        if let Value::Object(map) = map {
+            map.insert(name.to_owned(), written.schema);
+        }
+    }
+
+    fn add_target(&mut self, target: Written) {
+        if !target.is_exact {
+            self.loose.insert("allOf".to_owned());
+        }
+        self.targets.push(target.schema);
+    }
+
+    fn finish(mut self, is_nullable: bool) -> Written {
+        number_bounds(&mut self.fields);
+        self.loosen();
+        self.close();
+        let is_exact = self.loose.is_empty();
+        let schema = self.with_targets();
+        Written { schema: if is_nullable { nullable(schema) } else { schema }, is_exact }
+    }
+
+    /// Rules that take less where a part of them takes more.
+    fn loosen(&mut self) {
+        let is_loose = |keyword: &str| self.loose.contains(keyword);
+        let mut removed = Vec::new();
+        if is_loose("not") {
+            removed.push("not");
+        }
+        if is_loose("if") {
+            removed.extend(["if", "then", "else"]);
+        }
+        if is_loose("contains") {
+            removed.push("maxContains");
+        }
+        // What is not listed any more may be what was not to be refused.
+        if is_loose("properties") && !self.fields.contains_key("properties") || is_loose("patternProperties")
+        {
+            removed.push("additionalProperties");
+        }
+        if !self.loose.is_empty() {
+            removed.extend(["unevaluatedProperties", "unevaluatedItems"]);
+        }
+        if is_loose("oneOf")
+            && let Some(branches) = self.fields.remove("oneOf")
+        {
+            match self.fields.get("anyOf") {
+                None => drop(self.fields.insert("anyOf".to_owned(), branches)),
+                Some(_) => self.targets.push(json!({ "anyOf": branches })),
+            }
+        }
+        for keyword in removed {
+            if self.fields.remove(keyword).is_some() {
+                self.loose.insert(keyword.to_owned());
+            }
+        }
+    }
+
+    /// `unevaluatedProperties`, where no other rule lists properties, in the form that all readers know.
+    fn close(&mut self) {
+        let is_alone =
+            self.targets.is_empty() && !IN_PLACE.iter().any(|name| self.fields.contains_key(*name));
+        if is_alone
+            && let Some(unlisted) = self.fields.remove("unevaluatedProperties")
+            && !self.fields.contains_key("additionalProperties")
+        {
+            self.fields.insert("additionalProperties".to_owned(), unlisted);
+        }
+    }
+
+    fn with_targets(mut self) -> Value {
+        if self.fields.is_empty() && self.targets.len() == 1 {
+            return self.targets.remove(0);
+        }
+        if !self.targets.is_empty() {
+            let all = self.fields.entry("allOf").or_insert_with(|| json!([]));
+            if let Value::Array(all) = all {
+                all.append(&mut self.targets);
+            }
+        }
+        Value::Object(self.fields)
+    }
+}
+
+/// Keywords with schemas for the same value.
+const IN_PLACE: [&str; 8] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"];
+
+/// Whether the value of a keyword is a schema, or several.
+fn is_of_schemas(keyword: &str) -> bool {
+    let others = [
+        "$ref",
+        "$dynamicRef",
+        "$recursiveRef",
+        "properties",
+        "patternProperties",
+        "dependencies",
+        "items",
+        "prefixItems",
+        "contains",
+        "additionalProperties",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "propertyNames",
+    ];
+    IN_PLACE.contains(&keyword) || others.contains(&keyword)
+}
+
+/// The schema, or null: `nullable` as OpenAPI has it.
+fn nullable(schema: Value) -> Value {
+    let Value::Object(mut fields) = schema else { return schema };
+    let is_plain = !IN_PLACE.iter().any(|name| fields.contains_key(*name)) && !fields.contains_key("const");
+    let Some(kinds) = fields.get_mut("type").filter(|_| is_plain) else {
+        let schema = Value::Object(fields);
+        return if schema == json!({}) { schema } else { json!({"anyOf": [schema, {"type": "null"}]}) };
+    };
+    match kinds {
+        Value::Array(names) if names.contains(&json!("null")) => {}
+        Value::Array(names) => names.push(json!("null")),
+        name => *name = json!([name, "null"]),
+    }
+    if let Some(Value::Array(values)) = fields.get_mut("enum")
+        && !values.contains(&Value::Null)
+    {
+        values.push(Value::Null);
+    }
+    Value::Object(fields)
+}
+
+/// The beginning of a value, for a person.
+fn brief(value: &Value) -> String {
+    let mut text = value.to_string();
+    if let Some((end, _)) = text.char_indices().nth(40) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
