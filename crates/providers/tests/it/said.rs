@@ -228,11 +228,11 @@ async fn names_logprobs_and_fields_of_tools() {
         .with_extra("openai", json!({"defer_loading": true}));
     let tools = |body: &Value| body["tools"][0].clone();
     check(of([Message::user("hi")]).with_tools([tool]), tools, expect![[r#"
-        openai: {"type":"function","function":{"name":"search","description":"Finds.","parameters":{"type":"object"}}}
-        responses: {"type":"function","name":"search","description":"Finds.","parameters":{"type":"object"},"strict":false,"defer_loading":true}
+        openai: {"type":"function","function":{"name":"search","description":"Finds.","parameters":{"type":"object","properties":{}}}}
+        responses: {"type":"function","name":"search","description":"Finds.","parameters":{"type":"object","properties":{}},"strict":false,"defer_loading":true}
         anthropic: {"name":"search","description":"Finds.","input_schema":{"type":"object"},"cache_control":{"type":"ephemeral"},"defer_loading":true}
         gemini: {"functionDeclarations":[{"name":"search","description":"Finds.","parametersJsonSchema":{"type":"object"}}]}
-        openrouter: {"type":"function","function":{"name":"search","description":"Finds.","parameters":{"type":"object"}}}
+        openrouter: {"type":"function","function":{"name":"search","description":"Finds.","parameters":{"type":"object","properties":{}}}}
     "#]]).await;
 }
 

@@ -184,7 +184,7 @@ async fn everything_else() {
                   "schema": {
                     "type": "object"
                   },
-                  "strict": true
+                  "strict": false
                 },
                 "type": "json_schema"
               },
@@ -247,7 +247,7 @@ async fn everything_else() {
                   "schema": {
                     "type": "object"
                   },
-                  "strict": true
+                  "strict": false
                 },
                 "type": "json_schema"
               },
