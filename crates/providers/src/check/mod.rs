@@ -239,7 +239,7 @@ pub const RULES: &[Rule] = &[
         servers: Server::ALL,
         requires: "no more tools than the server takes, and the choice among them names one",
         instead: "the tools above the limit are left out, with the reason",
-        source: "OpenAI: API reference, 128; Kimi: platform.kimi.ai/docs/api/tool-use, 128",
+        source: "OpenAI, DeepSeek: API references, 128; Kimi: platform.kimi.ai/docs/api/tool-use, 128",
     },
     Rule {
         name: "parameters",

@@ -27,7 +27,10 @@ pub(super) fn parameters(rules: &SchemaRules, schema: &Value) -> Result<Value, S
         return Err("its arguments are no object".to_owned());
     }
     fields.insert("type".to_owned(), json!("object"));
-    fields.entry("properties").or_insert_with(|| json!({}));
+    if rules.needs_properties {
+        // OpenAI: "object schema missing properties".
+        fields.entry("properties").or_insert_with(|| json!({}));
+    }
     restrict(rules, &mut fields);
     Ok(Value::Object(fields))
 }
@@ -350,20 +353,14 @@ fn unite(fields: &mut Map<String, Value>, branches: Vec<Map<String, Value>>) {
     let mut words = Vec::new();
     for branch in branches {
         words.extend(branch.get("description").and_then(Value::as_str).map(str::to_owned));
-        for (name, value) in branch {
-            if name == "properties"
-                && let Value::Object(properties) = value
+        // Other rules of one alternative are not those of all.
+        let Some(Value::Object(properties)) = branch.get("properties") else { continue };
+        for (name, schema) in properties {
+            let all = variants.entry(name.clone()).or_insert_with(|| json!([]));
+            if let Some(all) = all.as_array_mut()
+                && !all.contains(schema)
             {
-                for (name, schema) in properties {
-                    let all = variants.entry(name).or_insert_with(|| json!([]));
-                    if let Some(all) = all.as_array_mut()
-                        && !all.contains(&schema)
-                    {
-                        all.push(schema);
-                    }
-                }
-            } else if name == "if" || name == "patternProperties" || name == "dependentSchemas" {
-                // Rules of one alternative are not those of all.
+                all.push(schema.clone());
             }
         }
     }

@@ -10,6 +10,8 @@ pub struct SchemaRules {
     pub(crate) keys: Option<NameRules>,
     /// The keywords; all if `None`.
     pub(crate) keywords: Option<&'static [&'static str]>,
+    /// Whether the parameters of a tool name their properties, if only none.
+    pub(crate) needs_properties: bool,
     /// Whether alternatives name their types themselves, as `anyOf` only.
     pub(crate) types_in_alternatives: bool,
     /// How deep schemas may nest.
@@ -28,6 +30,7 @@ impl SchemaRules {
     pub const OPENAI: Self = SchemaRules {
         keys: None,
         keywords: None,
+        needs_properties: true,
         types_in_alternatives: false,
         max_levels: 64,
         max_tools: 128,
@@ -35,8 +38,12 @@ impl SchemaRules {
     };
 
     /// A server on one's own machine, which writes replies by a grammar: any JSON.
-    pub const LOCAL: Self =
-        SchemaRules { max_tools: usize::MAX, object_replies: false, ..SchemaRules::OPENAI };
+    pub const LOCAL: Self = SchemaRules {
+        needs_properties: false,
+        max_tools: usize::MAX,
+        object_replies: false,
+        ..SchemaRules::OPENAI
+    };
 
     /// What every server accepts, for gateways and unknown servers: as OpenAI's, with the names of properties that Anthropic
     /// accepts.
@@ -44,7 +51,8 @@ impl SchemaRules {
         SchemaRules { keys: Some(NameRules::ANTHROPIC_KEYS), max_tools: usize::MAX, ..SchemaRules::OPENAI };
 
     /// Anthropic.
-    pub const ANTHROPIC: Self = SchemaRules { object_replies: false, ..SchemaRules::COMMON };
+    pub const ANTHROPIC: Self =
+        SchemaRules { needs_properties: false, object_replies: false, ..SchemaRules::COMMON };
 
     /// Gemini, by its fields for JSON Schema: some keywords only.
     //
@@ -72,6 +80,7 @@ impl SchemaRules {
             "required",
             "propertyOrdering",
         ]),
+        needs_properties: false,
         // The parser of its requests goes a hundred levels deep, and each level of a schema takes several.
         max_levels: 24,
         max_tools: 512,

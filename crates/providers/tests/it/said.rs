@@ -230,8 +230,8 @@ async fn names_logprobs_and_fields_of_tools() {
     check(of([Message::user("hi")]).with_tools([tool]), tools, expect![[r#"
         openai: {"type":"function","function":{"name":"search","description":"Finds.","parameters":{"type":"object","properties":{}}}}
         responses: {"type":"function","name":"search","description":"Finds.","parameters":{"type":"object","properties":{}},"strict":false,"defer_loading":true}
-        anthropic: {"name":"search","description":"Finds.","input_schema":{"type":"object","properties":{}},"cache_control":{"type":"ephemeral"},"defer_loading":true}
-        gemini: {"functionDeclarations":[{"name":"search","description":"Finds.","parametersJsonSchema":{"type":"object","properties":{}}}]}
+        anthropic: {"name":"search","description":"Finds.","input_schema":{"type":"object"},"cache_control":{"type":"ephemeral"},"defer_loading":true}
+        gemini: {"functionDeclarations":[{"name":"search","description":"Finds.","parametersJsonSchema":{"type":"object"}}]}
         openrouter: {"type":"function","function":{"name":"search","description":"Finds.","parameters":{"type":"object","properties":{}}}}
     "#]]).await;
 }
