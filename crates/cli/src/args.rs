@@ -255,6 +255,9 @@ pub(crate) enum Command {
         /// The files.
         #[arg(required = true, value_name = "AGENT.toml")]
         agents: Vec<PathBuf>,
+        /// Start the MCP servers of the agents as well, and list their tools that cannot be offered, each with the reason.
+        #[arg(long)]
+        servers: bool,
     },
     /// List the resources and prompts of the agent's MCP servers, or read one of them.
     Resources {

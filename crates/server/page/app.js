@@ -77,7 +77,8 @@ function Welcome() {
 export function About() {
   const { app } = know;
   const tools = [...(app?.tools ?? []), ...(app?.agents ?? []).flatMap((agent) => agent.tools)];
-  return html`${app?.description && html`<p>${app.description}</p>`}<p class="quiet">${[app?.model && `Model: ${app.model}`, tools.length && `Tools: ${[...new Set(tools.map((tool) => tool.name))].join(", ")}`].filter(Boolean).join(" · ")}</p>`;
+  const refused = [...(app?.refused_tools ?? []), ...(app?.agents ?? []).flatMap((agent) => agent.refused_tools ?? [])];
+  return html`${app?.description && html`<p>${app.description}</p>`}<p class="quiet">${[app?.model && `Model: ${app.model}`, tools.length && `Tools: ${[...new Set(tools.map((tool) => tool.name))].join(", ")}`].filter(Boolean).join(" · ")}</p>${refused.map((one) => html`<p class="quiet">Not offered: <b>${one.tool}</b> of ${one.toolset}: ${one.reason}</p>`)}`;
 }
 
 /** @param {string} where */

@@ -4,7 +4,8 @@
 /** Any JSON. */
 export type Json = any;
 
-export interface App { app: string; agent: string; description?: string | null; model: string; schema: Json; has_graph: boolean; prices?: Prices; tools?: Tool[]; agents?: { name: string; tools: Tool[] }[] }
+export interface App { app: string; agent: string; description?: string | null; model: string; schema: Json; has_graph: boolean; prices?: Prices; tools?: Tool[]; refused_tools?: RefusedTool[]; agents?: { name: string; tools: Tool[]; refused_tools?: RefusedTool[] }[] }
+export interface RefusedTool { toolset: string; tool: string; reason: string }
 export interface Parent { id: string; version: number }
 export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "deleted";
 export interface SessionRow { id: string; version: number; oldest: number; created: string; updated: string; claimed: boolean; parent?: Parent | null; status?: Status; title?: string; forks?: number; imported?: { by: string; at: string; version: number } }

@@ -18,7 +18,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use stepfold_state_core::chat::{ChatModel, ModelParams, ToolSpec};
 use stepfold_state_core::state::{Schema, Template};
-use stepfold_tools::{Approval, CallLimits, Overflow, Resources, Tool, Tools, Toolset};
+use stepfold_tools::{Approval, CallLimits, Overflow, RefusedTool, Resources, Tool, Tools, Toolset};
 
 pub use self::as_tool::AgentTool;
 pub use self::builder::AgentBuilder;
@@ -186,6 +186,11 @@ impl Agent {
     /// not among them.
     pub fn tools(&self) -> Option<&Tools> {
         self.static_offer().map(|offer| &offer.tools)
+    }
+
+    /// The tools that its toolsets [have left out](stepfold_tools::Toolset::refused) of their last lists, each with its toolset.
+    pub fn refused_tools(&self) -> Vec<(String, RefusedTool)> {
+        self.config().toolset.refused()
     }
 
     /// The way in which its [output](AgentBuilder::output) is requested, if it has one.

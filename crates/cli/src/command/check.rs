@@ -1,20 +1,25 @@
-//! `stepfold check`: all that is wrong with files of agents and graphs.
+//! `stepfold check`: all that is wrong with files of agents and graphs, and with their MCP servers where that is asked.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use stepfold::prelude::*;
 use stepfold::tools::Tools;
 
 use crate::agent_file::AgentFile;
 use crate::error::{Ending, chain};
 use crate::show;
+use crate::tool::mcp::{self, Checked};
 
-pub(super) fn check(paths: &[PathBuf], json: bool) -> Ending {
+/// Which tools a server has, only the server says.
+const UNASKED: &str = "; `--servers` starts its MCP servers and checks their tools";
+
+pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> Ending {
     let mut ending = Ending::Done;
     for path in paths {
         let name = path.display().to_string();
+        let servers_before = mcp::known().len();
         let checked = match AgentFile::read(path) {
             Ok(read) => read.and_then(AgentFile::check),
             // The other files are checked anyway.
@@ -30,22 +35,32 @@ pub(super) fn check(paths: &[PathBuf], json: bool) -> Ending {
             Ok(built) => (omitted_tools(&built.into()), None),
             Err(faults) => (Vec::new(), Some(faults)),
         };
+        let servers = match faults {
+            None if with_servers => mcp::checked().await,
+            _ => Vec::new(),
+        };
         if json {
             let faults = faults.as_ref().map_or(&[][..], |faults| &faults.faults);
             let mut shown = json!({"faults": faults, "file": name});
             if !omitted.is_empty() {
                 shown["omitted_tools"] = json!(omitted);
             }
+            if with_servers {
+                shown["servers"] = servers.iter().map(server_json).collect();
+            }
             show::line(shown.to_string());
         } else {
-            show::line(faults.as_ref().map_or_else(|| format!("{name}: ok"), ToString::to_string));
+            let is_unasked = !with_servers && mcp::known().len() > servers_before;
+            let ok = || format!("{name}: ok{}", if is_unasked { UNASKED } else { "" });
+            show::line(faults.as_ref().map_or_else(ok, ToString::to_string));
             for Omitted { agent, tool, model, reason } in &omitted {
                 show::line(format!(
                     "{name}: agent {agent}: {model} is not offered the tool {tool}: {reason}"
                 ));
             }
+            servers.iter().flat_map(server_lines).for_each(|line| show::line(format!("{name}: {line}")));
         }
-        if faults.is_some() {
+        if faults.is_some() || servers.iter().any(|server| server.tools.is_err()) {
             ending = Ending::Usage;
         }
     }
@@ -77,4 +92,28 @@ fn omitted_tools(agent: &Agent) -> Vec<Omitted> {
         open.extend(agent.inside().into_iter().map(|(_, agent)| agent));
     }
     found
+}
+
+fn server_lines(Checked { server, tools }: &Checked) -> Vec<String> {
+    match tools {
+        Err(error) => vec![error.clone()],
+        Ok((offered, refused)) => {
+            let mut lines = vec![format!("server `{server}`: {offered} tools are offered")];
+            lines.extend(refused.iter().map(|refused| {
+                format!("server `{server}`: tool `{}` is not offered: {}", refused.tool, refused.reason)
+            }));
+            lines
+        }
+    }
+}
+
+fn server_json(Checked { server, tools }: &Checked) -> Value {
+    match tools {
+        Err(error) => json!({"error": error, "server": server}),
+        Ok((offered, refused)) => {
+            let refused =
+                refused.iter().map(|refused| json!({"reason": refused.reason, "tool": refused.tool}));
+            json!({"not_offered": refused.collect::<Vec<_>>(), "offered": offered, "server": server})
+        }
+    }
 }

@@ -83,7 +83,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Result { command: ResultCommand::Set { place, error, call, result } } => {
             state::set_result(place, call, result, *error, json).await
         }
-        Command::Check { agents } => Ok(check::check(agents, json)),
+        Command::Check { agents, servers } => Ok(Box::pin(check::check(agents, *servers, json)).await),
         Command::Resources { agent, read, arguments } => {
             Box::pin(resources::resources(agent, read.as_deref(), arguments, json)).await
         }

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use stepfold::mcp::{Approved, CredentialFile, McpError, OAuth, Server, ServerBuilder, ServerLimits};
+use stepfold::mcp::{
+    Approved, CredentialFile, McpError, OAuth, Refused, Server, ServerBuilder, ServerLimits,
+};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Part;
 
@@ -192,6 +194,30 @@ fn read_approved(file: &Path, faults: &mut Faults) -> Option<Approved> {
 /// The servers of the agent.
 pub(crate) fn known() -> Vec<Server> {
     servers().iter().map(|known| known.server.clone()).collect()
+}
+
+/// A server that was started to see what it offers.
+pub(crate) struct Checked {
+    pub(crate) server: String,
+    /// How many tools are offered, and those that cannot be; or why it does not list them.
+    pub(crate) tools: Result<(usize, Vec<Refused>), String>,
+}
+
+/// What the servers offer of the files that were read since this was asked last. They are ended, and nothing that they say
+/// counts as approved.
+pub(crate) async fn checked() -> Vec<Checked> {
+    let known = std::mem::take(&mut *servers());
+    let mut checked = Vec::with_capacity(known.len());
+    for Known { server, .. } in known {
+        let tools = Box::pin(async {
+            let refused = server.refused().await?;
+            Ok((server.offered().await?.len(), refused))
+        });
+        let tools = tools.await.map_err(|error: McpError| error.to_string());
+        server.stop().await;
+        checked.push(Checked { server: server.name().to_owned(), tools });
+    }
+    checked
 }
 
 /// The servers of the agent that want a sign-in, or the one of this name, each with the port of the way back.

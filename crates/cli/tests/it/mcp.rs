@@ -11,6 +11,8 @@ use crate::room::Room;
 
 /// What the tool of the server says of itself.
 const DESCRIPTION: &str = "STEPFOLD_TEST_DESCRIPTION";
+/// A description beside which there are tools that cannot be offered.
+const ODD: &str = "Orders oddly.";
 /// The file that the server writes to when its input ends.
 const ENDED: &str = "STEPFOLD_TEST_ENDED";
 
@@ -67,11 +69,19 @@ fn serves() {
             "prompts/get" => json!({"result": {"messages": [
                 {"role": "user", "content": {"type": "text", "text": message["params"]["arguments"]["who"]}},
             ]}}),
-            "tools/list" => json!({"result": {"tools": [{
-                "name": "order",
-                "description": description,
-                "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}},
-            }]}}),
+            "tools/list" => {
+                let mut tools = json!([{
+                    "name": "order",
+                    "description": description,
+                    "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}},
+                }]);
+                if description == ODD {
+                    let odd =
+                        json!([{"name": "list", "inputSchema": {"type": "array"}}, {"inputSchema": {}}]);
+                    tools.as_array_mut().unwrap().extend(odd.as_array().unwrap().iter().cloned());
+                }
+                json!({"result": {"tools": tools}})
+            }
             "tools/call" => {
                 wait_at_the_gate();
                 json!({"result": {"content": [{"type": "text", "text": "one tea"}]}})
@@ -125,6 +135,42 @@ fn a_command_that_is_killed_in_a_call() {
         assert!(resumed.starts_with("Ordered.\n") && resumed.contains(said), "{effect}: {resumed}");
         assert_eq!(fs::read_to_string(room.path("calls")).unwrap(), calls, "{effect}");
     }
+}
+
+/// What a command says without its traces.
+fn said_out(room: &Room, line: &str) -> String {
+    let said = room.say(line, "");
+    said.lines().filter(|line| !line.starts_with('|')).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn tools_that_cannot_be_offered_are_named_where_servers_are_checked() {
+    let room = room("approved = \"shop.json\"", ODD);
+    assert_eq!(
+        room.say("check a.toml", ""),
+        "a.toml: ok; `--servers` starts its MCP servers and checks their tools\n"
+    );
+    assert!(!room.path("ended").exists());
+    expect![[r#"
+        a.toml: ok
+        a.toml: server `shop`: 1 tools are offered
+        a.toml: server `shop`: tool `#3` is not offered: invalid definition: missing field `name`
+        a.toml: server `shop`: tool `list` is not offered: invalid inputSchema: expected type "object", found "array"
+    "#]]
+    .assert_eq(&said_out(&room, "check a.toml --servers"));
+    // It is ended, and nothing was approved.
+    assert_eq!(fs::read_to_string(room.path("ended")).unwrap(), "politely");
+    assert!(!room.path("shop.json").exists());
+    let told = room.json("check a.toml --servers --json");
+    assert_eq!(told["servers"][0]["not_offered"][1]["tool"], "list");
+    // The others are offered.
+    assert!(room.say("run a.toml tea --session s", "").starts_with("Ordered."));
+    room.write(
+        "b.toml",
+        "model = \"script:a.script\"\n[mcp.gone]\ncommand = { argv = [\"no-such-program-here\"] }\n",
+    );
+    let said = room.say("check b.toml --servers", "");
+    assert!(said.contains("MCP server `gone` could not be started"), "{said}");
 }
 
 #[test]

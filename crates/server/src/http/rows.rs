@@ -60,6 +60,8 @@ pub(super) struct AgentRow {
     pub(super) tools: Vec<ToolRow>,
     /// Whether its tools are listed at each step: then `tools` has none.
     pub(super) lists_tools: bool,
+    /// The tools that the last list left out, such as those of an MCP server that no model can be offered. None before it.
+    pub(super) refused_tools: Vec<RefusedToolRow>,
     /// The output that its runs end with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) output: Option<OutputRow>,
@@ -99,6 +101,17 @@ pub(super) struct ToolRow {
     pub(super) agent: Option<String>,
     /// The SHA-256 of its definition, as it is sent to a model.
     pub(super) digest: String,
+}
+
+/// A tool that is not offered.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct RefusedToolRow {
+    /// The toolset, such as the name of the MCP server.
+    pub(super) toolset: String,
+    /// The name of the tool there.
+    pub(super) tool: String,
+    /// Why it is not offered.
+    pub(super) reason: String,
 }
 
 /// A requested output.

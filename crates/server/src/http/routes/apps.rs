@@ -2,14 +2,15 @@
 
 use serde_json::Value;
 use stepfold_agent_loop::Agent;
-use stepfold_agent_loop::tools::{Approval, Tool, Tools};
+use stepfold_agent_loop::tools::{Approval, RefusedTool, Tool, Tools};
 
 use super::model::digest;
 use crate::http::auth::Role;
 use crate::http::operation::{Asked, Found, InApp, OpenMetrics, Whole};
 use crate::http::problem::Problem;
 use crate::http::rows::{
-    AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, ToolRow, json,
+    AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, RefusedToolRow,
+    ToolRow, json,
 };
 use crate::http::server::App;
 
@@ -115,8 +116,13 @@ fn made_of(agent: &Agent) -> AgentRow {
         instructions: agent.instructions().map(|template| template.text().to_owned()),
         tools: agent.tools().into_iter().flat_map(Tools::iter).map(tool).collect(),
         lists_tools: agent.tools().is_none(),
+        refused_tools: agent.refused_tools().into_iter().map(refused).collect(),
         output: OutputRow::of(agent),
     }
+}
+
+fn refused((toolset, refused): (String, RefusedTool)) -> RefusedToolRow {
+    RefusedToolRow { toolset, tool: refused.tool, reason: refused.reason }
 }
 
 fn row(app: &App) -> AppRow {

@@ -241,6 +241,7 @@ async fn an_app_says_what_it_is_made_of() {
         (&json!("settle"), &json!("payer"), &json!("never"))
     );
     assert_eq!(tool["digest"].as_str().unwrap().len(), 64);
+    assert_eq!((&app["refused_tools"], &app["agents"][0]["refused_tools"]), (&json!([]), &json!([])));
     assert_eq!(
         (&app["agents"][0]["name"], &app["agents"][0]["inside_of"]),
         (&json!("payer"), &json!(["settle"]))
