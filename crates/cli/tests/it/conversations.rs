@@ -94,7 +94,8 @@ fn what_is_piped_gets_the_answer_only_and_json_gets_all() {
     let said = room.say("--json run a.toml -s s1 -", "how many?\n");
     let lines = json_lines(&said);
     assert_eq!(lines[0]["session"], "s1");
-    assert!(lines.iter().any(|line| line["event"]["text"] == "Three."), "{said}");
+    let told: String = lines.iter().filter_map(|line| line["event"]["text"].as_str()).collect();
+    assert_eq!(told, "Three.", "{said}");
     let outcome = &lines.last().unwrap()["outcome"];
     assert_eq!((&outcome["exit"], &outcome["text"]), (&"text".into(), &"Three.".into()));
 }

@@ -59,7 +59,8 @@ use super::{ScriptedReply, check, show};
 pub struct Scripted {
     id: Arc<str>,
     checks_prefix: bool,
-    seed: u64,
+    /// `None` for whole replies.
+    seed: Option<u64>,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -169,7 +170,12 @@ impl Scripted {
 
     fn of(script: Script) -> Self {
         let shared = Shared { script, exchanges: Vec::new(), broken: Vec::new() };
-        Scripted { id: "scripted".into(), checks_prefix: true, seed: 0, shared: Arc::new(Mutex::new(shared)) }
+        Scripted {
+            id: "scripted".into(),
+            checks_prefix: true,
+            seed: Some(0),
+            shared: Arc::new(Mutex::new(shared)),
+        }
     }
 
     /// Adds a reply at the end of the list. It has no effect on a model that answers with a function.
@@ -200,7 +206,14 @@ impl Scripted {
     /// and the number of the request; those that set their own pieces, or are [`whole`](ScriptedReply::whole), do not change.
     #[must_use]
     pub const fn with_seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
+        self.seed = Some(seed);
+        self
+    }
+
+    /// A handle whose replies have one chunk for each part, unless they set their own pieces.
+    #[must_use]
+    pub const fn whole(mut self) -> Self {
+        self.seed = None;
         self
     }
 
@@ -283,7 +296,7 @@ impl ChatModel for Scripted {
         let reply = reply.and_then(|reply| reply.message.clone().ok());
         shared.exchanges.push(Exchange { request, reply });
         match answer {
-            Ok(reply) => reply.into_stream(self.seed.wrapping_add(number as u64)),
+            Ok(reply) => reply.into_stream(self.seed.map(|seed| seed.wrapping_add(number as u64))),
             Err(fault) => {
                 let fault = format!("request {number}: {fault}");
                 shared.broken.push(fault.clone());

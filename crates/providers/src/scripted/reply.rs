@@ -169,8 +169,8 @@ impl ScriptedReply {
         self
     }
 
-    /// The stream of this reply. The seed cuts it, unless it says how itself.
-    pub(super) fn into_stream(self, seed: u64) -> ReplyStream {
+    /// The stream of this reply. The seed cuts it, unless it says how itself; without one, it is whole.
+    pub(super) fn into_stream(self, seed: Option<u64>) -> ReplyStream {
         let message = match &self.message {
             Ok(message) => message,
             Err(error) => return ReplyStream::failed(super::model::failure(error.to_string())),
@@ -180,7 +180,9 @@ impl ScriptedReply {
             chunks.push(Chunk::Identity { id: self.id.clone(), model: self.model.clone() });
         }
         chunks.extend(match self.pieces {
-            Pieces::Streamed => Chunk::streamed(message, seed),
+            Pieces::Streamed => {
+                seed.map_or_else(|| Chunk::of(message), |seed| Chunk::streamed(message, seed))
+            }
             Pieces::Whole => Chunk::of(message),
             Pieces::OfAtMost(characters) => {
                 Chunk::of(message).into_iter().flat_map(|chunk| split(chunk, characters)).collect()

@@ -61,7 +61,11 @@ fn agent(conversation: &str, approve: Approval) -> Agent {
             .unwrap(),
         Tool::new("pay", "Pays.", pay).approval(approve).build().unwrap(),
     ];
-    Agent::builder(Scripted::conversation(conversation).unwrap()).schema(schema).tools(tools).build().unwrap()
+    Agent::builder(Scripted::conversation(conversation).unwrap().whole())
+        .schema(schema)
+        .tools(tools)
+        .build()
+        .unwrap()
 }
 
 /// What a run shows, with 40 ms for each event.
