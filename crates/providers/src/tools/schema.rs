@@ -435,6 +435,10 @@ fn restrict(rules: &SchemaRules, fields: &mut Map<String, Value>) {
         }
     }
     list_values(fields);
+    // With fewer rules, several of them may hold.
+    if let Some(branches) = fields.remove("oneOf") {
+        fields.entry("anyOf").or_insert(branches);
+    }
     if rules.types_in_alternatives {
         move_types(fields);
     }
@@ -479,9 +483,6 @@ fn list_values(fields: &mut Map<String, Value>) {
 
 /// Moves a type beside alternatives into them; an object with alternatives becomes one.
 fn move_types(fields: &mut Map<String, Value>) {
-    if let Some(branches) = fields.remove("oneOf") {
-        fields.entry("anyOf").or_insert(branches);
-    }
     if !fields.contains_key("anyOf") {
         return;
     }
