@@ -5,7 +5,7 @@
 //! becomes one plain object, and keywords that the server does not take become words.
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::json_schema::{Kinds, is_annotation, literals, subschemas_mut};
+use stepfold_state_core::json_schema::{Kinds, ValueType, is_annotation, literals, subschemas_mut};
 
 use super::inline::without_references;
 use super::schema_rules::SchemaRules;
@@ -73,6 +73,7 @@ fn mend(rules: &SchemaRules, schema: &mut Value, level: usize) {
     mend_types(fields);
     mend_older_drafts(fields);
     fields.retain(|name, value| is_valid(name, value));
+    leave_patterns(fields);
     mend_names(fields);
     for (_, inside) in subschemas_mut(fields) {
         mend(rules, inside, level + 1);
@@ -204,6 +205,18 @@ fn is_valid(keyword: &str, value: &Value) -> bool {
         | "unevaluatedProperties"
         | "contentSchema" => value.is_object() || value.is_boolean(),
         _ => true,
+    }
+}
+
+/// Leaves out patterns that are no regular expressions, as far as the library that checks schemas is there to tell.
+fn leave_patterns(fields: &mut Map<String, Value>) {
+    let is_pattern =
+        |pattern: &str| ValueType::of_schema(json!({"type": "string", "pattern": pattern})).is_ok();
+    if fields.get("pattern").and_then(Value::as_str).is_some_and(|pattern| !is_pattern(pattern)) {
+        fields.remove("pattern");
+    }
+    if let Some(Value::Object(all)) = fields.get_mut("patternProperties") {
+        all.retain(|pattern, _| is_pattern(pattern));
     }
 }
 
