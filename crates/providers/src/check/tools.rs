@@ -372,7 +372,9 @@ impl Reader<'_> {
         if !is_object {
             return;
         }
-        if fields.get("additionalProperties") != Some(&Value::Bool(false)) {
+        // A map cannot be closed: Anthropic's error says so, and there is no other form of it.
+        let is_map = self.server == Server::Anthropic && !fields.contains_key("properties");
+        if !is_map && fields.get("additionalProperties") != Some(&Value::Bool(false)) {
             self.fault(place, "additionalProperties is required to be false");
         }
         if self.server == Server::Anthropic {

@@ -5,7 +5,7 @@
 //! becomes one plain object, and keywords that the server does not take become words.
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::json_schema::{Kinds, is_annotation, literals, subschemas_mut};
+use stepfold_state_core::json_schema::{Kinds, ValueType, is_annotation, literals, subschemas_mut};
 
 use super::inline::without_references;
 use super::schema_rules::SchemaRules;
@@ -73,6 +73,7 @@ fn mend(rules: &SchemaRules, schema: &mut Value, level: usize) {
     mend_types(fields);
     mend_older_drafts(fields);
     fields.retain(|name, value| is_valid(name, value));
+    leave_patterns(fields);
     mend_names(fields);
     for (_, inside) in subschemas_mut(fields) {
         mend(rules, inside, level + 1);
@@ -204,6 +205,18 @@ fn is_valid(keyword: &str, value: &Value) -> bool {
         | "unevaluatedProperties"
         | "contentSchema" => value.is_object() || value.is_boolean(),
         _ => true,
+    }
+}
+
+/// Leaves out patterns that are no regular expressions, as far as the library that checks schemas is there to tell.
+fn leave_patterns(fields: &mut Map<String, Value>) {
+    let is_pattern =
+        |pattern: &str| ValueType::of_schema(json!({"type": "string", "pattern": pattern})).is_ok();
+    if fields.get("pattern").and_then(Value::as_str).is_some_and(|pattern| !is_pattern(pattern)) {
+        fields.remove("pattern");
+    }
+    if let Some(Value::Object(all)) = fields.get_mut("patternProperties") {
+        all.retain(|pattern, _| is_pattern(pattern));
     }
 }
 
@@ -435,6 +448,10 @@ fn restrict(rules: &SchemaRules, fields: &mut Map<String, Value>) {
         }
     }
     list_values(fields);
+    // With fewer rules, several of them may hold.
+    if let Some(branches) = fields.remove("oneOf") {
+        fields.entry("anyOf").or_insert(branches);
+    }
     if rules.types_in_alternatives {
         move_types(fields);
     }
@@ -479,9 +496,6 @@ fn list_values(fields: &mut Map<String, Value>) {
 
 /// Moves a type beside alternatives into them; an object with alternatives becomes one.
 fn move_types(fields: &mut Map<String, Value>) {
-    if let Some(branches) = fields.remove("oneOf") {
-        fields.entry("anyOf").or_insert(branches);
-    }
     if !fields.contains_key("anyOf") {
         return;
     }

@@ -123,7 +123,9 @@ fn requests(dialect: &str) -> Vec<(&'static str, ChatRequest, ChatRequest)> {
     let choice = |choice: ToolChoice| tools(tool()).with_tool_choice(choice);
     let params = |params: ModelParams| plain().with_params(params);
     let schema = |strict| {
-        let (name, schema) = ("answer".to_owned(), tool().parameters);
+        let (name, mut schema) = ("answer".to_owned(), tool().parameters);
+        // Without optional properties, which OpenAI's strict mode has no form for.
+        schema["required"] = json!(["q"]);
         plain().with_response_format(ResponseFormat::JsonSchema { name, schema, strict })
     };
     let called = |result: ToolContent| {
