@@ -300,7 +300,8 @@ impl Schedule {
         let key = format!("{letter}{}", self.action);
         let sent = Sent { busy, sent: self.action, ..Sent::default() };
         self.book.lock().unwrap().sent.insert(key.clone(), sent);
-        self.send(at, &key, self.dice.bool());
+        let may_be_cancelled = self.dice.bool();
+        self.send(at, &key, may_be_cancelled);
     }
 
     fn send_again(&mut self, at: usize) {
@@ -311,7 +312,7 @@ impl Schedule {
     }
 
     /// Sends a message under its key, and listens to what is told of it.
-    fn send(&mut self, at: usize, key: &str, may_be_awaited: bool) {
+    fn send(&mut self, at: usize, key: &str, may_be_cancelled: bool) {
         let (busy, book, action) =
             (self.book.lock().unwrap().sent[key].busy, Arc::clone(&self.book), self.action);
         let is_new = self.book.lock().unwrap().sent[key].accepted.is_none();
@@ -324,14 +325,14 @@ impl Schedule {
             Ok(invocation) => {
                 assert_eq!(invocation.id().as_str(), key);
                 note(&book, key, |sent| sent.accepted = sent.accepted.or(Some(action)));
-                self.listen(at, key, invocation, may_be_awaited);
+                self.listen(at, key, invocation, may_be_cancelled);
             }
             Err(error) => assert!(is_honest(&error), "{key}: {error:?}"),
         }
     }
 
-    fn listen(&mut self, at: usize, key: &str, invocation: Invocation, may_be_awaited: bool) {
-        if may_be_awaited && self.dice.usize(..8) == 0 {
+    fn listen(&mut self, at: usize, key: &str, invocation: Invocation, may_be_cancelled: bool) {
+        if may_be_cancelled && self.dice.usize(..8) == 0 {
             note(&self.book, key, |sent| sent.is_named = true);
             self.book.lock().unwrap().cancels += 1;
             invocation.cancel();
