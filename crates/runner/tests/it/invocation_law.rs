@@ -12,10 +12,10 @@ use fastrand::Rng;
 use serde_json::json;
 use stepfold_runner::agent_loop::{Agent, AskReason, Decision, Exit, HookAction};
 use stepfold_runner::session_scopes::{
-    AnyStore, Event, EventRange, MemoryStore, ReadInbox, Session, SessionStore, SqliteStore,
+    AnyStore, CommittedEvent, Event, EventRange, MemoryStore, ReadInbox, Session, SessionStore, SqliteStore,
 };
 use stepfold_runner::{
-    Busy, Ended, Invocation, RecoverOptions, Runner, RunnerError, SessionHandle, WhenClaimed,
+    Busy, Ended, Invocation, RecoverOptions, Runner, RunnerError, SessionHandle, WhenClaimed, is_unfinished,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -514,6 +514,8 @@ impl Schedule {
         let (session, left) = self.read();
         assert_eq!(left, 0, "something is left in the inbox");
         let runs = Run::all(&session);
+        let newest = session.visible_events().last().map(|newest| is_unfinished(&newest.event));
+        assert_ne!(newest, Some(true), "a run has not ended: {}", shown(&session));
         let book = Arc::clone(&self.book);
         for (key, sent) in &book.lock().unwrap().sent {
             check_sent(key, sent, &runs);
@@ -577,30 +579,49 @@ struct Run {
 
 impl Run {
     fn all(session: &Session) -> Vec<Run> {
-        let mut runs: Vec<(String, Run)> = Vec::new();
-        let mut text = String::new();
+        let mut runs: Vec<Run> = Vec::new();
+        let mut current: Option<(String, String)> = None;
         for committed in session.visible_events() {
             let event: &Event = &committed.event;
-            let id = event.invocation.as_str().to_owned();
+            let id = event.invocation.as_str();
             if event.kind.as_str() == "began" {
-                text.clear();
-                runs.push((id.clone(), Run { took: Vec::new(), end: None, versions: Vec::new() }));
+                current = Some((id.to_owned(), String::new()));
+                runs.push(Run { took: Vec::new(), end: None, versions: Vec::new() });
             }
-            let Some((_, run)) = runs.last_mut().filter(|(last, _)| *last == id) else { continue };
+            let (Some(run), Some((_, text))) =
+                (runs.last_mut(), current.as_mut().filter(|(last, _)| last == id))
+            else {
+                continue;
+            };
             run.versions.push(committed.version);
             for message in &event.messages {
                 match message.role() {
                     Role::User => run.took.push(message.text().into_owned()),
-                    Role::Assistant => text = message.text().into_owned(),
+                    Role::Assistant => *text = message.text().into_owned(),
                     _ => {}
                 }
             }
-            if let Some(exit) = event.metadata.read::<Exit>("exit") {
-                run.end = Some(Told::End(exit.to_string(), text.clone()));
-            }
+            // One that another run follows before its end was abandoned.
+            let exit = event.metadata.read::<Exit>("exit").unwrap_or(Exit::Cancelled);
+            run.end = Some(Told::End(exit.to_string(), text.clone()));
         }
-        runs.into_iter().map(|(_, run)| run).collect()
+        runs
     }
+}
+
+/// The events of a session, a line each.
+fn shown(session: &Session) -> String {
+    let line = |it: &CommittedEvent| {
+        let exit: Option<Exit> = it.event.metadata.read("exit");
+        let said: Vec<String> = it
+            .event
+            .messages
+            .iter()
+            .map(|message| format!("{} {}", message.role(), message.text()))
+            .collect();
+        format!("{} {} {} {said:?} {exit:?}\n", it.version, it.event.kind, it.event.id)
+    };
+    session.visible_events().map(line).collect()
 }
 
 fn check_sent(key: &str, sent: &Sent, runs: &[Run]) {
