@@ -73,7 +73,7 @@ pub(crate) type Page = (Vec<Result<Definition, Refused>>, Option<String>);
 
 /// A page whose definitions are all valid.
 pub(crate) fn page(page: wire::ListToolsResult) -> Page {
-    // One that is empty is none.
+    // An empty one counts as missing.
     let next = page.next_cursor.filter(|next| !next.is_empty());
     (page.tools.iter().map(Definition::of).map(Ok).collect(), next)
 }

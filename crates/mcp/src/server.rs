@@ -219,7 +219,7 @@ impl Server {
     }
 
     /// The tools that the rules allow but that cannot be offered, each with the reason: an invalid definition, two with one
-    /// name, or a schema that no object fits. The others are offered all the same.
+    /// name, or a schema that no object fits. The others are offered anyway.
     ///
     /// # Errors
     /// As [`start`](Server::start).

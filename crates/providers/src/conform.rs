@@ -40,13 +40,21 @@ impl Recipient<'_> {
     }
 }
 
-/// What became of messages on the way to a server, in words.
+/// The changes of messages for a server, in words.
 #[derive(Clone, Debug, Default)]
 pub struct Changes(Vec<String>);
 
 impl Changes {
     pub(crate) fn add(&mut self, change: impl Into<String>) {
         self.0.push(change.into());
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.0.truncate(count);
     }
 
     pub(crate) fn take(&mut self) -> Vec<String> {
@@ -65,14 +73,24 @@ pub(crate) fn conform<'m>(
     match message.role() {
         Role::Assistant => reply(message, to, keeps_extras && to.wrote(message), changes),
         Role::Tool => Some(result(message, to, changes)),
-        _ => said(message, changes),
+        _ => said(message, to, changes),
+    }
+}
+
+/// Whether a part of an unknown kind is one of this server's dialect, which is sent as it is.
+fn is_of_dialect(part: &Part, to: &Recipient<'_>) -> bool {
+    match &part.content {
+        Content::Unknown(unknown) => to.unknown.is_some_and(|name| unknown.fields().contains_key(name)),
+        _ => false,
     }
 }
 
 /// A message of the system or the user.
-fn said<'m>(message: &'m Message, changes: &mut Changes) -> Option<Cow<'m, Message>> {
+fn said<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -> Option<Cow<'m, Message>> {
     let is_left = |part: &Part| !matches!(&part.content, Content::Text(text) if is_blank(text));
-    let is_shown = |part: &&Part| is_left(part) && !matches!(part.content, Content::Unknown(_));
+    let is_shown = |part: &&Part| {
+        is_left(part) && (!matches!(part.content, Content::Unknown(_)) || is_of_dialect(part, to))
+    };
     let count = message.parts().iter().filter(is_shown).count();
     if count == 0 && message.role() == Role::System {
         changes.add("a blank system message is left out");
@@ -234,7 +252,8 @@ fn result_content<'r>(
         }
         ToolContent::Parts(parts) => {
             let is_left = |part: &&Part| !matches!(&part.content, Content::Text(text) if is_blank(text));
-            let is_shown = |part: &Part| !matches!(part.content, Content::Unknown(_));
+            let is_shown =
+                |part: &Part| !matches!(part.content, Content::Unknown(_)) || is_of_dialect(part, to);
             let left: Vec<Part> = parts.iter().filter(is_left).cloned().collect();
             if !left.iter().any(is_shown) && !to.rules.empty_results {
                 changes.add(format!("an empty result says `{STAND_IN}`"));

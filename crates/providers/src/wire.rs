@@ -263,7 +263,7 @@ struct Writer<'a, D> {
 
 impl<D: Dialect> Writer<'_, D> {
     /// Appends a message as the server takes it. What the server has no form for is an error in the message that was just
-    /// said; in an earlier one, which nobody can say in another way any more, a text stands for it. Says whether one does.
+    /// said; in an earlier one, which its sender cannot change any more, a text stands for it. Says whether one does.
     fn write(
         &self,
         message: &Message,
@@ -277,10 +277,11 @@ impl<D: Dialect> Writer<'_, D> {
         let Some(message) = conform(&wired, &self.to, keeps_extras, changes) else {
             return Ok(false);
         };
-        let (length, before) = (out.len(), open.clone());
+        let (length, before, told) = (out.len(), open.clone(), changes.len());
         match self.dialect.write(&message, &self.plan, open, out, changes) {
             Err(error) if error.kind() == &ModelErrorKind::Unsupported && !place.is_said_now(&message) => {
                 out.truncate(length);
+                changes.truncate(told);
                 *open = before;
                 let message = self.supported(&message, changes);
                 self.dialect.write(&message, &self.plan, open, out, changes).map(|()| true)

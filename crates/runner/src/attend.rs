@@ -159,7 +159,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Releases a claim that was taken only to say what is left: with the claim nobody changes that.
+    /// Releases a claim that was taken only to say what is left: with the claim no other worker changes that.
     pub(crate) async fn release_as_found(&self) {
         let session = Runner(Arc::clone(&self.runner)).handle(self.slot.key.clone());
         let (due, is_unfinished) = match session.unfinished().await {

@@ -32,6 +32,8 @@ pub(crate) struct History {
     pub(crate) summary: Option<Summary>,
     /// All events of the last invocation, which may not have ended.
     pub(crate) last: Option<Invoked>,
+    /// Whether another run has followed the last one here, which had not ended.
+    is_superseded: bool,
     /// The invocations that took messages, by the ids of these.
     takers: Arc<HashMap<InvocationId, InvocationId>>,
     /// The values of the session; `None` if they are in the session that was read.
@@ -117,6 +119,11 @@ impl History {
             History { version: session.version, life: Some(session.life.clone()), ..History::default() };
         let mut opening = Opening::of(session);
         for committed in session.visible_events() {
+            let is_same = |last: &Invoked| last.invocation == committed.event.invocation;
+            if history.last.as_ref().is_some_and(|last| !is_same(last)) && history.last_is(run) {
+                history.is_superseded = true;
+                break;
+            }
             history.push(&session.key, committed, &opening.messages(&committed.event))?;
             if history.has_ended() && history.last_is(run) {
                 break;
@@ -146,10 +153,11 @@ impl History {
         Arc::clone(&self.takers)
     }
 
-    /// The exit of the last run and its version, if it has ended.
+    /// The exit of the last run and its version, if it has ended. One that another run followed before its end was abandoned.
     pub(crate) fn end(&self) -> Option<(Exit, u64)> {
         let last = self.last.as_ref()?.events.last()?;
-        Some((exit_of(&last.event)?, last.version))
+        let abandoned = self.is_superseded.then_some(Exit::Cancelled);
+        Some((exit_of(&last.event).or(abandoned)?, last.version))
     }
 
     /// Whether a run has begun that has not ended.

@@ -189,7 +189,7 @@ impl Mail {
         if is_other { Mark { seen_to: 0, newest: 0 } } else { mark }
     }
 
-    /// This process stored an entry, which nobody had stored before.
+    /// This process stored an entry, which no process had stored before.
     pub(crate) fn accepted(&self, entry: Entry) {
         let mut known = self.known();
         known.newest = known.newest.max(entry.position);

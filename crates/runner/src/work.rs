@@ -246,7 +246,7 @@ impl<'a> Work<'a> {
             (Next::Refuse(pending), _) => Err(self.pending(pending, wants)),
             (Next::RefuseClaimed, _) => Err(self.claimed(&read.1, wants)),
             (Next::NothingToResume, _) => Err(self.nothing_to_resume()),
-            // Nobody waits for this outcome.
+            // No caller waits for this outcome.
             (Next::End, _) => self.recorded_last(&read).map(Some),
             (next, None) => unreachable!("{next:?} needs a run"),
         }

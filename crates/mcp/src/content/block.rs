@@ -153,7 +153,7 @@ fn link(fields: &Map<String, Value>, odd: &mut Odd) -> String {
     )
 }
 
-/// Content of a kind that the protocol did not have when this was written, or that is none.
+/// Content of a kind that the protocol did not have when this was written, or that is no content.
 fn unknown(mut fields: Map<String, Value>, odd: &mut Odd) -> Value {
     let type_name = match fields.remove("type") {
         Some(Value::String(name)) => format!("of unknown type `{}`", shortened(&name, 64)),

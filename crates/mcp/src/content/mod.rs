@@ -120,7 +120,7 @@ fn failure(blocks: &[Value], structured: Option<&Value>) -> String {
     if text.trim().is_empty() { "the tool failed and does not say why".to_owned() } else { text }
 }
 
-/// Says what a schema that the server gave for its results does not fit. The result is used all the same.
+/// Says what a schema that the server gave for its results does not fit. The result is used anyway.
 fn check(structured: Option<&Value>, output: &ValueType, odd: &mut Odd) {
     match structured {
         None => odd.add("the tool has an outputSchema and gave no structuredContent"),

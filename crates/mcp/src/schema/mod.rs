@@ -1,7 +1,7 @@
 //! From the schema of a server's tool to one that a model can be told: written out, an object at the top, and never narrower
 //! than what the server takes.
 //!
-//! Servers write JSON Schema of every draft, and what is none. The server checks arguments itself: a rule that cannot be told is
+//! Servers write JSON Schema of every draft, and invalid schemas. The server checks arguments itself: a rule that cannot be told is
 //! left out here, and an object that the server left open stays open. Only what takes no object at all cannot be offered.
 
 mod references;

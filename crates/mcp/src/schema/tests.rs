@@ -416,7 +416,7 @@ mod laws {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// Never narrower than the server's: whatever was cut off, and whatever stands around it.
+        /// Never narrower than the server's: whatever was truncated, and whatever stands around it.
         #[test]
         fn what_the_server_takes_is_taken(bytes in prop::collection::vec(any::<u8>(), 200)) {
             let luck = &mut Luck(bytes.iter().cycle());

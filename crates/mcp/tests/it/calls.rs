@@ -102,7 +102,7 @@ async fn odd_results_are_shown_over_either_revision() {
     }
 }
 
-/// Half a character at the end of a text that was cut, and a number that is none: readers refuse the whole message.
+/// Half a character at the end of a text that was cut, and an invalid number: readers refuse the whole message.
 #[tokio::test]
 async fn a_message_that_is_json_for_its_writer_alone_is_read() {
     let server = peer("plain").build().unwrap();
@@ -166,7 +166,7 @@ async fn what_was_odd_is_traced() {
     }
 }
 
-/// A response that the SDK does not read is an answer all the same: its call would end with its timeout.
+/// A response that the SDK does not read is an answer anyway: its call would end with its timeout.
 #[tokio::test]
 async fn a_response_in_another_form_is_an_answer() {
     let server = peer("plain").build().unwrap();

@@ -102,7 +102,8 @@ pub(super) fn unsigned_turn(to: &Recipient<'_>, messages: &Transcript) -> Option
         })
     };
     let first = replies.next()?;
-    let is_whole = to.wrote(first) && is_signed(first) && replies.all(|reply| to.wrote(reply));
+    // Later replies of a turn have no thinking of their own, unless it is interleaved; those of other servers look the same.
+    let is_whole = to.wrote(first) && is_signed(first);
     (!is_whole).then_some(start)
 }
 

@@ -18,7 +18,9 @@ use stepfold_state_core::chat::{
 };
 
 use super::{Preset, ReasoningBack};
+use crate::NameRules;
 use crate::conform::Changes;
+use crate::names::wire_name;
 use crate::rules::{self, ArgumentForm, RoleOrder, SystemPlace};
 use crate::wire;
 
@@ -57,6 +59,11 @@ pub(super) fn write(
     if !preset.rules.names || message.role() == Role::Tool {
         wire::no_name(message)?;
     }
+    if let Some(name) = message.name()
+        && !NameRules::OPENAI.accepts(name)
+    {
+        changes.add(format!("the participant's name `{name}` has a form that the server takes"));
+    }
     let is_one_system = message.role() == Role::System && preset.rules.system != SystemPlace::Anywhere;
     if is_one_system && open.last.is_none() {
         return collect_system(preset, message, open, changes);
@@ -80,6 +87,11 @@ pub(super) fn write(
         Role::Assistant => assistant(preset, message, open, out),
         _ => said(preset, message, open, out),
     }
+}
+
+/// The name of the participant, as the API takes it: letters, digits, `_` and `-`.
+fn participant(message: &Message) -> Option<Cow<'_, str>> {
+    message.name().map(|name| wire_name(&NameRules::OPENAI, name))
 }
 
 /// Appends what is open at the end of the conversation.
@@ -213,7 +225,8 @@ fn assistant(
         _ if text.is_empty() && !tool_calls.is_empty() => Value::Null,
         _ => text_of(preset, message.parts(), text),
     };
-    push(&Assistant { role: "assistant", name: message.name(), content, tool_calls }, open, out);
+    let name = participant(message);
+    push(&Assistant { role: "assistant", name: name.as_deref(), content, tool_calls }, open, out);
     if let Some(ReasoningBack::Field(field)) = preset.reasoning_back {
         if !reasoning.is_empty() || preset.rules.needs_reasoning {
             add_field(field, &Value::String(reasoning), out);
@@ -268,7 +281,7 @@ fn said(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
     };
     let role = if message.role() == Role::System { preset.system_role } else { message.role().as_str() };
     let fields =
-        [("role", Some(role.into())), ("name", message.name().map(Value::from)), ("content", Some(content))];
+        [("role", Some(role.into())), ("name", participant(message).map(Value::from)), ("content", Some(content))];
     push(&wire::fields(fields), open, out);
     Ok(())
 }

@@ -131,7 +131,7 @@ impl Preset {
         required: "required",
         reasoning_back: None,
         system_role: "system",
-        // Nobody knows which model answers there, so that what most servers take must do.
+        // It is unknown which model answers there, so the request has what most servers take.
         rules: RequestRules { order: RoleOrder::ReplyAfterResult, ..RequestRules::COMPATIBLE },
         cache_control: false,
         file_urls: false,
@@ -177,7 +177,7 @@ impl Preset {
         needs_key: true,
         strict_tools: true,
         reasoning_back: Some(ReasoningBack::Field("reasoning")),
-        rules: RequestRules { call_ids: CallIdForm::AtMost(40), ..Preset::COMPATIBLE.rules },
+        rules: Preset::COMPATIBLE.rules,
         cache_control: true,
         file_urls: true,
         ..Preset::COMPATIBLE
@@ -222,6 +222,8 @@ impl Preset {
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
         rules: RequestRules {
             tool_names: NameRules::MOONSHOT,
+            // Its own have a colon.
+            call_ids: CallIdForm::Any,
             schemas: SchemaRules::MOONSHOT,
             needs_reasoning: true,
             ..RequestRules::COMPATIBLE

@@ -55,7 +55,7 @@ impl Form {
         !self.is_wrapped && self.keys.is_plain()
     }
 
-    /// The text that was asked for. One of another form stays as it is: models that nobody holds to a schema write others.
+    /// The text that was asked for. One of another form stays as it is: models that no server holds to a schema write others.
     pub(crate) fn restored(&self, text: &str) -> Option<String> {
         let value = if self.is_wrapped { unwrapped(text)? } else { text };
         self.keys.from_wire(value)

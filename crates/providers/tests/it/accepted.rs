@@ -139,7 +139,7 @@ fn step() -> impl Strategy<Value = Step> {
         .prop_map(|(server, parts, results, ids)| Step { server, parts, results, ids })
 }
 
-/// What somebody says before a turn.
+/// A message before a turn.
 #[derive(Clone, Debug)]
 enum Said {
     User(Vec<Part>),
@@ -180,7 +180,7 @@ fn write(step: &Step, messages: &mut Transcript) {
     }
 }
 
-/// Any conversation that an agent can have, with models of any servers, that the user goes on with.
+/// Any conversation that an agent can have, with models of any servers, that the user continues.
 fn conversation() -> impl Strategy<Value = Transcript> {
     let turn = (prop::collection::vec(said(), 1..3), prop::collection::vec(step(), 0..4));
     prop::collection::vec(turn, 1..4).prop_map(|turns| {
@@ -240,7 +240,7 @@ proptest! {
         }
     }
 
-    /// In the middle of a turn as well, whoever began it.
+    /// In the middle of a turn as well, whichever model began it.
     #[test]
     fn every_server_continues_every_turn(messages in conversation(), step in step(), thinks in any::<bool>()) {
         let mut messages = messages.with(Message::user("so?"));

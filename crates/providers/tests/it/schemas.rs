@@ -19,7 +19,7 @@ use stepfold_state_core::json_schema::ValueType;
 
 use futures_util::StreamExt;
 
-/// A tool of a public server, in its odd shape, written anew by hand.
+/// A tool of a public server, in its odd shape, written again by hand.
 #[derive(Debug, Deserialize)]
 struct Case {
     name: String,
@@ -347,7 +347,7 @@ fn replies_of_any_schema_come_back_bare() {
     }
 }
 
-/// Nobody held the model to the schema: it says what it likes.
+/// No server held the model to the schema: it says what it likes.
 #[test]
 fn replies_of_another_form_stay_as_they_are() {
     let format = ResponseFormat::JsonSchema {

@@ -1,4 +1,4 @@
-//! The law of invocations: each accepted request is taken once or withdrawn by name, and whoever asks for its outcome, however
+//! The law of invocations: each accepted request is taken once or withdrawn by name, and each caller who asks for its outcome, however
 //! often and wherever, is told that of the run that took it. Clients do what clients do, by two processes over one store that
 //! die and are started again with changed agents; a checker knows who may be told what.
 
@@ -12,10 +12,10 @@ use fastrand::Rng;
 use serde_json::json;
 use stepfold_runner::agent_loop::{Agent, AskReason, Decision, Exit, HookAction};
 use stepfold_runner::session_scopes::{
-    AnyStore, Event, EventRange, MemoryStore, ReadInbox, Session, SessionStore, SqliteStore,
+    AnyStore, CommittedEvent, Event, EventRange, MemoryStore, ReadInbox, Session, SessionStore, SqliteStore,
 };
 use stepfold_runner::{
-    Busy, Ended, Invocation, RecoverOptions, Runner, RunnerError, SessionHandle, WhenClaimed,
+    Busy, Ended, Invocation, RecoverOptions, Runner, RunnerError, SessionHandle, WhenClaimed, is_unfinished,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -104,6 +104,7 @@ impl Counts {
     /// The agent, in one of its versions.
     fn agent(&self, version: usize, pause: u64) -> Agent {
         let slowly = move || async move {
+            // tidy: allow sleep, because a run takes some time, or no client meets it.
             tokio::time::sleep(Duration::from_micros(pause)).await;
             Ok(HookAction::proceed())
         };
@@ -184,7 +185,7 @@ impl Drop for Process {
     }
 }
 
-/// What somebody was told of a request.
+/// What a client was told of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Told {
     /// That its run ended so, with this text.
@@ -215,7 +216,7 @@ struct Sent {
     /// When it was first sent, and first known to be accepted, by the number of the action.
     sent: usize,
     accepted: Option<usize>,
-    /// Whether somebody has cancelled or withdrawn it by its name.
+    /// Whether a client has cancelled or withdrawn it by its name.
     is_named: bool,
     /// Whether it was withdrawn for certain.
     is_withdrawn: bool,
@@ -229,7 +230,7 @@ struct Ledger {
     decided: BTreeMap<String, Decided>,
     /// What may have cancelled a run.
     cancels: usize,
-    /// How often somebody was told that a run was cancelled.
+    /// How often a client was told that a run was cancelled.
     cancelled: usize,
 }
 
@@ -289,8 +290,10 @@ impl Schedule {
             19..=20 => self.decide_again(at),
             21 => self.restart(at),
             22 if self.dice.bool() => self.create_again(at),
+            // tidy: allow sleep, because chance decides when the next client acts.
             _ => std::thread::sleep(Duration::from_millis(self.dice.u64(..30))),
         }
+        // tidy: allow sleep, because chance decides when the next client acts.
         std::thread::sleep(Duration::from_micros(self.dice.u64(..4_000)));
     }
 
@@ -300,8 +303,8 @@ impl Schedule {
         let key = format!("{letter}{}", self.action);
         let sent = Sent { busy, sent: self.action, ..Sent::default() };
         self.book.lock().unwrap().sent.insert(key.clone(), sent);
-        let is_awaited = self.dice.bool();
-        self.send(at, &key, is_awaited);
+        let may_be_cancelled = self.dice.bool();
+        self.send(at, &key, may_be_cancelled);
     }
 
     fn send_again(&mut self, at: usize) {
@@ -312,7 +315,7 @@ impl Schedule {
     }
 
     /// Sends a message under its key, and listens to what is told of it.
-    fn send(&mut self, at: usize, key: &str, may_be_awaited: bool) {
+    fn send(&mut self, at: usize, key: &str, may_be_cancelled: bool) {
         let (busy, book, action) =
             (self.book.lock().unwrap().sent[key].busy, Arc::clone(&self.book), self.action);
         let is_new = self.book.lock().unwrap().sent[key].accepted.is_none();
@@ -325,14 +328,14 @@ impl Schedule {
             Ok(invocation) => {
                 assert_eq!(invocation.id().as_str(), key);
                 note(&book, key, |sent| sent.accepted = sent.accepted.or(Some(action)));
-                self.listen(at, key, invocation, may_be_awaited);
+                self.listen(at, key, invocation, may_be_cancelled);
             }
             Err(error) => assert!(is_honest(&error), "{key}: {error:?}"),
         }
     }
 
-    fn listen(&mut self, at: usize, key: &str, invocation: Invocation, may_be_awaited: bool) {
-        if may_be_awaited && self.dice.usize(..8) == 0 {
+    fn listen(&mut self, at: usize, key: &str, invocation: Invocation, may_be_cancelled: bool) {
+        if may_be_cancelled && self.dice.usize(..8) == 0 {
             note(&self.book, key, |sent| sent.is_named = true);
             self.book.lock().unwrap().cancels += 1;
             invocation.cancel();
@@ -401,7 +404,7 @@ impl Schedule {
         let (session, runner, book) =
             (self.process(at).session.clone(), self.process(at).runner.clone(), Arc::clone(&self.book));
         let key = key.to_owned();
-        // A worker that is at work comes first: nobody waits for that here.
+        // A worker that is at work comes first: no client waits for that here.
         self.process(at).spawn(async move {
             let submitted = match is_token {
                 true => runner.complete(&about, Ok(json!("filled in"))).await.map(|receipt| (receipt, None)),
@@ -465,6 +468,7 @@ impl Schedule {
             self.processes[at] = None;
         }
         // Claims of the dead expire.
+        // tidy: allow sleep, because claims expire by the time of the store.
         std::thread::sleep(CLAIM);
         let last = Process::start(&self.place, "last", self.counts.agent(0, 0));
         let (session, runner, book) = (last.session.clone(), last.runner.clone(), Arc::clone(&self.book));
@@ -492,6 +496,7 @@ impl Schedule {
                     Ok(_) => {}
                 }
                 if runner.recover(RecoverOptions::new().once()).await.is_err() {
+                    // tidy: allow sleep, because claims expire by the time of the store.
                     tokio::time::sleep(CLAIM).await;
                 }
             }
@@ -514,6 +519,8 @@ impl Schedule {
         let (session, left) = self.read();
         assert_eq!(left, 0, "something is left in the inbox");
         let runs = Run::all(&session);
+        let newest = session.visible_events().last().map(|newest| is_unfinished(&newest.event));
+        assert_ne!(newest, Some(true), "a run has not ended: {}", shown(&session));
         let book = Arc::clone(&self.book);
         for (key, sent) in &book.lock().unwrap().sent {
             check_sent(key, sent, &runs);
@@ -577,30 +584,49 @@ struct Run {
 
 impl Run {
     fn all(session: &Session) -> Vec<Run> {
-        let mut runs: Vec<(String, Run)> = Vec::new();
-        let mut text = String::new();
+        let mut runs: Vec<Run> = Vec::new();
+        let mut current: Option<(String, String)> = None;
         for committed in session.visible_events() {
             let event: &Event = &committed.event;
-            let id = event.invocation.as_str().to_owned();
+            let id = event.invocation.as_str();
             if event.kind.as_str() == "began" {
-                text.clear();
-                runs.push((id.clone(), Run { took: Vec::new(), end: None, versions: Vec::new() }));
+                current = Some((id.to_owned(), String::new()));
+                runs.push(Run { took: Vec::new(), end: None, versions: Vec::new() });
             }
-            let Some((_, run)) = runs.last_mut().filter(|(last, _)| *last == id) else { continue };
+            let (Some(run), Some((_, text))) =
+                (runs.last_mut(), current.as_mut().filter(|(last, _)| last == id))
+            else {
+                continue;
+            };
             run.versions.push(committed.version);
             for message in &event.messages {
                 match message.role() {
                     Role::User => run.took.push(message.text().into_owned()),
-                    Role::Assistant => text = message.text().into_owned(),
+                    Role::Assistant => *text = message.text().into_owned(),
                     _ => {}
                 }
             }
-            if let Some(exit) = event.metadata.read::<Exit>("exit") {
-                run.end = Some(Told::End(exit.to_string(), text.clone()));
-            }
+            // One that another run follows before its end was abandoned.
+            let exit = event.metadata.read::<Exit>("exit").unwrap_or(Exit::Cancelled);
+            run.end = Some(Told::End(exit.to_string(), text.clone()));
         }
-        runs.into_iter().map(|(_, run)| run).collect()
+        runs
     }
+}
+
+/// The events of a session, a line each.
+fn shown(session: &Session) -> String {
+    let line = |it: &CommittedEvent| {
+        let exit: Option<Exit> = it.event.metadata.read("exit");
+        let said: Vec<String> = it
+            .event
+            .messages
+            .iter()
+            .map(|message| format!("{} {}", message.role(), message.text()))
+            .collect();
+        format!("{} {} {} {said:?} {exit:?}\n", it.version, it.event.kind, it.event.id)
+    };
+    session.visible_events().map(line).collect()
 }
 
 fn check_sent(key: &str, sent: &Sent, runs: &[Run]) {
@@ -614,7 +640,7 @@ fn check_sent(key: &str, sent: &Sent, runs: &[Run]) {
                 assert_eq!(Some(told), end.as_ref(), "{key} was told of another run: {sent:#?} {runs:#?}")
             }
             Told::Withdrawn => {
-                assert!(sent.is_named, "{key} was withdrawn by nobody: {sent:#?}");
+                assert!(sent.is_named, "{key} was withdrawn by no client: {sent:#?}");
                 assert!(took.is_empty(), "{key} was taken, and its sender told that it was not: {sent:#?}");
             }
             Told::NotYet(_) => {}

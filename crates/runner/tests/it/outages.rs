@@ -38,7 +38,7 @@ fn results_are_held_while_the_store_is_away() {
     }
 }
 
-/// Whoever is told to stop holds nothing any more.
+/// A worker that is told to stop holds nothing any more.
 #[test]
 fn a_shutdown_ends_what_is_held() {
     each_store(|world| {
@@ -170,7 +170,7 @@ fn waits(world: &World, tool: &str, clock: &Set) -> ApprovalRequest {
     request
 }
 
-/// What becomes of the run in a process of the old version: its transcript, and what was done.
+/// The outcome of the run in a process of the old version: its transcript, and what was done.
 fn finished(world: &World, tool: &str, clock: &Set) -> (String, Vec<String>) {
     // Nothing was continued by the new version.
     assert_eq!(world.trace.take(), [""; 0]);

@@ -63,6 +63,7 @@ async fn session_of(world: &World, worker: &str, agent: AgentBuilder) -> Session
 
 /// Until another task has had its turn with the store.
 async fn settle() {
+    // tidy: allow sleep, because nothing tells that something does not happen.
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
@@ -361,6 +362,7 @@ fn a_cancellation_that_comes_too_late_says_so_and_leaves_nothing() {
             let (told, answer) = tokio::sync::oneshot::channel();
             world.wire.before(0, async move {
                 tokio::spawn(async move { told.send(stop.cancel_everywhere().await) });
+                // tidy: allow sleep, because nothing tells that something does not happen.
                 tokio::time::sleep(Duration::from_millis(200)).await;
             });
             gate.add_permits(9);

@@ -154,7 +154,7 @@ struct FeedState {
     count: u64,
 }
 
-/// The number of events that are kept for a stream that does not read; one that misses some begins anew.
+/// The number of events that are kept for a stream that does not read; one that misses some begins again.
 const KEPT: usize = 256;
 
 impl Feeds {
@@ -210,7 +210,7 @@ impl Feed {
         let place = state.count;
         state.places.insert(key.clone(), place);
         state.newest.insert(place, (key.clone(), bytes.clone()));
-        // Without readers it is told to nobody.
+        // Without readers no stream is told.
         let _ = self.frames.send(bytes);
     }
 
@@ -348,7 +348,7 @@ impl Source {
         Source { feed, apps, user, changes, told, lists, listed: None }
     }
 
-    /// Follows what changes, until nobody reads it any more.
+    /// Follows what changes, until no stream reads it any more.
     async fn follow(mut self, feeds: Arc<Feeds>) {
         loop {
             let lists = self.lists;

@@ -211,7 +211,7 @@ impl AgentServer {
     /// Cancels a task: what is under way, or what waits.
     pub(super) async fn cancel(&self, id: &str) -> Result<(), wire::ErrorData> {
         let (invocation, session) = self.find(id).await?;
-        // A message that waits behind another run is withdrawn by its name, and that run goes on.
+        // A message that waits behind another run is withdrawn by its name, and that run continues.
         if let Ok(message) = InvocationId::new(invocation)
             && session.withdraw(&message).await.map_err(|error| internal(&error))?
         {

@@ -59,7 +59,7 @@ pub(super) async fn set_up(
 }
 
 async fn migrate(client: &mut Client, patience: Patience) -> Result<(), SessionError> {
-    // Tables of this version need no lock, whoever has it.
+    // Tables of this version need no lock, whichever process has it.
     if within(patience.answer, format_of(client)).await? == FORMAT {
         return Ok(());
     }

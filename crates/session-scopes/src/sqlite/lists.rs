@@ -39,7 +39,7 @@ pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Ve
     let mut query = desk
         .connection
         .prepare_cached(
-            // A damaged row does not take the list along: it is listed, if it has a name, and told of by whoever reads it.
+            // A damaged row does not take the list along: it is listed, if it has a name, and told of by the one who reads it.
             // A claim that was given up has a negative expiry: see `store/claims.rs`.
             "SELECT user, id, CAST(CASE WHEN claim_expires < 0 THEN ~claim_expires ELSE COALESCE(claim_expires, updated) END \
              AS INTEGER) AS since, CAST(inbox AS INTEGER), number, \

@@ -60,7 +60,7 @@ async fn renew(
     store.renew_all(RenewClaims::new(claims, HOUR, now)).await.unwrap()
 }
 
-/// What becomes of the claims of a worker if one row has this damage.
+/// The claims of a worker after one row has this damage.
 async fn check_damage(store: &impl SessionStore, claims: &[Claim], what: &str, now: Timestamp) -> bool {
     let renewed = renew(store, &["a", "b", "c"], claims, now).await;
     for healthy in [0, 2] {

@@ -158,7 +158,7 @@ enum Act {
     Reject(&'static str),
     Resume,
     Abandon,
-    /// Goes on in a fork at this part of the history: what a process leaves that is killed there.
+    /// Continues in a fork at this part of the history: what a process leaves that is killed there.
     Fork(f64),
     Rewind(f64),
 }

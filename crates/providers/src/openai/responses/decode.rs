@@ -73,6 +73,7 @@ impl Decode for Decoder {
     }
 
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        self.flush(out);
         let reason = self.end.take()?;
         out.extend(calls::logprobs(std::mem::take(&mut self.logprobs)));
         let called = self.calls.iter().map(String::as_str);
@@ -122,7 +123,10 @@ impl Decoder {
             "response.completed" | "response.incomplete" | "response.failed" => {
                 self.response(&value["response"], out)?;
             }
-            "error" => return Err(Bad::Said(value.to_string())),
+            "error" => {
+                self.flush(out);
+                return Err(Bad::Said(value.to_string()));
+            }
             _ if value.get("error").is_some_and(|error| !error.is_null()) => {
                 return Err(Bad::Said(value.to_string()));
             }
@@ -151,6 +155,7 @@ impl Decoder {
     /// The end of a response: content that was not streamed, usage, and the finish reason.
     fn response(&mut self, response: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if response["error"].is_object() {
+            self.flush(out);
             return Err(Bad::Said(response.to_string()));
         }
         identity(response, out);
@@ -166,9 +171,7 @@ impl Decoder {
                 self.end(place, item, out);
             }
         }
-        for item in self.items.values_mut() {
-            out.append(&mut item.held);
-        }
+        self.flush(out);
         out.extend(usage(&response["usage"]).map(Chunk::Usage));
         self.end.is_over = true;
         let cause = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
@@ -216,6 +219,13 @@ impl Decoder {
         }
     }
 
+    /// Passes on everything that waits: nothing more comes.
+    fn flush(&mut self, out: &mut Vec<Chunk>) {
+        for item in self.items.values_mut() {
+            out.append(&mut item.held);
+        }
+    }
+
     /// Whether all items before this one have ended.
     fn is_next(&self, place: u64) -> bool {
         self.open.first().is_none_or(|first| *first >= place)
@@ -238,7 +248,7 @@ impl Decoder {
         }
     }
 
-    /// Passes on what waited for the end of an item: that of the items behind it, up to one that goes on.
+    /// Passes on what waited for the end of an item: that of the items after it, up to one that has not ended.
     fn release(&mut self, place: u64, out: &mut Vec<Chunk>) {
         if !self.is_next(place) {
             return;

@@ -89,6 +89,12 @@ impl Dialect for Responses {
         &self.rules
     }
 
+    fn plan(&self, to: Destination<'_>, _: &ChatRequest) -> MessagePlan {
+        // Models without reasoning refuse that of others, and the ids of items that belong to it.
+        let bare_from = (!thinks(to.model)).then_some(0);
+        MessagePlan { bare_from, ..MessagePlan::default() }
+    }
+
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
         self.preset.headers(key)
     }
