@@ -424,6 +424,7 @@ impl<D: Dialect> Inner<D> {
 
     async fn post(&self, wired: &Wired, target: &mut Target) -> Result<Request, ModelError> {
         let to = Destination { server: &self.server, model: &target.model };
+        wired.offer.tell();
         let body = self.bodies.body(&self.dialect, to, wired);
         let (body, changes) = body.map_err(|error| target.name(error))?;
         for change in &changes {

@@ -228,8 +228,18 @@ fn a_tool_that_the_model_is_not_offered_is_listed_with_the_reason() {
     let tools: String = (100..229).map(tool).collect();
     let room = Room::new("", "");
     room.write("many.toml", &format!("model = \"openai:gpt-4.1\"\n{tools}"));
-    room.check("check many.toml", expect![[""]]);
-    room.check("check many.toml --json", expect![[""]]);
+    room.check("check many.toml", expect![[r#"
+        many.toml: ok
+        many.toml: agent many: openai/gpt-4.1 is not offered the tool t228: this provider takes at most 128 tools
+    "#]]);
+    room.check("check many.toml --json", expect![[r#"
+        {"faults":[],"file":"many.toml","omitted_tools":[{"agent":"many","model":"openai/gpt-4.1","reason":"this provider takes at most 128 tools","tool":"t228"}]}
+    "#]]);
     room.write("anthropic.toml", &format!("model = \"anthropic:claude-sonnet-4-5\"\n{tools}"));
-    room.check("check anthropic.toml", expect![[""]]);
+    room.check(
+        "check anthropic.toml",
+        expect![[r#"
+        anthropic.toml: ok
+    "#]],
+    );
 }

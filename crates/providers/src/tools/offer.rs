@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
@@ -27,6 +27,8 @@ pub(crate) struct Offer {
     /// The properties that are others on the wire, by the names of the tools.
     keys: HashMap<String, Keys>,
     omitted: Vec<OmittedTool>,
+    /// Told in a trace with the first request.
+    told: Once,
 }
 
 impl Offer {
@@ -37,17 +39,13 @@ impl Offer {
             names: HashMap::new(),
             keys: HashMap::new(),
             omitted: Vec::new(),
+            told: Once::new(),
         };
         let mut wired: Vec<ToolSpec> = Vec::with_capacity(given.len());
         for spec in given.iter() {
             match offer.wire(rules, &wired, spec) {
                 Ok(spec) => wired.push(spec),
                 Err(reason) => {
-                    tracing::warn!(
-                        tool = spec.name,
-                        reason,
-                        "a tool is left out of a request: the provider cannot take it"
-                    );
                     offer.omitted.push(OmittedTool::new(&spec.name, reason));
                 }
             }
@@ -92,6 +90,19 @@ impl Offer {
     /// The tools that are left out, each with the reason.
     pub(crate) fn omitted(&self) -> &[OmittedTool] {
         &self.omitted
+    }
+
+    /// Tells in a trace, once, which tools are left out.
+    pub(crate) fn tell(&self) {
+        self.told.call_once(|| {
+            for OmittedTool { name, reason, .. } in &self.omitted {
+                tracing::warn!(
+                    tool = name,
+                    reason,
+                    "a tool is left out of requests: the provider cannot take it"
+                );
+            }
+        });
     }
 
     /// What a server is not offered as it is, in words.
