@@ -367,7 +367,14 @@ impl<D: Dialect> HttpModel<D> {
             inner.open(&request, given, target, progress).await.unwrap_or_else(ReplyStream::failed)
         };
         let reply = ReplyStream::new(reply.flatten_stream());
-        watch(reply, self.0.timeout, move || watched.is_whole(), move |error| named.name(error))
+        let holding = watched.clone();
+        watch(
+            reply,
+            self.0.timeout,
+            move || watched.is_whole(),
+            move || holding.held(),
+            move |error| named.name(error),
+        )
     }
 
     /// The body of a request.

@@ -52,6 +52,11 @@ pub trait Decode: Send + 'static {
 
     /// Passes on what is held back of a reply that breaks off.
     fn abandon(&mut self, _: &mut Vec<Chunk>) {}
+
+    /// How much of the reply has come and is held back: more of it is progress, though nothing is passed on.
+    fn held(&self) -> usize {
+        0
+    }
 }
 
 /// How far a reply has come.
@@ -244,7 +249,9 @@ impl<D: Decode> Reading<D> {
         };
         let (read, is_end) = if let Some(piece) = next {
             self.unread.read::<D>(&piece);
-            (self.decoder.push(piece, out), false)
+            let read = self.decoder.push(piece, out);
+            self.progress.hold(self.decoder.held());
+            (read, false)
         } else {
             out.extend(self.unread.chunk());
             (self.decoder.finish(out), true)

@@ -74,7 +74,7 @@ impl RequestRules {
         order: RoleOrder::UserFirst,
         tool_names: NameRules::COMMON,
         schemas: SchemaRules::COMMON,
-        call_ids: CallIdForm::Any,
+        call_ids: CallIdForm::Word(40),
         arguments: ArgumentForm::ObjectText,
         empty_results: false,
         names: true,
@@ -120,6 +120,7 @@ impl RequestRules {
     /// Gemini's generateContent.
     pub const GEMINI: Self = RequestRules {
         system: SystemPlace::Field,
+        call_ids: CallIdForm::Any,
         tool_names: NameRules::GEMINI,
         schemas: SchemaRules::GEMINI,
         arguments: ArgumentForm::Object,

@@ -5,6 +5,7 @@
 //! other scripts with the shape of an ASCII letter. A warning more does no harm, since nothing is refused for it.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use serde_json::Value;
 
@@ -197,7 +198,7 @@ fn shown(name: &str) -> String {
             continue;
         }
         for unit in letter.encode_utf16(&mut [0; 2]) {
-            shown += &format!("\\u{unit:04x}");
+            let _ = write!(shown, "\\u{unit:04x}");
         }
     }
     shown

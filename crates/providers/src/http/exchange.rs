@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,11 +30,12 @@ pub(crate) struct Progress {
     idle: Option<Duration>,
     has_begun: Arc<AtomicBool>,
     is_whole: Arc<AtomicBool>,
+    held: Arc<AtomicUsize>,
 }
 
 impl Progress {
     pub(crate) fn new(idle: Option<Duration>) -> Self {
-        Progress { idle, has_begun: Arc::default(), is_whole: Arc::default() }
+        Progress { idle, has_begun: Arc::default(), is_whole: Arc::default(), held: Arc::default() }
     }
 
     /// Says that the reply has begun.
@@ -45,6 +46,16 @@ impl Progress {
     /// Marks the reply as complete: later data does not matter.
     pub(crate) fn finish(&self) {
         self.is_whole.store(true, Ordering::Relaxed);
+    }
+
+    /// Says how much of the reply is held back.
+    pub(crate) fn hold(&self, held: usize) {
+        self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// How much of the reply is held back.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Whether it is whole.

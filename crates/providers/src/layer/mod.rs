@@ -41,7 +41,9 @@ pub(crate) use self::{opening::is_content, timeout::watch};
 /// use std::sync::Arc;
 /// use stepfold_providers::Scripted;
 /// use stepfold_providers::layer::{ChatModelExt, ModelLayer};
-/// use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, ReplyStream, Transcript};
+/// use stepfold_state_core::chat::{
+///     ChatModel, ChatRequest, Message, ModelError, OmittedTool, ReplyStream, ToolSpec, Transcript, WireRequest,
+/// };
 ///
 /// struct Seeded(Arc<dyn ChatModel>);
 ///
@@ -52,6 +54,12 @@ pub(crate) use self::{opening::is_content, timeout::watch};
 ///     fn respond(&self, mut request: ChatRequest) -> ReplyStream {
 ///         request.params.seed = Some(7);
 ///         self.0.respond(request)
+///     }
+///     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+///         self.0.omitted_tools(tools)
+///     }
+///     fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+///         self.0.wire_request(request)
 ///     }
 /// }
 ///

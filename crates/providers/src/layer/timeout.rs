@@ -97,7 +97,7 @@ impl ChatModel for TimedOut {
             let error = error.with_provider(&provider);
             if model.is_empty() { error } else { error.with_model(&model) }
         };
-        watch(self.inner.respond(request), self.timeout, || false, name)
+        watch(self.inner.respond(request), self.timeout, || false, || 0, name)
     }
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
@@ -109,17 +109,18 @@ impl ChatModel for TimedOut {
     }
 }
 
-/// Adds limits to a reply. They end when the reply is complete.
+/// Adds limits to a reply. They end when the reply is complete. `held` is how much has come and is held back.
 pub(crate) fn watch(
     reply: ReplyStream,
     timeout: Timeout,
     is_whole: impl Fn() -> bool + Send + 'static,
+    held: impl Fn() -> usize + Send + 'static,
     name: impl Fn(ModelError) -> ModelError + Send + 'static,
 ) -> ReplyStream {
-    let is_whole = Box::new(is_whole);
-    let none = Duration::ZERO;
+    let (is_whole, held) = (Box::new(is_whole), Held { now: Box::new(held), before: 0 });
+    let (spent, idle) = (Duration::ZERO, Duration::ZERO);
     let watched =
-        Watched { reply, timeout, is_whole, has_begun: false, is_finished: false, spent: none, idle: none };
+        Watched { reply, timeout, is_whole, held, has_begun: false, is_finished: false, spent, idle };
     ReplyStream::new(stream::unfold((watched, name), |(mut watched, name)| async move {
         let item = watched.next().await?;
         Some((item.map_err(|fault| fault.into_error(&name)), (watched, name)))
@@ -129,6 +130,7 @@ pub(crate) fn watch(
 struct Watched {
     reply: ReplyStream,
     is_whole: Box<dyn Fn() -> bool + Send>,
+    held: Held,
     timeout: Timeout,
     has_begun: bool,
     /// Whether the last chunk of the reply was passed on. Usage may follow.
@@ -137,6 +139,19 @@ struct Watched {
     spent: Duration,
     /// How long the reply has been waited for since it last got on.
     idle: Duration,
+}
+
+/// How much of the reply has come and is held back: more of it is progress as well.
+struct Held {
+    now: Box<dyn Fn() -> usize + Send>,
+    before: usize,
+}
+
+impl Held {
+    fn has_grown(&mut self) -> bool {
+        let now = (self.now)();
+        now > std::mem::replace(&mut self.before, now)
+    }
 }
 
 /// An error of the model, or ours.
@@ -191,7 +206,8 @@ impl Watched {
                 item
             }
         };
-        let gets_on = !matches!(&item, Some(Ok(chunk)) if !is_content(chunk));
+        let has_grown = self.held.has_grown();
+        let gets_on = has_grown || !matches!(&item, Some(Ok(chunk)) if !is_content(chunk));
         self.has_begun |= gets_on;
         self.is_finished |= matches!(item, Some(Ok(Chunk::Finished(_))));
         let waited = now.elapsed();

@@ -280,8 +280,11 @@ fn said(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
         Value::Array(shown.collect::<Result<_, _>>()?)
     };
     let role = if message.role() == Role::System { preset.system_role } else { message.role().as_str() };
-    let fields =
-        [("role", Some(role.into())), ("name", participant(message).map(Value::from)), ("content", Some(content))];
+    let fields = [
+        ("role", Some(role.into())),
+        ("name", participant(message).map(Value::from)),
+        ("content", Some(content)),
+    ];
     push(&wire::fields(fields), open, out);
     Ok(())
 }

@@ -164,6 +164,13 @@ impl<D: Decode> Decode for Restored<D> {
     }
 
     fn abandon(&mut self, out: &mut Vec<Chunk>) {
+        let mut last = Vec::new();
+        self.decoder.abandon(&mut last);
+        self.pass(last, out);
         self.release(out);
+    }
+
+    fn held(&self) -> usize {
+        self.text.len() + self.decoder.held()
     }
 }

@@ -540,7 +540,7 @@ impl Schedule {
         );
     }
 
-    /// Whoever asks is told the same, in a process that knows nothing, under each version of the agent.
+    /// Each caller is told the same, in a process that knows nothing, under each version of the agent.
     fn ask_again(&mut self, runs: &[Run]) {
         for version in 0..3 {
             self.processes[0] = None;

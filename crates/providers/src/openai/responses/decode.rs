@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 use stepfold_state_core::chat::{
-    CITATIONS, ChatRequest, Chunk, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice,
+    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice,
 };
 
 use super::input;
@@ -22,6 +22,8 @@ pub struct Decoder {
     items: BTreeMap<u64, Item>,
     /// The indexes of those that have not ended.
     open: BTreeSet<u64>,
+    /// The number of chunks that waited for the end of an item.
+    held: usize,
     /// Their indexes by their ids. Some servers give the same id to several items.
     places: HashMap<String, Vec<u64>>,
     /// The names of the calls.
@@ -72,6 +74,14 @@ impl Decode for Decoder {
         vec![(response, read)]
     }
 
+    fn abandon(&mut self, out: &mut Vec<Chunk>) {
+        self.flush(out);
+    }
+
+    fn held(&self) -> usize {
+        self.held
+    }
+
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         self.flush(out);
         let reason = self.end.take()?;
@@ -88,6 +98,7 @@ impl Decoder {
             choice: request.tool_choice.clone(),
             items: BTreeMap::new(),
             open: BTreeSet::new(),
+            held: 0,
             places: HashMap::new(),
             calls: Vec::new(),
             ids: CallIds::default(),
@@ -245,6 +256,9 @@ impl Decoder {
             out.push(chunk);
         } else {
             self.item(place).held.push(chunk);
+            self.held += 1;
+            // Something has come, though nothing of it can be told.
+            out.push(Chunk::Raw(Extras::new()));
         }
     }
 
