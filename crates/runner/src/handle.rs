@@ -399,19 +399,24 @@ impl SessionHandle {
             let end = session.events.iter().find(|it| it.event.invocation == *run && ends(&it.event));
             if let Some(end) = end {
                 // The worker removes it, unless it has left.
-                let request = DequeueInput::new(self.slot.key.clone(), [position]);
-                self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))?;
+                self.drop_request(position).await?;
                 return Ok(exit_of(&end.event) == Some(Exit::Cancelled));
             }
-            // The one that continues it obeys the request.
-            if waited >= most || self.holder(&session) != Holder::Other {
-                return Ok(true);
+            if waited >= most {
+                let is_free = self.holder(&session) != Holder::Other;
+                // Without a worker nothing is running, unless the last one has obeyed already.
+                return Ok(!is_free || self.drop_request(position).await?.is_empty());
             }
             at = session.version;
             let pause = waited.clamp(FIRST_PAUSE, LONGEST_PAUSE);
             self.sleep(pause).await;
             waited += pause;
         }
+    }
+
+    async fn drop_request(&self, position: u64) -> Result<Vec<u64>, RunnerError> {
+        let request = DequeueInput::new(self.slot.key.clone(), [position]);
+        self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))
     }
 
     async fn read_newest(&self, events: EventRange) -> Result<Session, RunnerError> {

@@ -474,8 +474,10 @@ impl Schedule {
         let (session, runner, book) = (last.session.clone(), last.runner.clone(), Arc::clone(&self.book));
         last.does(async move {
             for _ in 0..400 {
+                // In this order: what is taken in between is a run that has not ended.
+                let is_empty = session.inbox().await.unwrap().is_empty();
                 let ended = match session.unfinished().await {
-                    Ok(None) if session.inbox().await.unwrap().is_empty() => return,
+                    Ok(None) if is_empty && session.running().is_none() => return,
                     Ok(None) => session.resume().await,
                     Ok(Some(run)) => {
                         let decisions = run.pending().into_iter().map(|request| match request.is_later() {
@@ -671,7 +673,8 @@ fn check_order(ledger: &Ledger, runs: &[Run]) {
 fn check_cancels(ledger: &Ledger, runs: &[Run]) {
     let is_cancelled =
         |run: &&Run| matches!(&run.end, Some(Told::End(exit, _)) if *exit == Exit::Cancelled.to_string());
-    let cancelled = runs.iter().filter(is_cancelled).count();
+    // A run without messages repairs what an abandoned one has left.
+    let cancelled = runs.iter().filter(is_cancelled).filter(|run| !run.took.is_empty()).count();
     assert!(cancelled <= ledger.cancels, "{cancelled} runs were cancelled by {}: {runs:#?}", ledger.cancels);
     assert!(ledger.cancelled == 0 || cancelled > 0, "a cancellation was told that did not happen: {runs:#?}");
 }
