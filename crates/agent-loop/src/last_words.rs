@@ -76,8 +76,8 @@ fn ends_with(agent: &Agent, tool: &str) -> bool {
     let Some(planner) = &agent.config().planner else {
         return agent.config().exit_tools.iter().any(|exit| exit == tool);
     };
-    let agents = planner.names().iter().filter_map(|name| planner.agent(name));
-    agents.map(|inside| inside.agent()).any(|inside| ends_with(inside, tool))
+    let mut agents = planner.names().iter().filter_map(|name| planner.agent(name));
+    agents.any(|inside| ends_with(inside.agent(), tool))
 }
 
 /// The text of a result, without what the loop tells the model beside it.

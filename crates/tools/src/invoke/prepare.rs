@@ -40,7 +40,7 @@ pub(super) fn prepare(
     state: &State,
 ) -> Result<Prepared, Box<CallOutcome>> {
     if is_given && let Some(given) = call.arguments.as_object() {
-        tool.check_given(given).map_err(|faults| invalid(call, &faults))?;
+        tool.check_given(given).map_err(|faults| Box::new(invalid(call, &faults)))?;
     }
     let mut arguments = arguments_of(tool, call)?;
     let inputs: Vec<_> = inputs_on(tool, &arguments, state).collect();
@@ -74,10 +74,10 @@ fn arguments_of(tool: &Tool, call: &ToolCall) -> Result<Value, Box<CallOutcome>>
         let text = format!("malformed arguments for tool '{}': {error}", call.name);
         return Err(Box::new(CallOutcome::failed(call, CallFailure::MalformedArguments, text)));
     };
-    tool.accept(sent).map_err(|faults| invalid(call, &faults))
+    tool.accept(sent).map_err(|faults| Box::new(invalid(call, &faults)))
 }
 
-fn invalid(call: &ToolCall, faults: &Issues) -> Box<CallOutcome> {
+fn invalid(call: &ToolCall, faults: &Issues) -> CallOutcome {
     let text = format!("invalid arguments for tool '{}': {faults}", call.name);
-    Box::new(CallOutcome::failed(call, CallFailure::InvalidArguments, text))
+    CallOutcome::failed(call, CallFailure::InvalidArguments, text)
 }
