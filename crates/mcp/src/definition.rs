@@ -111,7 +111,7 @@ fn repaired(mut tool: Value) -> Result<Value, String> {
         Some(Value::Object(_)) => {}
         // Any arguments.
         None | Some(Value::Null | Value::Bool(true)) => {
-            drop(fields.insert("inputSchema".to_owned(), json!({})))
+            drop(fields.insert("inputSchema".to_owned(), json!({})));
         }
         Some(other) => return Err(format!("expected an object as inputSchema, found `{other}`")),
     }

@@ -297,9 +297,8 @@ impl Server {
         let read = |connection: Arc<Connection>| async move { connection.resource(uri, timeout).await };
         let mut read = self.authorized(read).await?;
         let mut odd = Odd::default();
-        let contents = match read.get_mut("contents").map(Value::take) {
-            Some(Value::Array(contents)) => contents,
-            _ => return Err(self.unreadable("resources/read", "contents")),
+        let Some(Value::Array(contents)) = read.get_mut("contents").map(Value::take) else {
+            return Err(self.unreadable("resources/read", "contents"));
         };
         let parts = contents.into_iter().map(|contents| content::resource(contents, &mut odd)).collect();
         self.trace_odd(uri, &odd);
@@ -331,9 +330,8 @@ impl Server {
         };
         let mut prompt = self.authorized(get).await?;
         let mut odd = Odd::default();
-        let messages = match prompt.get_mut("messages").map(Value::take) {
-            Some(Value::Array(messages)) => messages,
-            _ => return Err(self.unreadable("prompts/get", "messages")),
+        let Some(Value::Array(messages)) = prompt.get_mut("messages").map(Value::take) else {
+            return Err(self.unreadable("prompts/get", "messages"));
         };
         let messages = messages.into_iter().map(|message| message_of(message, &mut odd)).collect();
         self.trace_odd(name, &odd);
@@ -438,8 +436,12 @@ impl Server {
         }
     }
 
-    /// What the server offers, asked for if it is not known.
+    /// What the server offers, asked for if it is not known. On the heap: its future would be part of each caller's.
     async fn offer(&self) -> Result<Arc<Offer>, McpError> {
+        Box::pin(self.offer_here()).await
+    }
+
+    async fn offer_here(&self) -> Result<Arc<Offer>, McpError> {
         let _listing = self.0.listing.lock().await;
         let mut has_asked_twice = false;
         loop {

@@ -138,15 +138,13 @@ impl Turn {
     /// Rejects an input under a key that was used with another one, as far as the record has that.
     pub(crate) async fn check_input(&self, id: &InvocationId, input: &Input) -> Result<(), RunnerError> {
         let Some(event) = self.event_with(id).await? else { return Ok(()) };
-        match is_input_of(&event, id, input) {
-            true => Ok(()),
-            false => {
-                let failed = |error| RunnerError::store(&self.slot.key, error);
-                let scope = format!("session {}", self.slot.key);
-                let idempotency_key = IdempotencyKey::new(id.as_str()).map_err(failed)?;
-                Err(failed(SessionError::IdempotencyKeyReused { scope, idempotency_key }))
-            }
+        if is_input_of(&event, id, input) {
+            return Ok(());
         }
+        let failed = |error| RunnerError::store(&self.slot.key, error);
+        let scope = format!("session {}", self.slot.key);
+        let idempotency_key = IdempotencyKey::new(id.as_str()).map_err(failed)?;
+        Err(failed(SessionError::IdempotencyKeyReused { scope, idempotency_key }))
     }
 
     /// The event that took a message: the first of its own run, or one of another run. It is found by an index, unless a

@@ -40,6 +40,7 @@ use crate::taken::Recorded;
 use crate::turn::{Order, Read, Turn};
 
 /// A working invocation.
+#[expect(clippy::struct_excessive_bools, reason = "each says one thing of the invocation")]
 pub(crate) struct Work<'a> {
     turn: Turn,
     known: OwnedMutexGuard<Known>,
@@ -822,7 +823,7 @@ impl<'a> Work<'a> {
             .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
             .suspend_with(self.suspension.clone())
-            .inbox_with(|| next_message(&mut said, || slot.mail.read_unless(&cancellation, &is_taken)))
+            .inbox_with(|| next_message(&mut said, || slot.mail.read_unless(&cancellation, is_taken)))
             .clock(RunClock::new(Arc::clone(&inner.clock)))
             .decide_all(decisions);
         let ended = tokio::select! {

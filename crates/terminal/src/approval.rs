@@ -73,7 +73,7 @@ fn show(request: &ApprovalRequest, form: Form, layout: &mut Layout) -> Text {
         request
             .warnings()
             .iter()
-            .fold(text, |text, warning| text.and("\n  ").with(Look::BAD, &format!("warning: {warning}")))
+            .fold(text, |text, warning| text.and("\n  ").with(Look::BAD, format!("warning: {warning}")))
     };
     if let Some(message) = &request.message {
         let asked = format!(" asks: {}", escape_all_invisible(message));
@@ -108,7 +108,7 @@ impl Layout {
         let text = request.call.arguments.to_text();
         match request.call.arguments.as_object() {
             Some(fields) if text.chars().count() > IN_LINE => {
-                self.text = "\n  ".to_owned();
+                "\n  ".clone_into(&mut self.text);
                 self.fields(fields, "\n    ");
                 std::mem::take(&mut self.text)
             }

@@ -97,12 +97,11 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
 
 /// Appends a line for each request to a file.
 fn access_log(path: &Path) -> anyhow::Result<impl Fn(&Access) + Send + Sync + 'static> {
-    let file: Box<dyn Write + Send> = match path.to_str() {
-        Some("-") => Box::new(std::io::stderr()),
-        _ => {
-            let file = OpenOptions::new().append(true).create(true).open(path);
-            Box::new(file.with_context(|| format!("the access log {} cannot be opened", path.display()))?)
-        }
+    let file: Box<dyn Write + Send> = if path == Path::new("-") {
+        Box::new(std::io::stderr())
+    } else {
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        Box::new(file.with_context(|| format!("the access log {} cannot be opened", path.display()))?)
     };
     let file = Mutex::new(file);
     Ok(move |access: &Access| {

@@ -140,7 +140,7 @@ fn a_command_that_is_killed_in_a_call() {
 /// What a command says without its traces.
 fn said_out(room: &Room, line: &str) -> String {
     let said = room.say(line, "");
-    said.lines().filter(|line| !line.starts_with('|')).map(|line| format!("{line}\n")).collect()
+    said.split_inclusive('\n').filter(|line| !line.starts_with('|')).collect()
 }
 
 #[test]

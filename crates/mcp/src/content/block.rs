@@ -56,19 +56,18 @@ fn settled_resource(contents: Value, odd: &mut Odd) -> Value {
             return text(words(Some(other), "resource", odd));
         }
     };
-    let uri = match fields.remove("uri") {
-        Some(Value::String(uri)) => uri,
-        _ => {
-            odd.add("a resource without a uri");
-            String::new()
-        }
+    let uri = if let Some(Value::String(uri)) = fields.remove("uri") {
+        uri
+    } else {
+        odd.add("a resource without a uri");
+        String::new()
     };
     if let Some(words_of) = fields.remove("text").filter(|text| !text.is_null()) {
         let words = words(Some(words_of), "text of a resource", odd);
         return json!({"type": "resource", "resource": {"uri": uri, "text": words}});
     }
     if fields.get("blob").is_some_and(Value::is_string) {
-        return media::settled_blob(uri, fields, odd);
+        return media::settled_blob(&uri, fields, odd);
     }
     odd.add("a resource with neither `text` nor `blob`");
     text(format!("[resource{}] {}", after(" ", &uri), readable(&Value::Object(fields))))
@@ -188,7 +187,9 @@ fn without_long_texts(mut value: Value) -> Value {
             *words = format!("[left out: a text of {} bytes]", words.len());
         }
         Value::Array(items) => {
-            items.iter_mut().for_each(|item| *item = without_long_texts(item.take()));
+            for item in &mut items {
+                *item = without_long_texts(item.take());
+            }
         }
         Value::Object(fields) => {
             fields.values_mut().for_each(|field| *field = without_long_texts(field.take()));

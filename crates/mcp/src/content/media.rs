@@ -33,7 +33,7 @@ pub(super) fn settled(block_type: &str, mut fields: Map<String, Value>, odd: &mu
 }
 
 /// The bytes of a resource in the form of the protocol, or a note.
-pub(super) fn settled_blob(uri: String, mut fields: Map<String, Value>, odd: &mut Odd) -> Value {
+pub(super) fn settled_blob(uri: &str, mut fields: Map<String, Value>, odd: &mut Odd) -> Value {
     let blob = match fields.remove("blob") {
         Some(Value::String(blob)) => blob,
         _ => String::new(),
@@ -130,7 +130,7 @@ fn base64(data: String, odd: &mut Odd) -> Result<String, &'static str> {
     let mut repaired: String =
         data.chars().filter(|byte| !byte.is_ascii_whitespace()).map(standard).collect();
     repaired.truncate(repaired.trim_end_matches('=').len());
-    while repaired.len() % 4 != 0 {
+    while !repaired.len().is_multiple_of(4) {
         repaired.push('=');
     }
     if is_base64(&repaired) {

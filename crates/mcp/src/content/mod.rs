@@ -76,6 +76,7 @@ pub(crate) fn value(result: Value, output: Option<&ValueType>, odd: &mut Odd) ->
 }
 
 /// What the model reads of such a value.
+#[expect(clippy::unnecessary_wraps, reason = "a formatter of results may fail")]
 pub(crate) fn shown(value: &Value) -> Result<ToolContent, Box<dyn Error + Send + Sync>> {
     let Some(Value::Array(blocks)) = value.get(BLOCKS) else { return Ok(ToolContent::Value(value.clone())) };
     let parts = parts(blocks, value.get(STRUCTURED));

@@ -55,9 +55,9 @@ pub(super) fn types(value: &Value) -> Option<Value> {
         is_known.then_some(Value::String(name))
     };
     match value {
-        Value::Array(names) => {
-            let mut types: Vec<Value> = Vec::with_capacity(names.len());
-            for name in names {
+        Value::Array(listed) => {
+            let mut types: Vec<Value> = Vec::with_capacity(listed.len());
+            for name in listed {
                 let name = named(name)?;
                 if !types.contains(&name) {
                     types.push(name);

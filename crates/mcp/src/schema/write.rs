@@ -84,7 +84,7 @@ impl<'a> Writer<'a> {
             }
             Value::Object(_) if depth >= MAX_DEPTH => {
                 self.leave_out(format!("what is nested deeper than {MAX_DEPTH} levels"));
-                self.stand_in(schema)
+                Self::stand_in(schema)
             }
             Value::Object(fields) => {
                 let outer = self.document;
@@ -242,11 +242,11 @@ impl<'a> Writer<'a> {
         let repeats = self.open.iter().filter(|open| std::ptr::eq(**open, target)).count();
         if repeats > self.limits.repeats {
             self.leave_out(format!("the recursion of `{reference}`, below {repeats} levels of it"));
-            return Some(self.stand_in(target));
+            return Some(Self::stand_in(target));
         }
         if self.open.len() > self.limits.references {
             self.leave_out(format!("`{reference}`, below {} references", self.limits.references));
-            return Some(self.stand_in(target));
+            return Some(Self::stand_in(target));
         }
         let outer = std::mem::replace(&mut self.document, document);
         self.open.push(target);
@@ -257,7 +257,7 @@ impl<'a> Writer<'a> {
     }
 
     /// What stands for a schema that is not written out any more.
-    fn stand_in(&mut self, schema: &Value) -> Written {
+    fn stand_in(schema: &Value) -> Written {
         let mut stand_in = json!({"description": "More of the same, nested deeper."});
         let kind = schema.get("type").filter(|_| schema.get("nullable").is_none()).and_then(types);
         if let Some(kind) = kind {

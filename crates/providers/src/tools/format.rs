@@ -58,7 +58,7 @@ impl Form {
     /// The text that was asked for. One of another form stays as it is: models that no server holds to a schema write others.
     pub(crate) fn restored(&self, text: &str) -> Option<String> {
         let value = if self.is_wrapped { unwrapped(text)? } else { text };
-        self.keys.from_wire(value)
+        self.keys.restored(value)
     }
 }
 

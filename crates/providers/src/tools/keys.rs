@@ -148,7 +148,7 @@ impl Keys {
     }
 
     /// JSON with its own names, and every other byte of its values as it is. `None` if it is not JSON.
-    pub(crate) fn from_wire(&self, text: &str) -> Option<String> {
+    pub(crate) fn restored(&self, text: &str) -> Option<String> {
         let mut out = String::with_capacity(text.len());
         self.write(text, &mut out)?;
         Some(out)
@@ -199,7 +199,9 @@ impl Keys {
         }
         for keyword in ["enum", "examples"] {
             if let Some(Value::Array(values)) = fields.get_mut(keyword) {
-                values.iter_mut().for_each(|value| *value = self.to_wire(value));
+                for value in values.iter_mut() {
+                    *value = self.to_wire(value);
+                }
             }
         }
         if !self.names.is_empty() {

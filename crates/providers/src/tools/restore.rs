@@ -57,7 +57,7 @@ impl<D: Decode> Restored<D> {
                     out.push(chunk);
                 }
                 Chunk::Identity { .. } | Chunk::Usage(_) | Chunk::MessageExtras(_) | Chunk::Raw(_) => {
-                    out.push(chunk)
+                    out.push(chunk);
                 }
                 chunk => {
                     self.end_text(out);
@@ -94,7 +94,7 @@ impl<D: Decode> Restored<D> {
         for (index, Call { name, arguments }) in std::mem::take(&mut self.calls) {
             if !arguments.is_empty() {
                 let keys = name.and_then(|name| self.offer.keys(&name));
-                let own = keys.and_then(|keys| keys.from_wire(&arguments));
+                let own = keys.and_then(|keys| keys.restored(&arguments));
                 out.push(Chunk::ToolCall(ToolCallChunk::new(index, own.unwrap_or(arguments))));
             }
         }

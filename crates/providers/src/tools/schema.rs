@@ -18,9 +18,8 @@ const MAX_WORDS: usize = 1_000;
 /// # Errors
 /// Why there is none.
 pub(super) fn parameters(rules: &SchemaRules, schema: &Value) -> Result<Value, String> {
-    let mut fields = match plain(rules, schema)? {
-        Value::Object(fields) => fields,
-        _ => return Err("its schema allows no arguments".to_owned()),
+    let Value::Object(mut fields) = plain(rules, schema)? else {
+        return Err("its schema allows no arguments".to_owned());
     };
     flatten(&mut fields);
     if fields.contains_key("type") && !Kinds::of_type(&fields).contains(Kinds::OBJECT) {

@@ -296,12 +296,11 @@ impl OfUser {
             next = self.reader.next() => next,
             () = tokio::time::sleep(self.opening.keep_alive) => Some(vec![KEEP_ALIVE]),
         };
-        match next {
-            Some(next) => self.queue.extend(next),
-            None => {
-                self.is_over = true;
-                self.queue.push_back(bye("shutdown"));
-            }
+        if let Some(next) = next {
+            self.queue.extend(next);
+        } else {
+            self.is_over = true;
+            self.queue.push_back(bye("shutdown"));
         }
     }
 }

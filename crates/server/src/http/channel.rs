@@ -277,7 +277,9 @@ impl Pump {
         pricing: &Arc<Pricing>,
     ) -> Self {
         let mut rows = Rows::new(pricing);
-        before.iter().for_each(|event| drop(rows.row(event, true)));
+        for event in before {
+            drop(rows.row(event, true));
+        }
         let changes = runner.watch_session(session.key()).boxed();
         let mut pump = Pump {
             runner: runner.clone(),

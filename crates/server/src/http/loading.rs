@@ -89,14 +89,12 @@ impl Page {
 /// The newest commits up to a version: at most a number, and of few stored bytes. What names others is rarely large.
 pub(super) async fn newest(runner: &Runner, key: &SessionKey, (version, limit): (u64, usize)) -> EventRange {
     let first = version.saturating_sub(limit as u64);
-    match runner.store().event_sizes(EventSizes::new(key.clone(), first, limit)).await {
-        Ok(sizes) => Page::of(&sizes, version, SMALL_BYTES).range,
-        // What is wrong with the store is told by the read.
-        Err(_) => {
-            let limit = limit.min(UNKNOWN.0);
-            EventRange::Page { after: version.saturating_sub(limit as u64), limit }
-        }
+    if let Ok(sizes) = runner.store().event_sizes(EventSizes::new(key.clone(), first, limit)).await {
+        return Page::of(&sizes, version, SMALL_BYTES).range;
     }
+    // What is wrong with the store is told by the read.
+    let limit = limit.min(UNKNOWN.0);
+    EventRange::Page { after: version.saturating_sub(limit as u64), limit }
 }
 
 /// How many of these sizes fit, and their sum.

@@ -133,7 +133,7 @@ pub(super) fn document(operations: &[Operation]) -> Value {
     for operation in operations {
         let shapes = (operation.shapes)(&mut generators);
         let path = paths.entry(format!("{}{}", operation.base, operation.path)).or_insert_with(|| json!({}));
-        path[operation.method.as_str().to_lowercase()] = described(operation, shapes);
+        path[operation.method.as_str().to_lowercase()] = described(operation, &shapes);
     }
     let (schemas, names) = generators.merge();
     let paths = renamed(Value::Object(paths), &names);
@@ -179,7 +179,7 @@ pub(super) fn document(operations: &[Operation]) -> Value {
     })
 }
 
-fn described(operation: &Operation, shapes: Shapes) -> Value {
+fn described(operation: &Operation, shapes: &Shapes) -> Value {
     let mut parameters: Vec<Value> = names(operation.path).map(of_path).collect();
     parameters.extend(of_query(&shapes.query));
     if operation.takes_key {
@@ -205,7 +205,7 @@ fn described(operation: &Operation, shapes: Shapes) -> Value {
         "tags": [tag(operation)],
         "x-stepfold-role": operation.needs.as_str(),
         "parameters": parameters,
-        "responses": responses(operation, &shapes),
+        "responses": responses(operation, shapes),
     });
     if let Some(body) = &shapes.body {
         let content = json!({"application/json": {"schema": body}});

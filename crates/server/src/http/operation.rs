@@ -375,6 +375,7 @@ type Handler = Arc<
 >;
 
 /// An operation.
+#[expect(clippy::struct_excessive_bools, reason = "each says one thing of the operation")]
 pub(super) struct Operation {
     pub(super) method: Method,
     /// What is before the path.

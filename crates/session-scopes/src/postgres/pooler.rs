@@ -71,7 +71,7 @@ pub(super) fn is_between(connection: &Object) -> bool {
 }
 
 /// Values with their types, which a statement without a name does not know.
-pub(super) fn typed<'a>(given: Given<'a>) -> Result<Vec<(&'a (dyn ToSql + Sync), Type)>, SessionError> {
+pub(super) fn typed(given: Given<'_>) -> Result<Vec<(&(dyn ToSql + Sync), Type)>, SessionError> {
     given.iter().map(|value| type_of(*value).map(|kind| (*value, kind))).collect()
 }
 

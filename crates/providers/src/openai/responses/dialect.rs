@@ -54,7 +54,7 @@ impl HttpModel<Responses> {
         // Servers that speak like OpenAI's have reasoning that is not in pairs.
         let pairs_reasoning = preset.api == Api::Responses || preset.name == Preset::AZURE.name;
         let RequestRules { tool_names, schemas, .. } = preset.rules;
-        let rules = RequestRules { pairs_reasoning, tool_names, schemas, ..RequestRules::OPENAI_RESPONSES };
+        let rules = RequestRules { tool_names, schemas, pairs_reasoning, ..RequestRules::OPENAI_RESPONSES };
         HttpModelBuilder::new(Responses { preset: *preset, rules }, model)
     }
 

@@ -228,7 +228,7 @@ impl Before {
         let recent = recent(runner, session).await?;
         let last_of = |kinds: &[&str]| {
             let is_one = |commit: &&CommittedEvent| kinds.contains(&commit.event.kind.as_str());
-            recent.visible_events().filter(is_one).last()
+            recent.visible_events().rfind(is_one)
         };
         let Some(first) = last_of(&["began", "decided"]).filter(|_| !waits) else {
             return Before::read(runner, session).await;

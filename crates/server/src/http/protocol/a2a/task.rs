@@ -177,7 +177,7 @@ impl Task<'_> {
     /// The replies so far; after one without text, the last words of the run.
     pub(super) fn artifacts(&self) -> Vec<Value> {
         let messages = self.commits.iter().flat_map(|commit| &commit.event.messages);
-        let last = messages.clone().filter(|message| message.role() == Role::Assistant).last();
+        let last = messages.clone().rfind(|message| message.role() == Role::Assistant);
         let is_silent = last.is_some_and(|last| last.text().trim().is_empty());
         let words = self.exit().filter(|_| is_silent).and_then(|exit| exit.last_words(messages.clone()));
         let replies = messages.filter_map(|message| reply(message)).chain(words);
