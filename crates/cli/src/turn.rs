@@ -544,14 +544,13 @@ impl Turns<'_> {
                     reply(&output.to_string());
                 }
             }
-            Exit::Text | Exit::Output | Exit::NoTools | Exit::End | Exit::Paused(_) => {}
             // Words beside the call were shown.
             Exit::Tool(_) if outcome.text().trim().is_empty() => {
                 if let Some(words) = outcome.last_words() {
                     reply(&words);
                 }
             }
-            Exit::Tool(_) => {}
+            Exit::Text | Exit::Output | Exit::NoTools | Exit::End | Exit::Paused(_) | Exit::Tool(_) => {}
             exit => show::note(format!("the run ended: {exit}")),
         }
         self.tell_unknown(outcome);

@@ -403,7 +403,8 @@ fn what_is_long_is_folded_at_a_terminal_and_read_before_it_is_approved() {
             terminal.enter("y");
         }
         terminal.until_shown("Paid.", |shown| shown.contains("Paid."));
-        terminal.until_shown("the record of the tool", |_| read(&room, "paid") == arguments.to_string());
+        let paid = arguments.to_string();
+        terminal.until_shown("the record of the tool", |_| read(&room, "paid") == paid);
     }
 }
 
