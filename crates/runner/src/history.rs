@@ -119,8 +119,7 @@ impl History {
             History { version: session.version, life: Some(session.life.clone()), ..History::default() };
         let mut opening = Opening::of(session);
         for committed in session.visible_events() {
-            let is_same = |last: &Invoked| last.invocation == committed.event.invocation;
-            if history.last.as_ref().is_some_and(|last| !is_same(last)) && history.last_is(run) {
+            if begins(&committed.event) && !history.has_ended() && history.last_is(run) {
                 history.is_superseded = true;
                 break;
             }

@@ -127,9 +127,9 @@ impl Run {
     /// use stepfold_agent_loop::{Agent, Exit, Input, Outcome, Run, RunEvent};
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
-    /// let mut events = Vec::new();
-    /// let record = |event: &RunEvent| events.extend(event.committed().cloned());
-    /// agent.run("which area has most stalls?").id("run-1").observe(record).await?;
+    /// let mut seen: Vec<RunEvent> = Vec::new();
+    /// agent.run("which area has most stalls?").id("run-1").observe(&mut seen).await?;
+    /// let events = seen.iter().filter_map(|event| event.committed().cloned());
     ///
     /// // Today's agent would have called a hook first.
     /// let today = Agent::builder(Script::parse("")?)
