@@ -187,7 +187,7 @@ fn without_long_texts(mut value: Value) -> Value {
             *words = format!("[left out: a text of {} bytes]", words.len());
         }
         Value::Array(items) => {
-            for item in &mut items {
+            for item in items {
                 *item = without_long_texts(item.take());
             }
         }
