@@ -284,7 +284,7 @@ impl Server {
         let list = |connection: Arc<Connection>| async move {
             connection.resources(limits.listed, limits.start_timeout).await
         };
-        let resources = self.authorized(list).await?;
+        let resources = Box::pin(self.authorized(list)).await?;
         Ok(resources.into_iter().map(Into::into).collect())
     }
 
@@ -295,7 +295,7 @@ impl Server {
     pub async fn read_resource(&self, uri: &str) -> Result<Vec<Part>, McpError> {
         let timeout = self.0.limits.start_timeout;
         let read = |connection: Arc<Connection>| async move { connection.resource(uri, timeout).await };
-        let mut read = self.authorized(read).await?;
+        let mut read = Box::pin(self.authorized(read)).await?;
         let mut odd = Odd::default();
         let Some(Value::Array(contents)) = read.get_mut("contents").map(Value::take) else {
             return Err(self.unreadable("resources/read", "contents"));
@@ -314,7 +314,7 @@ impl Server {
         let list = |connection: Arc<Connection>| async move {
             connection.prompts(limits.listed, limits.start_timeout).await
         };
-        let prompts = self.authorized(list).await?;
+        let prompts = Box::pin(self.authorized(list)).await?;
         Ok(prompts.into_iter().map(Into::into).collect())
     }
 
@@ -328,7 +328,7 @@ impl Server {
             let arguments = arguments.clone();
             async move { connection.prompt(name, arguments, timeout).await }
         };
-        let mut prompt = self.authorized(get).await?;
+        let mut prompt = Box::pin(self.authorized(get)).await?;
         let mut odd = Odd::default();
         let Some(Value::Array(messages)) = prompt.get_mut("messages").map(Value::take) else {
             return Err(self.unreadable("prompts/get", "messages"));

@@ -20,7 +20,7 @@ pub(super) async fn resources(
 ) -> anyhow::Result<Ending> {
     AgentFile::read(path)??.build(&Models::None)??;
     match read {
-        None => list(json).await?,
+        None => Box::pin(list(json)).await?,
         Some(named) => {
             let said = Box::pin(messages(named, arguments)).await?;
             match json {
@@ -106,5 +106,5 @@ async fn messages(named: &str, arguments: &[String]) -> anyhow::Result<Vec<Messa
         };
         given.insert(argument.to_owned(), json!(text));
     }
-    Ok(server.prompt(name, given).await?)
+    Ok(Box::pin(server.prompt(name, given)).await?)
 }

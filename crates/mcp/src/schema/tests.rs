@@ -20,8 +20,8 @@ fn told(schema: &Value) -> String {
     match parameters(schema) {
         Err(reason) => format!("refused: {reason}\n"),
         Ok(Parameters { schema, left_out }) => {
-            let left_out: String = left_out.iter().map(|what| format!("left out: {what}\n")).collect();
-            format!("{schema}\n{left_out}")
+            let left_out = left_out.iter().map(|what| format!("left out: {what}\n"));
+            [format!("{schema}\n")].into_iter().chain(left_out).collect::<Vec<_>>().concat()
         }
     }
 }

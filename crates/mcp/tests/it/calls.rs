@@ -1,5 +1,6 @@
 //! Calls and their results.
 
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -115,7 +116,7 @@ struct Log(Arc<Mutex<String>>);
 
 impl tracing::field::Visit for Log {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        self.0.lock().unwrap().push_str(&format!("{field}: {value:?}; "));
+        let _ = write!(self.0.lock().unwrap(), "{field}: {value:?}; ");
     }
 }
 

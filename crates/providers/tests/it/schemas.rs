@@ -506,7 +506,7 @@ proptest! {
         let spec = ToolSpec::new(name, "A tool.", schema);
         let Value::Object(arguments) = value else { unreachable!("objects only") };
         for served in MODELS.iter() {
-            offer_and_call(served, &spec, &[arguments.clone()], &spec.parameters.to_string());
+            offer_and_call(served, &spec, std::slice::from_ref(&arguments), &spec.parameters.to_string());
         }
     }
 }

@@ -214,7 +214,7 @@ impl Told {
 struct Sent {
     busy: Busy,
     /// When it was first sent, and first known to be accepted, by the number of the action.
-    sent: usize,
+    first: usize,
     accepted: Option<usize>,
     /// Whether a client has cancelled or withdrawn it by its name.
     is_named: bool,
@@ -301,7 +301,7 @@ impl Schedule {
         let letter = ['m', 'm', 'm', 'l', 'p', 'f'][self.dice.usize(..6)];
         let busy = POLICIES[self.dice.usize(..4)];
         let key = format!("{letter}{}", self.action);
-        let sent = Sent { busy, sent: self.action, ..Sent::default() };
+        let sent = Sent { busy, first: self.action, ..Sent::default() };
         self.book.lock().unwrap().sent.insert(key.clone(), sent);
         let may_be_cancelled = self.dice.bool();
         self.send(at, &key, may_be_cancelled);
@@ -349,6 +349,7 @@ impl Schedule {
         });
     }
 
+    #[expect(clippy::disallowed_methods, reason = "what a client is told depends on how long it has waited")]
     fn cancel(&mut self, at: usize) {
         self.book.lock().unwrap().cancels += 1;
         let (session, began) = (self.process(at).session.clone(), Instant::now());
@@ -406,13 +407,11 @@ impl Schedule {
         let key = key.to_owned();
         // A worker that is at work comes first: no client waits for that here.
         self.process(at).spawn(async move {
-            let submitted = match is_token {
-                true => runner.complete(&about, Ok(json!("filled in"))).await.map(|receipt| (receipt, None)),
-                false => {
-                    let resume =
-                        session.resume().decide(about, Decision::Approve).idempotency_key(key.clone());
-                    resume.submit().await.map(|(receipt, invocation)| (receipt, Some(invocation)))
-                }
+            let submitted = if is_token {
+                runner.complete(&about, Ok(json!("filled in"))).await.map(|receipt| (receipt, None))
+            } else {
+                let resume = session.resume().decide(about, Decision::Approve).idempotency_key(key.clone());
+                resume.submit().await.map(|(receipt, invocation)| (receipt, Some(invocation)))
             };
             let Ok((receipt, invocation)) = submitted else { return };
             let noted = |change: &mut dyn FnMut(&mut Decided)| {
@@ -639,7 +638,7 @@ fn check_sent(key: &str, sent: &Sent, runs: &[Run]) {
     for told in &sent.told {
         match told {
             Told::End(..) => {
-                assert_eq!(Some(told), end.as_ref(), "{key} was told of another run: {sent:#?} {runs:#?}")
+                assert_eq!(Some(told), end.as_ref(), "{key} was told of another run: {sent:#?} {runs:#?}");
             }
             Told::Withdrawn => {
                 assert!(sent.is_named, "{key} was withdrawn by no client: {sent:#?}");
@@ -650,7 +649,7 @@ fn check_sent(key: &str, sent: &Sent, runs: &[Run]) {
     }
     match sent.accepted {
         Some(_) if took.is_empty() => {
-            assert!(sent.is_named, "{key} was accepted, and is gone: {sent:#?} {runs:#?}")
+            assert!(sent.is_named, "{key} was accepted, and is gone: {sent:#?} {runs:#?}");
         }
         _ if sent.is_withdrawn => assert!(took.is_empty(), "{key} was withdrawn and taken"),
         _ => {}
@@ -662,7 +661,7 @@ fn check_order(ledger: &Ledger, runs: &[Run]) {
     let place = |key: &str| runs.iter().position(|run| run.took.iter().any(|took| took == key));
     let turns = ledger.sent.iter().filter(|(_, sent)| sent.busy != Busy::Steer);
     let turns: Vec<(usize, usize, usize, &String)> =
-        turns.filter_map(|(key, sent)| Some((sent.sent, sent.accepted?, place(key)?, key))).collect();
+        turns.filter_map(|(key, sent)| Some((sent.first, sent.accepted?, place(key)?, key))).collect();
     for (_, accepted, first, one) in &turns {
         for (sent, _, second, other) in &turns {
             assert!(accepted >= sent || first < second, "{other} was taken before {one}: {runs:#?}");
@@ -710,7 +709,9 @@ fn play(count: u32, at_once: usize, place: impl Fn(u64) -> Place + Sync) {
     };
     std::thread::scope(|threads| {
         let all: Vec<_> = (0..at_once).map(|_| threads.spawn(played)).collect();
-        all.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in all {
+            thread.join().unwrap();
+        }
     });
 }
 

@@ -146,7 +146,7 @@ fn a_repeated_decision_is_told_the_end_of_its_own_run() {
             let outcome = click(session, &id).await.unwrap();
             assert_eq!((outcome.exit(), outcome.steps()), (&Exit::MaxSteps, 1));
             let (receipt, invocation) = click(session, &id).submit().await.unwrap();
-            assert_eq!(receipt.requests, [id.clone()]);
+            assert_eq!(receipt.requests, std::slice::from_ref(&id));
             assert_eq!(invocation.await.unwrap().exit(), &Exit::MaxSteps);
             assert_eq!((version_of(session).await, world.trace.take()), (before, Vec::new()));
         };
@@ -602,34 +602,25 @@ fn a_key_may_be_as_long_as_an_id() {
 #[test]
 fn remote_agents_call_remote_agents_as_deep_as_they_like() {
     // A level that takes a second is waited for by a timer.
-    for world in [&World::in_memory()] {
-        threads(async {
-            let leaf =
-                Agent::builder(Script::parse("assistant: the leaf").unwrap()).name("leaf").build().unwrap();
-            let mut runner = world.runner(leaf).app("level-0").unwrap().worker("w0").unwrap().build();
-            for level in 1..8 {
-                let tool = runner.as_remote_tool("ask", "Asks.").unwrap();
-                let script = format!("assistant: > c1 ask(request=\"go\")\nassistant: level {level}");
-                let agent = Agent::builder(Script::parse(&script).unwrap())
-                    .name("asker")
-                    .tools([tool])
-                    .build()
-                    .unwrap();
-                let worker = format!("w{level}");
-                runner = world
-                    .runner(agent)
-                    .app(format!("level-{level}"))
-                    .unwrap()
-                    .worker(worker)
-                    .unwrap()
-                    .build();
-            }
-            let session = runner.session("ada", "s1").await.unwrap();
-            let outcome = session.run("go").await.unwrap();
-            assert_eq!((outcome.exit(), &*outcome.text()), (&Exit::Text, "level 7"));
-            assert!(outcome.transcript().to_string().contains("level 6"), "{}", outcome.transcript());
-        });
-    }
+    let world = World::in_memory();
+    threads(async {
+        let leaf =
+            Agent::builder(Script::parse("assistant: the leaf").unwrap()).name("leaf").build().unwrap();
+        let mut runner = world.runner(leaf).app("level-0").unwrap().worker("w0").unwrap().build();
+        for level in 1..8 {
+            let tool = runner.as_remote_tool("ask", "Asks.").unwrap();
+            let script = format!("assistant: > c1 ask(request=\"go\")\nassistant: level {level}");
+            let agent =
+                Agent::builder(Script::parse(&script).unwrap()).name("asker").tools([tool]).build().unwrap();
+            let worker = format!("w{level}");
+            runner =
+                world.runner(agent).app(format!("level-{level}")).unwrap().worker(worker).unwrap().build();
+        }
+        let session = runner.session("ada", "s1").await.unwrap();
+        let outcome = session.run("go").await.unwrap();
+        assert_eq!((outcome.exit(), &*outcome.text()), (&Exit::Text, "level 7"));
+        assert!(outcome.transcript().to_string().contains("level 6"), "{}", outcome.transcript());
+    });
 }
 
 #[test]

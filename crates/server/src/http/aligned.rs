@@ -168,7 +168,7 @@ mod tests {
         let reversed = side(&|at| format!("l{}", LENGTH - 1 - at));
         assert_eq!(check_complete(&left, &reversed), 1);
         let mixed =
-            |factor: usize| side(&|at| format!("{}", at.wrapping_mul(factor).wrapping_mul(at ^ 77) % 13));
+            |factor: usize| side(&|at| (at.wrapping_mul(factor).wrapping_mul(at ^ 0x4d) % 13).to_string());
         check_complete(&mixed(2_654_435_761), &mixed(40_503));
         // One commit of many differs.
         let changed = side(&|at| if at == 100 { "other".to_owned() } else { format!("l{at}") });

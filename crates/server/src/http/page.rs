@@ -129,6 +129,8 @@ fn tag(bytes: &[u8]) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     #[test]
@@ -191,8 +193,10 @@ mod tests {
             while let Some(next) = all.next_if(is_in) {
                 last = next;
             }
-            found += &format!("\\u{{{first:x}}}");
-            found += &if first == last { String::new() } else { format!("-\\u{{{last:x}}}") };
+            let _ = write!(found, "\\u{{{first:x}}}");
+            if first != last {
+                let _ = write!(found, "-\\u{{{last:x}}}");
+            }
         }
         found
     }

@@ -8,7 +8,7 @@ use stepfold_session_scopes::{
 const AT: Timestamp = Timestamp::from_micros(1);
 
 async fn filled(store: &impl SessionStore, bodies: &[String]) -> (SessionKey, Vec<u64>) {
-    let schema = SessionSchema::new(Default::default());
+    let schema = SessionSchema::new(stepfold_state_core::state::Schema::default());
     let key = store.create(CreateSession::new("app", "alice", &schema, AT).unwrap()).await.unwrap().key;
     let mut positions = Vec::new();
     for (number, body) in bodies.iter().enumerate() {

@@ -50,7 +50,7 @@ struct Known {
 }
 
 impl ChatModel for Everywhere {
-    fn id(&self) -> &str {
+    fn id(&self) -> &'static str {
         "everywhere/m"
     }
 

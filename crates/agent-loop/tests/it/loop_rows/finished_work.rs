@@ -352,11 +352,11 @@ async fn a_result_that_cannot_be_recorded_is_a_failure_of_its_call() {
         ("assistant: > c1 big()\nassistant: > c2 small()\nassistant: done", 100_000),
     ] {
         let (notes, running) = (Notes::default(), Notes::default());
-        let noted = running.clone();
+        let started = running.clone();
         let big = Tool::new("big", "Reads a book.", move |context: ToolContext| {
-            let noted = noted.clone();
+            let started = started.clone();
             async move {
-                noted.add("big");
+                started.add("big");
                 context.writer().set("page", json!("word ".repeat(400_000)))?;
                 Ok::<_, ToolError>("read")
             }

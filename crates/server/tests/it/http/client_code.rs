@@ -51,7 +51,7 @@ fn call(path: String, method: &str, operation: &Value) -> Call {
     let body = operation.get("requestBody");
     let good = operation["responses"].as_object().unwrap().iter().find(|(status, _)| status.starts_with('2'));
     let content = &good.expect("an operation has an answer").1["content"];
-    let answer = match content.as_object().map(|content| content.len()) {
+    let answer = match content.as_object().map(serde_json::Map::len) {
         Some(1) => {
             content.get("application/json").map(|content| content["schema"].clone()).unwrap_or_default()
         }

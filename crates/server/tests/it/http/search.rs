@@ -40,7 +40,7 @@ async fn all(site: &Site, query: &str) -> (Vec<String>, usize) {
                 after = format!(
                     "&after={}",
                     percent_encoding::utf8_percent_encode(next, percent_encoding::NON_ALPHANUMERIC)
-                )
+                );
             }
             None => return (found, pages),
         }
