@@ -1,6 +1,6 @@
 //! The rules of requests, as data: what a server takes in a conversation, where it differs from others.
 //!
-//! The encoder [conforms](crate::conform) each message to them, and the log keeps the original. Rules that hold for every
+//! Each message is made to conform to them before it is encoded, and the log keeps the original. Rules that hold for every
 //! server are not fields: a text part that is blank after trimming is left out, a reply without text and calls as well,
 //! and where a text has to stand there is a [stand-in](STAND_IN). [`check::RULES`](crate::check::RULES) has the source of
 //! each rule, and checks bodies by it.
