@@ -212,7 +212,9 @@ fn the_examples_are_sound() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|ending| ending == "toml") {
             let said = room.say(&format!("check '{}'", path.display()), "");
-            assert!(said.ends_with(": ok\n"), "{said}");
+            // Of MCP servers it says that they were not started.
+            let ok = format!("{}: ok", path.display());
+            assert!(said.lines().count() == 1 && said.starts_with(&ok), "{said}");
             count += 1;
         }
     }
