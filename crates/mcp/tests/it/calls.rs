@@ -75,7 +75,7 @@ async fn odd_results_are_shown_over_either_revision() {
         let beside = json!({"content": [{"type": "text", "text": "see:"}, {"type": "video", "data": "aGk=", "mimeType": "video/mp4"}]});
         check(
             &returns(beside).await,
-            "Succeeded: see:\n[content of unknown type `video`] {\"data\":\"aGk=\",\"mimeType\":\"video/mp4\"}",
+            "Succeeded: see:\n[content of unknown type `video`] {\"mimeType\":\"video/mp4\",\"data\":\"aGk=\"}",
         );
         check(
             &returns(json!({"content": [], "structuredContent": {"code": 7}, "isError": true})).await,

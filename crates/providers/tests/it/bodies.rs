@@ -501,7 +501,7 @@ fn ids_of_calls_have_the_form_that_a_server_accepts() {
     };
     assert_eq!(chat(Preset::OPENAI, "call_1"), "call_1");
     assert!(chat(Preset::OPENAI, &long).len() <= 40);
-    assert_eq!(chat(Preset::COMPATIBLE, &long), long);
+    assert_eq!(chat(Preset::VLLM, &long), long);
     assert_eq!(chat(Preset::MISTRAL, "Abc123xyZ"), "Abc123xyZ");
     let ids =
         [chat(Preset::MISTRAL, "call_1"), chat(Preset::MISTRAL, "call_2"), chat(Preset::MISTRAL, &long)];
