@@ -35,6 +35,7 @@ class AppDetail(TypedDict):
     models: list[ModelOfRow]
     output: NotRequired[OutputRow | None]
     prices: NotRequired[PricesRow | None]
+    refused_tools: list[RefusedToolRow]
     schema: Any
     tools: list[ToolRow]
 
@@ -285,6 +286,7 @@ class InsideRow(TypedDict):
     model: str
     name: str
     output: NotRequired[OutputRow | None]
+    refused_tools: list[RefusedToolRow]
     tools: list[ToolRow]
 
 
@@ -346,6 +348,7 @@ class ModelRow(TypedDict):
     """What a model was shown."""
 
     agent: str
+    changes: NotRequired[list[WireChangeRow]]
     conversation: int
     cost: NotRequired[str | None]
     instructions: NotRequired[str | None]
@@ -364,6 +367,7 @@ class ModelRow(TypedDict):
     unknown: list[UnknownRow]
     usage: NotRequired[UsageRow | None]
     version: int
+    wire: NotRequired[Any]
 
 
 class Modification(TypedDict):
@@ -516,6 +520,14 @@ class QuestionRow(TypedDict):
     message: NotRequired[str | None]
 
 
+class RefusedToolRow(TypedDict):
+    """A tool that is not offered."""
+
+    reason: str
+    tool: str
+    toolset: str
+
+
 class Rejection(TypedDict):
     """Why a call does not run."""
 
@@ -543,7 +555,10 @@ class RequestRow(TypedDict):
     message: NotRequired[str | None]
     reason: Any
     schema: NotRequired[Any]
+    text: str
+    times: NotRequired[int | None]
     token: NotRequired[str | None]
+    warnings: NotRequired[list[str] | None]
 
 
 class ResultEdit(TypedDict):
@@ -714,6 +729,13 @@ class WaitingRow(TypedDict):
     invocation: str
     joins: bool
     text: str
+
+
+class WireChangeRow(TypedDict):
+    """A difference between a conversation and the request to a model's server."""
+
+    change: str
+    message: NotRequired[int | None]
 
 
 class WriteRow(TypedDict):
@@ -888,9 +910,9 @@ class Client:
         """Withdraws a message that was not taken yet."""
         return self._ask("DELETE", f"/api/v1/apps/{_part(app)}/sessions/{_part(session)}/messages/{_part(message)}", {})
 
-    def read_model_step(self, app: str, session: str, *, at: int | None = None, path: str | None = None) -> ModelRow:
+    def read_model_step(self, app: str, session: str, *, at: int | None = None, path: str | None = None, wire: bool | None = None) -> ModelRow:
         """Reads what the model was shown at a step."""
-        return self._ask("GET", f"/api/v1/apps/{_part(app)}/sessions/{_part(session)}/model", {"at": at, "path": path})
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/sessions/{_part(session)}/model", {"at": at, "path": path, "wire": wire})
 
     def replay(self, app: str, session: str) -> ReplayRow:
         """Replays every run without model and tools, and reports the first divergence."""

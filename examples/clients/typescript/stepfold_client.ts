@@ -34,6 +34,8 @@ export interface AppDetail {
   output?: OutputRow | null;
   /** The prices of the models. */
   prices?: PricesRow | null;
+  /** The tools that the last list left out, such as those of an MCP server that no model can be offered. None before it. */
+  refused_tools: RefusedToolRow[];
   /** The keys of its state: their JSON Schemas, merge handlers (reducers) and descriptions. */
   schema: any;
   /** The tools that it offers at every step. */
@@ -105,7 +107,7 @@ export interface CallRow {
 
 /** Whether a run was cancelled. */
 export interface CancelRow {
-  /** Whether anything was running. The run ends with its next commit. */
+  /** Whether the run was cancelled: false if nothing was running, or the run had ended before. */
   cancelled: boolean;
 }
 
@@ -378,6 +380,8 @@ export interface InsideRow {
   name: string;
   /** The output that its runs end with. */
   output?: OutputRow | null;
+  /** The tools that the last list left out, such as those of an MCP server that no model can be offered. None before it. */
+  refused_tools: RefusedToolRow[];
   /** The tools that it offers at every step. */
   tools: ToolRow[];
 }
@@ -450,6 +454,8 @@ export interface ModelOfRow {
 /** What a model was shown. */
 export interface ModelRow {
   agent: string;
+  /** What of the conversation the model's server does not take, and what it gets instead. */
+  changes?: WireChangeRow[];
   /** The number of messages of the whole conversation. */
   conversation: number;
   /** Their cost in US dollars, exactly, in decimal. */
@@ -486,6 +492,8 @@ export interface ModelRow {
   usage?: UsageRow | null;
   /** The version that was asked for. */
   version: number;
+  /** The body of the request, as the model's server reads it; only on request, and only of a model with a server. */
+  wire?: any;
 }
 
 /** With what a call runs. */
@@ -675,6 +683,16 @@ export interface QuestionRow {
   message?: string | null;
 }
 
+/** A tool that is not offered. */
+export interface RefusedToolRow {
+  /** Why it is not offered. */
+  reason: string;
+  /** The name of the tool there. */
+  tool: string;
+  /** The toolset, such as the name of the MCP server. */
+  toolset: string;
+}
+
 /** Why a call does not run. */
 export interface Rejection {
   /** The reason, for the model. */
@@ -713,8 +731,14 @@ export interface RequestRow {
   reason: any;
   /** The JSON Schema that modified arguments must fit, if it is known. */
   schema?: any;
+  /** What is asked, as text for a person: all of the arguments, what the state adds, and warnings. Nothing in it is invisible. */
+  text: string;
+  /** How many equal calls of the reply it is about, if more than one. */
+  times?: number | null;
   /** The token with which an outcome is delivered that comes later. */
   token?: string | null;
+  /** What an approver should know: field names that look like other names, characters that hide or reorder text. */
+  warnings?: string[] | null;
 }
 
 /** Changes of calls. */
@@ -949,6 +973,13 @@ export interface WaitingRow {
 /** What happens to a message while a run is at work in its session. - `wait`: It waits until that run has ended. - `steer`: It joins that run, before the next request to the model. - `interrupt`: That run is cancelled first. - `refuse`: It is refused: 409. */
 export type WhenBusy = "wait" | "steer" | "interrupt" | "refuse";
 
+/** A difference between a conversation and the request to a model's server. */
+export interface WireChangeRow {
+  change: string;
+  /** The place of the message among those that were shown, from 0; absent for the request beside its messages. */
+  message?: number | null;
+}
+
 /** A write to the state. */
 export interface WriteRow {
   /** As in [`ItemRow`]. */
@@ -1143,7 +1174,7 @@ export class Client {
   }
 
   /** Reads what the model was shown at a step. */
-  readModelStep(app: string, session: string, query: { at?: number; path?: string } = {}): Promise<ModelRow> {
+  readModelStep(app: string, session: string, query: { at?: number; path?: string; wire?: boolean } = {}): Promise<ModelRow> {
     return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/model`, { query });
   }
 

@@ -24,6 +24,7 @@ fn nothing_hides_what_is_approved() {
             session s1
             ● I tidy\u001b[8m up\u202e.
             ? decide about p1#DIGEST: run {"command":"ls\u001b[8m; rm -rf /\u001b[0m","note":"a\u202eb\u200d\nc"}
+              warning: 3 characters that hide or reorder text are shown as escapes
             run it? [y]es, [n]o, [m]odify, [l]ater: y
               ✓ run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc") → \u001b[2Jgone · TIME
             ● Done\u009b8m.

@@ -74,7 +74,7 @@ fn what_the_server_leaves_open_stays_open() {
     check(
         "call_any",
         expect![[r#"
-            {"properties":{"args":{"properties":{},"type":"object"},"tool":{"type":"string"}},"required":["tool","args"],"type":"object"}
+            {"required":["tool","args"],"properties":{"tool":{"type":"string"},"args":{"type":"object","properties":{}}},"type":"object"}
         "#]],
     );
     check(
@@ -90,16 +90,16 @@ fn recursion_is_written_out_to_a_depth() {
     check(
         "linked_list",
         expect![[r#"
-        {"properties":{"list":{"properties":{"next":{"properties":{"next":{"properties":{"next":{"properties":{"next":{"description":"More of the same, nested deeper.","type":["object","null"]},"value":{"type":"integer"}},"required":["value"],"type":["object","null"]},"value":{"type":"integer"}},"required":["value"],"type":["object","null"]},"value":{"type":"integer"}},"required":["value"],"type":["object","null"]},"value":{"type":"integer"}},"required":["value"],"type":["object","null"]}},"type":"object"}
-        left out: the recursion of `#/definitions/Node`, below 4 levels of it
-    "#]],
+            {"properties":{"list":{"type":["object","null"],"properties":{"value":{"type":"integer"},"next":{"type":["object","null"],"properties":{"value":{"type":"integer"},"next":{"type":["object","null"],"properties":{"value":{"type":"integer"},"next":{"type":["object","null"],"properties":{"value":{"type":"integer"},"next":{"description":"More of the same, nested deeper.","type":["object","null"]}},"required":["value"]}},"required":["value"]}},"required":["value"]}},"required":["value"]}},"type":"object"}
+            left out: the recursion of `#/definitions/Node`, below 4 levels of it
+        "#]],
     );
     check(
         "endless",
         expect![[r#"
-        {"properties":{"name":{"type":"string"},"node":{"properties":{"next":{"properties":{"next":{"properties":{"next":{"properties":{"next":{"description":"More of the same, nested deeper.","type":"object"}},"required":["next"],"type":"object"}},"required":["next"],"type":"object"}},"required":["next"],"type":"object"}},"required":["next"],"type":"object"}},"required":["name"],"type":"object"}
-        left out: the recursion of `#/$defs/Node`, below 4 levels of it
-    "#]],
+            {"required":["name"],"properties":{"node":{"type":"object","properties":{"next":{"type":"object","properties":{"next":{"type":"object","properties":{"next":{"type":"object","properties":{"next":{"description":"More of the same, nested deeper.","type":"object"}},"required":["next"]}},"required":["next"]}},"required":["next"]}},"required":["next"]},"name":{"type":"string"}},"type":"object"}
+            left out: the recursion of `#/$defs/Node`, below 4 levels of it
+        "#]],
     );
     check(
         "self_ref",
@@ -120,27 +120,27 @@ fn references_lead_to_pointers_anchors_and_ids() {
     check(
         "ref_escaped",
         expect![[r#"
-        {"properties":{"v":{"type":"integer"}},"required":["v"],"type":"object"}
-    "#]],
+            {"required":["v"],"properties":{"v":{"type":"integer"}},"type":"object"}
+        "#]],
     );
     check(
         "ref_anchor",
         expect![[r#"
-        {"properties":{"v":{"minimum":0,"type":"number"}},"required":["v"],"type":"object"}
-    "#]],
+            {"required":["v"],"properties":{"v":{"type":"number","minimum":0}},"type":"object"}
+        "#]],
     );
     check(
         "ref_by_id",
         expect![[r#"
-        {"properties":{"v":{"type":"integer"}},"required":["v"],"type":"object"}
-    "#]],
+            {"required":["v"],"properties":{"v":{"type":"integer"}},"type":"object"}
+        "#]],
     );
     check(
         "ref_remote",
         expect![[r#"
-        {"properties":{"v":{}},"required":["v"],"type":"object"}
-        left out: the reference `https://schemas.invalid/amount.json`, which leads out of this schema
-    "#]],
+            {"required":["v"],"properties":{"v":{}},"type":"object"}
+            left out: the reference `https://schemas.invalid/amount.json`, which leads out of this schema
+        "#]],
     );
     check(
         "ref_dangling",
@@ -152,9 +152,9 @@ fn references_lead_to_pointers_anchors_and_ids() {
     check(
         "dynamic_ref",
         expect![[r#"
-        {"properties":{"children":{"items":{"properties":{"children":{"items":{"properties":{"children":{"items":{"properties":{"children":{"items":{"description":"More of the same, nested deeper.","type":"object"},"type":"array"},"name":{"type":"string"}},"required":["name"],"type":"object"},"type":"array"},"name":{"type":"string"}},"required":["name"],"type":"object"},"type":"array"},"name":{"type":"string"}},"required":["name"],"type":"object"},"type":"array"},"name":{"type":"string"}},"required":["name"],"type":"object"}
-        left out: the recursion of `#node`, below 4 levels of it
-    "#]],
+            {"required":["name"],"properties":{"name":{"type":"string"},"children":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"children":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"children":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"children":{"type":"array","items":{"description":"More of the same, nested deeper.","type":"object"}}},"required":["name"]}}},"required":["name"]}}},"required":["name"]}}},"type":"object"}
+            left out: the recursion of `#node`, below 4 levels of it
+        "#]],
     );
 }
 
@@ -189,9 +189,9 @@ fn alternatives_at_the_top_become_one_object() {
     check(
         "root_enum",
         expect![[r#"
-        {"additionalProperties":false,"properties":{"mode":{"enum":["on","off"]}},"required":["mode"],"type":"object"}
-        left out: enum at the top, which providers refuse
-    "#]],
+            {"properties":{"mode":{"enum":["on","off"]}},"required":["mode"],"additionalProperties":false,"type":"object"}
+            left out: enum at the top, which providers refuse
+        "#]],
     );
     check(
         "root_if",
@@ -205,9 +205,9 @@ fn alternatives_at_the_top_become_one_object() {
     check(
         "root_not",
         expect![[r#"
-        {"properties":{"group":{"type":"string"},"user":{"type":"string"}},"type":"object"}
-        left out: not at the top, which providers refuse
-    "#]],
+            {"properties":{"user":{"type":"string"},"group":{"type":"string"}},"type":"object"}
+            left out: not at the top, which providers refuse
+        "#]],
     );
 }
 
@@ -216,8 +216,8 @@ fn older_drafts_and_other_dialects_are_read() {
     check(
         "tuple_draft_7",
         expect![[r#"
-        {"properties":{"range":{"items":false,"prefixItems":[{"type":"integer"},{"type":"string"}],"type":"array"}},"required":["range"],"type":"object"}
-    "#]],
+            {"required":["range"],"properties":{"range":{"type":"array","prefixItems":[{"type":"integer"},{"type":"string"}],"items":false}},"type":"object"}
+        "#]],
     );
     check(
         "dependencies_draft_7",
@@ -228,45 +228,45 @@ fn older_drafts_and_other_dialects_are_read() {
     check(
         "bounds_draft_4",
         expect![[r#"
-        {"properties":{"ratio":{"exclusiveMinimum":0,"maximum":1,"type":"number"}},"required":["ratio"],"type":"object"}
-    "#]],
+            {"required":["ratio"],"properties":{"ratio":{"type":"number","maximum":1,"exclusiveMinimum":0}},"type":"object"}
+        "#]],
     );
     check(
         "nullable_openapi",
         expect![[r#"
-            {"properties":{"age":{"type":"integer"},"nick":{"type":["string","null"]}},"required":["nick"],"type":"object"}
+            {"required":["nick"],"properties":{"nick":{"type":["string","null"]},"age":{"type":"integer"}},"type":"object"}
         "#]],
     );
     check(
         "type_python",
         expect![[r#"
-        {"properties":{"k":{"type":"string"},"n":{},"names":{},"opts":{},"s":{}},"type":"object"}
-        left out: type `"dict"`, which is invalid
-        left out: type `"int"`, which is invalid
-        left out: type `"list"`, which is invalid
-        left out: type `"str"`, which is invalid
-    "#]],
+            {"properties":{"names":{},"opts":{},"n":{},"s":{},"k":{"type":"string"}},"type":"object"}
+            left out: type `"dict"`, which is invalid
+            left out: type `"int"`, which is invalid
+            left out: type `"list"`, which is invalid
+            left out: type `"str"`, which is invalid
+        "#]],
     );
     check(
         "type_upper",
         expect![[r#"
-        {"properties":{"k":{"type":"string"},"v":{"type":"string"}},"type":"object"}
-    "#]],
+            {"properties":{"v":{"type":"string"},"k":{"type":"string"}},"type":"object"}
+        "#]],
     );
     check(
         "pattern_broken",
         expect![[r#"
-        {"properties":{"v":{"type":"string"}},"required":["v"],"type":"object"}
-        left out: pattern `"([a-z"`, which is invalid
-    "#]],
+            {"required":["v"],"properties":{"v":{"type":"string"}},"type":"object"}
+            left out: pattern `"([a-z"`, which is invalid
+        "#]],
     );
     check(
         "properties_null",
         expect![[r#"
-        {"properties":{},"type":"object"}
-        left out: properties `null`, which is invalid
-        left out: required `null`, which is invalid
-    "#]],
+            {"type":"object","properties":{}}
+            left out: properties `null`, which is invalid
+            left out: required `null`, which is invalid
+        "#]],
     );
 }
 

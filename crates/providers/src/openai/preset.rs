@@ -101,7 +101,8 @@ pub enum Auth {
 }
 
 /// The rules of templates whose roles take turns.
-const ALTERNATING: RequestRules = RequestRules { order: RoleOrder::Alternating, ..RequestRules::COMPATIBLE };
+const ALTERNATING: RequestRules =
+    RequestRules { order: RoleOrder::Alternating, call_ids: CallIdForm::Any, ..RequestRules::COMPATIBLE };
 
 /// Those of servers on one's own machine.
 const LOCAL: RequestRules = RequestRules { schemas: SchemaRules::LOCAL, ..ALTERNATING };

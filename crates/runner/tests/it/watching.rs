@@ -42,14 +42,18 @@ fn several_watch_each_from_where_it_likes() {
                 0 began
                 1 asking
                 2 toolcalldelta
-                3 replied
-                4 toolstarted
-                5 toolfinished
-                6 answered
-                7 asking
-                8 text
-                9 replied
-                10 ended"#]]
+                3 toolcalldelta
+                4 replied
+                5 toolstarted
+                6 toolfinished
+                7 answered
+                8 asking
+                9 text
+                10 text
+                11 replied
+                12 ended"#]xt
+                11 replied
+                12 ended"#]]
             .assert_eq(&all.join("\n"));
             assert_eq!(some, all[4..]);
             // It is over: a late subscriber sees the same, and one that has seen all events gets none.

@@ -100,15 +100,6 @@ fn the_page_refuses_what_the_core_refuses() {
             format!("{sign}{}{fraction}{power}", digits(&mut luck, 22))
         })
         .collect();
-    // Halfway between two decimals of as many digits as name a number.
-    texts.extend((0..4_000).map(|_| {
-        let eighths = luck.u64(1 << 43..1 << 53);
-        #[expect(clippy::cast_precision_loss, reason = "it has 53 bits")]
-        let exact = format!("{:.3}", eighths as f64 / 8.0);
-        let cut = exact[..exact.len() - 1].to_owned();
-        let up = format!("{:.2}", cut.parse::<f64>().unwrap() + 0.01);
-        if luck.bool() { cut } else { up }
-    }));
     let others = [
         "-0",
         "18446744073709551615",

@@ -43,7 +43,8 @@ pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Ve
             // A claim that was given up has a negative expiry: see `store/claims.rs`.
             "SELECT user, id, CAST(CASE WHEN claim_expires < 0 THEN ~claim_expires ELSE COALESCE(claim_expires, updated) END \
              AS INTEGER) AS since, CAST(inbox AS INTEGER), number, \
-             CAST(claim_owner AS TEXT), claim_owner IS NULL AND claim_expires IS NOT NULL \
+             CASE typeof(claim_owner) WHEN 'blob' THEN hex(claim_owner) ELSE CAST(claim_owner AS TEXT) END, \
+             claim_owner IS NULL AND claim_expires IS NOT NULL \
              FROM stepfold_sessions WHERE app = ?1 AND (claim_expires IS NOT NULL OR inbox > 0) \
              AND typeof(user) = 'text' AND typeof(id) = 'text' \
              AND (claim_expires IS NULL OR claim_expires <= ?2 OR (?6 AND claim_owner IS NOT NULL)) \

@@ -233,6 +233,8 @@ async fn everything_else() {
           "output_config": {
             "format": {
               "schema": {
+                "additionalProperties": false,
+                "properties": {},
                 "type": "object"
               },
               "type": "json_schema"

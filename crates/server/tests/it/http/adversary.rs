@@ -281,7 +281,8 @@ async fn a_message_that_had_no_answer_is_not_taken_again() {
         post(&site, "ada", "/agui/clerk", &[], &body).await,
     ];
     let rows = site.get("ada", "/sessions/s1/events").await.json();
-    assert!(sent.iter().all(|reply| reply.text.contains("and two")), "{} {}", sent[1].text, rows);
+    let said = |reply| events(reply).iter().filter_map(|event| event["delta"].as_str()).collect::<String>();
+    assert!(sent.iter().all(|reply| said(reply).contains("and two")), "{} {}", sent[1].text, rows);
     let messages =
         rows["events"].as_array().unwrap().iter().flat_map(|row| row["messages"].as_array().unwrap());
     let said: Vec<_> = messages
@@ -307,7 +308,7 @@ async fn what_models_say_ends_no_line_of_a_stream() {
     let odd = "a\\r\\ndata: [DONE]\\u2028\\u2029\\u0085\\u0000 <img src=x>";
     let odd: String = serde_json::from_str(&format!("\"{odd}\"")).unwrap();
     for protocol in ["openai", "agui", "ai", "adk", "a2a"] {
-        let agent = agent_of(Script::new([Message::assistant(odd.as_str())]), Vec::new());
+        let agent = agent_of(Script::new([Message::assistant(odd.as_str())]).whole(), Vec::new());
         let site = Site::over(Runner::builder(agent, MemoryStore::new()).build(), Limits::default()).await;
         assert_eq!(site.post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
         let reply = say(&site, "ada", protocol, "hi").await;
