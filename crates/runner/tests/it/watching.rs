@@ -51,8 +51,6 @@ fn several_watch_each_from_where_it_likes() {
                 9 text
                 10 text
                 11 replied
-                12 ended"#]xt
-                11 replied
                 12 ended"#]]
             .assert_eq(&all.join("\n"));
             assert_eq!(some, all[4..]);
