@@ -268,7 +268,9 @@ fn what_is_approved_is_shown_whole() {
     check_approval(
         r#"euro=5, note="a\u001b[8mb\u202ec\nd""#,
         Form::Log,
-        &expect![[r#"decide about c1#DIGEST: pay {"euro":5,"note":"a\u001b[8mb\u202ec\nd"}"#]],
+        &expect![[r#"
+            decide about c1#DIGEST: pay {"euro":5,"note":"a\u001b[8mb\u202ec\nd"}
+              warning: 2 characters that hide or reorder text are shown as escapes"#]],
     );
     let long = format!(r#"euro=5, note="{}""#, "for the stall at the corner; ".repeat(6));
     check_approval(
@@ -300,7 +302,8 @@ fn a_question_of_a_tool_is_shown_with_the_schema_of_its_answer() {
     let (_, digest) = request.id.split_once('#').unwrap();
     expect![[r#"
         decide about c1/seat#DIGEST: book asks: Window\u202e? {"flight":"LX 318"}
-          answer: {"type":"object"}"#]]
+          answer: {"type":"object"}
+          warning: 1 character that hides or reorders text is shown as an escape"#]]
     .assert_eq(&approval(request, Form::Log).to_plain().replace(digest, "DIGEST"));
 }
 
