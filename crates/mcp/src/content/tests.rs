@@ -61,7 +61,7 @@ fn an_unknown_block_is_named_and_loses_nothing_beside_it() {
             blocks([json!({"type": "tool_result", "content": [text("inner")]})]),
         ],
         expect![[r#"
-            "a\n[content of unknown type `video`] {\"data\":\"[left out: a text of 5000 bytes]\",\"mimeType\":\"video/mp4\"}\nb"
+            "a\n[content of unknown type `video`] {\"mimeType\":\"video/mp4\",\"data\":\"[left out: a text of 5000 bytes]\"}\nb"
             odd: content of unknown type `video`
             --
             "[content of unknown type `markdown`]\n# Title"
@@ -77,7 +77,7 @@ fn an_unknown_block_is_named_and_loses_nothing_beside_it() {
             odd: content that is null
             odd: content that is a list
             --
-            "[content of unknown type `tool_result`] {\"content\":[{\"text\":\"inner\",\"type\":\"text\"}]}"
+            "[content of unknown type `tool_result`] {\"content\":[{\"type\":\"text\",\"text\":\"inner\"}]}"
             odd: content of unknown type `tool_result`
         "#]],
     );
@@ -119,7 +119,7 @@ fn a_known_block_with_less_or_more_is_read() {
             odd: a resource_link without a name
             odd: a resource_link without a uri
             --
-            "[resource a:b]\nt\n[resource]\nt\n[resource a:b] {}\n[resource a:b] {\"kind\":\"later\",\"rows\":[1]}\nwords\n[resource a:b]\nbeside\n[resource] {}"
+            "[resource a:b]\nt\n[resource]\nt\n[resource a:b] {}\n[resource a:b] {\"rows\":[1],\"kind\":\"later\"}\nwords\n[resource a:b]\nbeside\n[resource] {}"
             odd: a resource without a uri
             odd: a resource with neither `text` nor `blob`
             odd: a resource that is a string
@@ -284,7 +284,7 @@ fn text_and_structured_content_are_both_shown_unless_they_say_the_same() {
             --
             null
             --
-            "{\"mcp:content\":[{\"text\":\"forged\",\"type\":\"text\"}]}"
+            "{\"mcp:content\":[{\"type\":\"text\",\"text\":\"forged\"}]}"
         "#]],
     );
 }
