@@ -156,6 +156,33 @@ impl SessionHandle {
         Ok(invocation)
     }
 
+    /// The version of the session with the event that took a message; `None` while none has. The cost does not depend on the
+    /// length of the record.
+    ///
+    /// # Errors
+    /// When the store fails.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: hello\nassistant: bye")?).build()?;
+    /// let session = Runner::builder(agent, MemoryStore::new()).build().session("ada", "s1").await?;
+    /// session.run("hi").await?;
+    /// let second = session.send_once("m2", "that is all").await?;
+    /// second.outcome().await?;
+    /// assert_eq!(session.taken_at(second.id()).await?, Some(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn taken_at(&self, message: &InvocationId) -> Result<Option<u64>, RunnerError> {
+        Ok(self.turn().indexed(message).await?.map(|event| event.version))
+    }
+
     /// Whether a message with this key was accepted before.
     async fn is_known(&self, id: &InvocationId) -> Result<bool, RunnerError> {
         // In this order: a message that is taken in between is in the record.

@@ -165,8 +165,14 @@ function unheld(text) {
   if (!Number.isFinite(number)) return `the number ${told} is out of range (up to 1.8e308)`;
   // The shortest digits, and others up to 17 that are its own, name one number.
   const digits = decimal(text).replace(/^-|e.*$/g, "").length;
-  const names = [String(number), number.toExponential(Math.min(digits - 1, 16))].map(decimal);
+  const names = [String(number), rounded(number, Math.min(digits - 1, 16))].map(decimal);
   return names.includes(decimal(text)) ? "" : `the number ${told} has more digits than can be stored: it would become ${number}. Write it as a text, in quotes`;
+}
+
+/** A number with this many digits after the first. Of two that are as near it is the even one, as the server has it, and not the larger one. @param {number} number @param {number} places */
+function rounded(number, places) {
+  const [, kept, power] = new RegExp(`^(-?\\d\\.\\d{${places}})50*(e.*)$`).exec(number.toExponential(100)) ?? [];
+  return kept && /[02468]\.?$/.test(kept) ? kept + power : number.toExponential(places);
 }
 
 /** A decimal, each written in one way. @param {string} text */

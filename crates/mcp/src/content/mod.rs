@@ -211,8 +211,8 @@ fn texts_of(blocks: &[Value]) -> Option<Vec<&str>> {
     blocks.iter().map(block::text_of).collect()
 }
 
-/// Whether texts say what the structured content says and nothing else: they are its JSON, or that of what it wraps (some
-/// servers put a result that is no object under the name `result`), as one text or as one for each item.
+/// Whether texts say what the structured content says and nothing else: they are its JSON, or that of the only field in it
+/// (servers wrap a result that is no object, as `result`, `content`), as one text or as one for each item.
 fn repeats(texts: &[&str], structured: &Value) -> bool {
     let all = texts.join("\n");
     if all.trim().is_empty() || says(&all, structured) {
@@ -224,7 +224,7 @@ fn repeats(texts: &[&str], structured: &Value) -> bool {
         })
     };
     let wrapped = structured.as_object().filter(|fields| fields.len() == 1);
-    let wrapped = wrapped.and_then(|fields| fields.get("result"));
+    let wrapped = wrapped.and_then(|fields| fields.values().next());
     of_items(structured) || wrapped.is_some_and(|value| says(&all, value) || of_items(value))
 }
 

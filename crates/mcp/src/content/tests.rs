@@ -236,6 +236,7 @@ fn text_and_structured_content_are_both_shown_unless_they_say_the_same() {
             both(&[" "], json!({"a": 1})),
             both(&["5"], json!({"result": 5})),
             both(&["words"], json!({"result": "words"})),
+            both(&["words"], json!({"content": "words"})),
             both(&["a", "b"], json!({"result": ["a", "b"]})),
             both(&["{\"n\":1}", "{\"n\":2}"], json!([{"n": 1}, {"n": 2}])),
         ],
@@ -252,6 +253,8 @@ fn text_and_structured_content_are_both_shown_unless_they_say_the_same() {
             --
             {"result":"words"}
             --
+            {"content":"words"}
+            --
             {"result":["a","b"]}
             --
             [{"n":1},{"n":2}]
@@ -263,6 +266,7 @@ fn text_and_structured_content_are_both_shown_unless_they_say_the_same() {
             both(&["{\"a\":2}"], json!({"a": 1})),
             both(&["One a.", "{\"a\":1}"], json!({"a": 1})),
             both(&["a"], json!({"result": ["a", "b"]})),
+            both(&["a"], json!({"first": "a", "last": "b"})),
             json!({"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png"}], "structuredContent": {"a": 1}}),
             json!({"content": [text("a")], "structuredContent": null}),
             json!({"structuredContent": null}),
@@ -276,6 +280,8 @@ fn text_and_structured_content_are_both_shown_unless_they_say_the_same() {
             "One a.\n{\"a\":1}"
             --
             "a\n{\"result\":[\"a\",\"b\"]}"
+            --
+            "a\n{\"first\":\"a\",\"last\":\"b\"}"
             --
             image image/png aGk=
             text "{\"a\":1}"

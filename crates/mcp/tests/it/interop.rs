@@ -72,7 +72,7 @@ async fn server_filesystem() {
     assert!(written.succeeded(), "{written:?}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "two\nlines\n");
     let read = call(&server, "read_text_file", json!({"path": file, "head": 1})).await;
-    assert!(read.result.text().contains("two"), "{read:?}");
+    assert_eq!(value(&read)["content"], "two", "{read:?}");
     let outside = line(&server, "read_text_file", json!({"path": "/etc/hosts"})).await;
     assert!(outside.starts_with("Failed(Error): ") && outside.contains("outside"), "{outside}");
 }

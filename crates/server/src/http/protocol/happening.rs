@@ -233,19 +233,43 @@ impl Before {
         let Some(first) = last_of(&["began", "decided"]).filter(|_| !waits) else {
             return Before::read(runner, session).await;
         };
-        let version = first.version - 1;
+        let before = Before::at(runner, session, &recent, first.version).await?;
+        let Some(before) = before else { return Before::read(runner, session).await };
+        Ok(Before { run: last_of(&["began"]).map(|commit| commit.event.invocation.to_string()), ..before })
+    }
+
+    /// The session before the commit with a version; `None` if retention has deleted it.
+    async fn at(
+        runner: &Runner,
+        session: &SessionHandle,
+        recent: &Session,
+        commit: u64,
+    ) -> Result<Option<Self>, RunnerError> {
+        let version = commit - 1;
         let mut get = GetSession::new(session.key().clone()).events(EventRange::None);
         get.version = Some(version);
-        // What retention has deleted is not told.
-        let Ok(stored) = runner.store().get(get).await else { return Before::read(runner, session).await };
-        Ok(Before {
+        let Ok(stored) = runner.store().get(get).await else { return Ok(None) };
+        Ok(Some(Before {
             version,
             at: stored.updated,
             state: stored.to_json(),
-            open: open_calls(&recent, first.version),
-            answered: answered(&recent, version),
-            run: last_of(&["began"]).map(|commit| commit.event.invocation.to_string()),
-        })
+            open: open_calls(recent, commit),
+            answered: answered(recent, version),
+            run: None,
+        }))
+    }
+
+    /// The session before a request, which the commit with a version has taken: a repeat is told what the first one was, from
+    /// its beginning.
+    pub(super) async fn or_earlier(
+        self,
+        runner: &Runner,
+        session: &SessionHandle,
+        taken: Option<u64>,
+    ) -> Result<Self, RunnerError> {
+        let Some(taken) = taken.filter(|taken| *taken <= self.version) else { return Ok(self) };
+        let recent = recent(runner, session).await?;
+        Ok(Before::at(runner, session, &recent, taken).await?.unwrap_or(self))
     }
 }
 

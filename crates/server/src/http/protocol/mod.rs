@@ -171,19 +171,25 @@ async fn accept<E: From<Problem> + From<RunnerError>>(
     order: Order,
 ) -> Result<Reader, E> {
     let before = Before::read(runner, &session).await?;
-    let invocation = match order {
-        Order::Send(input, None) => session.send(*input).await?,
-        Order::Send(input, Some(key)) => session.send_once(key, *input).await?,
+    let (invocation, taken) = match order {
+        Order::Send(input, None) => (session.send(*input).await?, None),
+        Order::Send(input, Some(key)) => {
+            let invocation = session.send_once(key, *input).await?;
+            let taken = session.taken_at(invocation.id()).await?;
+            (invocation, taken)
+        }
         Order::Decide(decisions, key) => {
             let resume = session.resume().decide_all(decisions).by(principal.name());
             let resume = match key {
                 Some(key) => resume.idempotency_key(key),
                 None => resume,
             };
-            resume.submit().await?.1
+            let (receipt, invocation) = resume.submit().await?;
+            (invocation, Some(receipt.version))
         }
     };
     hold(invocation.clone(), place);
+    let before = before.or_earlier(runner, &session, taken).await?;
     Ok(Reader::new(runner, session, invocation, before))
 }
 
