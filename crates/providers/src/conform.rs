@@ -18,6 +18,9 @@ use crate::rules::{RequestRules, SILENT_FAILURE, STAND_IN, is_blank};
 /// origin of a base URL. Extras without it are of an unknown server.
 pub(crate) const SERVER: &str = "server";
 
+/// The extra of a reply with the ids of calls of tools that the server runs, whose results did not come before it ended.
+pub(crate) const UNANSWERED: &str = "unanswered";
+
 /// The extra of a part that the caller sets, for servers that know marks for their caches.
 const CACHE_CONTROL: &str = "cache_control";
 
@@ -117,7 +120,12 @@ fn reply<'m>(
 ) -> Option<Cow<'m, Message>> {
     let mut told = Changes::default();
     let mut parts: Vec<Cow<'m, Part>> = Vec::with_capacity(message.parts().len());
+    let unanswered = message.extras().get(UNANSWERED).filter(|_| is_own);
     for (at, part) in message.parts().iter().enumerate() {
+        if is_unanswered(part, to, unanswered) {
+            told.add("a call of the server's own tool without its result is left out");
+            continue;
+        }
         let follows_reasoning = at > 0 && matches!(message.parts()[at - 1].content, Content::Reasoning(_));
         let Some(part) = reply_part(part, to, is_own, &mut told) else {
             if is_own && to.rules.pairs_reasoning && follows_reasoning {
@@ -155,6 +163,15 @@ fn reply<'m>(
     changes.0.extend(told);
     let parts = parts.into_iter().map(Cow::into_owned).collect();
     Some(Cow::Owned(Message::from_parts(Role::Assistant, parts).with_extras(extras)))
+}
+
+/// Whether a part is a call of the server's own tool whose result did not come before the reply ended.
+fn is_unanswered(part: &Part, to: &Recipient<'_>, unanswered: Option<&Value>) -> bool {
+    let (Some(Value::Array(unanswered)), Content::Unknown(unknown)) = (unanswered, &part.content) else {
+        return false;
+    };
+    let fields = to.unknown.and_then(|name| unknown.fields().get(name));
+    fields.is_some_and(|fields| fields["tool_use_id"].is_null() && unanswered.contains(&fields["id"]))
 }
 
 fn is_reasoning(part: &Part) -> bool {

@@ -22,13 +22,6 @@ use crate::tools::{Offer, Wired};
 /// Writes bodies, and remembers what it wrote.
 pub(crate) struct Bodies<O> {
     messages: WireCache<O>,
-    tools: Mutex<Option<WiredTools>>,
-}
-
-/// The tools that were written last, and what was written.
-struct WiredTools {
-    specs: Arc<[ToolSpec]>,
-    wired: Arc<[u8]>,
 }
 
 /// What a request decides about the messages in it.
@@ -51,7 +44,7 @@ pub struct Destination<'a> {
 
 impl<O: Clone + Default> Bodies<O> {
     pub(crate) const fn new() -> Self {
-        Bodies { messages: WireCache::new(), tools: Mutex::new(None) }
+        Bodies { messages: WireCache::new() }
     }
 
     /// The body of a request, and what was changed in its tools, and in the messages that were not written before. The conversation is its
@@ -86,8 +79,12 @@ impl<O: Clone + Default> Bodies<O> {
             separate(&mut body);
             body.extend_from_slice(b"\"tools\":[");
             if !request.tools.is_empty() {
-                let wired = self.tools(dialect, &request.tools);
-                body.extend_from_slice(&wired[1..wired.len() - 1]);
+                let tools = wired.offer.written(|tools| {
+                    let mut written = Vec::new();
+                    json(&dialect.tools(tools), &mut written);
+                    written
+                });
+                body.extend_from_slice(&tools[1..tools.len() - 1]);
             }
             for tool in server_tools {
                 separate(&mut body);
@@ -108,19 +105,6 @@ impl<O: Clone + Default> Bodies<O> {
         )?;
         body.extend_from_slice(b"]}");
         Ok((body, changes))
-    }
-
-    /// The tools as JSON, written once as long as they are the same.
-    fn tools<D: Dialect<Open = O>>(&self, dialect: &D, tools: &Arc<[ToolSpec]>) -> Arc<[u8]> {
-        let mut kept = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = kept.as_ref().filter(|known| Arc::ptr_eq(&known.specs, tools)) {
-            return Arc::clone(&known.wired);
-        }
-        let mut wired = Vec::new();
-        json(&dialect.tools(tools), &mut wired);
-        let wired: Arc<[u8]> = wired.into();
-        *kept = Some(WiredTools { specs: Arc::clone(tools), wired: Arc::clone(&wired) });
-        wired
     }
 }
 

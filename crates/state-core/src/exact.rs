@@ -127,7 +127,8 @@ fn check_number(number: &str) -> Result<(), ExactError> {
         return Err(ExactError::NumberRange { number: shortened() });
     }
     let digits = written.digits.len().saturating_sub(1);
-    let prints = [format!("{stored:e}"), format!("{stored:.0$e}", digits.min(16))];
+    // As it is written back, and with as many digits as were given.
+    let prints = [Value::from(stored).to_string(), format!("{stored:.0$e}", digits.min(16))];
     match prints.iter().any(|printed| Decimal::of(printed).is_some_and(|printed| printed == written)) {
         true => Ok(()),
         false => Err(ExactError::Digits { number: shortened(), stored }),

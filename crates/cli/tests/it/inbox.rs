@@ -438,6 +438,6 @@ fn json_output_reports_it_as_well() {
     assert!(waits["running"]["worker"].as_str().unwrap().starts_with("process-"), "{waits}");
     work.ends();
     let last: serde_json::Value = serde_json::from_str(&lines.last().unwrap()).unwrap();
-    assert_eq!(last["outcome"]["text"], "Done again.");
+    assert_eq!(last["outcome"]["text"], "Done again.", "{last}");
     assert!(child.wait().unwrap().success());
 }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{
     CITATIONS, ChatRequest, Chunk, Extras, FinishReason, Part, ToolCallChunk, ToolChoice, Usage,
 };
 
 use super::message;
 use crate::calls::{self, CallIds};
+use crate::conform::UNANSWERED;
 use crate::http::{Event, Piece};
-use crate::reading::{Bad, Decode, End, json};
+use crate::reading::{self, Bad, Decode, End};
 
 /// Reads the events of one reply.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Decoder {
     usage: Map<String, Value>,
     end: End,
     has_blocks: bool,
+    /// The ids of calls of tools that the server runs, as long as their results did not follow.
+    unanswered: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -50,7 +53,7 @@ enum Block {
 
 impl Decode for Decoder {
     fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let Some(value) = json::<Value>(&piece)? else {
+        let Some(value) = reading::json::<Value>(&piece)? else {
             return Ok(());
         };
         match piece {
@@ -78,6 +81,12 @@ impl Decode for Decoder {
             stop(block, out);
         }
         let reason = self.end.take()?;
+        // A turn that continues has the results in a later reply.
+        let continues = matches!(&reason, FinishReason::ToolCalls) || reason.as_str() == "pause_turn";
+        if !continues && !self.unanswered.is_empty() {
+            let ids = std::mem::take(&mut self.unanswered);
+            out.push(Chunk::MessageExtras(Extras::from_iter([(UNANSWERED, json!(ids))])));
+        }
         let called = self.calls.iter().map(String::as_str);
         out.push(calls::finished(&self.choice, called, reason)?);
         Ok(())
@@ -94,6 +103,7 @@ impl Decoder {
             usage: Map::new(),
             end: End::default(),
             has_blocks: false,
+            unanswered: Vec::new(),
         }
     }
 
@@ -189,9 +199,22 @@ impl Decoder {
                 }
                 Block::Call { number, input: block["input"].clone(), has_more: false }
             }
-            _ => Block::Unknown { block: block.clone(), input: String::new() },
+            kind => {
+                self.runs_itself(kind.unwrap_or_default(), block);
+                Block::Unknown { block: block.clone(), input: String::new() }
+            }
         };
         self.blocks.insert(index, started);
+    }
+
+    /// Hears of a call of a tool that the server runs, or of its result.
+    fn runs_itself(&mut self, kind: &str, block: &Value) {
+        if let Some(id) = block["id"].as_str().filter(|_| kind.ends_with("_tool_use")) {
+            self.unanswered.push(id.to_owned());
+        }
+        if let Some(id) = block["tool_use_id"].as_str() {
+            self.unanswered.retain(|call| call != id);
+        }
     }
 
     fn delta(&mut self, index: u64, delta: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {

@@ -31,6 +31,7 @@ pub(super) fn check(body: &Value, faults: &mut Faults) {
         }
         answered(at, message, messages.get(at + 1), faults);
     }
+    answered_by_server(messages, faults);
     thinking(body, messages, faults);
 }
 
@@ -86,6 +87,26 @@ fn answered(at: usize, message: &Value, next: Option<&Value>, faults: &mut Fault
     faults.require(count == answers.len(), "answered", || {
         format!("messages[{}]: something before a result", at + 1)
     });
+}
+
+/// Tools that the server runs have their results in the same turn.
+fn answered_by_server(messages: &[Value], faults: &mut Faults) {
+    let mut open: Vec<&str> = Vec::new();
+    for (at, message) in messages.iter().enumerate() {
+        let blocks = items(&message["content"]);
+        if message["role"] == "user" && blocks.iter().all(|block| block["type"] != "tool_result") {
+            let is_answered = open.is_empty();
+            faults.require(is_answered, "answered", || format!("messages[{at}]: {open:?} have no results"));
+            open.clear();
+        }
+        for block in blocks.iter().filter(|_| message["role"] == "assistant") {
+            let kind = text(block, "type");
+            if kind != "tool_use" && kind.ends_with("_tool_use") {
+                open.push(text(block, "id"));
+            }
+            open.retain(|id| *id != text(block, "tool_use_id"));
+        }
+    }
 }
 
 /// With thinking on, the reply that a turn begins with begins with thinking.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
@@ -27,6 +27,8 @@ pub(crate) struct Offer {
     /// The properties that are others on the wire, by the names of the tools.
     keys: HashMap<String, Keys>,
     omitted: Vec<OmittedTool>,
+    /// The tools as the dialect of the model writes them.
+    written: OnceLock<Box<[u8]>>,
     /// Told in a trace with the first request.
     told: Once,
 }
@@ -39,6 +41,7 @@ impl Offer {
             names: HashMap::new(),
             keys: HashMap::new(),
             omitted: Vec::new(),
+            written: OnceLock::new(),
             told: Once::new(),
         };
         let mut wired: Vec<ToolSpec> = Vec::with_capacity(given.len());
@@ -85,6 +88,11 @@ impl Offer {
         let mut wired = spec.clone();
         (wired.name, wired.parameters) = (name.into_owned(), parameters);
         Ok(wired)
+    }
+
+    /// The tools that are offered, as JSON: written once.
+    pub(crate) fn written(&self, write: impl FnOnce(&[ToolSpec]) -> Vec<u8>) -> &[u8] {
+        self.written.get_or_init(|| write(&self.wired).into())
     }
 
     /// The tools that are left out, each with the reason.
@@ -213,20 +221,25 @@ impl Offer {
     }
 }
 
-/// The last offer of a model: the tools of a request are mostly those of the one before.
+/// The number of offers of a model that are kept.
+const MAX_OFFERS: usize = 16;
+
+/// The last offers of a model: the tools of a request are mostly those of one before, of the same agent or of another one.
 #[derive(Debug, Default)]
-pub(crate) struct Offers(Mutex<Option<Arc<Offer>>>);
+pub(crate) struct Offers(Mutex<Vec<Arc<Offer>>>);
 
 impl Offers {
     pub(crate) fn of(&self, rules: &RequestRules, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(offer) =
-            last.as_ref().filter(|offer| Arc::ptr_eq(&offer.given, tools) || offer.given == *tools)
-        {
-            return Arc::clone(offer);
-        }
-        let offer = Arc::new(Offer::new(rules, tools));
-        *last = Some(Arc::clone(&offer));
+        let is_it = |offer: &Arc<Offer>| Arc::ptr_eq(&offer.given, tools);
+        let place = last.iter().position(is_it).or_else(|| last.iter().position(|offer| offer.given == *tools));
+        let offer = match place {
+            Some(0) => return Arc::clone(&last[0]),
+            Some(place) => last.remove(place),
+            None => Arc::new(Offer::new(rules, tools)),
+        };
+        last.insert(0, Arc::clone(&offer));
+        last.truncate(MAX_OFFERS);
         offer
     }
 }

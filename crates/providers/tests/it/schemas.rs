@@ -222,6 +222,32 @@ fn tools_of_public_servers_are_offered_called_and_mapped_back() {
     }
 }
 
+/// A definition is used wherever a schema may stand.
+#[test]
+fn a_reference_in_any_place_names_a_definition_that_is_sent() {
+    let of_properties = ["properties", "patternProperties", "dependentSchemas", "dependencies"];
+    let lists = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
+    let single = [
+        "items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties",
+        "propertyNames", "contentSchema", "not", "if", "then", "else",
+    ];
+    let reference = json!({"$ref": "#/$defs/odd~1name"});
+    let named = of_properties.map(|keyword| json!({keyword: {"a": reference.clone()}}));
+    let listed = lists.map(|keyword| json!({keyword: [reference.clone()]}));
+    let alone = single.map(|keyword| json!({keyword: reference.clone()}));
+    for place in named.into_iter().chain(listed).chain(alone) {
+        let definitions = json!({"odd/name": {"type": "string", "maxLength": 9}});
+        let schema = json!({"type": "object", "properties": {"x": place}, "$defs": definitions});
+        for served in MODELS.iter() {
+            let request = asked([ToolSpec::new("odd", "", schema.clone())]);
+            let (_, sent) = tools(served.server, &body(served, &request, &place.to_string())).remove(0);
+            let text = sent.to_string();
+            let is_found = !text.contains("$ref") || sent.pointer("/$defs/odd~1name").is_some();
+            assert!(is_found, "{place} to {}: {text}", served.server.name());
+        }
+    }
+}
+
 /// Only what no server could take is left out.
 #[test]
 fn tools_that_cannot_be_said_are_left_out_alone() {

@@ -103,8 +103,7 @@ fn the_page_refuses_what_the_core_refuses() {
     // Decimals that are as near to a number of 64 bits as another one with as many digits.
     texts.extend((0..2_000).map(|_| {
         let (places, odd) = (luck.i32(2..6), luck.i32(..) | 1);
-        let tied =
-            (1_i64 << 52) as f64 / 2_f64.powi(luck.i32(places..30)) + f64::from(odd) / 2_f64.powi(places);
+        let tied = 2_f64.powi(52 - luck.i32(places..30)) + f64::from(odd) / 2_f64.powi(places);
         let mut digits = format!("{tied:.0$}", places.unsigned_abs() as usize);
         assert_eq!(digits.pop(), Some('5'));
         let last = digits.pop().filter(char::is_ascii_digit).unwrap_or('0');

@@ -53,6 +53,11 @@ pub fn subschemas_mut(schema: &mut Map<String, Value>) -> Vec<(&str, &mut Value)
             ("properties" | "patternProperties" | "dependentSchemas", Value::Object(schemas)) => {
                 found.extend(schemas.values_mut().map(|schema| (keyword, schema)));
             }
+            // A list there has names of properties.
+            ("dependencies", Value::Object(schemas)) => {
+                let is_schema = |value: &&mut Value| value.is_object() || value.is_boolean();
+                found.extend(schemas.values_mut().filter(is_schema).map(|schema| (keyword, schema)));
+            }
             ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
                 found.extend(schemas.iter_mut().map(|schema| (keyword, schema)));
             }
@@ -64,6 +69,7 @@ pub fn subschemas_mut(schema: &mut Map<String, Value>) -> Vec<(&str, &mut Value)
                 | "additionalProperties"
                 | "unevaluatedProperties"
                 | "propertyNames"
+                | "contentSchema"
                 | "not"
                 | "if"
                 | "then"

@@ -2,8 +2,10 @@
 
 use expect_test::{Expect, expect};
 
-use super::{ask, block, delta, end, end_block, json, request, said, start, stop, text};
-use crate::server::Play;
+use stepfold_state_core::chat::{ChatModel as _, ChatRequest, Message};
+
+use super::{ask, block, builder, delta, end, end_block, json, request, said, start, stop, text};
+use crate::server::{Play, Server};
 
 async fn check(events: &[String], expected: Expect) {
     expected.assert_eq(&ask(Play::events(events.concat()), request()).await);
@@ -183,4 +185,29 @@ async fn twenty_thousand_streamed_calls_without_ids() {
         [start()].into_iter().chain((0..20_000).map(one)).chain([stop("tool_use"), end()]).collect();
     let shown = ask(Play::events(events), request()).await;
     assert_eq!(shown.matches("> call-").count(), 20_000);
+}
+
+/// The results of what the server runs itself follow in the same turn, or never. The checker refuses a request without them.
+#[tokio::test]
+async fn a_call_that_the_server_itself_did_not_end_is_left_out_of_later_requests() {
+    let call = || {
+        let begun = block(r#"{"id":"s1","input":{},"name":"web_search","type":"server_tool_use"}"#);
+        begun + &json("{\"query\":\"x\"}") + &end_block()
+    };
+    for (reason, is_left_out) in [("max_tokens", true), ("refusal", true), ("end_turn", true), ("pause_turn", false)] {
+        for first in [String::new(), text("I look.") + &end_block()] {
+            let is_alone = first.is_empty();
+            let cut = start() + &first + &call() + &stop(reason) + &end();
+            let whole = start() + &text("ok") + &end_block() + &stop("end_turn") + &end();
+            let server = Server::start([Play::events(cut), Play::events(whole)], usize::MAX, super::check).await;
+            let model = builder(&server).build().unwrap();
+            let reply = model.respond(request()).into_reply().await.unwrap();
+            let next = request().messages.with(reply.message);
+            let next = if is_left_out { next.with(Message::user("more")) } else { next };
+            model.respond(ChatRequest::new(next)).into_reply().await.unwrap();
+            let sent = server.asked()[1].body["messages"].to_string();
+            assert_eq!(sent.contains("server_tool_use"), !is_left_out, "{reason}: {sent}");
+            assert_eq!(sent.contains("I look."), !is_alone, "{reason}: {sent}");
+        }
+    }
 }

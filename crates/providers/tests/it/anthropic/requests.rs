@@ -34,7 +34,7 @@ tool c:1:  [3, 4]
 tool c2!:  arguments are no JSON
 user:      hurry up
 system:    the user is in a hurry
-assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1"}} "area 3"
+assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1"}} @{"anthropic": {"type": "web_search_tool_result", "tool_use_id": "s1"}} "area 3"
 "#
     .replace("tool c:1:", "tool \"c:1\":")
     .replace("> c:1 ", "> \"c:1\" ")
