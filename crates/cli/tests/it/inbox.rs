@@ -73,7 +73,8 @@ impl AtWork {
         while !self.room.say("sessions a.toml", "").contains(", 1 message in the inbox") {}
     }
 
-    /// Lets the first command end.
+    /// Lets the first command end. The room has to be kept as long as another command is at work in it.
+    #[must_use]
     fn ends(self) -> (Room, String) {
         let AtWork { room, first, gate } = self;
         drop(gate);
@@ -436,7 +437,7 @@ fn json_output_reports_it_as_well() {
     assert_eq!(lines.next().unwrap(), "{\"session\":\"s1\"}");
     let waits: serde_json::Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
     assert!(waits["running"]["worker"].as_str().unwrap().starts_with("process-"), "{waits}");
-    work.ends();
+    let (_room, _) = work.ends();
     let last: serde_json::Value = serde_json::from_str(&lines.last().unwrap()).unwrap();
     assert_eq!(last["outcome"]["text"], "Done again.", "{last}");
     assert!(child.wait().unwrap().success());

@@ -232,7 +232,8 @@ impl Offers {
     pub(crate) fn of(&self, rules: &RequestRules, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |offer: &Arc<Offer>| Arc::ptr_eq(&offer.given, tools);
-        let place = last.iter().position(is_it).or_else(|| last.iter().position(|offer| offer.given == *tools));
+        let place =
+            last.iter().position(is_it).or_else(|| last.iter().position(|offer| offer.given == *tools));
         let offer = match place {
             Some(0) => return Arc::clone(&last[0]),
             Some(place) => last.remove(place),

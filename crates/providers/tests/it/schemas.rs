@@ -228,8 +228,18 @@ fn a_reference_in_any_place_names_a_definition_that_is_sent() {
     let of_properties = ["properties", "patternProperties", "dependentSchemas", "dependencies"];
     let lists = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
     let single = [
-        "items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties",
-        "propertyNames", "contentSchema", "not", "if", "then", "else",
+        "items",
+        "additionalItems",
+        "unevaluatedItems",
+        "contains",
+        "additionalProperties",
+        "unevaluatedProperties",
+        "propertyNames",
+        "contentSchema",
+        "not",
+        "if",
+        "then",
+        "else",
     ];
     let reference = json!({"$ref": "#/$defs/odd~1name"});
     let named = of_properties.map(|keyword| json!({keyword: {"a": reference.clone()}}));

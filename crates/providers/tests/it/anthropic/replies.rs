@@ -154,7 +154,7 @@ async fn unknown_blocks_and_events_are_kept_or_ignored() {
             end(),
         ],
         expect![[r#"
-            assistant: @{"anthropic": {"id": "s1", "input": {"query": "x"}, "name": "web_search", "type": "server_tool_use"}}   @{"text": "ok", "extras": {"citations": [{}]}}   %{"server": "http://server"}
+            assistant: @{"anthropic": {"id": "s1", "input": {"query": "x"}, "name": "web_search", "type": "server_tool_use"}}   @{"text": "ok", "extras": {"citations": [{}]}}   %{"unanswered": ["s1"], "server": "http://server"}
             stop [12(8) + 7(0) tokens] [1 written to the cache]
         "#]],
     )
@@ -194,12 +194,15 @@ async fn a_call_that_the_server_itself_did_not_end_is_left_out_of_later_requests
         let begun = block(r#"{"id":"s1","input":{},"name":"web_search","type":"server_tool_use"}"#);
         begun + &json("{\"query\":\"x\"}") + &end_block()
     };
-    for (reason, is_left_out) in [("max_tokens", true), ("refusal", true), ("end_turn", true), ("pause_turn", false)] {
+    for (reason, is_left_out) in
+        [("max_tokens", true), ("refusal", true), ("end_turn", true), ("pause_turn", false)]
+    {
         for first in [String::new(), text("I look.") + &end_block()] {
             let is_alone = first.is_empty();
             let cut = start() + &first + &call() + &stop(reason) + &end();
             let whole = start() + &text("ok") + &end_block() + &stop("end_turn") + &end();
-            let server = Server::start([Play::events(cut), Play::events(whole)], usize::MAX, super::check).await;
+            let server =
+                Server::start([Play::events(cut), Play::events(whole)], usize::MAX, super::check).await;
             let model = builder(&server).build().unwrap();
             let reply = model.respond(request()).into_reply().await.unwrap();
             let next = request().messages.with(reply.message);

@@ -126,6 +126,10 @@ assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1"}} @{"anthropic"
                   "type": "server_tool_use"
                 },
                 {
+                  "tool_use_id": "s1",
+                  "type": "web_search_tool_result"
+                },
+                {
                   "text": "area 3",
                   "type": "text"
                 }
