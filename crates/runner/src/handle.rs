@@ -210,7 +210,8 @@ impl SessionHandle {
     ///
     /// The key belongs to the history of the session. It is found there for as long as the events of its run are kept:
     /// in a fork that has them too, and after a rewind that hid them or the run's end: the report is that of the end, and
-    /// if there was none, the message is [`Withdrawn`](RunnerError::Withdrawn). Another input with it is refused.
+    /// if there was none, the message is [`Withdrawn`](RunnerError::Withdrawn). Another input with it is refused; with
+    /// [decisions](RunAs::decide_all), an empty input stands for that of the run.
     ///
     /// Earlier messages and an interrupted run come first. [`RunnerError::remedy`] says whether repeating helps
     /// after an error. Dropping the future stops nothing.

@@ -66,15 +66,18 @@ impl RunAs {
         let key = InvocationId::new(key).map_err(|error| session.failed(error))?;
         let decisions = keyed(&key, decisions);
         session.check_open()?;
+        // Who decides may leave out the message, which the run has.
+        let decides_alone = !decisions.is_empty() && input.only_messages().is_some_and(<[_]>::is_empty);
+        let said = (!decides_alone).then_some(&input);
         if let Some(report) = session.turn().ended_as(&key).await? {
-            session.turn().check_input(&key, &input).await?;
+            session.turn().check_input(&key, said).await?;
             session.turn().check_decided(&decisions).await?;
             return Ok(report);
         }
         let (read, known) = session.turn().read_for(&key).await?;
         let mut is_taken = read.0.taker(&key).is_some();
         if is_taken {
-            session.turn().check_input(&key, &input).await?;
+            session.turn().check_input(&key, said).await?;
         }
         if let Some(report) = known.filter(|report| report.status.is_finished()) {
             session.turn().check_decided(&decisions).await?;
@@ -85,7 +88,7 @@ impl RunAs {
         if is_looked_up {
             match session.turn().hidden(&key).await? {
                 Hidden::Ended(report) => {
-                    session.turn().check_input(&key, &input).await?;
+                    session.turn().check_input(&key, said).await?;
                     session.turn().check_decided(&decisions).await?;
                     return Ok(*report);
                 }

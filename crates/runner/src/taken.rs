@@ -136,7 +136,12 @@ impl Turn {
     }
 
     /// Rejects an input under a key that was used with another one, as far as the record has that.
-    pub(crate) async fn check_input(&self, id: &InvocationId, input: &Input) -> Result<(), RunnerError> {
+    pub(crate) async fn check_input(
+        &self,
+        id: &InvocationId,
+        input: Option<&Input>,
+    ) -> Result<(), RunnerError> {
+        let Some(input) = input else { return Ok(()) };
         let Some(event) = self.event_with(id).await? else { return Ok(()) };
         if is_input_of(&event, id, input) {
             return Ok(());

@@ -34,9 +34,18 @@ export function Stopped() {
   return html`Interrupted during ${before} ${effects.includes("at_most_once") ? "Resume asks what happened if a call was started." : `Resume runs ${open.length > 1 ? "them" : "it"} again${effects.every((effect) => effect === "pure") ? " (read-only)" : ""}.`}`;
 }
 
+/** The session that was just created: its composer has the focus once the dialog is closed, which gives the focus back. */
+let created = "";
+
 /** Where a message is written. With a run at work, it steers it. */
 export function Composer() {
   const [text, setText] = useState("");
+  const box = useRef();
+  useEffect(() => {
+    if (!created || created !== know.view.session || know.dialog) return;
+    created = "";
+    box.current.focus();
+  });
   const isRunning = !!know.detail?.running;
   const isWaiting = (know.detail?.pending ?? []).length > 0;
   const isPast = know.view.at !== undefined;
@@ -48,7 +57,7 @@ export function Composer() {
     if (!(await store.send(said))) setText(said);
   };
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    <textarea id="composer" rows="1" aria-label="Message" placeholder=${isPast ? `Viewing v${lookedAt()}. A message goes to v${know.version}; fork to continue from here` : know.detail?.invalid ? "Message (after the run is ended, or rewound)" : isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : isStopped() ? "Message (after the open run, which is resumed)" : "Message"} value=${text}
+    <textarea id="composer" ref=${box} rows="1" aria-label="Message" placeholder=${isPast ? `Viewing v${lookedAt()}. A message goes to v${know.version}; fork to continue from here` : know.detail?.invalid ? "Message (after the run is ended, or rewound)" : isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : isStopped() ? "Message (after the open run, which is resumed)" : "Message"} value=${text}
       onInput=${(event) => setText(event.currentTarget.value)}
       onKeyDown=${(event) => {
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -195,8 +204,7 @@ function Fresh() {
   const { value, wrong } = values.trim() ? typed(values) : { value: undefined, wrong: "" };
   return html`<${Ask} title="New session" word="Create" wrong=${wrong} submit=${async () => {
     const made = await (file ? store.importFile(file, id.trim()) : store.create(id.trim(), value));
-    // After the dialog, which gives the focus back.
-    if (made && !file) setTimeout(() => document.getElementById("composer")?.focus(), 100);
+    if (made && !file) created = made.id;
     return made;
   }}>
     <${Field} label="Name" value=${id} set=${setId} hint="Random if empty" />

@@ -75,11 +75,18 @@ fn it_begins_continues_and_reports_the_result() {
             let again = || session.run_as("k1", "pay");
             assert_eq!(again().await.unwrap(), done);
             assert_eq!(again().decide_all(decisions.clone()).await.unwrap(), done);
+            // Who decides does not say the message again; who says another one is refused.
+            let of = |input: Input| session.run_as("k1", input).decide_all(decisions.clone());
+            assert_eq!(of(Input::new()).await.unwrap(), done);
+            for refused in [of(Input::new().say("pay it")).await, session.run_as("k1", Input::new()).await] {
+                assert!(refused.unwrap_err().to_string().contains("idempotency key `k1` was used for another"));
+            }
             session.run("thanks").await.unwrap();
             asked(world);
             // A later run changes nothing.
             assert_eq!(again().await.unwrap(), done);
             assert_eq!(again().decide_all(decisions.clone()).await.unwrap(), done);
+            assert_eq!(session.run_as("k1", Input::new()).decide_all(decisions.clone()).await.unwrap(), done);
             let id = &decisions.decisions[0].0;
             let error = again().decide(id, Decision::reject("no")).await.unwrap_err();
             let RunnerError::Decision { error: refused, .. } = &error else { panic!("{error:?}") };
