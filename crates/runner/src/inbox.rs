@@ -82,6 +82,11 @@ impl Entry {
         Ok(Entry { position, kind, id, input })
     }
 
+    /// Whether it joins a run, or a turn of others.
+    fn joins(&self, cancelled: &[InvocationId]) -> bool {
+        self.kind == Kind::Steer && !cancelled.contains(&self.id)
+    }
+
     /// One that this process has stored. A message for the current run is taken soon.
     pub(crate) fn accepted(position: u64, kind: Kind, id: InvocationId, input: Input) -> Self {
         let is_kept = kind == Kind::Steer || input.to_json().is_some_and(|body| is_small(&body));
@@ -284,9 +289,9 @@ impl Mail {
     }
 
     /// The entries that begin the next turn: a message alone, or all that would have joined a run.
-    pub(crate) fn front(&self) -> Vec<Entry> {
+    pub(crate) fn front(&self, cancelled: &[InvocationId]) -> Vec<Entry> {
         let known = self.known();
-        let steered = known.entries.iter().take_while(|entry| entry.kind == Kind::Steer).count();
+        let steered = known.entries.iter().take_while(|entry| entry.joins(cancelled)).count();
         known.entries.iter().take(steered.max(1)).cloned().collect()
     }
 
@@ -327,6 +332,7 @@ impl Mail {
     pub(crate) fn read_unless(
         &self,
         cancellation: &CancellationToken,
+        cancelled: &[InvocationId],
         is_taken: impl Fn(&InvocationId) -> bool,
     ) -> Option<Vec<Message>> {
         if cancellation.is_cancelled() {
@@ -339,7 +345,7 @@ impl Mail {
             known.dropped.push(taken.position);
         }
         let entry = known.entries.iter().find(|entry| entry.position > read_to)?;
-        if entry.kind != Kind::Steer {
+        if !entry.joins(cancelled) {
             return None;
         }
         let messages = entry.input.as_ref()?.only_messages().unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
@@ -30,8 +30,8 @@ pub struct Invocation {
     hub: Arc<Hub>,
     ended: watch::Receiver<Option<Ended>>,
     cancellation: CancellationToken,
-    /// Cancels the run that has taken the message, if another invocation drives it.
-    joined: Arc<OnceLock<CancellationToken>>,
+    /// Cancels the run that has taken the message.
+    joined: Arc<Mutex<Option<CancellationToken>>>,
     recovered: Arc<Mutex<Vec<Arc<Outcome>>>>,
     receipt: StoredReceipt,
     /// The version of the session after the run.
@@ -66,21 +66,26 @@ impl Invocation {
     }
 
     /// Cancels the invocation: the open calls of its run are answered as cancelled, and the session is immediately
-    /// usable. The run of a message that [joined](crate::Busy::Steer) it is that one. While it waits for another worker, its message is withdrawn; if that worker has taken the
-    /// message, the wait ends with [`Claimed`](RunnerError::Claimed).
+    /// usable. The run of a message that [joined](crate::Busy::Steer) it is that one. A run that comes before its own is not
+    /// cancelled: the message is taken after it, and ends as cancelled. While it waits for another worker, its message is
+    /// withdrawn; if that worker has taken the message, the wait ends with [`Claimed`](RunnerError::Claimed).
     pub fn cancel(&self) {
         self.cancellation.cancel();
-        if let Some(run) = self.joined.get() {
+        if let Some(run) = &*self.joined() {
             run.cancel();
         }
     }
 
-    /// The run of another invocation has taken its message.
+    /// A run is the one of its message.
     pub(crate) fn joins(&self, run: &CancellationToken) {
-        self.joined.get_or_init(|| run.clone());
+        *self.joined() = Some(run.clone());
         if self.cancellation.is_cancelled() {
             run.cancel();
         }
+    }
+
+    fn joined(&self) -> MutexGuard<'_, Option<CancellationToken>> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The events from number `from` on, past ones first. Any number of subscribers is supported, each at its

@@ -101,8 +101,9 @@ pub(crate) struct Desk {
     joined: Vec<Ticket>,
 }
 
-/// The run that an invocation drives. A cancellation of the run is not one of the invocation: its message may still wait.
-#[derive(Clone)]
+/// The run that an invocation drives. A cancellation of the run is not one of the invocation, whose message may still wait;
+/// and one of the invocation is not one of a run that comes before its own.
+#[derive(Clone, Default)]
 pub(crate) struct ActiveRun {
     cancellation: CancellationToken,
     /// Whether it ended as cancelled, once it has ended.
@@ -110,17 +111,15 @@ pub(crate) struct ActiveRun {
 }
 
 impl ActiveRun {
-    fn of(current: &Current) -> Self {
-        let (cancellation, ended) = (current.cancellation.child_token(), Arc::new(watch::Sender::new(None)));
-        ActiveRun { cancellation, ended }
-    }
-
     pub(crate) fn cancel(&self) {
         self.cancellation.cancel();
     }
 
-    /// Is cancelled with the run.
-    pub(crate) fn child_token(&self) -> CancellationToken {
+    /// Is cancelled with the run; and with the invocation, if the run is its own.
+    pub(crate) fn token(&self, is_of: Option<&Invocation>) -> CancellationToken {
+        if let Some(invocation) = is_of {
+            invocation.joins(&self.cancellation);
+        }
         self.cancellation.child_token()
     }
 
@@ -203,7 +202,7 @@ impl Desk {
     fn works_on(&mut self, ticket: Option<&Ticket>) {
         self.is_worked = ticket.is_some();
         self.current = ticket.map(|ticket| ticket.current.clone());
-        self.run = self.current.as_ref().map(ActiveRun::of);
+        self.run = self.current.as_ref().map(|_| ActiveRun::default());
         self.is_elsewhere = false;
         self.joined.clear();
     }
@@ -221,7 +220,7 @@ impl Desk {
     /// The run has ended, or stopped. What the invocation drives next is another one. Returns the invocations whose messages
     /// it has taken.
     pub(crate) fn run_has_ended(&mut self, is_cancelled: bool) -> Vec<Ticket> {
-        let next = self.current.as_ref().map(ActiveRun::of);
+        let next = self.current.as_ref().map(|_| ActiveRun::default());
         if let Some(run) = std::mem::replace(&mut self.run, next) {
             run.ended.send_replace(Some(is_cancelled));
         }
@@ -230,16 +229,18 @@ impl Desk {
 
     /// The run has taken these messages.
     pub(crate) fn has_taken(&mut self, ids: &[InvocationId]) {
-        let is_taken = |ticket: &Ticket| ids.contains(ticket.current.invocation.id());
-        let (taken, accepted) = self.accepted.drain(..).partition::<Vec<_>, _>(is_taken);
+        let is_taken = |current: &Current| ids.contains(current.invocation.id());
+        let (mut taken, accepted): (Vec<_>, _) =
+            self.accepted.drain(..).partition(|ticket| is_taken(&ticket.current));
         self.accepted = accepted.into();
-        for mut ticket in taken {
-            ticket.begins();
-            if let Some(run) = &self.run {
-                ticket.current.invocation.joins(&run.cancellation);
+        let at_work = self.current.as_ref().filter(|current| is_taken(current));
+        if let Some(run) = &self.run {
+            for current in taken.iter().map(|ticket| &ticket.current).chain(at_work) {
+                current.invocation.joins(&run.cancellation);
             }
-            self.joined.push(ticket);
         }
+        taken.iter_mut().for_each(Ticket::begins);
+        self.joined.append(&mut taken);
     }
 
     /// Where those listen whose messages the run has taken.
@@ -252,6 +253,13 @@ impl Desk {
         let waiting = self.accepted.iter().chain(&self.joined).map(|ticket| &ticket.current);
         let mut all = self.current.iter().chain(waiting).map(|current| &current.invocation);
         all.find(|invocation| invocation.id() == id).cloned()
+    }
+
+    /// The invocations that were cancelled while their messages wait: these join no run of another sender.
+    pub(crate) fn cancelled(&self) -> Vec<InvocationId> {
+        let waiting = self.current.iter().chain(self.accepted.iter().map(|ticket| &ticket.current));
+        let cancelled = waiting.filter(|current| current.cancellation.is_cancelled());
+        cancelled.map(|current| current.invocation.id().clone()).collect()
     }
 
     /// Queues a job that is not stored.

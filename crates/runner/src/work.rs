@@ -233,7 +233,7 @@ impl<'a> Work<'a> {
                 }
             }
             (Next::Repair, _) => {
-                self.ticket.current.cancellation.cancel();
+                self.ticket.current.invocation.cancel();
                 let id = self.new_invocation()?;
                 self.turn(read, Input::new(), &id, Vec::new()).await.map(Some)
             }
@@ -356,8 +356,15 @@ impl<'a> Work<'a> {
         self.wants != Wants::Nothing
     }
 
+    /// Whether the current run has taken the message of this invocation, or is to take it; otherwise it comes before.
+    fn is_own_run(&self, run: &InvocationId) -> bool {
+        let id = self.ticket.current.invocation.id();
+        let has_taken = || self.known.history.as_ref().is_some_and(|history| history.taker(id).is_some());
+        !self.is_earlier() || run == id || has_taken()
+    }
+
     fn first(&self) -> Option<Kind> {
-        self.turn.slot.mail.front().first().map(|entry| entry.kind)
+        self.turn.slot.mail.front(&[]).first().map(|entry| entry.kind)
     }
 
     /// The holder of the claim, as the session was read.
@@ -424,8 +431,10 @@ impl<'a> Work<'a> {
     pub(crate) fn shut_down(&self) -> RunnerError {
         let is_stored = self.acceptance.as_ref().is_none_or(Acceptance::is_told);
         let key = Box::new(self.turn.slot.key.clone());
-        // Stops the current run.
-        self.ticket.current.cancellation.cancel();
+        self.ticket.current.invocation.cancel();
+        if let Some(run) = self.turn.slot.desk().run() {
+            run.cancel();
+        }
         RunnerError::ShutDown { key, is_accepted: self.has_message && is_stored }
     }
 
@@ -472,7 +481,8 @@ impl<'a> Work<'a> {
 
     /// Runs a turn that begins with the first entry of the inbox; `None` if another worker was faster.
     async fn take(&mut self, read: Read, wants: Wants) -> Result<Option<Arc<Outcome>>, RunnerError> {
-        let entries = self.turn.slot.mail.front();
+        let cancelled = self.turn.slot.desk().cancelled();
+        let entries = self.turn.slot.mail.front(&cancelled);
         let is_own = entries.iter().any(|entry| entry.id == *self.ticket.current.invocation.id());
         self.wants = if wants == Wants::TakeInbox && !is_own { wants } else { Wants::Nothing };
         self.has_stored = false;
@@ -793,9 +803,9 @@ impl<'a> Work<'a> {
         // Failures of another run do not count for this one.
         self.failed = None;
         slot.mail.read_again();
-        let active = slot.desk().run();
+        let active = slot.desk().run().unwrap_or_default();
         let cancellation =
-            active.map_or_else(|| self.ticket.current.cancellation.child_token(), |run| run.child_token());
+            active.token(self.is_own_run(&invocation).then_some(&self.ticket.current.invocation));
         if is_given_up {
             cancellation.cancel();
         }
@@ -823,7 +833,12 @@ impl<'a> Work<'a> {
             .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
             .suspend_with(self.suspension.clone())
-            .inbox_with(|| next_message(&mut said, || slot.mail.read_unless(&cancellation, is_taken)))
+            .inbox_with(|| {
+                next_message(&mut said, || {
+                    let cancelled = slot.desk().cancelled();
+                    slot.mail.read_unless(&cancellation, &cancelled, is_taken)
+                })
+            })
             .clock(RunClock::new(Arc::clone(&inner.clock)))
             .decide_all(decisions);
         let ended = tokio::select! {

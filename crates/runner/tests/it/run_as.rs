@@ -79,7 +79,9 @@ fn it_begins_continues_and_reports_the_result() {
             let of = |input: Input| session.run_as("k1", input).decide_all(decisions.clone());
             assert_eq!(of(Input::new()).await.unwrap(), done);
             for refused in [of(Input::new().say("pay it")).await, session.run_as("k1", Input::new()).await] {
-                assert!(refused.unwrap_err().to_string().contains("idempotency key `k1` was used for another"));
+                assert!(
+                    refused.unwrap_err().to_string().contains("idempotency key `k1` was used for another")
+                );
             }
             session.run("thanks").await.unwrap();
             asked(world);

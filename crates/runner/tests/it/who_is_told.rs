@@ -726,3 +726,51 @@ fn to_cancel_a_steering_message_cancels_the_run_that_took_it() {
         });
     });
 }
+
+/// The process of another sender has died in its run; the message that comes next has it completed first.
+#[test]
+fn to_cancel_a_message_that_waits_cancels_no_run_before_it() {
+    each_store(|world| {
+        let gate = Arc::new(Semaphore::new(0));
+        process(async {
+            let session = session_of(world, "one", gated(&gate)).await;
+            session.send_once("m1", "one").await.unwrap();
+            while version_of(&session).await < 1 {
+                tokio::task::yield_now().await;
+            }
+        });
+        threads(async {
+            let session = session_of(world, "one", gated(&gate)).await;
+            let own = session.send_once("m2", "two").await.unwrap();
+            settle().await;
+            let third = session.send_once("m3", "three").await.unwrap();
+            own.cancel();
+            gate.add_permits(9);
+            assert_eq!(*own.await.unwrap().exit(), Exit::Cancelled);
+            assert_eq!(text_of(&third).await, "re: two, three");
+            assert_eq!(text_of(&session.send_once("m1", "one").await.unwrap()).await, "re: one");
+            assert_eq!(left_in_inbox(&session, world).await, 0);
+        });
+    });
+}
+
+#[test]
+fn a_steering_message_that_was_cancelled_before_joins_nobody() {
+    each_store(|world| {
+        threads(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session_of(world, "one", gated(&gate)).await;
+            let run = session.send("one").await.unwrap();
+            settle().await;
+            let steers = session.clone().when_busy(Busy::Steer);
+            let own = steers.send("two").await.unwrap();
+            let third = steers.send("three").await.unwrap();
+            own.cancel();
+            gate.add_permits(9);
+            assert_eq!(text_of(&run).await, "re: one");
+            assert_eq!(*own.await.unwrap().exit(), Exit::Cancelled);
+            assert_eq!(text_of(&third).await, "re: two, three");
+            assert_eq!(left_in_inbox(&session, world).await, 0);
+        });
+    });
+}
