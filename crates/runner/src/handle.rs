@@ -458,6 +458,12 @@ impl SessionHandle {
         self.current().map(|current| current.invocation)
     }
 
+    /// The invocation that drives a run in this process, if any: of those that [run](SessionHandle::running), not one that still
+    /// waits or looks.
+    pub fn driving(&self) -> Option<Invocation> {
+        self.slot.desk().driving().cloned()
+    }
+
     /// The pending approval requests. It reads as little as [`unfinished`](SessionHandle::unfinished).
     ///
     /// # Errors

@@ -89,6 +89,8 @@ pub(crate) struct Desk {
     pub(crate) current: Option<Current>,
     /// The run that it drives, or is about to.
     run: Option<ActiveRun>,
+    /// Whether it is driven, and not only about to be.
+    is_driven: bool,
     /// Whether another worker runs in the session: the running invocation waits for it.
     is_elsewhere: bool,
     /// Whether a worker is running. There is never a second one.
@@ -203,13 +205,24 @@ impl Desk {
         self.is_worked = ticket.is_some();
         self.current = ticket.map(|ticket| ticket.current.clone());
         self.run = self.current.as_ref().map(|_| ActiveRun::default());
-        self.is_elsewhere = false;
+        (self.is_driven, self.is_elsewhere) = (false, false);
         self.joined.clear();
     }
 
     /// The run of this process that a cancellation cancels.
     pub(crate) fn run(&self) -> Option<ActiveRun> {
         self.run.clone().filter(|_| !self.is_elsewhere)
+    }
+
+    /// The run begins, or continues.
+    pub(crate) fn drives(&mut self) -> ActiveRun {
+        self.is_driven = true;
+        self.run().unwrap_or_default()
+    }
+
+    /// The invocation that drives a run.
+    pub(crate) fn driving(&self) -> Option<&Invocation> {
+        self.current.as_ref().filter(|_| self.is_driven).map(|current| &current.invocation)
     }
 
     /// The worker has seen who runs in the session.
@@ -220,6 +233,7 @@ impl Desk {
     /// The run has ended, or stopped. What the invocation drives next is another one. Returns the invocations whose messages
     /// it has taken.
     pub(crate) fn run_has_ended(&mut self, is_cancelled: bool) -> Vec<Ticket> {
+        self.is_driven = false;
         let next = self.current.as_ref().map(|_| ActiveRun::default());
         if let Some(run) = std::mem::replace(&mut self.run, next) {
             run.ended.send_replace(Some(is_cancelled));

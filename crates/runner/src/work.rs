@@ -214,7 +214,6 @@ impl<'a> Work<'a> {
             }
             (Next::Recover, Some(stopped)) => {
                 self.wants = wants;
-                self.tell_resumed(&read);
                 // So that what is known is followed in place.
                 drop(read);
                 self.recover(stopped).await
@@ -226,7 +225,6 @@ impl<'a> Work<'a> {
                         self.recorded(&read, RunOf::Version(version)).await.map(Some)
                     }
                     _ => {
-                        self.tell_resumed(&read);
                         drop(read);
                         self.drive(stopped, Vec::new(), wants == Wants::Abandon).await.map(Some)
                     }
@@ -277,11 +275,6 @@ impl<'a> Work<'a> {
     /// Whether a run has taken the message.
     fn is_taken(&self, (history, _): &Read) -> bool {
         self.has_message && history.taker(self.ticket.current.invocation.id()).is_some()
-    }
-
-    /// Tells watchers that a run continues: its next event may be long in coming.
-    fn tell_resumed(&self, read: &Read) {
-        self.turn.runner.changes.tell(&self.turn.slot.key, read.1.version, true);
     }
 
     /// What is wanted of the last run: to continue it with decisions, if it waits and took the message.
@@ -803,11 +796,16 @@ impl<'a> Work<'a> {
         // Failures of another run do not count for this one.
         self.failed = None;
         slot.mail.read_again();
-        let active = slot.desk().run().unwrap_or_default();
+        let active = slot.desk().drives();
         let cancellation =
             active.token(self.is_own_run(&invocation).then_some(&self.ticket.current.invocation));
         if is_given_up {
             cancellation.cancel();
+        }
+        if place > 0 {
+            // It continues, and its next event may be long in coming.
+            let version = self.known.history.as_ref().map_or(0, |history| history.version);
+            inner.changes.tell(&slot.key, version, true);
         }
         // Cancellation requests do not apply to a run that begins only now.
         self.turn.obey_cancels((place > 0).then_some((&invocation, &cancellation))).await;

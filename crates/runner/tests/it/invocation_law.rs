@@ -1,21 +1,23 @@
 //! The law of invocations: each accepted request is taken once or withdrawn by name, and each caller who asks for its outcome, however
 //! often and wherever, is told that of the run that took it. Clients do what clients do, by two processes over one store that
-//! die and are started again with changed agents; a checker knows who may be told what.
+//! die, freeze, have their clocks set, and are started again with changed agents; a checker knows who may be told what.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fastrand::Rng;
 use serde_json::json;
 use stepfold_runner::agent_loop::{Agent, AskReason, Decision, Exit, HookAction};
 use stepfold_runner::session_scopes::{
     AnyStore, CommittedEvent, Event, EventRange, MemoryStore, ReadInbox, Session, SessionStore, SqliteStore,
+    Timestamp,
 };
 use stepfold_runner::{
-    Busy, Ended, Invocation, RecoverOptions, Runner, RunnerError, SessionHandle, WhenClaimed, is_unfinished,
+    Busy, Ended, Invocation, RecoverOptions, Runner, RunnerError, SessionHandle, WallClock, WhenClaimed,
+    is_unfinished,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -122,6 +124,24 @@ impl Counts {
     }
 }
 
+/// The clock of the host, which somebody sets.
+#[derive(Clone, Default)]
+struct Watch(Arc<AtomicI64>);
+
+impl Watch {
+    fn step(&self, hours: i64) {
+        self.0.fetch_add(hours * 3_600_000_000, Ordering::SeqCst);
+    }
+}
+
+impl WallClock for Watch {
+    #[expect(clippy::disallowed_methods, reason = "it goes on as that of the system does")]
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+        Timestamp::from_micros(i64::try_from(since).unwrap() + self.0.load(Ordering::SeqCst))
+    }
+}
+
 /// Where the sessions of a schedule are.
 enum Place {
     Memory(Arc<MemoryStore>),
@@ -149,14 +169,14 @@ struct Process {
 }
 
 impl Process {
-    fn start(place: &Place, name: &str, agent: Agent) -> Self {
+    fn start(place: &Place, name: &str, agent: Agent, watch: Watch) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (runner, session) = runtime.block_on(async {
             let runner = Runner::builder(agent, place.open().await).app("law").unwrap().worker(name).unwrap();
             let runner =
                 runner.claim_for(CLAIM).when_claimed(WhenClaimed::Wait { at_most: PATIENCE }).max_waiting(4);
-            let runner = runner.build();
+            let runner = runner.clock(watch).build();
             let session = runner.session("ada", "s1").await.unwrap();
             (runner, session)
         });
@@ -174,6 +194,12 @@ impl Process {
 
     fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.runtime.as_ref().unwrap().spawn(future);
+    }
+
+    /// Does nothing for a time, on its only thread: neither a step nor a heartbeat.
+    fn freezes(&self, time: Duration) {
+        // tidy: allow sleep, because a process is frozen for as long as a test says.
+        self.spawn(async move { std::thread::sleep(time) });
     }
 }
 
@@ -251,7 +277,9 @@ struct Schedule {
     place: Place,
     counts: Counts,
     processes: [Option<Process>; 2],
+    watch: Watch,
     book: Book,
+    forks: Vec<String>,
     action: usize,
 }
 
@@ -261,7 +289,8 @@ const POLICIES: [Busy; 4] = [Busy::Wait, Busy::Steer, Busy::Interrupt, Busy::Ref
 impl Schedule {
     fn new(seed: u64, place: Place) -> Self {
         let (dice, book, counts) = (Rng::with_seed(seed), Book::default(), Counts::default());
-        let mut schedule = Schedule { dice, place, counts, processes: [None, None], book, action: 0 };
+        let (processes, watch, forks) = ([None, None], Watch::default(), Vec::new());
+        let mut schedule = Schedule { dice, place, counts, processes, watch, book, forks, action: 0 };
         (0..2).for_each(|at| schedule.restart(at));
         schedule
     }
@@ -271,7 +300,7 @@ impl Schedule {
         self.processes[at] = None;
         let version = [0, 0, 0, 1, 2][self.dice.usize(..5)];
         let agent = self.counts.agent(version, self.dice.u64(..8_000));
-        self.processes[at] = Some(Process::start(&self.place, NAMES[at], agent));
+        self.processes[at] = Some(Process::start(&self.place, NAMES[at], agent, self.watch.clone()));
     }
 
     fn process(&self, at: usize) -> &Process {
@@ -281,7 +310,7 @@ impl Schedule {
     fn act(&mut self) {
         self.action += 1;
         let at = self.dice.usize(..2);
-        match self.dice.usize(..24) {
+        match self.dice.usize(..28) {
             0..=7 => self.send_new(at),
             8..=12 => self.send_again(at),
             13..=14 => self.cancel(at),
@@ -290,6 +319,12 @@ impl Schedule {
             19..=20 => self.decide_again(at),
             21 => self.restart(at),
             22 if self.dice.bool() => self.create_again(at),
+            23 => {
+                let half_claims = self.dice.u32(1..5);
+                self.process(at).freezes(CLAIM / 2 * half_claims);
+            }
+            24 => self.set_clock(),
+            25 => self.fork(at),
             // tidy: allow sleep, because chance decides when the next client acts.
             _ => std::thread::sleep(Duration::from_millis(self.dice.u64(..30))),
         }
@@ -431,6 +466,37 @@ impl Schedule {
         });
     }
 
+    /// The clock is set by two hours, for good or for a while. A worker that dies before it has renewed its claim by the
+    /// right clock again is not tried: such a claim is as long as the clock was ahead.
+    fn set_clock(&mut self) {
+        let hours = if self.dice.bool() { 2 } else { -2 };
+        self.watch.step(hours);
+        if hours < 0 || self.dice.bool() {
+            // tidy: allow sleep, because the clock is wrong for a time.
+            std::thread::sleep(Duration::from_millis(self.dice.u64(..300)));
+            // None of them is frozen.
+            (0..2).for_each(|at| self.process(at).does(async {}));
+            self.watch.step(-hours);
+            // tidy: allow sleep, because heartbeats come by the time of day that has passed.
+            std::thread::sleep(CLAIM);
+        }
+    }
+
+    /// A fork at some version.
+    fn fork(&mut self, at: usize) {
+        let (session, id, place) =
+            (self.process(at).session.clone(), format!("fork-{}", self.action), self.dice.f64());
+        let forked = self.process(at).does(async move {
+            let newest = session.read(EventRange::None).await?.version;
+            let version = (newest as f64 * place).ceil() as u64;
+            session.fork(id, Some(version)).await
+        });
+        match forked {
+            Ok(fork) => self.forks.push(fork.key().id.as_str().to_owned()),
+            Err(error) => assert!(is_honest(&error), "{error:?}"),
+        }
+    }
+
     /// The session is deleted, and made again: what was sent to it is no more.
     fn create_again(&mut self, at: usize) {
         let (session, runner) = (self.process(at).session.clone(), self.process(at).runner.clone());
@@ -469,7 +535,7 @@ impl Schedule {
         // Claims of the dead expire.
         // tidy: allow sleep, because claims expire by the time of the store.
         std::thread::sleep(CLAIM);
-        let last = Process::start(&self.place, "last", self.counts.agent(0, 0));
+        let last = Process::start(&self.place, "last", self.counts.agent(0, 0), self.watch.clone());
         let (session, runner, book) = (last.session.clone(), last.runner.clone(), Arc::clone(&self.book));
         last.does(async move {
             for _ in 0..400 {
@@ -539,13 +605,51 @@ impl Schedule {
             (before.0, before.1, 0),
             "something ran because it was asked again"
         );
+        self.check_forks();
+    }
+
+    fn later(&self, version: usize) -> Process {
+        Process::start(&self.place, "later", self.counts.agent(version, 0), self.watch.clone())
+    }
+
+    /// A fork tells whom it has from its origin the same, and runs nothing.
+    fn check_forks(&mut self) {
+        let book = Arc::clone(&self.book);
+        for id in std::mem::take(&mut self.forks) {
+            self.processes[0] = Some(self.later(0));
+            let fork = self.process(0).runner.clone();
+            let fork = self.process(0).does(async move { fork.session("ada", id).await.unwrap() });
+            let read = fork.clone();
+            let session = self.process(0).does(async move { read.read(EventRange::All).await.unwrap() });
+            let mut runs = Run::all(&session);
+            if session.visible_events().last().is_some_and(|newest| is_unfinished(&newest.event)) {
+                runs.pop();
+            }
+            let before = (session.version, self.counts.get());
+            for (run, key) in runs.iter().flat_map(|run| run.took.iter().map(move |key| (run, key))) {
+                let Some(busy) = book.lock().unwrap().sent.get(key).map(|sent| sent.busy) else { continue };
+                let (fork, text) = (fork.when_busy(busy), key.clone());
+                let told = self.process(0).does(async move {
+                    Told::of(&fork.send_once(text.clone(), text).await.unwrap().outcome().await)
+                });
+                assert_eq!(Some(told), run.end, "{key}, in a fork: {}", shown(&session));
+            }
+            let read = fork.clone();
+            let after =
+                self.process(0).does(async move { read.read(EventRange::None).await.unwrap().version });
+            assert_eq!(
+                (after, self.counts.get()),
+                before,
+                "something ran in a fork because it was asked again"
+            );
+        }
     }
 
     /// Each caller is told the same, in a process that knows nothing, under each version of the agent.
     fn ask_again(&mut self, runs: &[Run]) {
         for version in 0..3 {
             self.processes[0] = None;
-            self.processes[0] = Some(Process::start(&self.place, "later", self.counts.agent(version, 0)));
+            self.processes[0] = Some(self.later(version));
             let sent: Vec<(String, Busy)> = self
                 .book
                 .lock()

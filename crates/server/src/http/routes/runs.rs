@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use stepfold_agent_loop::state_core::chat::{Content, Media, Message, Part, Role};
 use stepfold_agent_loop::{Decisions, Ids as _, Input, RandomIds};
-use stepfold_runner::{Busy, Invocation};
+use stepfold_runner::{Busy, Invocation, SessionChange};
 use stepfold_session_scopes::InvocationId;
 
 use super::sessions::check_shared;
@@ -302,18 +302,38 @@ pub(super) async fn resume(
     asked: Asked<InSession, (), Json<Resumption>>,
 ) -> Result<Taken<Accepted>, Problem> {
     let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let mut resume = asked.target.session.resume();
+    let session = &asked.target.session;
+    let changes = asked.target.runner().watch_session(session.key());
+    // What is asked for is being done, by recovery or for another message.
+    if let Some(invocation) = session.driving() {
+        return Ok(Taken(taken(invocation, place)));
+    }
+    let mut resume = session.resume();
     if asked.body.0.with_changed_agent {
         resume = resume.with_changed_agent();
     }
     let invocation = resume.start()?;
+    let mut events = invocation.subscribe(0);
+    let has_begun = tokio::select! {
+        first = events.next() => first.is_some(),
+        () = until_continued(changes) => true,
+    };
     // It fails before its first event, if it cannot continue.
-    if invocation.subscribe(0).next().await.is_none()
-        && let Err(error) = invocation.outcome().await
-    {
+    if !has_begun && let Err(error) = invocation.outcome().await {
         return Err(error.into());
     }
     Ok(Taken(taken(invocation, place)))
+}
+
+/// Waits until a run continues in the session of these changes, by whatever invocation of this process.
+async fn until_continued(changes: impl Stream<Item = SessionChange> + Unpin) {
+    let continues = |change: &SessionChange| {
+        std::future::ready(matches!(change, SessionChange::Changed { is_running: true, .. }))
+    };
+    match changes.filter(continues).next().await {
+        Some(_) => {}
+        None => std::future::pending().await,
+    }
 }
 
 /// The end of a run.
