@@ -124,7 +124,7 @@ impl Counts {
     }
 }
 
-/// The clock of the host, which somebody sets.
+/// The clock of the host, which an administrator sets.
 #[derive(Clone, Default)]
 struct Watch(Arc<AtomicI64>);
 
