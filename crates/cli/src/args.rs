@@ -161,6 +161,12 @@ pub(crate) enum Command {
         /// Exit when no work is left.
         #[arg(long)]
         once: bool,
+        /// Serve metrics at `/metrics` of this address, without authentication.
+        #[arg(long, value_name = "ADDRESS")]
+        metrics: Option<SocketAddr>,
+        /// List the sessions with work and without a worker instead, and why none continues them.
+        #[arg(long, conflicts_with_all = ["once", "metrics", "parallel"])]
+        list: bool,
     },
     /// List the queued messages of a session, or withdraw some.
     Inbox {

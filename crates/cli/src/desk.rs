@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
 use stepfold::runner::{RunnerBuilder, RunnerError};
+use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
     AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, MemoryStore, ReadLabels, Session,
     SessionError, SessionKey, SessionSchema, SessionStore as _, SqliteOptions, SqliteStore,
@@ -105,9 +106,11 @@ impl Desk {
     }
 
     /// The same, for a worker that continues in all sessions, with the messages of any process.
-    pub(crate) fn to_work(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
+    pub(crate) fn to_work(place: &Place, asked: &Asked, metrics: &Metrics) -> anyhow::Result<Self> {
         let (models, failures) = Models::asked(asked);
-        Desk::open(place, Some(asked), asked.when_claimed, &models, failures, open_or_create)
+        let observer = metrics.observer();
+        let counted = |builder: RunnerBuilder| traced(builder).observe(move |_| observer.clone());
+        Desk::open_with(place, Some(asked), asked.when_claimed, &models, failures, open_or_create, counted)
     }
 
     /// Without one, for a command that ends a run.
@@ -156,10 +159,22 @@ impl Desk {
         failures: Failures,
         open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
     ) -> anyhow::Result<Self> {
+        Desk::open_with(place, asked, when_claimed, models, failures, open_store, traced)
+    }
+
+    fn open_with(
+        place: &Place,
+        asked: Option<&Asked>,
+        when_claimed: WhenBusy,
+        models: &Models<'_>,
+        failures: Failures,
+        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
+        observed: impl FnOnce(RunnerBuilder) -> RunnerBuilder,
+    ) -> anyhow::Result<Self> {
         let Opened { agent, schema, speakers, .. } = Opened::read(&place.agent, models)?;
         let store = open_store(&store_path(place)?)?;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
-        let runner = traced(Runner::builder(agent, store))
+        let runner = observed(Runner::builder(agent, store))
             .schema(schema)
             .process_worker()
             .when_claimed(when_claimed.into())

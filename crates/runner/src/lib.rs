@@ -134,6 +134,7 @@ mod slot;
 mod slots;
 mod taken;
 mod turn;
+mod unattended;
 mod watch;
 mod work;
 
@@ -162,4 +163,5 @@ pub use crate::resume::Resume;
 pub use crate::run_as::RunAs;
 pub use crate::runner::{Busy, Load, Runner, RunnerBuilder};
 pub use crate::shown::ModelStep;
+pub use crate::unattended::UnattendedSession;
 pub use crate::watch::SessionChange;

@@ -197,16 +197,18 @@ struct Seen {
 
 impl Tried {
     /// Whether it is time for another attempt in a session that is listed so.
-    fn is_due(&mut self, session: &Unattended, now: Instant) -> bool {
-        let has_changed = self.waits.as_mut().is_some_and(|seen| seen.has_changed(session));
-        has_changed || self.not_before <= now
+    fn is_due(&mut self, session: &Unattended, now: Timestamp, elapsed: Instant) -> bool {
+        let has_changed = self.waits.as_mut().is_some_and(|seen| seen.has_changed(session, now));
+        has_changed || self.not_before <= elapsed
     }
 }
 
 impl Seen {
-    fn has_changed(&mut self, session: &Unattended) -> bool {
-        let is_later = session.since > self.at || session.inbox != self.inbox;
-        is_later || *self.since.get_or_insert(session.since) != session.since
+    fn has_changed(&mut self, session: &Unattended, now: Timestamp) -> bool {
+        // What lies ahead of the clock was written before the clock was set back, and would be later for as long.
+        let is_later = session.since > self.at && session.since <= now;
+        let is_known = *self.since.get_or_insert(session.since) == session.since;
+        is_later || !is_known || session.inbox != self.inbox
     }
 }
 
@@ -308,7 +310,7 @@ impl Recovery {
                 self.listed.insert(session.key.clone());
                 self.oldest.get_or_insert(session.since);
                 let is_due = match self.tried.get_mut(&session.key) {
-                    Some(tried) => tried.is_due(&session, elapsed),
+                    Some(tried) => tried.is_due(&session, now, elapsed),
                     // The worker that has accepted the message is about to take it.
                     None if !session.is_claimed && !session.is_due && !self.options.is_once => {
                         let not_before = elapsed + inner.claims.duration;

@@ -22,6 +22,8 @@ mod verify;
 mod wire;
 mod work;
 
+use stepfold::runner::RecoverOptions;
+
 use crate::agent_file::form::Form;
 use crate::agent_file::graph_form::GraphForm;
 use crate::agent_file::json_schema;
@@ -54,8 +56,11 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
             let decided = resume::Decided { approve, reject, modify, key: key.as_deref() };
             resume::resume(place, asked, &decided, *with_changed_agent, json).await
         }
-        Command::Work { place, asked, parallel, once } => {
-            work::work(place, asked, parallel.get(), *once, json).await
+        Command::Work { place, asked, list: true, .. } => work::list(place, asked, json).await,
+        Command::Work { place, asked, parallel, once, metrics, .. } => {
+            let options = RecoverOptions::new().parallel(parallel.get());
+            let options = if *once { options.once() } else { options };
+            work::work(place, asked, options, *metrics, json).await
         }
         Command::Inbox { place, remove } => inbox::inbox(place, remove, json).await,
         Command::Replay { place } => history::replay(place, json).await,

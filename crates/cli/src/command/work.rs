@@ -1,8 +1,14 @@
 //! `stepfold work`: brings runs to their end that no process has, of all users of the agent.
 
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
 use futures_util::StreamExt as _;
 use serde_json::json;
-use stepfold::runner::{RecoverOptions, SessionChange};
+use stepfold::runner::{RecoverOptions, SessionChange, UnattendedSession};
+use stepfold::server::http::Metrics;
+use stepfold::terminal::Look;
+use tokio::net::TcpListener;
 
 use crate::args::{Asked, Place};
 use crate::desk::Desk;
@@ -12,22 +18,27 @@ use crate::show;
 pub(super) async fn work(
     place: &Place,
     asked: &Asked,
-    parallel: usize,
-    is_once: bool,
+    options: RecoverOptions,
+    metrics: Option<SocketAddr>,
     json: bool,
 ) -> anyhow::Result<Ending> {
-    if place.session.is_some() {
-        return Err(Misuse("`work` is about all sessions: leave `--session` out".to_owned()).into());
-    }
-    let desk = Desk::to_work(place, asked)?;
+    let counted = Metrics::new();
+    check_place(place)?;
+    let desk = Desk::to_work(place, asked, &counted)?;
     desk.work(async {
-        let mut options = RecoverOptions::new().parallel(parallel);
-        if is_once {
-            options = options.once();
-        }
+        let listener = match metrics {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let scraped = async {
+            match listener {
+                Some(listener) => counted.serve(listener, desk.runner.clone()).await,
+                None => std::future::pending().await,
+            }
+        };
         let mut changes = desk.runner.watch();
         let recovery = desk.runner.recover(options);
-        tokio::pin!(recovery);
+        tokio::pin!(recovery, scraped);
         loop {
             tokio::select! {
                 biased;
@@ -36,6 +47,7 @@ pub(super) async fn work(
                     ended?;
                     break;
                 }
+                never = &mut scraped => match never {},
             }
         }
         // Those that came with the end.
@@ -45,6 +57,61 @@ pub(super) async fn work(
         Ok(Ending::Done)
     })
     .await
+}
+
+fn check_place(place: &Place) -> Result<(), Misuse> {
+    match place.session {
+        Some(_) => Err(Misuse("`work` is about all sessions: leave `--session` out".to_owned())),
+        None => Ok(()),
+    }
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let failed = || format!("could not listen at {address} for metrics");
+    let listener = TcpListener::bind(address).await.with_context(failed)?;
+    show::note(format!("metrics at http://{}/metrics", listener.local_addr().with_context(failed)?));
+    Ok(listener)
+}
+
+/// How many sessions are read at a time.
+const PAGE: usize = 100;
+
+/// Lists what has no worker, the longest waiting first.
+pub(super) async fn list(place: &Place, asked: &Asked, json: bool) -> anyhow::Result<Ending> {
+    check_place(place)?;
+    let desk = Desk::to_resume(place, asked)?;
+    let (mut listed, mut blocked) = (0, 0);
+    let mut page = desk.runner.unattended(None, PAGE).await?;
+    while !page.is_empty() {
+        for session in &page {
+            listed += 1;
+            blocked += u64::from(session.blocked.is_some());
+            show_unattended(session, json);
+        }
+        page = desk.runner.unattended(page.last(), PAGE).await?;
+    }
+    if !json {
+        show::note(format!(
+            "{} without a worker, {blocked} of them blocked",
+            show::counted(listed, "session")
+        ));
+    }
+    Ok(Ending::Done)
+}
+
+fn show_unattended(session: &UnattendedSession, json: bool) {
+    let (user, id) = (session.key.user.as_str(), session.key.id.as_str());
+    if json {
+        let since = session.since.to_string();
+        let row = json!({"session": id, "user": user, "since": since, "blocked": session.blocked});
+        return show::line(row.to_string());
+    }
+    let row = show::styled(show::NAME, format!("{user}/{id}"));
+    let row = row.with(show::DIM, format!("  since {}", show::moment(session.since)));
+    show::row(
+        &row.with(Look::BAD, session.blocked.as_ref().map(|why| format!("  {why}")).unwrap_or_default()),
+        2,
+    );
 }
 
 /// Says that an invocation has ended; each commit goes by in silence.

@@ -381,6 +381,15 @@ fn a_message_whose_sender_is_gone_is_answered_before_the_next_one() {
     assert!(first.starts_with("Done.\n| session s1\n"), "{first}");
     let said = room.say("sessions a.toml", "");
     assert!(said.ends_with("version 4, 1 message in the inbox\n"), "{said}");
+    let listed = room.say("work a.toml --list", "");
+    assert!(listed.starts_with("local/s1  since 20"), "{listed}");
+    assert!(listed.ends_with("\n| 1 session without a worker, 0 of them blocked\n"), "{listed}");
+    let listed = room.json("work a.toml --list --json");
+    assert_eq!(
+        (&listed["session"], &listed["blocked"]),
+        (&"s1".into(), &serde_json::Value::Null),
+        "{listed}"
+    );
     room.check(
         "run a.toml -s s1 'a third time'",
         expect![[r#"

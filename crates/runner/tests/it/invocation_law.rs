@@ -485,10 +485,10 @@ impl Schedule {
     /// A fork at some version.
     fn fork(&mut self, at: usize) {
         let (session, id, place) =
-            (self.process(at).session.clone(), format!("fork-{}", self.action), self.dice.f64());
+            (self.process(at).session.clone(), format!("fork-{}", self.action), self.dice.u64(..9));
         let forked = self.process(at).does(async move {
             let newest = session.read(EventRange::None).await?.version;
-            let version = (newest as f64 * place).ceil() as u64;
+            let version = (newest * place).div_ceil(8).min(newest);
             session.fork(id, Some(version)).await
         });
         match forked {

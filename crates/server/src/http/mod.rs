@@ -69,6 +69,7 @@ mod problem;
 mod protocol;
 mod routes;
 mod rows;
+mod scrape;
 mod scripted;
 mod serve;
 mod server;
