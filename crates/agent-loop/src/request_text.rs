@@ -21,11 +21,15 @@ impl ApprovalRequest {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_agent_loop::test_kit::Script;
-    /// use stepfold_tools::{Approval, Tool, ToolError};
+    /// use stepfold_tools::{Approval, RawArgs, Tool, ToolContext, ToolError};
     ///
-    /// let pay = Tool::new("pay", "Pays a bill.", async || Ok::<_, ToolError>(())).approval(Approval::Always);
+    /// let pay = async |_: RawArgs, _: ToolContext| Ok::<_, ToolError>("paid");
+    /// let pay = Tool::new("pay", "Pays a bill.", pay)
+    ///     .parameters(json!({"type": "object", "properties": {"euro": {"type": "integer"}}}))
+    ///     .approval(Approval::Always);
     /// let script = Script::parse("assistant: > c1 pay(euro=5)")?;
     /// let paused = Agent::builder(script).tools([pay.build()?]).build()?.run("pay").await?;
     /// assert_eq!(paused.pending()[0].to_text(), r#"Run pay with {"euro":5}?"#);

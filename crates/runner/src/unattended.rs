@@ -42,9 +42,11 @@ impl Runner {
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
     ///
-    /// # let model = || Script::parse("assistant: hello");
+    /// # use stepfold_tools::{Tool, ToolError};
+    /// # let model = || Script::parse("assistant: > c1 look()\nassistant: hello");
+    /// # let look = Tool::new("look", "Looks.", async || Ok::<_, ToolError>("here")).build()?;
     /// let store = std::sync::Arc::new(MemoryStore::new());
-    /// let agent = Agent::builder(model()?).name("clerk").build()?;
+    /// let agent = Agent::builder(model()?).name("clerk").tools([look.clone()]).build()?;
     /// let runner = Runner::builder(agent, std::sync::Arc::clone(&store)).build();
     /// runner.session("ada", "s1").await?.run_as("k1", "hi").stop_after(Duration::ZERO).await?;
     /// let waiting = runner.unattended(None, 100).await?;
@@ -52,7 +54,7 @@ impl Runner {
     /// assert!(runner.unattended(waiting.last(), 100).await?.is_empty());
     ///
     /// // A deployment.
-    /// let agent = Agent::builder(model()?).name("clerk").instructions("Be brief.").build()?;
+    /// let agent = Agent::builder(model()?).name("clerk").tools([look]).instructions("Be brief.").build()?;
     /// let waiting = Runner::builder(agent, store).build().unattended(None, 100).await?;
     /// assert!(waiting[0].blocked.as_ref().unwrap().contains("instructions"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
