@@ -41,8 +41,8 @@ impl Runner {
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
+    /// use stepfold_tools::{Tool, ToolError};
     ///
-    /// # use stepfold_tools::{Tool, ToolError};
     /// # let model = || Script::parse("assistant: > c1 look()\nassistant: hello");
     /// # let look = Tool::new("look", "Looks.", async || Ok::<_, ToolError>("here")).build()?;
     /// let store = std::sync::Arc::new(MemoryStore::new());
