@@ -122,17 +122,8 @@ struct Cancelled {
 }
 
 async fn cancel(session: SessionHandle) -> HandlerResult<Json<Cancelled>> {
-    if session.cancel_everywhere().await.map_err(handled)? {
-        return Ok(Json(Cancelled { was_there: true, has_more: false }));
-    }
-    if session.unfinished().await.map_err(handled)?.is_none() {
-        return Ok(Json(Cancelled { was_there: false, has_more: false }));
-    }
-    match session.abandon().await {
-        Ok(_) | Err(RunnerError::NothingToResume { .. }) => {}
-        Err(error) => return Err(handled(error)),
-    }
-    Ok(Json(Cancelled { was_there: true, has_more: has_more(&session).await? }))
+    let was_there = session.cancel_everywhere().await.map_err(handled)?;
+    Ok(Json(Cancelled { was_there, has_more: was_there && has_more(&session).await? }))
 }
 
 /// Where what waits in a session is sent on.

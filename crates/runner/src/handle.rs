@@ -378,11 +378,12 @@ impl SessionHandle {
         }
     }
 
-    /// Cancels the run in the session, in this process or in another one, which is notified with its next
-    /// commit or heartbeat. Messages that wait stay accepted.
+    /// Cancels the run in the session: in this process, in another one, which is notified with its next
+    /// commit or heartbeat, or in none, where it waits or was interrupted, as [`abandon`](SessionHandle::abandon) does.
+    /// Messages that wait stay accepted.
     ///
-    /// Returns whether the run was cancelled: it waits for its end, for at most two heartbeats. Returns false if nothing is
-    /// running, or the run has ended before the cancellation reached it; nothing is left behind then. If another worker has
+    /// Returns whether the run was cancelled: it waits for its end, for at most two heartbeats. Returns false if there is no
+    /// unfinished run, or it has ended before the cancellation reached it; nothing is left behind then. If another worker has
     /// not answered by then, the request stays stored for it, and the result is true.
     ///
     /// # Errors
@@ -396,7 +397,11 @@ impl SessionHandle {
         match (self.run_elsewhere().await?, here) {
             (Some((run, version)), _) => self.cancelled_elsewhere(&run, version).await,
             (None, Some(run)) => Ok(self.cancelled_here(run).await),
-            (None, None) => Ok(false),
+            (None, None) if self.turn().has_ended().await? => Ok(false),
+            (None, None) => match self.abandon().await {
+                Err(RunnerError::NothingToResume { .. }) => Ok(false),
+                abandoned => abandoned.map(|_| true),
+            },
         }
     }
 

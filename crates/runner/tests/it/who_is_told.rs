@@ -774,3 +774,24 @@ fn a_steering_message_that_was_cancelled_before_joins_nobody() {
         });
     });
 }
+
+#[test]
+fn a_run_that_waits_is_cancelled_by_each_process() {
+    each_store(|world| {
+        threads(async {
+            let one = session_of(world, "one", waiter()).await;
+            let run = one.send_once("m1", "one").await.unwrap();
+            assert_eq!(*run.await.unwrap().exit(), Exit::Paused(Pause::Approval));
+            let two = session_of(world, "two", waiter()).await;
+            assert!(two.cancel_everywhere().await.unwrap());
+            assert!(one.unfinished().await.unwrap().is_none());
+            for session in [&one, &two] {
+                assert!(!session.cancel_everywhere().await.unwrap());
+                let told = session.send_once("m1", "one").await.unwrap().await.unwrap();
+                assert_eq!(*told.exit(), Exit::Cancelled);
+            }
+            let nobody = runner(world, "one", waiter()).session("ada", "s2").await.unwrap();
+            assert!(!nobody.cancel_everywhere().await.unwrap());
+        });
+    });
+}

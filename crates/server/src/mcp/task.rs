@@ -217,13 +217,7 @@ impl AgentServer {
         {
             return Ok(());
         }
-        let is_under_way = session.cancel_everywhere().await.map_err(|error| internal(&error))?;
-        if !is_under_way {
-            match session.abandon().await {
-                Ok(_) | Err(RunnerError::NothingToResume { .. }) => {}
-                Err(error) => return Err(internal(&error)),
-            }
-        }
+        session.cancel_everywhere().await.map_err(|error| internal(&error))?;
         Ok(())
     }
 

@@ -446,11 +446,7 @@ async fn cancel(call: &Call, app: &App, params: &Value) -> Result<Value, Refused
         Some(state) if state.is_terminal() => Err(has_ended()),
         Some(_) => {
             if !session.cancel_everywhere().await? {
-                // It waits or was interrupted, or has ended meanwhile.
-                match session.abandon().await {
-                    Err(RunnerError::NothingToResume { .. }) => return Err(has_ended()),
-                    abandoned => drop(abandoned?),
-                }
+                return Err(has_ended());
             }
             shown(call, &session, id_of(params), history(params)).await
         }
