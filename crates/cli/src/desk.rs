@@ -19,7 +19,6 @@ use stepfold::session_scopes::{
 use stepfold::state_core::chat::Prices;
 use stepfold::state_core::{ExactError, read_exact};
 use tokio::sync::Mutex;
-use tokio::sync::mpsc::unbounded_channel;
 
 use crate::agent_file::{AgentFile, Built};
 use crate::args::{Asked, At, Mode, Place, WhenBusy};
@@ -92,31 +91,25 @@ impl Opened {
 impl Desk {
     /// With a model and a store that is created if it is missing, for commands that begin sessions.
     pub(crate) fn to_run(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
-        let (models, failures) = Models::asked(asked);
         let open = |path: &Path| if asked.last { open_existing(place, path) } else { open_or_create(path) };
-        Desk::open(place, Some(asked), asked.when_claimed, &models, failures, open)
+        Desk::open(place, Some(asked), asked.when_claimed, Models::asked(asked), open, None)
     }
 
     /// With a model, for commands that continue in a session.
     pub(crate) fn to_resume(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
-        let (models, failures) = Models::asked(asked);
-        Desk::open(place, Some(asked), asked.when_claimed, &models, failures, |path| {
-            open_existing(place, path)
-        })
+        let open = |path: &Path| open_existing(place, path);
+        Desk::open(place, Some(asked), asked.when_claimed, Models::asked(asked), open, None)
     }
 
     /// The same, for a worker that continues in all sessions, with the messages of any process.
-    pub(crate) fn to_work(place: &Place, asked: &Asked, metrics: &Metrics) -> anyhow::Result<Self> {
-        let (models, failures) = Models::asked(asked);
-        let observer = metrics.observer();
-        let counted = |builder: RunnerBuilder| traced(builder).observe(move |_| observer.clone());
-        Desk::open_with(place, Some(asked), asked.when_claimed, &models, failures, open_or_create, counted)
+    pub(crate) fn to_work(place: &Place, asked: &Asked, metrics: Option<&Metrics>) -> anyhow::Result<Self> {
+        Desk::open(place, Some(asked), asked.when_claimed, Models::asked(asked), open_or_create, metrics)
     }
 
     /// Without one, for a command that ends a run.
     pub(crate) fn to_give_up(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let open = |path: &Path| open_existing(place, path);
-        Desk::open(place, Some(asked), asked.when_claimed, &Models::None, unbounded_channel().1, open)
+        Desk::open(place, Some(asked), asked.when_claimed, Models::none(), open, None)
     }
 
     /// Without a model, for commands that write to a session.
@@ -127,20 +120,19 @@ impl Desk {
     /// Without a model, for commands that change a session in which another process may be at work.
     pub(crate) fn to_change(place: &Place, when_claimed: WhenBusy) -> anyhow::Result<Self> {
         let open = |path: &Path| open_existing(place, path);
-        Desk::open(place, None, when_claimed, &Models::None, unbounded_channel().1, open)
+        Desk::open(place, None, when_claimed, Models::none(), open, None)
     }
 
     /// Without a model, for commands that only read: no file is created or changed.
     pub(crate) fn to_read(place: &Place) -> anyhow::Result<Self> {
         let open = |path: &Path| if_existing(place, path, SqliteOptions::new(path).read_only().open());
-        Desk::open(place, None, WhenBusy::default(), &Models::None, unbounded_channel().1, open)
+        Desk::open(place, None, WhenBusy::default(), Models::none(), open, None)
     }
 
     /// The same with a model, for a command that shows what it would be sent.
     pub(crate) fn to_read_with_model(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let open = |path: &Path| if_existing(place, path, SqliteOptions::new(path).read_only().open());
-        let (models, failures) = Models::asked(asked);
-        Desk::open(place, None, WhenBusy::default(), &models, failures, open)
+        Desk::open(place, None, WhenBusy::default(), Models::asked(asked), open, None)
     }
 
     /// For commands that check a store: it must exist.
@@ -148,33 +140,21 @@ impl Desk {
         let open = |path: &Path| {
             SqliteOptions::new(path).read_only().open().map(AnyStore::new).map_err(cannot_open(path))
         };
-        Desk::open(place, None, WhenBusy::default(), &Models::None, unbounded_channel().1, open)
+        Desk::open(place, None, WhenBusy::default(), Models::none(), open, None)
     }
 
     fn open(
         place: &Place,
         asked: Option<&Asked>,
         when_claimed: WhenBusy,
-        models: &Models<'_>,
-        failures: Failures,
+        (models, failures): (Models<'_>, Failures),
         open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
+        metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
-        Desk::open_with(place, asked, when_claimed, models, failures, open_store, traced)
-    }
-
-    fn open_with(
-        place: &Place,
-        asked: Option<&Asked>,
-        when_claimed: WhenBusy,
-        models: &Models<'_>,
-        failures: Failures,
-        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
-        observed: impl FnOnce(RunnerBuilder) -> RunnerBuilder,
-    ) -> anyhow::Result<Self> {
-        let Opened { agent, schema, speakers, .. } = Opened::read(&place.agent, models)?;
+        let Opened { agent, schema, speakers, .. } = Opened::read(&place.agent, &models)?;
         let store = open_store(&store_path(place)?)?;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
-        let runner = observed(Runner::builder(agent, store))
+        let runner = counted(traced(Runner::builder(agent, store)), metrics)
             .schema(schema)
             .process_worker()
             .when_claimed(when_claimed.into())
@@ -355,6 +335,13 @@ impl Desk {
 pub(crate) fn traced(builder: RunnerBuilder) -> RunnerBuilder {
     // The app of a session has the name of its agent.
     builder.observe(|session| Traces::new(session.app.as_str()))
+}
+
+fn counted(builder: RunnerBuilder, metrics: Option<&Metrics>) -> RunnerBuilder {
+    match metrics.map(Metrics::observer) {
+        Some(observer) => builder.observe(move |_| observer.clone()),
+        None => builder,
+    }
 }
 
 /// A made-up name of a session, short enough to be typed.

@@ -80,6 +80,11 @@ pub(crate) struct Asking<'a> {
 }
 
 impl<'a> Models<'a> {
+    /// None, and so no failures of any.
+    pub(crate) fn none() -> (Self, Failures) {
+        (Models::None, unbounded_channel().1)
+    }
+
     /// Those that the command line names, and what is heard of their failures.
     pub(crate) fn asked(asked: &'a Asked) -> (Self, Failures) {
         let (failures, heard) = unbounded_channel();

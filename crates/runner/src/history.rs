@@ -78,6 +78,12 @@ impl Failed {
         let times = before.map_or(0, |before| before.times) + 1;
         Failed { cause: cause.to_owned(), times, is_left_to_person }
     }
+
+    /// Why recovery does not try again, if it leaves the run to a person.
+    pub(crate) fn left_to_person(&self, key: &SessionKey) -> Option<RunnerError> {
+        let left = || RunnerError::LeftToPerson { key: Box::new(key.clone()), cause: self.cause.clone() };
+        self.is_left_to_person.then(left)
+    }
 }
 
 impl History {
@@ -273,6 +279,15 @@ impl History {
         let began = self.last.as_ref().and_then(|last| last.events.first());
         let before = began.and_then(|committed| agent_of(&committed.event));
         before.map(|before| before.changes(agent.fingerprint())).unwrap_or_default()
+    }
+
+    /// Rejects an agent that has changed since.
+    pub(crate) fn check_agent(&self, key: &SessionKey, agent: &Agent) -> Result<(), RunnerError> {
+        let changes = self.changes(agent);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        Err(RunnerError::AgentChanged { key: Box::new(key.clone()), changes })
     }
 }
 

@@ -288,6 +288,11 @@ impl Mail {
         }
     }
 
+    /// The kind of the first entry.
+    pub(crate) fn first(&self) -> Option<Kind> {
+        self.known().entries.first().map(|entry| entry.kind)
+    }
+
     /// The entries that begin the next turn: a message alone, or all that would have joined a run.
     pub(crate) fn front(&self, cancelled: &[InvocationId]) -> Vec<Entry> {
         let known = self.known();

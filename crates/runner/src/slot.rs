@@ -89,8 +89,6 @@ pub(crate) struct Desk {
     pub(crate) current: Option<Current>,
     /// The run that it drives, or is about to.
     run: Option<ActiveRun>,
-    /// Whether it is driven, and not only about to be.
-    is_driven: bool,
     /// Whether another worker runs in the session: the running invocation waits for it.
     is_elsewhere: bool,
     /// Whether a worker is running. There is never a second one.
@@ -108,6 +106,8 @@ pub(crate) struct Desk {
 #[derive(Clone, Default)]
 pub(crate) struct ActiveRun {
     cancellation: CancellationToken,
+    /// Whether it is driven, and not only about to be.
+    is_driven: bool,
     /// Whether it ended as cancelled, once it has ended.
     ended: Arc<watch::Sender<Option<bool>>>,
 }
@@ -205,7 +205,7 @@ impl Desk {
         self.is_worked = ticket.is_some();
         self.current = ticket.map(|ticket| ticket.current.clone());
         self.run = self.current.as_ref().map(|_| ActiveRun::default());
-        (self.is_driven, self.is_elsewhere) = (false, false);
+        self.is_elsewhere = false;
         self.joined.clear();
     }
 
@@ -216,13 +216,16 @@ impl Desk {
 
     /// The run begins, or continues.
     pub(crate) fn drives(&mut self) -> ActiveRun {
-        self.is_driven = true;
+        if let Some(run) = &mut self.run {
+            run.is_driven = true;
+        }
         self.run().unwrap_or_default()
     }
 
     /// The invocation that drives a run.
     pub(crate) fn driving(&self) -> Option<&Invocation> {
-        self.current.as_ref().filter(|_| self.is_driven).map(|current| &current.invocation)
+        let is_driven = self.run.as_ref().is_some_and(|run| run.is_driven);
+        self.current.as_ref().filter(|_| is_driven).map(|current| &current.invocation)
     }
 
     /// The worker has seen who runs in the session.
@@ -233,7 +236,6 @@ impl Desk {
     /// The run has ended, or stopped. What the invocation drives next is another one. Returns the invocations whose messages
     /// it has taken.
     pub(crate) fn run_has_ended(&mut self, is_cancelled: bool) -> Vec<Ticket> {
-        self.is_driven = false;
         let next = self.current.as_ref().map(|_| ActiveRun::default());
         if let Some(run) = std::mem::replace(&mut self.run, next) {
             run.ended.send_replace(Some(is_cancelled));

@@ -85,17 +85,19 @@ impl Runner {
             Ok((history, _)) => history,
             Err(error) => return Some(error.to_string()),
         };
-        if let Some(failed) = history.last.as_ref().and_then(|last| last.failed.clone()) {
-            let (key, cause) = (Box::new(key.clone()), failed.cause);
-            return Some(match failed.is_left_to_person {
-                true => RunnerError::LeftToPerson { key, cause }.to_string(),
-                false => {
-                    format!("run in session {key} failed {} times: {cause}; it is tried again", failed.times)
+        let stopped = match history.last.as_ref().and_then(|last| last.failed.as_ref()) {
+            Some(failed) => match failed.left_to_person(key) {
+                Some(left) => left,
+                None => {
+                    return Some(format!(
+                        "run in session {key} failed {} times: {}; it is tried again",
+                        failed.times, failed.cause
+                    ));
                 }
-            });
-        }
-        let changes = if history.has_ended() { Vec::new() } else { history.changes(&self.0.agent) };
-        let is_changed = !changes.is_empty();
-        is_changed.then(|| RunnerError::AgentChanged { key: Box::new(key.clone()), changes }.to_string())
+            },
+            None if history.has_ended() => return None,
+            None => history.check_agent(key, &self.0.agent).err()?,
+        };
+        Some(stopped.to_string())
     }
 }

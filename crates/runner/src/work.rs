@@ -338,10 +338,8 @@ impl<'a> Work<'a> {
 
     /// Why the last run is not continued without a caller, if it is left to a person.
     fn left_to_person(&self, history: &History) -> Option<RunnerError> {
-        let failed = history.last.as_ref()?.failed.as_ref()?;
-        let is_left = self.is_recovery && failed.is_left_to_person;
-        let key = Box::new(self.turn.slot.key.clone());
-        is_left.then(|| RunnerError::LeftToPerson { key, cause: failed.cause.clone() })
+        let failed = history.last.as_ref()?.failed.as_ref().filter(|_| self.is_recovery)?;
+        failed.left_to_person(&self.turn.slot.key)
     }
 
     /// Whether the current run comes before the one of this invocation.
@@ -357,7 +355,7 @@ impl<'a> Work<'a> {
     }
 
     fn first(&self) -> Option<Kind> {
-        self.turn.slot.mail.front(&[]).first().map(|entry| entry.kind)
+        self.turn.slot.mail.first()
     }
 
     /// The holder of the claim, as the session was read.
@@ -975,9 +973,8 @@ impl Turn {
         with_changed_agent: bool,
     ) -> Result<Option<Box<Stopped>>, RunnerError> {
         let Some(last) = history.last.as_ref().filter(|_| !history.has_ended()) else { return Ok(None) };
-        let changes = history.changes(&self.runner.agent);
-        if !changes.is_empty() && !with_changed_agent {
-            return Err(RunnerError::AgentChanged { key: Box::new(self.slot.key.clone()), changes });
+        if !with_changed_agent {
+            history.check_agent(&self.slot.key, &self.runner.agent)?;
         }
         // It stays cached: a refused caller must not cost the next one its `temp:` values.
         let (run, seen, missing_temp) = if let Some(left) = &known.stopped {

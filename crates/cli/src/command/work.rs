@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::json;
 use stepfold::runner::{RecoverOptions, SessionChange, UnattendedSession};
 use stepfold::server::http::Metrics;
@@ -22,19 +22,16 @@ pub(super) async fn work(
     metrics: Option<SocketAddr>,
     json: bool,
 ) -> anyhow::Result<Ending> {
-    let counted = Metrics::new();
     check_place(place)?;
-    let desk = Desk::to_work(place, asked, &counted)?;
+    let metrics = metrics.map(|address| (address, Metrics::new()));
+    let desk = Desk::to_work(place, asked, metrics.as_ref().map(|(_, counted)| counted))?;
     desk.work(async {
-        let listener = match metrics {
-            Some(address) => Some(listen(address).await?),
-            None => None,
-        };
-        let scraped = async {
-            match listener {
-                Some(listener) => counted.serve(listener, desk.runner.clone()).await,
-                None => std::future::pending().await,
+        let scraped = match &metrics {
+            Some((address, counted)) => {
+                let listener = listen(*address).await?;
+                counted.serve(listener, desk.runner.clone()).left_future()
             }
+            None => std::future::pending().right_future(),
         };
         let mut changes = desk.runner.watch();
         let recovery = desk.runner.recover(options);
@@ -51,7 +48,7 @@ pub(super) async fn work(
             }
         }
         // Those that came with the end.
-        while let Some(Some(change)) = futures_util::FutureExt::now_or_never(changes.next()) {
+        while let Some(Some(change)) = changes.next().now_or_never() {
             tell(&change, json);
         }
         Ok(Ending::Done)

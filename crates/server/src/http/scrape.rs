@@ -77,20 +77,22 @@ impl Metrics {
 
 async fn answer(stream: TcpStream, metrics: Metrics, app: Arc<App>) -> Result<(), hyper::Error> {
     let service = service_fn(move |request: Request<Incoming>| {
-        metrics.load(app.name(), app.runner().load());
-        std::future::ready(Ok::<_, Infallible>(answered(&request, &metrics)))
+        std::future::ready(Ok::<_, Infallible>(answered(&request, &metrics, &app)))
     });
     http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service).await
 }
 
-fn answered(request: &Request<Incoming>, metrics: &Metrics) -> Response<Body> {
+fn answered(request: &Request<Incoming>, metrics: &Metrics, app: &App) -> Response<Body> {
     let refused = |status: StatusCode| {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = status;
         response
     };
     match (request.method(), request.uri().path()) {
-        (&Method::GET | &Method::HEAD, "/metrics") => OpenMetrics(metrics.text()).respond(),
+        (&Method::GET | &Method::HEAD, "/metrics") => {
+            metrics.load(app.name(), app.runner().load());
+            OpenMetrics(metrics.text()).respond()
+        }
         (_, "/metrics") => {
             let mut response = refused(StatusCode::METHOD_NOT_ALLOWED);
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
