@@ -138,7 +138,8 @@ impl Stamp<'_> {
     fn event_id(&self) -> Result<EventId, SessionError> {
         match self.attempt {
             None => event_id(self.invocation, self.place),
-            Some(attempt) => event_id(self.invocation, format_args!("{}.{attempt}", self.place)),
+            // A letter: an attempt may be named by a number, as places are, of an invocation whose id ends with one.
+            Some(attempt) => event_id(self.invocation, format_args!("{}.r{attempt}", self.place)),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! A run that fails each time it is driven, and paused runs among many sessions.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::json;
 use stepfold_runner::agent_loop::{
-    Agent, AgentBuilder, Decision, Exit, HookAction, Input, Observer, ObserverError, Outcome, RunEvent,
+    Agent, AgentBuilder, Decision, Exit, HookAction, Ids, Input, Observer, ObserverError, Outcome, RunEvent,
 };
 use stepfold_runner::session_scopes::{EnqueueInput, EventRange, IdempotencyKey, InboxKind, SessionStore};
 use stepfold_runner::{RunnerError, SessionHandle, WallClock, failure};
@@ -506,4 +507,58 @@ fn the_failure_of_a_run_that_was_abandoned_is_not_reported_for_another() {
             assert!(cause.contains("the disk is full") && *times == 1, "{times} times: {cause}");
         });
     });
+}
+
+/// Names runs and attempts by their number alone.
+#[derive(Clone, Default)]
+struct Numbers(Arc<AtomicUsize>);
+
+impl Ids for Numbers {
+    fn next(&self) -> String {
+        self.0.fetch_add(1, Ordering::SeqCst).to_string()
+    }
+}
+
+/// No two events of a session share an id, though each is made of an idempotency key, which is free: an equal one would
+/// pass for a repetition, and its message would be lost.
+#[test]
+fn keys_that_look_like_ids_of_events_are_told_of_their_own_runs() {
+    let ends = ["", ".0", ".1", ".2", ".failed", ".1.failed", ".2.failed", ".3.failed", ".1.0", ".2.0", ".r0", ".1.r0"];
+    for seed in 0..8 {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let mut keys = ends.map(|end| (format!("a{end}"), dice.bool()));
+        // The first attempt has a number that is a place as well.
+        keys[0].1 = true;
+        dice.shuffle(&mut keys[1..]);
+        each_store(|world| {
+            let is_mended = Arc::new(AtomicBool::new(false));
+            let session = async || {
+                let runner = world.runner(failing(&is_mended).build().unwrap()).ids(Numbers::default());
+                runner.build().session("ada", "s1").await.unwrap()
+            };
+            process(async {
+                let session = session().await;
+                for (key, fails_first) in &keys {
+                    is_mended.store(!fails_first, Ordering::SeqCst);
+                    let mut told = session.send_once(key.as_str(), key.as_str()).await.unwrap().await;
+                    if *fails_first {
+                        assert!(told.is_err(), "{key}: {told:?}");
+                        is_mended.store(true, Ordering::SeqCst);
+                        told = session.resume().await;
+                    }
+                    assert_eq!(told.unwrap().text(), format!("re: {key}"));
+                }
+            });
+            process(async {
+                let session = session().await;
+                for (key, _) in &keys {
+                    let told = session.send_once(key.as_str(), key.as_str()).await.unwrap().await;
+                    assert_eq!(told.unwrap().text(), format!("re: {key}"));
+                }
+                let events = session.read(EventRange::All).await.unwrap().events;
+                let ids: HashSet<&str> = events.iter().map(|it| it.event.id.as_str()).collect();
+                assert_eq!(ids.len(), events.len());
+            });
+        });
+    }
 }
