@@ -255,9 +255,18 @@ struct Ledger {
     /// By the keys of decisions and completions: request or token, version of the receipt, and what was told of the run.
     decided: BTreeMap<String, Decided>,
     /// What may have cancelled a run.
-    cancels: usize,
-    /// How often a client was told that a run was cancelled.
-    cancelled: usize,
+    cancels: Vec<Cancel>,
+    /// When a client was told that a run was cancelled.
+    cancelled: Vec<usize>,
+}
+
+/// What may have cancelled a run, and which one.
+#[derive(Debug)]
+enum Cancel {
+    /// That which takes the message with this key.
+    Named(String),
+    /// One whose first message was sent before this action.
+    Before(usize),
 }
 
 #[derive(Debug, Default)]
@@ -355,7 +364,7 @@ impl Schedule {
             (self.book.lock().unwrap().sent[key].busy, Arc::clone(&self.book), self.action);
         let is_new = self.book.lock().unwrap().sent[key].accepted.is_none();
         if busy == Busy::Interrupt && is_new {
-            self.book.lock().unwrap().cancels += 1;
+            self.book.lock().unwrap().cancels.push(Cancel::Before(action));
         }
         let (session, text) = (self.process(at).session.when_busy(busy), key.to_owned());
         let sent = self.process(at).does(async move { session.send_once(text.clone(), text).await });
@@ -372,7 +381,7 @@ impl Schedule {
     fn listen(&mut self, at: usize, key: &str, invocation: Invocation, may_be_cancelled: bool) {
         if may_be_cancelled && self.dice.usize(..8) == 0 {
             note(&self.book, key, |sent| sent.is_named = true);
-            self.book.lock().unwrap().cancels += 1;
+            self.book.lock().unwrap().cancels.push(Cancel::Named(key.to_owned()));
             invocation.cancel();
         }
         let (book, key) = (Arc::clone(&self.book), key.to_owned());
@@ -386,13 +395,13 @@ impl Schedule {
 
     #[expect(clippy::disallowed_methods, reason = "what a client is told depends on how long it has waited")]
     fn cancel(&mut self, at: usize) {
-        self.book.lock().unwrap().cancels += 1;
+        self.book.lock().unwrap().cancels.push(Cancel::Before(self.action));
         let (session, began) = (self.process(at).session.clone(), Instant::now());
         let cancelled = self.process(at).does(async move { session.cancel_everywhere().await });
         // After two heartbeats the request is only stored.
         let is_certain = began.elapsed() < CLAIM / 2;
         match cancelled {
-            Ok(true) if is_certain => self.book.lock().unwrap().cancelled += 1,
+            Ok(true) if is_certain => self.book.lock().unwrap().cancelled.push(self.action),
             Ok(_) => {}
             Err(error) => assert!(is_honest(&error), "{error:?}"),
         }
@@ -526,6 +535,39 @@ fn is_honest(error: &RunnerError) -> bool {
     )
 }
 
+async fn settle(runner: Runner, session: SessionHandle, book: Book) {
+    for _ in 0..400 {
+        // In this order: what is taken in between is a run that has not ended.
+        let is_empty = session.inbox().await.unwrap().is_empty();
+        let ended = match session.unfinished().await {
+            Ok(None) if is_empty && session.running().is_none() => return,
+            Ok(None) => session.resume().await,
+            Ok(Some(run)) => {
+                let decisions = run.pending().into_iter().map(|request| match request.is_later() {
+                    true => (request.id, Decision::Complete { outcome: json!("filled in") }),
+                    false => (request.id, Decision::Approve),
+                });
+                session.resume().decide_all(decisions.collect::<Vec<_>>()).with_changed_agent().await
+            }
+            Err(error) => Err(error),
+        };
+        match ended {
+            // Another version of the agent began it.
+            Err(RunnerError::Recover { .. } | RunnerError::AgentChanged { .. }) => {
+                book.lock().unwrap().cancels.push(Cancel::Before(usize::MAX));
+                session.abandon().await.unwrap();
+            }
+            Err(error) => assert!(is_honest(&error), "{error:?}"),
+            Ok(_) => {}
+        }
+        if runner.recover(RecoverOptions::new().once()).await.is_err() {
+            // tidy: allow sleep, because claims expire by the time of the store.
+            tokio::time::sleep(CLAIM).await;
+        }
+    }
+    panic!("what waits is not taken: {:?}", session.inbox().await);
+}
+
 impl Schedule {
     /// Until nothing waits any more: each request is decided, and each run has ended.
     fn quiesce(&mut self) {
@@ -536,39 +578,7 @@ impl Schedule {
         // tidy: allow sleep, because claims expire by the time of the store.
         std::thread::sleep(CLAIM);
         let last = Process::start(&self.place, "last", self.counts.agent(0, 0), self.watch.clone());
-        let (session, runner, book) = (last.session.clone(), last.runner.clone(), Arc::clone(&self.book));
-        last.does(async move {
-            for _ in 0..400 {
-                // In this order: what is taken in between is a run that has not ended.
-                let is_empty = session.inbox().await.unwrap().is_empty();
-                let ended = match session.unfinished().await {
-                    Ok(None) if is_empty && session.running().is_none() => return,
-                    Ok(None) => session.resume().await,
-                    Ok(Some(run)) => {
-                        let decisions = run.pending().into_iter().map(|request| match request.is_later() {
-                            true => (request.id, Decision::Complete { outcome: json!("filled in") }),
-                            false => (request.id, Decision::Approve),
-                        });
-                        session.resume().decide_all(decisions.collect::<Vec<_>>()).with_changed_agent().await
-                    }
-                    Err(error) => Err(error),
-                };
-                match ended {
-                    // Another version of the agent began it.
-                    Err(RunnerError::Recover { .. } | RunnerError::AgentChanged { .. }) => {
-                        book.lock().unwrap().cancels += 1;
-                        session.abandon().await.unwrap();
-                    }
-                    Err(error) => assert!(is_honest(&error), "{error:?}"),
-                    Ok(_) => {}
-                }
-                if runner.recover(RecoverOptions::new().once()).await.is_err() {
-                    // tidy: allow sleep, because claims expire by the time of the store.
-                    tokio::time::sleep(CLAIM).await;
-                }
-            }
-            panic!("what waits is not taken: {:?}", session.inbox().await);
-        });
+        last.does(settle(last.runner.clone(), last.session.clone(), Arc::clone(&self.book)));
         self.processes[0] = Some(last);
     }
 
@@ -642,7 +652,38 @@ impl Schedule {
                 before,
                 "something ran in a fork because it was asked again"
             );
+            self.use_fork(fork, before.0);
         }
+    }
+
+    /// A fork has a life of its own: what waits in it is decided, what is sent to it is told, and what is cancelled ends,
+    /// there and not in its origin.
+    fn use_fork(&mut self, fork: SessionHandle, forked: u64) {
+        let (origin, _) = self.read();
+        let runner = self.process(0).runner.clone();
+        let (session, before) = (fork.clone(), self.counts.get());
+        let ended = self.process(0).does(async move {
+            settle(runner.clone(), session.clone(), Book::default()).await;
+            // It answers as well what runs that were cancelled have left, with whatever that wants.
+            let _ = session.send_once("m-first", "m-first").await.unwrap().outcome().await;
+            settle(runner.clone(), session.clone(), Book::default()).await;
+            let sent = session.send_once("m-fork", "m-fork").await.unwrap();
+            let told = Told::of(&sent.outcome().await);
+            let waiting = session.send_once("f-fork", "f-fork").await.unwrap();
+            let waits = Told::of(&waiting.outcome().await);
+            assert!(session.cancel_everywhere().await.unwrap());
+            let cancelled = session.send_once("f-fork", "f-fork").await.unwrap();
+            let again = session.send_once("m-fork", "m-fork").await.unwrap();
+            assert_eq!(Told::of(&again.outcome().await), told);
+            (told, waits, Told::of(&cancelled.outcome().await))
+        });
+        let (told, waits, cancelled) = ended;
+        assert_eq!(told, Told::End(Exit::Text.to_string(), "re: m-fork".to_owned()));
+        assert!(matches!(waits, Told::NotYet(_)), "{waits:?}");
+        assert!(matches!(&cancelled, Told::End(exit, _) if *exit == Exit::Cancelled.to_string()), "{cancelled:?}");
+        let (after, left) = self.read();
+        assert_eq!((after.version, left), (origin.version, 0), "a fork at {forked} has changed its origin");
+        assert!(self.counts.get() > before);
     }
 
     /// Each caller is told the same, in a process that knows nothing, under each version of the agent.
@@ -773,13 +814,29 @@ fn check_order(ledger: &Ledger, runs: &[Run]) {
     }
 }
 
+/// Each run that was cancelled has a cancellation of its own that may have reached it, and a cancellation that was told has
+/// reached one.
 fn check_cancels(ledger: &Ledger, runs: &[Run]) {
     let is_cancelled =
         |run: &&Run| matches!(&run.end, Some(Told::End(exit, _)) if *exit == Exit::Cancelled.to_string());
+    let is_named = |run: &&Run| {
+        let named = |cancel: &Cancel| matches!(cancel, Cancel::Named(key) if run.took.contains(key));
+        ledger.cancels.iter().any(named)
+    };
     // A run without messages repairs what an abandoned one has left.
-    let cancelled = runs.iter().filter(is_cancelled).filter(|run| !run.took.is_empty()).count();
-    assert!(cancelled <= ledger.cancels, "{cancelled} runs were cancelled by {}: {runs:#?}", ledger.cancels);
-    assert!(ledger.cancelled == 0 || cancelled > 0, "a cancellation was told that did not happen: {runs:#?}");
+    let first = |run: &Run| run.took.first().and_then(|key| ledger.sent.get(key)).map(|sent| sent.first);
+    let cancelled: Vec<&Run> = runs.iter().filter(is_cancelled).filter(|run| !run.took.is_empty()).collect();
+    let others: Vec<usize> = cancelled.iter().filter(|run| !is_named(run)).filter_map(|run| first(run)).collect();
+    for least in &others {
+        let count = others.iter().filter(|first| *first >= least).count();
+        let reach = |cancel: &&Cancel| matches!(cancel, Cancel::Before(action) if action > least);
+        let may_reach = ledger.cancels.iter().filter(reach).count();
+        assert!(count <= may_reach, "{count} runs since {least} were cancelled by {may_reach}: {ledger:#?} {runs:#?}");
+    }
+    for told in &ledger.cancelled {
+        let is_reached = cancelled.iter().filter_map(|run| first(run)).any(|first| first < *told);
+        assert!(is_reached, "a cancellation was told at {told} that did not happen: {ledger:#?} {runs:#?}");
+    }
 }
 
 fn check_decided(decided: &Decided, runs: &[Run]) {
