@@ -9,7 +9,8 @@ use serde_json::Value;
 use stepfold_agent_loop::{Agent, Ids, Observer};
 use stepfold_session_scopes::{
     AnyStore, AppId, Author, Claim, CreateSession, ErrorKind, EventRange, GetSession, ListUsers, Session,
-    SessionError, SessionId, SessionKey, SessionSchema, SessionStore, Timestamp, UserId, WorkerId,
+    SessionError, SessionId, SessionKey, SessionSchema, SessionStore, StoreConnections, Timestamp, UserId,
+    WorkerId,
 };
 
 use crate::backlog::Backlog;
@@ -133,6 +134,8 @@ pub struct Load {
     pub blocked: usize,
     /// The longest time that one of them has waited.
     pub oldest: Duration,
+    /// Connections of the store to its database.
+    pub connections: StoreConnections,
 }
 
 /// Builds a [`Runner`].
@@ -337,6 +340,7 @@ impl Runner {
     /// ```
     pub fn load(&self) -> Load {
         let mut load = self.0.backlog.load(self.0.clock.now());
+        load.connections = self.0.store.connections();
         for slot in self.0.slots().all() {
             load.running += usize::from(slot.desk().is_worked());
             load.waiting += slot.waiting();

@@ -192,10 +192,14 @@ impl Turn {
         }
         // A later run has begun since.
         let session = self.get_all(None).await?;
-        match History::up_to(&session, run)? {
-            None => Ok(None),
-            Some(history) => self.recorded_last(&(history.into(), session)),
-        }
+        let Some(history) = History::up_to(&session, run)? else { return Ok(None) };
+        // With the values of its end.
+        let end = history.last.as_ref().and_then(|last| last.events.last()).map(|last| last.version);
+        let mut get = GetSession::new(self.slot.key.clone()).events(EventRange::None);
+        get.version = end;
+        let then =
+            self.runner.store.get(get).await.map_err(|error| RunnerError::store(&self.slot.key, error))?;
+        self.recorded_last(&(history.into(), then))
     }
 
     /// The outcome of the run that took a message, if that has ended: however often it is asked for, nothing is run.

@@ -523,7 +523,20 @@ impl Ids for Numbers {
 /// pass for a repetition, and its message would be lost.
 #[test]
 fn keys_that_look_like_ids_of_events_are_told_of_their_own_runs() {
-    let ends = ["", ".0", ".1", ".2", ".failed", ".1.failed", ".2.failed", ".3.failed", ".1.0", ".2.0", ".r0", ".1.r0"];
+    let ends = [
+        "",
+        ".0",
+        ".1",
+        ".2",
+        ".failed",
+        ".1.failed",
+        ".2.failed",
+        ".3.failed",
+        ".1.0",
+        ".2.0",
+        ".r0",
+        ".1.r0",
+    ];
     for seed in 0..8 {
         let mut dice = fastrand::Rng::with_seed(seed);
         let mut keys = ends.map(|end| (format!("a{end}"), dice.bool()));

@@ -680,7 +680,10 @@ impl Schedule {
         let (told, waits, cancelled) = ended;
         assert_eq!(told, Told::End(Exit::Text.to_string(), "re: m-fork".to_owned()));
         assert!(matches!(waits, Told::NotYet(_)), "{waits:?}");
-        assert!(matches!(&cancelled, Told::End(exit, _) if *exit == Exit::Cancelled.to_string()), "{cancelled:?}");
+        assert!(
+            matches!(&cancelled, Told::End(exit, _) if *exit == Exit::Cancelled.to_string()),
+            "{cancelled:?}"
+        );
         let (after, left) = self.read();
         assert_eq!((after.version, left), (origin.version, 0), "a fork at {forked} has changed its origin");
         assert!(self.counts.get() > before);
@@ -826,12 +829,16 @@ fn check_cancels(ledger: &Ledger, runs: &[Run]) {
     // A run without messages repairs what an abandoned one has left.
     let first = |run: &Run| run.took.first().and_then(|key| ledger.sent.get(key)).map(|sent| sent.first);
     let cancelled: Vec<&Run> = runs.iter().filter(is_cancelled).filter(|run| !run.took.is_empty()).collect();
-    let others: Vec<usize> = cancelled.iter().filter(|run| !is_named(run)).filter_map(|run| first(run)).collect();
+    let others: Vec<usize> =
+        cancelled.iter().filter(|run| !is_named(run)).filter_map(|run| first(run)).collect();
     for least in &others {
         let count = others.iter().filter(|first| *first >= least).count();
         let reach = |cancel: &&Cancel| matches!(cancel, Cancel::Before(action) if action > least);
         let may_reach = ledger.cancels.iter().filter(reach).count();
-        assert!(count <= may_reach, "{count} runs since {least} were cancelled by {may_reach}: {ledger:#?} {runs:#?}");
+        assert!(
+            count <= may_reach,
+            "{count} runs since {least} were cancelled by {may_reach}: {ledger:#?} {runs:#?}"
+        );
     }
     for told in &ledger.cancelled {
         let is_reached = cancelled.iter().filter_map(|run| first(run)).any(|first| first < *told);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use serde_json::json;
 use stepfold_agent_loop::Agent;
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
@@ -13,7 +14,7 @@ use stepfold_runner::session_scopes::{
 use stepfold_runner::{Report, Runner, SessionHandle};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
 
-use crate::world::{hand_on, over_each_store};
+use crate::world::{each_store, hand_on, over_each_store, process};
 
 /// A store that counts the events that are read.
 #[derive(Clone)]
@@ -103,3 +104,31 @@ async fn old_keys(store: AnyStore) {
 }
 
 over_each_store!(an_old_key_is_found_by_an_index: old_keys);
+
+/// The outcome of an old run has the session's values of then, in the process that ran it and in one that knows nothing.
+#[test]
+fn the_outcome_of_an_old_run_has_the_values_of_its_end() {
+    let script: String =
+        (0..4).map(|turn| format!("assistant: > c{turn} save()\nassistant: done {turn}\n")).collect();
+    each_store(|world| {
+        process(async {
+            let values = async |session: &SessionHandle, turn: usize| {
+                let sent = session.send_once(format!("k{turn}"), format!("turn {turn}")).await.unwrap();
+                let outcome = sent.await.unwrap();
+                assert_eq!(outcome.text(), format!("done {turn}"));
+                ["n", "log"].map(|key| outcome.state().get(key).map(|value| value.to_json()))
+            };
+            let session = world.session(world.agent(&script)).await;
+            for turn in 0..4 {
+                let then = [Some(json!(turn + 1)), Some(json!(vec!["save"; turn + 1]))];
+                assert_eq!(values(&session, turn).await, then);
+                let knows_nothing = world.session(world.agent("")).await;
+                for old in 0..=turn {
+                    let then = [Some(json!(old + 1)), Some(json!(vec!["save"; old + 1]))];
+                    assert_eq!(values(&session, old).await, then, "turn {old} after {turn}");
+                    assert_eq!(values(&knows_nothing, old).await, then, "turn {old} after {turn}");
+                }
+            }
+        });
+    });
+}

@@ -18,6 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use stepfold_agent_loop::{EventKind, Observer, ObserverError, RunEvent};
 use stepfold_runner::Load;
+use stepfold_session_scopes::StoreConnections;
 use tokio::time::Instant;
 
 use super::limits::Place;
@@ -73,11 +74,21 @@ struct Inner {
     due: Family<OfApp, Gauge<i64, AtomicI64>>,
     blocked: Family<OfApp, Gauge<i64, AtomicI64>>,
     oldest: Family<OfApp, Gauge<i64, AtomicI64>>,
+    connections: Family<OfConnections, Gauge<i64, AtomicI64>>,
+    most_connections: Family<OfApp, Gauge<i64, AtomicI64>>,
+    pending_connections: Family<OfApp, Gauge<i64, AtomicI64>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfApp {
     app: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfConnections {
+    #[prometheus(flatten)]
+    app: OfApp,
+    db_client_connection_state: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -195,6 +206,23 @@ impl Metrics {
             Unit::Seconds,
             oldest.clone(),
         );
+        let (connections, most_connections) = (Family::default(), Family::default());
+        let pending_connections = Family::default();
+        registry.register(
+            "db_client_connection_count",
+            "Connections of the store to its database, by state",
+            connections.clone(),
+        );
+        registry.register(
+            "db_client_connection_max",
+            "The most connections that the store may open",
+            most_connections.clone(),
+        );
+        registry.register(
+            "db_client_connection_pending_requests",
+            "Operations that wait for a connection",
+            pending_connections.clone(),
+        );
         Metrics(Arc::new(Inner {
             registry,
             requests,
@@ -211,6 +239,9 @@ impl Metrics {
             due,
             blocked,
             oldest,
+            connections,
+            most_connections,
+            pending_connections,
         }))
     }
 
@@ -223,6 +254,7 @@ impl Metrics {
     pub(super) fn load(&self, app: &str, load: Load) {
         let app = OfApp { app: app.to_owned() };
         let oldest = usize::try_from(load.oldest.as_secs()).unwrap_or(usize::MAX);
+        let StoreConnections { limit, open, used, waiting } = load.connections;
         for (gauge, number) in [
             (&self.0.running, load.running),
             (&self.0.waiting, load.waiting),
@@ -230,8 +262,14 @@ impl Metrics {
             (&self.0.due, load.due),
             (&self.0.blocked, load.blocked),
             (&self.0.oldest, oldest),
+            (&self.0.most_connections, limit),
+            (&self.0.pending_connections, waiting),
         ] {
             gauge.get_or_create(&app).set(i64::try_from(number).unwrap_or(i64::MAX));
+        }
+        for (state, number) in [("used", used), ("idle", open.saturating_sub(used))] {
+            let of = OfConnections { app: app.clone(), db_client_connection_state: state };
+            self.0.connections.get_or_create(&of).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         let lost = self.0.lost_claims.get_or_create(&app);
         lost.inc_by(load.lost_claims.saturating_sub(lost.get()));

@@ -49,8 +49,8 @@ use crate::store::{
     Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
     LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox,
     ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    SessionPage, SessionStore, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
-    first_events,
+    SessionPage, SessionStore, StoreConnections, StoreNotices, Unattended, Verified, VerifySessions,
+    WatchStore, WriteScope, first_events,
 };
 
 /// A connection that was idle for longer than this is tested before use.
@@ -346,6 +346,16 @@ impl fmt::Debug for PostgresStore {
 
 /// The futures inside are large, because of all the pipelined statements; hence the boxes.
 impl SessionStore for PostgresStore {
+    fn connections(&self) -> StoreConnections {
+        let status = self.0.pool.status();
+        StoreConnections {
+            limit: status.max_size,
+            open: status.size,
+            used: status.size.saturating_sub(status.available),
+            waiting: status.waiting,
+        }
+    }
+
     async fn create(&self, mut request: CreateSession) -> Result<Session, SessionError> {
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
         let events = first_events(std::mem::take(&mut request.events))?;

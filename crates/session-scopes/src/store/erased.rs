@@ -13,7 +13,7 @@ use super::{
     Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
     ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
-    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    StoreConnections, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
@@ -25,12 +25,18 @@ macro_rules! erase {
     ($($method:ident: $request:ty => $answer:ty;)*) => {
         trait Erased: Send + Sync {
             $(fn $method(&self, request: $request) -> Answer<'_, $answer>;)*
+
+            fn connections(&self) -> StoreConnections;
         }
 
         impl<S: SessionStore> Erased for S {
             $(fn $method(&self, request: $request) -> Answer<'_, $answer> {
                 Box::pin(SessionStore::$method(self, request))
             })*
+
+            fn connections(&self) -> StoreConnections {
+                SessionStore::connections(self)
+            }
         }
 
         impl SessionStore for AnyStore {
@@ -38,12 +44,20 @@ macro_rules! erase {
                 let session = request.session().cloned();
                 self.0.$method(request).await.map_err(|error| error.of_session(session.as_ref()))
             })*
+
+            fn connections(&self) -> StoreConnections {
+                self.0.connections()
+            }
         }
 
         impl<S: SessionStore> SessionStore for Arc<S> {
             $(async fn $method(&self, request: $request) -> Result<$answer, SessionError> {
                 S::$method(self, request).await
             })*
+
+            fn connections(&self) -> StoreConnections {
+                S::connections(self)
+            }
         }
     };
 }

@@ -40,6 +40,19 @@ use crate::error::SessionError;
 use crate::ids::{Label, UserId};
 use crate::session::{Session, Values};
 
+/// The connections of a store to its database: see [`SessionStore::connections`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreConnections {
+    /// The most that may be open.
+    pub limit: usize,
+    /// Those that are open, idle ones included.
+    pub open: usize,
+    /// Those that operations are using.
+    pub used: usize,
+    /// Operations that wait for one.
+    pub waiting: usize,
+}
+
 /// Stores sessions.
 ///
 /// Implemented by stores: [`MemoryStore`](crate::MemoryStore) and those for databases here, others elsewhere;
@@ -345,6 +358,11 @@ pub trait SessionStore: Send + Sync + 'static {
     fn dequeue(&self, request: DequeueInput) -> impl Future<Output = Result<Vec<u64>, SessionError>> + Send {
         let _ = request;
         async { Err(unsupported(INBOXES)) }
+    }
+
+    /// The store's connections to its database at this moment, for operators; all zero by a store without any.
+    fn connections(&self) -> StoreConnections {
+        StoreConnections::default()
     }
 }
 

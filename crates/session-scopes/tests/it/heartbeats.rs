@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use stepfold_session_scopes::{
-    AppId, Claim, ClaimSession, DeleteSession, ErrorKind, ForkSession, ListUnattended, PostgresOptions,
-    PostgresStore, RenewClaim, RenewClaims, Renewed, SessionError, SessionId, SessionStore, SqliteStore,
-    Timestamp, WorkerId,
+    AppId, Claim, ClaimSession, DeleteSession, ErrorKind, ForkSession, GetSession, ListUnattended,
+    PostgresOptions, PostgresStore, RenewClaim, RenewClaims, Renewed, SessionError, SessionId, SessionStore,
+    SqliteStore, StoreConnections, Timestamp, WorkerId,
 };
 use tokio_postgres::NoTls;
 
@@ -158,6 +158,13 @@ async fn a_locked_row_delays_no_other_claim() {
     waiting(1).await;
     let thief = tokio::spawn(alone("thief"));
     waiting(2).await;
+    // All connections wait for the row, and this for a connection: operators see it.
+    let reader = store.clone();
+    let read = tokio::spawn(async move { reader.get(GetSession::new(key("a"))).await });
+    while store.connections().waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(store.connections(), StoreConnections { limit: 2, open: 2, used: 2, waiting: 1 });
     let renewed = tokio::time::timeout(
         Duration::from_secs(5),
         renew(&store, &["a", "b", "c", "none"], &[claims.clone(), vec![claims[0].clone()]].concat(), at(0)),
@@ -171,6 +178,7 @@ async fn a_locked_row_delays_no_other_claim() {
     holder.batch_execute("SELECT pg_sleep(1.2); COMMIT").await.unwrap();
     renewed_alone.await.unwrap().unwrap();
     assert_eq!(thief.await.unwrap().unwrap_err().kind(), ErrorKind::Claimed);
+    read.await.unwrap().unwrap();
     drop(holder);
     driver.await.unwrap().unwrap();
 }

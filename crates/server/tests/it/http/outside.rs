@@ -78,6 +78,10 @@ async fn runs_tokens_tools_queues_and_claims_are_counted() {
         "stepfold_blocked_sessions{app=\"clerk\"} 0",
         "stepfold_oldest_due_seconds{app=\"clerk\"} 0",
         "stepfold_live_streams 1",
+        // A store without a pool has none.
+        "db_client_connection_count{app=\"clerk\",db_client_connection_state=\"used\"} 0",
+        "db_client_connection_max{app=\"clerk\"} 0",
+        "db_client_connection_pending_requests{app=\"clerk\"} 0",
     ] {
         assert!(during.contains(&format!("{line}\n")), "{line} in {during}");
     }
@@ -108,6 +112,7 @@ async fn runs_tokens_tools_queues_and_claims_are_counted() {
         .collect();
     let known = [
         "app",
+        "db_client_connection_state",
         "exit",
         "gen_ai_operation_name",
         "gen_ai_provider_name",
