@@ -163,13 +163,20 @@ impl Turns<'_> {
     /// Gives a run up, and tells what is unknown of it.
     pub(crate) async fn abandon(&self, session: &SessionHandle) -> anyhow::Result<Ending> {
         let outcome = session.abandon().await.map_err(|error| self.with_advice(session, &error))?;
+        // Another process may have completed it just before.
+        let is_abandoned = *outcome.exit() == Exit::Cancelled;
         if self.json {
             let unknown = show::unknown_calls(&outcome);
-            show::line(json!({"abandoned": true, "unknown": unknown}).to_string());
+            show::line(json!({"abandoned": is_abandoned, "unknown": unknown}).to_string());
             return Ok(Ending::Done);
         }
         let steps = counted(outcome.steps(), "step");
-        show::line(format!("run abandoned after {steps}; the session is ready for the next message"));
+        show::line(match is_abandoned {
+            true => format!("run abandoned after {steps}; the session is ready for the next message"),
+            false => {
+                format!("run had ended already, after {steps}; the session is ready for the next message")
+            }
+        });
         self.tell_unknown(&outcome);
         Ok(Ending::Done)
     }

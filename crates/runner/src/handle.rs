@@ -400,7 +400,8 @@ impl SessionHandle {
             (None, None) if self.turn().has_ended().await? => Ok(false),
             (None, None) => match self.abandon().await {
                 Err(RunnerError::NothingToResume { .. }) => Ok(false),
-                abandoned => abandoned.map(|_| true),
+                // It may have ended just before.
+                abandoned => abandoned.map(|outcome| *outcome.exit() == Exit::Cancelled),
             },
         }
     }

@@ -22,7 +22,8 @@ pub type Ended = Result<Arc<Outcome>, RunnerError>;
 
 /// A running invocation. It continues when all handles are dropped: a disconnect is not a cancellation.
 ///
-/// Awaiting it waits for its outcome. Clones refer to the same invocation.
+/// Awaiting it waits for its outcome. Clones refer to the same invocation. The outcome of a run that has ended before is read
+/// from the record: it has the session's values of its end, and those of `app:` and `user:` as they are now.
 #[derive(Clone)]
 pub struct Invocation {
     id: InvocationId,

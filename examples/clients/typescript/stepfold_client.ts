@@ -107,7 +107,7 @@ export interface CallRow {
 
 /** Whether a run was cancelled. */
 export interface CancelRow {
-  /** Whether the run was cancelled: false if nothing was running, or the run had ended before. */
+  /** Whether the run was cancelled: false if there was no unfinished run, or it had ended before. */
   cancelled: boolean;
 }
 

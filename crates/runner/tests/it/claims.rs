@@ -1,5 +1,6 @@
 //! Claims: several workers and one session.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -568,9 +569,9 @@ fn who_begins_after_a_faster_worker_sees_one_run() {
             let sent = two.send("two").await.unwrap();
             assert_eq!(sent.outcome().await.unwrap().text(), "re: two");
             until_one_is_refused(world).await;
-            let seen = sent.subscribe(0).filter_map(async |seen| match seen {
-                Seen::Event { event: RunEvent::Ended(exit), .. } => Some(exit),
-                _ => None,
+            let seen = sent.subscribe(0).filter_map(|seen| match seen {
+                Seen::Event { event: RunEvent::Ended(exit), .. } => ready(Some(exit)),
+                _ => ready(None),
             });
             assert_eq!(seen.collect::<Vec<_>>().await, [Exit::Text]);
             assert_eq!(said(&two).await, ["one", "two"]);

@@ -351,7 +351,7 @@ pub(super) async fn abandon(asked: Asked<InSession>) -> Result<Found<EndRow>, Pr
 /// Whether a run was cancelled.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct CancelRow {
-    /// Whether the run was cancelled: false if nothing was running, or the run had ended before.
+    /// Whether the run was cancelled: false if there was no unfinished run, or it had ended before.
     cancelled: bool,
 }
 
