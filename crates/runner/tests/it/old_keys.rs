@@ -13,6 +13,7 @@ use stepfold_runner::session_scopes::{
 };
 use stepfold_runner::{Report, Runner, SessionHandle};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
+use stepfold_state_core::state::ValueRef;
 
 use crate::world::{each_store, hand_on, over_each_store, process};
 
@@ -116,7 +117,7 @@ fn the_outcome_of_an_old_run_has_the_values_of_its_end() {
                 let sent = session.send_once(format!("k{turn}"), format!("turn {turn}")).await.unwrap();
                 let outcome = sent.await.unwrap();
                 assert_eq!(outcome.text(), format!("done {turn}"));
-                ["n", "log"].map(|key| outcome.state().get(key).map(|value| value.to_json()))
+                ["n", "log"].map(|key| outcome.state().get(key).map(ValueRef::to_json))
             };
             let session = world.session(world.agent(&script)).await;
             for turn in 0..4 {

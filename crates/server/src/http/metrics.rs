@@ -254,7 +254,7 @@ impl Metrics {
     pub(super) fn load(&self, app: &str, load: Load) {
         let app = OfApp { app: app.to_owned() };
         let oldest = usize::try_from(load.oldest.as_secs()).unwrap_or(usize::MAX);
-        let StoreConnections { limit, open, used, waiting } = load.connections;
+        let StoreConnections { limit, open, used, waiting, .. } = load.connections;
         for (gauge, number) in [
             (&self.0.running, load.running),
             (&self.0.waiting, load.waiting),

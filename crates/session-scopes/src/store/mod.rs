@@ -40,8 +40,9 @@ use crate::error::SessionError;
 use crate::ids::{Label, UserId};
 use crate::session::{Session, Values};
 
-/// The connections of a store to its database: see [`SessionStore::connections`].
+/// The connections of a store to its database: see [`SessionStore::connections`]. A store begins with the default, all zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StoreConnections {
     /// The most that may be open.
     pub limit: usize,

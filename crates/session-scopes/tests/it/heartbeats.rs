@@ -5,7 +5,7 @@ use std::time::Duration;
 use stepfold_session_scopes::{
     AppId, Claim, ClaimSession, DeleteSession, ErrorKind, ForkSession, GetSession, ListUnattended,
     PostgresOptions, PostgresStore, RenewClaim, RenewClaims, Renewed, SessionError, SessionId, SessionStore,
-    SqliteStore, StoreConnections, Timestamp, WorkerId,
+    SqliteStore, Timestamp, WorkerId,
 };
 use tokio_postgres::NoTls;
 
@@ -164,7 +164,8 @@ async fn a_locked_row_delays_no_other_claim() {
     while store.connections().waiting == 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(store.connections(), StoreConnections { limit: 2, open: 2, used: 2, waiting: 1 });
+    let seen = store.connections();
+    assert_eq!((seen.limit, seen.open, seen.used, seen.waiting), (2, 2, 2, 1));
     let renewed = tokio::time::timeout(
         Duration::from_secs(5),
         renew(&store, &["a", "b", "c", "none"], &[claims.clone(), vec![claims[0].clone()]].concat(), at(0)),
