@@ -138,9 +138,20 @@ impl Stamp<'_> {
     fn event_id(&self) -> Result<EventId, SessionError> {
         match self.attempt {
             None => event_id(self.invocation, self.place),
-            // A letter: an attempt may be named by a number, as places are, of an invocation whose id ends with one.
-            Some(attempt) => event_id(self.invocation, format_args!("{}.r{attempt}", self.place)),
+            Some(attempt) => {
+                event_id(self.invocation, format_args!("{}.{}", self.place, unlike_place(attempt)))
+            }
         }
+    }
+}
+
+/// The name of an attempt, by whatever [`Ids`](agent_loop::Ids): never one of a place, as in the id of an event of another
+/// invocation, whose own id may end with a number.
+fn unlike_place(attempt: &str) -> Cow<'_, str> {
+    let is_place = attempt == FAILED || attempt.bytes().all(|byte| byte.is_ascii_digit());
+    match is_place || attempt.contains('.') {
+        true => Cow::Owned(format!("r{}", attempt.replace('.', "-"))),
+        false => Cow::Borrowed(attempt),
     }
 }
 

@@ -21,6 +21,8 @@ fn fault_of(id: &str) -> Option<&'static str> {
         Some("must not be empty")
     } else if id.len() > MAX_ID_BYTES {
         Some("longer than 256 bytes")
+    } else if matches!(id, "." | "..") {
+        Some("a step of a path: in an address, browsers resolve it")
     } else if id.bytes().all(|byte| byte.is_ascii_graphic()) {
         // As nearly all are: each event that is read has several.
         None
@@ -62,7 +64,7 @@ macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident, $what:literal;)*) => {$(
         $(#[$doc])*
         ///
-        /// Not empty, printable, no white space at its ends, at most 256 bytes. Cloning is cheap.
+        /// Not empty, printable, no white space at its ends, not `.` or `..`, at most 256 bytes. Cloning is cheap.
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(Arc<str>);
 
@@ -243,7 +245,7 @@ mod tests {
             assert_eq!(SessionId::new(id).unwrap().as_str(), id);
         }
         let long = "x".repeat(MAX_ID_BYTES + 1);
-        for id in ["", " a", "a\n", "a\0b", "\u{202E}a", &long] {
+        for id in ["", " a", "a\n", "a\0b", "\u{202E}a", ".", "..", &long] {
             let error = SessionId::new(id).unwrap_err();
             assert!(error.to_string().contains("invalid session id"), "{error}");
         }
