@@ -113,7 +113,10 @@ addEventListener("keydown", (event) => {
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.metaKey || event.altKey || know.dialog) return;
   if (target.closest("input, textarea, select") && !(event.key === "/" && target.localName === "select")) {
-    if (event.key === "Escape") target.blur();
+    if (event.key === "Escape") {
+      target.blur();
+      focus(".body [tabindex='0']");
+    }
     return;
   }
   const at = store.lookedAt();

@@ -39,6 +39,7 @@ function Said({ row }) {
 
 /** What the model was shown at the step: nothing more, and nothing less. */
 export function Seen() {
+  const [pages, setPages] = useState(1);
   const at = lookedAt();
   useEffect(() => void readModel(at), [at]);
   const { model } = know;
@@ -52,12 +53,15 @@ export function Seen() {
     ["left out", found.reasons.join("; ")], ["must call", found.tool_choice !== "auto" && short(found.tool_choice)], ["output", found.output && `${found.output.mode}: ${short(found.output.schema)}`],
     ["settings", Object.keys(found.params).length > 0 && short(found.params)], ...found.unknown.map((one) => ["not known", `${one.part}: ${one.why}`]),
     ...(found.changes ?? []).map((one) => ["for its server", one.message === undefined ? one.change : `message ${one.message}: ${one.change}`])];
-  const messages = found.messages.filter((one) => one.source !== "instructions");
-  let gaps = found.left_out;
+  const all = found.messages.filter((one) => one.source !== "instructions");
+  const messages = all.slice(-PAGE * pages);
+  const from = messages.length < all.length ? messages[0].index ?? 0 : 0;
+  let gaps = found.left_out.filter((gap) => gap.to > from);
   return html`<div class="conversation" tabindex="0" role="region" aria-label="What the model was shown">
     <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     <details class="offered"><summary class="link">${found.tools.length} tools offered</summary>${found.tools.map((tool) => html`<div class="call"><h3><b>${tool.name}</b> <span class="quiet">${count(tool.tokens)} tokens</span></h3><p>${tool.description}</p><${Value} value=${tool.parameters} /></div>`)}</details>
     ${instructions && html`<article class="said system"><h2>instructions, as rendered</h2><${Prose} text=${instructions} /></article>`}
+    ${messages.length < all.length && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages (${count(all.length - messages.length)})</button>`}
     ${messages.map((one) => {
       const before = gaps.filter((gap) => gap.to <= (one.index ?? 0));
       gaps = gaps.filter((gap) => !before.includes(gap));
@@ -84,7 +88,15 @@ function NotAsked({ why, at }) {
 
 /** @param {{ gap: import("./types").Gap }} props */
 const Gap = ({ gap }) => html`<details class="gap"><summary class="link">${gap.to - gap.from} message${gap.to - gap.from > 1 ? "s" : ""} left out${gap.summarised ? ", in the summary" : ""}</summary>
-  ${gap.messages.map((message) => html`<${Shown} message=${message} more="not shown" />`)}</details>`;
+  <${LeftOut} messages=${gap.messages} /></details>`;
+
+/** @param {{ messages: Message[] }} props */
+function LeftOut({ messages }) {
+  const [pages, setPages] = useState(1);
+  const shown = messages.slice(-PAGE * pages);
+  return html`${shown.length < messages.length && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages (${count(messages.length - shown.length)})</button>`}
+    ${shown.map((message) => html`<${Shown} message=${message} more="not shown" />`)}`;
+}
 
 /** @param {{ message: Message, more: string, kind?: string }} props */
 const Shown = ({ message, more, kind = message.role }) => html`<article class=${`said ${kind}`}><h2>${[message.role, more].join(" · ")}</h2>

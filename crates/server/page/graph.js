@@ -2,9 +2,11 @@
 // @ts-check
 import { html, useMemo } from "./html.js";
 import { know, lookedAt, step } from "./store.js";
-import { short } from "./text.js";
+import { cut, short } from "./text.js";
 
-const [WIDE, HIGH, GAP_X, GAP_Y] = [150, 46, 34, 46];
+const [HIGH, GAP_X, GAP_Y] = [46, 34, 46];
+/** The width of a letter, and the most letters of a name in a box. */
+const [LETTER, MOST] = [7.6, 32];
 
 /** Layers by the longest way from the start that has no circle; within a layer, by the middle of what leads there. @param {import("./types").Shape} shape */
 function layout(shape) {
@@ -48,6 +50,7 @@ function layout(shape) {
   const used = [...new Set(layer.values())].sort((a, b) => a - b);
   for (const name of names) (layers[used.indexOf(layer.get(name) ?? 0)] ??= []).push(name);
   const most = Math.max(...layers.map((one) => one?.length ?? 0));
+  const wide = Math.max(110, Math.min(MOST, Math.max(...names.map((name) => name.length))) * LETTER + 24);
   /** @type {Map<string, { x: number, y: number }>} */
   const places = new Map();
   layers.forEach((inside, depth) => {
@@ -56,9 +59,9 @@ function layout(shape) {
       return from.length ? from.reduce((/** @type {number} */ sum, /** @type {number} */ x) => sum + x, 0) / from.length : 0;
     };
     [...(inside ?? [])].sort((a, b) => middle(a) - middle(b)).forEach((name, index, all) =>
-      places.set(name, { x: 60 + ((most - all.length) / 2 + index) * (WIDE + GAP_X), y: 12 + depth * (HIGH + GAP_Y) }));
+      places.set(name, { x: 60 + ((most - all.length) / 2 + index) * (wide + GAP_X), y: 12 + depth * (HIGH + GAP_Y) }));
   });
-  return { places, back, edges, width: 120 + most * (WIDE + GAP_X), height: 24 + layers.length * (HIGH + GAP_Y) - GAP_Y };
+  return { places, back, edges, wide, width: 120 + most * (wide + GAP_X), height: 24 + layers.length * (HIGH + GAP_Y) - GAP_Y };
 }
 
 /** How often each node was done until the version. */
@@ -100,7 +103,7 @@ export function Graph() {
         const isEnd = name === "START" || name === "END";
         const words = [live?.running ? `${live.running} running` : "", node?.done ? `${node.done} done` : "", node?.failed ? `${node.failed} failed` : ""].filter(Boolean).join(" · ");
         return html`<g class=${`node${live?.running ? " lit" : ""}${node ? " done" : ""}${node?.failed ? " failed" : ""}${isEnd ? " end" : ""}`} transform=${`translate(${x} ${y})`} onClick=${() => node?.version && step(node.version)}>
-          <rect width=${WIDE} height=${HIGH} rx="6" /><text x=${WIDE / 2} y=${words ? 20 : 28}>${name}</text>${words && html`<text class="words" x=${WIDE / 2} y="36">${words}</text>`}</g>`;
+          <title>${name}</title><rect width=${laid.wide} height=${HIGH} rx="6" /><text x=${laid.wide / 2} y=${words ? 20 : 28}>${cut(name, MOST)}</text>${words && html`<text class="words" x=${laid.wide / 2} y="36">${words}</text>`}</g>`;
       })}
     </svg>
     <table><thead><tr><th>node</th><th>done</th><th>failed</th><th>last</th></tr></thead><tbody>
@@ -117,8 +120,8 @@ function Edge({ edge, laid }) {
   if (!from || !to) return null;
   const isBack = laid.back.has(`${edge.from}>${edge.to}`) || edge.from === edge.to;
   const label = edge.kind === "each" ? `for each of ${edge.of ?? ""}` : edge.kind === "on_error" ? "on error" : edge.kind === "at_limit" ? "at the limit" : "";
-  const [x1, y1] = isBack ? [from.x + WIDE, from.y + HIGH / 2] : [from.x + WIDE / 2, from.y + HIGH];
-  const [x2, y2] = isBack ? [to.x + WIDE, to.y + HIGH / 2] : [to.x + WIDE / 2, to.y];
+  const [x1, y1] = isBack ? [from.x + laid.wide, from.y + HIGH / 2] : [from.x + laid.wide / 2, from.y + HIGH];
+  const [x2, y2] = isBack ? [to.x + laid.wide, to.y + HIGH / 2] : [to.x + laid.wide / 2, to.y];
   const side = Math.max(x1, x2) + 76;
   const path = isBack ? `M${x1} ${y1}C${side} ${y1} ${side} ${y2} ${x2} ${y2}` : `M${x1} ${y1}C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2}`;
   return html`<g class=${`edge ${edge.kind}`}><path d=${path} marker-end="url(#tip)" />${label && html`<text x=${(x1 + x2) / 2 + 6} y=${(y1 + y2) / 2 + 4}>${label}</text>`}</g>`;

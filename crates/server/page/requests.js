@@ -65,12 +65,21 @@ export function Requests() {
   const [opened, setOpened] = useState(/** @type {Record<string, Set<string>>} */ ({}));
   const [unread, setUnread] = useState(/** @type {Record<string, boolean>} */ ({}));
   const [fault, setFault] = useState("");
+  const hasDecided = useRef(false);
+  // The button that was pressed is gone: the next one has the focus, or the composer.
+  useEffect(() => {
+    if (!hasDecided.current || document.activeElement !== document.body) return;
+    const next = /** @type {HTMLElement | null} */ (document.querySelector(".requests .buttons button:enabled") ?? document.getElementById("composer"));
+    next?.focus();
+    hasDecided.current = false;
+  });
   if (know.detail?.invalid) return html`<${Invalid} why=${know.detail.invalid} />`;
   if (!requests.length && later) return html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>`;
   if (!requests.length) return isStopped() ? html`<p class="banner"><${Stopped} /></p>` : null;
   /** @param {Record<string, any>} decisions */
   const decide = async (decisions) => {
     const all = { ...chosen, ...decisions };
+    hasDecided.current = true;
     choose(all);
     if (requests.every((request) => all[request.id] !== undefined)) {
       const done = await send(Object.fromEntries(requests.map((request) => [request.id, all[request.id]])));
@@ -116,8 +125,14 @@ function Request({ request, chosen, isOne, reading, open, skip, decide }) {
   const [mode, setMode] = useState("");
   const [text, setText] = useState("");
   const form = useRef();
+  const buttons = useRef();
+  const wasMode = useRef("");
   // Before the next key can be pressed.
-  useLayoutEffect(() => form.current?.querySelector("textarea, input")?.focus(), [mode]);
+  useLayoutEffect(() => {
+    form.current?.querySelector("textarea, input")?.focus();
+    if (wasMode.current && !mode) buttons.current?.querySelector("button:enabled")?.focus();
+    wasMode.current = mode;
+  }, [mode]);
   const why = typeof request.reason === "string" ? request.reason : Object.keys(request.reason ?? {})[0] ?? "";
   const { value, wrong } = mode === "change" ? typed(text) : { value: undefined, wrong: "" };
   const facts = [nameOf(request.id).replaceAll("/", " › "), WHY[why] ?? why.replaceAll("_", " "), request.times && `the reply makes this call ${request.times} times`, request.deadline && `until ${request.deadline}`];
@@ -128,11 +143,11 @@ function Request({ request, chosen, isOne, reading, open, skip, decide }) {
     ${request.inputs_from_state?.map((/** @type {any} */ input) => html`<p class="quiet">From the state key <code>${input.key}</code>: <code>${input.parameter}</code> = <${Input} input=${input} reading=${reading} open=${open} /></p>`)}
     ${request.warnings && html`<ul class="wrong">${request.warnings.map((warning) => html`<li>${warning}</li>`)}</ul>`}
     ${chosen !== undefined ? html`<p class="quiet">Chosen: ${typeof chosen === "string" ? chosen : Object.keys(chosen)[0]}</p>`
-    : mode === "" ? html`${reading.folds > reading.open.size && html`<${Skip} words=${`${reading.folds - reading.open.size === 1 ? "One part was" : `${reading.folds - reading.open.size} parts were`} not opened.`} isUnread=${reading.isUnread} skip=${skip} />`}<div class="buttons">
+    : mode === "" ? html`${reading.folds > reading.open.size && html`<${Skip} words=${`${reading.folds - reading.open.size === 1 ? "One part was" : `${reading.folds - reading.open.size} parts were`} not opened.`} isUnread=${reading.isUnread} skip=${skip} />`}<div class="buttons" ref=${buttons}>
       <button type="button" class=${isOne ? "main" : ""} disabled=${left(reading) > 0} onClick=${() => decide("approve")}>Approve</button>
       ${request.can_modify && html`<button type="button" onClick=${() => { setText(editable(request.call.arguments)); setMode("change"); }}>Edit arguments…</button>`}
       <button type="button" onClick=${() => { setText(""); setMode("reject"); }}>Reject…</button></div>`
-    : html`<form ref=${form} onSubmit=${(event) => {
+    : html`<form ref=${form} onKeyDown=${(event) => { if (event.key === "Escape") { event.stopPropagation(); setMode(""); } }} onSubmit=${(event) => {
         event.preventDefault();
         if (!wrong) decide(mode === "change" ? { modify: { arguments: value } } : { reject: { reason: text } });
       }}>

@@ -15,7 +15,7 @@
 /** @param {string} hash @returns {View} */
 export function read(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
-  const [app, session] = path.split("/").map(decodeURIComponent);
+  const [app, session] = path.split("/").map(decoded);
   const found = new URLSearchParams(query);
   const at = found.get("v");
   return {
@@ -27,6 +27,15 @@ export function read(hash) {
     key: found.get("key") ?? undefined,
     compare: found.get("with") ?? undefined,
   };
+}
+
+/** A part of an address; as it is, if it is invalid: then there is no such app or session. @param {string} part */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 /** @param {View} view */

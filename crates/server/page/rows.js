@@ -31,21 +31,27 @@ export const callText = (call) => `${call.name}(${args(call.arguments)})`;
 /** The call of a request, with the branches that it is inside of: `research#0/c1`. @param {string} request */
 export const nameOf = (request) => request.replace(/#[0-9a-f]{16}$/, "");
 
+/** How many there are, of more than a line shows. @param {any[]} all @param {string} word */
+const many = (all, word) => (all.length > 4 ? `${all.length} ${word}: ` : "");
+
+/** Why a run failed, without the name of the run before it. @param {string} failure */
+export const reason = (failure) => failure.replace(/^(?:the )?run (?:in session )?\S+ failed: /, "");
+
 /** One line about a commit. @param {Row} row @param {(id: string) => any} [callOf] a call, as it runs */
 export function line(row, callOf) {
   const { calls = [], outcomes = [], asked = [], decisions = [], planned = [], started = [], writes = [] } = row;
   const said = text(row).replace(/\s+/g, " ").replace(/\*\*|`/g, "");
   if (decisions.length) return `${decisions.map((one) => decided(one, callOf)).join(", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
-  if (row.failure) return row.failure;
+  if (row.failure) return reason(row.failure);
   if (row.hook) return hookLine(row.hook);
-  if (asked.length) return asked.map((request) => callText(request.call)).join("   ");
-  if (outcomes.length) return outcomes.map((one) => `${one.kind === "node" ? one.call_id : one.name} → ${short(one.error ?? one.result ?? one.status)}`).join("   ");
-  if (calls.length) return `${said ? `${said}  ` : ""}${calls.map(callText).join("   ")}`;
+  if (asked.length) return many(asked, "calls") + asked.map((request) => callText(request.call)).join("   ");
+  if (outcomes.length) return many(outcomes, "results") + outcomes.map((one) => `${one.kind === "node" ? one.call_id : one.name} → ${short(one.error ?? one.result ?? one.status)}`).join("   ");
+  if (calls.length) return `${said ? `${said}  ` : ""}${many(calls, "calls")}${calls.map(callText).join("   ")}`;
   if (said) return said;
   const wrote = writes.map((write) => (write.handler ? `${write.key} ← ${short(write.value)}` : `${write.key} removed`));
   if (row.edited) return [...Object.entries(row.edited.arguments ?? {}).map(([id, given]) => `new arguments: ${callText({ name: callOf?.(id)?.name ?? id, arguments: given })}`), ...Object.entries(row.edited.results).map(([id, result]) => `result ${id} ← ${short(result)}`), ...wrote].join("   ");
   if (row.decided_by) return `by ${row.decided_by}`;
-  if (started.length) return started.map((mark) => callText(callOf?.(mark.call_id) ?? mark)).join("   ");
+  if (started.length) return many(started, "calls") + started.map((mark) => callText(callOf?.(mark.call_id) ?? mark)).join("   ");
   if (row.kind === "began") return "(no message)";
   if (planned.length) return planned.map((branch) => branch.call_id).join(", ");
   if (row.exit) return [row.kind, "end"].includes(exitWord(row.exit)) ? "" : exitWord(row.exit);

@@ -77,42 +77,87 @@ export function laid(value, indent, used = 0) {
   return `${dense[0]}\n${parts.map((part, place) => inside + names[place] + laid(part, inside, names[place].length)).join(",\n")}\n${indent}${dense.at(-1)}`;
 }
 
-/** A subset of Markdown: paragraphs, headings, lists, quotes, code, emphasis. @param {{ text: string }} props */
+/** A longer text is cut until it is wanted whole, and then shown as it is. */
+const LONGEST = 100_000;
+
+/** A subset of Markdown: paragraphs, headings, lists, tables, quotes, code, emphasis. @param {{ text: string }} props */
 export function Prose({ text }) {
-  return html`<div class="prose">${blocks(cut(text, 100_000))}</div>`;
+  const [isWhole, setWhole] = useState(false);
+  if (text.length <= LONGEST) return html`<div class="prose">${blocks(text)}</div>`;
+  return isWhole ? html`<div class="prose"><p dir="auto">${text}</p></div>`
+  : html`<div class="prose">${blocks(cut(text, LONGEST))}<p><button type="button" class="link" onClick=${() => setWhole(true)}>Show all: ${count(text.length)} characters</button></p></div>`;
+}
+
+/** The indent of an item of a list, its bullet, its number, and its text. */
+const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
+
+/** Whether two lines are items of one list. @param {string} line @param {string} first */
+function isBeside(line, first) {
+  const [one, other] = [ITEM.exec(line), ITEM.exec(first)];
+  return one && other && one[1].length < other[1].length + 2 && !one[2] === !other[2];
+}
+
+/** A list, with what is inside of its items. @param {string[]} rows */
+function list(rows) {
+  const [, indent = "", number] = ITEM.exec(rows[0]) ?? [];
+  /** @type {string[][]} */
+  const items = [];
+  for (const row of rows) {
+    const found = isBeside(row, rows[0]) && ITEM.exec(row);
+    if (found) items.push([found[3]]);
+    else items.at(-1)?.push(row.slice(Math.min(row.search(/\S|$/), indent.length + 2)));
+  }
+  const drawn = items.map(([first, ...rest]) => html`<li dir="auto">${inline(first)}${rest.length > 0 && blocks(rest.join("\n"))}</li>`);
+  return number ? html`<ol start=${Number(number)}>${drawn}</ol>` : html`<ul>${drawn}</ul>`;
+}
+
+/** The cells of a row of a table. @param {string} line */
+const cells = (line) => line.trim().replace(/^\||(?<!\\)\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+
+/** Whether a table begins here. @param {string[]} lines @param {number} at */
+const isTable = (lines, at) => lines[at].includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[at + 1] ?? "") && cells(lines[at]).length === cells(lines[at + 1]).length;
+
+/** @param {string[]} rows */
+function table([head, , ...rows]) {
+  const names = cells(head);
+  return html`<div class="wide"><table><thead><tr>${names.map((name) => html`<th dir="auto">${inline(name)}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr>${cells(row).slice(0, names.length).map((cell) => html`<td dir="auto">${inline(cell)}</td>`)}</tr>`)}</tbody></table></div>`;
 }
 
 /** @param {string} text @returns {any[]} */
-function blocks(text) {
+export function blocks(text) {
   const lines = text.split("\n");
   /** @type {any[]} */
   const found = [];
   for (let at = 0; at < lines.length;) {
     const line = lines[at];
     const fence = /^\s*```/.test(line);
-    const item = /^\s*([-*+]|\d+[.)])\s+/;
     if (fence) {
       const end = lines.findIndex((other, index) => index > at && /^\s*```\s*$/.test(other));
       const until = end < 0 ? lines.length : end;
       found.push(html`<pre><code>${lines.slice(at + 1, until).join("\n")}</code></pre>`);
       at = until + 1;
     } else if (/^#{1,6}\s/.test(line)) {
-      found.push(html`<p class="heading">${inline(line.replace(/^#+\s+/, ""))}</p>`);
+      found.push(html`<p class="heading" dir="auto">${inline(line.replace(/^#+\s+/, ""))}</p>`);
       at += 1;
-    } else if (item.test(line)) {
-      const rows = take(lines, at, (other) => item.test(other) || /^\s{2,}\S/.test(other));
-      const items = rows.map((row) => html`<li>${inline(row.replace(item, ""))}</li>`);
-      found.push(/^\s*\d/.test(line) ? html`<ol>${items}</ol>` : html`<ul>${items}</ul>`);
+    } else if (ITEM.test(line)) {
+      const inside = new RegExp(`^\\s{${(ITEM.exec(line)?.[1].length ?? 0) + 2},}\\S`);
+      const rows = take(lines, at, (other) => isBeside(other, line) || inside.test(other));
+      found.push(list(rows));
+      at += rows.length;
+    } else if (isTable(lines, at)) {
+      const rows = take(lines, at, (other) => other.includes("|"));
+      found.push(table(rows));
       at += rows.length;
     } else if (/^>/.test(line)) {
       const rows = take(lines, at, (other) => other.startsWith(">"));
-      found.push(html`<blockquote>${inline(rows.map((row) => row.replace(/^>\s?/, "")).join("\n"))}</blockquote>`);
+      found.push(html`<blockquote dir="auto">${inline(rows.map((row) => row.replace(/^>\s?/, "")).join("\n"))}</blockquote>`);
       at += rows.length;
     } else if (!line.trim()) {
       at += 1;
     } else {
-      const rows = take(lines, at, (other, first) => first || (other.trim() !== "" && !/^(#{1,6}\s|>|\s*```)/.test(other) && !item.test(other)));
-      found.push(html`<p>${inline(rows.join("\n"))}</p>`);
+      const rows = take(lines, at, (other, first) => first || (other.trim() !== "" && !/^(#{1,6}\s|>|\s*```)/.test(other) && !ITEM.test(other)));
+      found.push(html`<p dir="auto">${inline(rows.join("\n"))}</p>`);
       at += rows.length;
     }
   }

@@ -21,6 +21,7 @@ mod interop_protocols;
 mod mcp;
 mod mcp_http;
 mod page_json;
+mod page_text;
 #[path = "../../../session-scopes/tests/it/server.rs"]
 #[allow(dead_code, clippy::print_stderr, reason = "the store's own tests use the rest")]
 mod postgres;

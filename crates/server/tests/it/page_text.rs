@@ -1,0 +1,52 @@
+//! The Markdown of the studio, in node: lists and tables of replies are drawn as such.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The elements of each text; `None` without node.
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn outlines(texts: &[&str]) -> Option<Vec<String>> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // Its modules have no other sign that they are some.
+    let page = tempfile::tempdir().unwrap();
+    std::fs::write(page.path().join("package.json"), r#"{"type": "module"}"#).unwrap();
+    std::fs::create_dir(page.path().join("vendor")).unwrap();
+    for name in ["text.js", "html.js", "json.js", "vendor/preact.js"] {
+        std::fs::copy(here.join("page").join(name), page.path().join(name)).unwrap();
+    }
+    let mut node = Command::new("node");
+    node.arg(here.join("tests/it/browser/text.mjs")).arg(page.path());
+    let Ok(mut node) = node.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
+        eprintln!("skipped: there is no node");
+        return None;
+    };
+    node.stdin.take().unwrap().write_all(&serde_json::to_vec(texts).unwrap()).unwrap();
+    let output = node.wait_with_output().unwrap();
+    assert!(output.status.success());
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+#[test]
+fn lists_and_tables_are_drawn_as_such() {
+    let cases = [
+        ("- a\n- b\n1. one\n2. two", "<ul><li>a</li><li>b</li></ul><ol 1><li>one</li><li>two</li></ol>"),
+        (
+            "1. one\n   - inner\n   - more\n2. two",
+            "<ol 1><li>one<ul><li>inner</li><li>more</li></ul></li><li>two</li></ol>",
+        ),
+        ("3. three\n\n4. four", "<ol 3><li>three</li></ol><ol 4><li>four</li></ol>"),
+        ("- a\n  continues\n- b", "<ul><li>a<p>continues</p></li><li>b</li></ul>"),
+        (
+            "| a | b |\n|---|:-:|\n| 1 \\| 2 | **x** |\n\nafter",
+            "<div><table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1 | 2</td><td><strong>x</strong></td></tr>\
+             </tbody></table></div><p>after</p>",
+        ),
+        ("a | b\nno table", "<p>a | b\nno table</p>"),
+        ("- x\n\n```\n- code\n```", "<ul><li>x</li></ul><pre><code>- code</code></pre>"),
+    ];
+    let Some(found) = outlines(&cases.map(|(text, _)| text)) else { return };
+    for ((text, expected), found) in cases.iter().zip(found) {
+        assert_eq!(found, *expected, "{text}");
+    }
+}
