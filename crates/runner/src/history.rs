@@ -160,9 +160,14 @@ impl History {
 
     /// The exit of the last run and its version, if it has ended. One that another run followed before its end was abandoned.
     pub(crate) fn end(&self) -> Option<(Exit, u64)> {
-        let last = self.last.as_ref()?.events.last()?;
+        let last = self.last_event()?;
         let abandoned = self.is_superseded.then_some(Exit::Cancelled);
         Some((exit_of(&last.event).or(abandoned)?, last.version))
+    }
+
+    /// The last event of the last run.
+    pub(crate) fn last_event(&self) -> Option<&CommittedEvent> {
+        self.last.as_ref()?.events.last()
     }
 
     /// Whether a run has begun that has not ended.
@@ -172,8 +177,7 @@ impl History {
 
     /// Whether the last run has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        let last = self.last.as_ref().and_then(|last| last.events.last());
-        last.is_some_and(|committed| ends(&committed.event))
+        self.last_event().is_some_and(|committed| ends(&committed.event))
     }
 
     /// `messages`: those of its messages that count.

@@ -194,11 +194,8 @@ impl Turn {
         let session = self.get_all(None).await?;
         let Some(history) = History::up_to(&session, run)? else { return Ok(None) };
         // With the values of its end.
-        let end = history.last.as_ref().and_then(|last| last.events.last()).map(|last| last.version);
-        let mut get = GetSession::new(self.slot.key.clone()).events(EventRange::None);
-        get.version = end;
-        let then =
-            self.runner.store.get(get).await.map_err(|error| RunnerError::store(&self.slot.key, error))?;
+        let end = history.last_event().map(|last| last.version);
+        let then = self.get_at(end, EventRange::None).await?;
         self.recorded_last(&(history.into(), then))
     }
 
@@ -213,8 +210,7 @@ impl Turn {
 
     /// The same of the last run.
     pub(crate) fn recorded_last(&self, (history, session): &Read) -> Result<Option<Recorded>, RunnerError> {
-        let last = history.last.as_ref().and_then(|last| last.events.last());
-        let version = last.map_or(history.version, |last| last.version);
+        let version = history.last_event().map_or(history.version, |last| last.version);
         let state = history.state(session, &self.runner.schema)?;
         let run = history.last_run(&self.runner.agent, state, &self.slot.key)?;
         let run = run.filter(|run| run.exit().is_some() || !run.pending().is_empty());
@@ -258,7 +254,12 @@ impl Turn {
     }
 
     async fn get_all(&self, version: Option<u64>) -> Result<Session, RunnerError> {
-        let mut get = GetSession::new(self.slot.key.clone()).events(EventRange::All);
+        self.get_at(version, EventRange::All).await
+    }
+
+    /// The session at a version, or as it is.
+    async fn get_at(&self, version: Option<u64>, events: EventRange) -> Result<Session, RunnerError> {
+        let mut get = GetSession::new(self.slot.key.clone()).events(events);
         get.version = version;
         let session = self.runner.store.get(get).await;
         session.map_err(|error| RunnerError::store(&self.slot.key, error))

@@ -4,7 +4,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import * as store from "./store.js";
 import { typed } from "./json.js";
 import { know, lookedAt } from "./store.js";
-import { callText, reason } from "./rows.js";
+import { callText } from "./rows.js";
 import { cut, editable } from "./text.js";
 
 /** Whether the run is unfinished and requires no decision. */
@@ -24,7 +24,7 @@ export function Stopped() {
   const [first] = open;
   useEffect(() => void (first && store.fill(store.placeOf(first.version), know.rows.length)), [first?.version, know.rows.length]);
   const why = know.rows.at(-1)?.failure;
-  if (why) return html`The run failed: <span class="wrong">${cut(reason(why), 300)}</span> Resume tries again.`;
+  if (why) return html`The run failed: <span class="wrong">${cut(why, 300)}</span> Resume tries again.`;
   const calls = cut(open.map(callText).join(", "), 120);
   const before = html`<code>${calls}</code>${calls.endsWith("…") ? "" : "."}`;
   if (!open.length) return "Stopped before a model request. Resume sends it.";
@@ -82,18 +82,21 @@ const close = () => open("");
 export function Actions() {
   const { detail } = know;
   const menu = useRef();
+  // Also before a dialog, which gives the focus back to what had it: a button in the menu is hidden then.
+  const shut = () => {
+    menu.current?.removeAttribute("open");
+    menu.current?.querySelector("summary")?.focus();
+  };
   /** @param {() => void} what */
   const pick = (what) => () => {
-    menu.current?.removeAttribute("open");
-    // A dialog gives the focus back to what had it: the button is hidden then.
-    menu.current?.querySelector("summary")?.focus();
+    shut();
     what();
   };
   return html`<div class="actions">
     ${isStopped() && html`<button type="button" class="main" onClick=${store.resume}>Resume</button>`}
     <button type="button" onClick=${() => open("fork")} title="f">Fork here</button>
     <button type="button" onClick=${() => open("rewind")} title="r" disabled=${lookedAt() === know.version}>Rewind here</button>
-    <details class="menu" ref=${menu} onKeyDown=${(event) => { if (event.key === "Escape") { menu.current?.removeAttribute("open"); menu.current?.querySelector("summary")?.focus(); } }}><summary aria-label="More actions">More</summary><div>
+    <details class="menu" ref=${menu} onKeyDown=${(event) => event.key === "Escape" && shut()}><summary aria-label="More actions">More</summary><div>
       <button type="button" onClick=${pick(() => open("name"))}>Name this version</button>
       <button type="button" onClick=${pick(() => open("edit"))}>Edit a value</button>
       <button type="button" onClick=${pick(() => open("results"))}>Edit a result</button>

@@ -21,11 +21,14 @@ export function Conversation() {
   }, [at, pages, know.rows.length]);
   if (!rows.length) return html`<div class="empty"><h2>No messages yet</h2><p>Write one below.</p></div>`;
   return html`<div class="conversation" tabindex="0" role="region" aria-label="Conversation">
-    ${rows.length > shown.length && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages</button>`}
+    <${Earlier} more=${rows.length - shown.length} show=${() => setPages(pages + 1)} />
     ${shown.map((row) => html`<${Said} key=${row.version} row=${row} />`)}
     ${know.view.at === undefined && know.unfinished.text && html`<article class="said assistant live"><h2>${know.app?.agent ?? "agent"}</h2><${Prose} text=${know.unfinished.text} /></article>`}
   </div>`;
 }
+
+/** What leads to earlier messages, if there are any. @param {{ more: number, show: () => void }} props */
+const Earlier = ({ more, show }) => more > 0 && html`<button type="button" class="link" onClick=${show}>Show earlier messages</button>`;
 
 /** @param {{ row: Row }} props */
 function Said({ row }) {
@@ -61,7 +64,7 @@ export function Seen() {
     <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     <details class="offered"><summary class="link">${found.tools.length} tools offered</summary>${found.tools.map((tool) => html`<div class="call"><h3><b>${tool.name}</b> <span class="quiet">${count(tool.tokens)} tokens</span></h3><p>${tool.description}</p><${Value} value=${tool.parameters} /></div>`)}</details>
     ${instructions && html`<article class="said system"><h2>instructions, as rendered</h2><${Prose} text=${instructions} /></article>`}
-    ${messages.length < all.length && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages (${count(all.length - messages.length)})</button>`}
+    <${Earlier} more=${all.length - messages.length} show=${() => setPages(pages + 1)} />
     ${messages.map((one) => {
       const before = gaps.filter((gap) => gap.to <= (one.index ?? 0));
       gaps = gaps.filter((gap) => !before.includes(gap));
@@ -94,7 +97,7 @@ const Gap = ({ gap }) => html`<details class="gap"><summary class="link">${gap.t
 function LeftOut({ messages }) {
   const [pages, setPages] = useState(1);
   const shown = messages.slice(-PAGE * pages);
-  return html`${shown.length < messages.length && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages (${count(messages.length - shown.length)})</button>`}
+  return html`<${Earlier} more=${messages.length - shown.length} show=${() => setPages(pages + 1)} />
     ${shown.map((message) => html`<${Shown} message=${message} more="not shown" />`)}`;
 }
 

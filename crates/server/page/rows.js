@@ -34,15 +34,12 @@ export const nameOf = (request) => request.replace(/#[0-9a-f]{16}$/, "");
 /** How many there are, of more than a line shows. @param {any[]} all @param {string} word */
 const many = (all, word) => (all.length > 4 ? `${all.length} ${word}: ` : "");
 
-/** Why a run failed, without the name of the run before it. @param {string} failure */
-export const reason = (failure) => failure.replace(/^(?:the )?run (?:in session )?\S+ failed: /, "");
-
 /** One line about a commit. @param {Row} row @param {(id: string) => any} [callOf] a call, as it runs */
 export function line(row, callOf) {
   const { calls = [], outcomes = [], asked = [], decisions = [], planned = [], started = [], writes = [] } = row;
   const said = text(row).replace(/\s+/g, " ").replace(/\*\*|`/g, "");
   if (decisions.length) return `${decisions.map((one) => decided(one, callOf)).join(", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
-  if (row.failure) return reason(row.failure);
+  if (row.failure) return row.failure;
   if (row.hook) return hookLine(row.hook);
   if (asked.length) return many(asked, "calls") + asked.map((request) => callText(request.call)).join("   ");
   if (outcomes.length) return many(outcomes, "results") + outcomes.map((one) => `${one.kind === "node" ? one.call_id : one.name} → ${short(one.error ?? one.result ?? one.status)}`).join("   ");

@@ -58,8 +58,11 @@ export function Value({ value, most = 4000 }) {
   if (value === undefined) return html`<span class="quiet">unset</span>`;
   const text = laid(value, "");
   if (isWhole || text.length <= most) return html`<code class="value">${escaped(text)}</code>`;
-  return html`<code class="value">${escaped(cut(text, most))}</code> <button type="button" class="link" onClick=${() => setWhole(true)}>Show all: ${count(text.length)} characters</button>`;
+  return html`<code class="value">${escaped(cut(text, most))}</code> <${All} text=${text} show=${() => setWhole(true)} />`;
 }
+
+/** What shows a text whole. @param {{ text: string, show: () => void }} props */
+const All = ({ text, show }) => html`<button type="button" class="link" onClick=${show}>Show all: ${count(text.length)} characters</button>`;
 
 /** JSON, with what fits into a line in one. @param {any} value @param {string} indent @param {number} [used] @returns {string} */
 export function laid(value, indent, used = 0) {
@@ -85,7 +88,7 @@ export function Prose({ text }) {
   const [isWhole, setWhole] = useState(false);
   if (text.length <= LONGEST) return html`<div class="prose">${blocks(text)}</div>`;
   return isWhole ? html`<div class="prose"><p dir="auto">${text}</p></div>`
-  : html`<div class="prose">${blocks(cut(text, LONGEST))}<p><button type="button" class="link" onClick=${() => setWhole(true)}>Show all: ${count(text.length)} characters</button></p></div>`;
+  : html`<div class="prose">${blocks(cut(text, LONGEST))}<p><${All} text=${text} show=${() => setWhole(true)} /></p></div>`;
 }
 
 /** The indent of an item of a list, its bullet, its number, and its text. */

@@ -91,36 +91,40 @@ impl ChatModel for Failing {
     }
 }
 
-/// The clock is set by two hours, back or forth, after the first attempts: the pauses stay what they are. They are never shorter,
-/// and never as long as what the clock was set by.
+/// A run is tried again and again, and the clock is set after the first attempts. No pause is shorter than it has to be, and
+/// each is longer by less than this time.
+async fn check_pauses(world: &World, hours: i64, late: Duration) {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let (clock, (asked, mut attempts)) = (Set::new(), unbounded_channel());
+    let agent = Agent::builder(Failing(asked)).name("clerk").build().unwrap();
+    let runner = world.runner(agent).clock(clock.clone()).build();
+    runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap_err();
+    attempts.recv().await.unwrap();
+    let options = RecoverOptions::new().pauses(PAUSE, PAUSE * 4).poll(PAUSE / 10);
+    let recovery = tokio::spawn(runner.recover(options));
+    let mut before = None;
+    for pause in [0, 1, 2, 4, 4, 4] {
+        let least = PAUSE * pause;
+        let next = tokio::time::timeout(least + late, attempts.recv());
+        let now = next.await.unwrap_or_else(|_| panic!("{hours} hours: it is not tried again"));
+        let passed = before.map(|before| now.unwrap().duration_since(before));
+        assert!(passed.is_none_or(|passed| passed >= least), "{hours} hours: {passed:?}");
+        before = now;
+        if pause == 1 {
+            clock.by(hours * 3_600);
+        }
+    }
+    assert!(runner.shutdown(Duration::from_secs(10)).await);
+    recovery.await.unwrap().unwrap();
+}
+
+/// The clock is set by two hours, back or forth: the pauses stay what they are, by the paused clock of a process in memory to
+/// a look and what timers are late by; over each store as far as a machine allows.
 #[test]
 fn a_clock_that_is_set_does_not_change_the_pauses_of_recovery() {
-    const PAUSE: Duration = Duration::from_millis(100);
     for hours in [-2, 2] {
-        each_store(|world| {
-            threads(async {
-                let (clock, (asked, mut attempts)) = (Set::new(), unbounded_channel());
-                let agent = Agent::builder(Failing(asked)).name("clerk").build().unwrap();
-                let runner = world.runner(agent).clock(clock.clone()).build();
-                runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap_err();
-                attempts.recv().await.unwrap();
-                let options = RecoverOptions::new().pauses(PAUSE, PAUSE * 4).poll(PAUSE / 10);
-                let recovery = tokio::spawn(runner.recover(options));
-                let mut before = None;
-                for pause in [0, 1, 2, 4, 4, 4] {
-                    let next = tokio::time::timeout(Duration::from_secs(60), attempts.recv());
-                    let now = next.await.unwrap_or_else(|_| panic!("{hours} hours: it is not tried again"));
-                    let passed = before.map(|before| now.unwrap().duration_since(before));
-                    assert!(passed.is_none_or(|passed| passed >= PAUSE * pause), "{hours} hours: {passed:?}");
-                    before = now;
-                    if pause == 1 {
-                        clock.by(hours * 3_600);
-                    }
-                }
-                assert!(runner.shutdown(Duration::from_secs(10)).await);
-                recovery.await.unwrap().unwrap();
-            });
-        });
+        process(check_pauses(&World::in_memory(), hours, Duration::from_millis(20)));
+        each_store(|world| threads(check_pauses(world, hours, Duration::from_secs(60))));
     }
 }
 

@@ -1,31 +1,17 @@
 //! The JSON reader and writer of the studio, in node: what the core holds comes back bit for bit, and what it does not hold is
 //! refused, by the same rule as [`read_exact`].
 
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use fastrand::Rng;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::read_exact;
 
+use crate::browser::in_node;
+
 /// What the module makes of each text; `None` without node.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn seen(texts: &[String]) -> Option<Vec<Value>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut node = Command::new("node");
-    node.arg(folder.join("tests/it/browser/json.mjs")).arg(folder.join("page/json.js"));
-    let Ok(mut node) = node.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
-        eprintln!("skipped: there is no node");
-        return None;
-    };
-    let list = serde_json::to_vec(texts).unwrap();
-    let mut input = node.stdin.take().unwrap();
-    let writes = std::thread::spawn(move || input.write_all(&list));
-    let output = node.wait_with_output().unwrap();
-    writes.join().unwrap().unwrap();
-    assert!(output.status.success());
-    Some(serde_json::from_slice(&output.stdout).unwrap())
+    in_node("json.mjs", &Path::new(env!("CARGO_MANIFEST_DIR")).join("page/json.js"), texts)
 }
 
 fn number(luck: &mut Rng) -> Value {

@@ -1,11 +1,10 @@
 //! The Markdown of the studio, in node: lists and tables of replies are drawn as such.
 
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+
+use crate::browser::in_node;
 
 /// The elements of each text; `None` without node.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn outlines(texts: &[&str]) -> Option<Vec<String>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     // Its modules have no other sign that they are some.
@@ -15,16 +14,7 @@ fn outlines(texts: &[&str]) -> Option<Vec<String>> {
     for name in ["text.js", "html.js", "json.js", "vendor/preact.js"] {
         std::fs::copy(here.join("page").join(name), page.path().join(name)).unwrap();
     }
-    let mut node = Command::new("node");
-    node.arg(here.join("tests/it/browser/text.mjs")).arg(page.path());
-    let Ok(mut node) = node.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
-        eprintln!("skipped: there is no node");
-        return None;
-    };
-    node.stdin.take().unwrap().write_all(&serde_json::to_vec(texts).unwrap()).unwrap();
-    let output = node.wait_with_output().unwrap();
-    assert!(output.status.success());
-    Some(serde_json::from_slice(&output.stdout).unwrap())
+    in_node("text.mjs", page.path(), texts)
 }
 
 #[test]
