@@ -125,10 +125,10 @@ impl ActiveRun {
         self.cancellation.child_token()
     }
 
-    /// Waits until it has ended, and returns whether it was cancelled: a cancellation may come too late.
-    pub(crate) async fn was_cancelled(self) -> bool {
+    /// Waits until it has ended, and returns whether it was cancelled: a cancellation may come too late, and an invocation may
+    /// end without a run.
+    pub(crate) async fn was_cancelled(&self) -> bool {
         let mut ended = self.ended.subscribe();
-        drop(self.ended);
         ended.wait_for(Option::is_some).await.is_ok_and(|ended| *ended == Some(true))
     }
 }
@@ -204,7 +204,7 @@ impl Desk {
     fn works_on(&mut self, ticket: Option<&Ticket>) {
         self.is_worked = ticket.is_some();
         self.current = ticket.map(|ticket| ticket.current.clone());
-        self.run = self.current.as_ref().map(|_| ActiveRun::default());
+        self.end_run(false);
         self.is_elsewhere = false;
         self.joined.clear();
     }
@@ -236,11 +236,16 @@ impl Desk {
     /// The run has ended, or stopped. What the invocation drives next is another one. Returns the invocations whose messages
     /// it has taken.
     pub(crate) fn run_has_ended(&mut self, is_cancelled: bool) -> Vec<Ticket> {
+        self.end_run(is_cancelled);
+        std::mem::take(&mut self.joined)
+    }
+
+    /// Tells those who wait for the end of the run, also of one that was never driven.
+    fn end_run(&mut self, is_cancelled: bool) {
         let next = self.current.as_ref().map(|_| ActiveRun::default());
         if let Some(run) = std::mem::replace(&mut self.run, next) {
             run.ended.send_replace(Some(is_cancelled));
         }
-        std::mem::take(&mut self.joined)
     }
 
     /// The run has taken these messages.
@@ -306,6 +311,7 @@ impl Desk {
 
     /// The worker is gone, with its runtime.
     pub(crate) fn is_left(&mut self) {
+        self.end_run(false);
         *self = Desk::default();
     }
 }
@@ -352,5 +358,32 @@ pub(crate) struct Waiting(Arc<AtomicUsize>);
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// A cancellation holds the run that it has found: its end is told, and not seen from who else holds it.
+    #[test]
+    fn the_end_of_a_run_that_was_never_driven_is_told() {
+        let key = SessionKey::new("app", "ada", "s1").unwrap();
+        let job = |id| Job {
+            order: Order::Abandon,
+            ticket: Ticket::new(&key, InvocationId::new(id).unwrap(), None),
+        };
+        let ends: [fn(&mut Desk); 3] =
+            [|desk| drop(desk.next(|| None)), |desk| desk.is_left(), |desk| drop(desk.run_has_ended(false))];
+        for end in ends {
+            let mut desk = Desk::default();
+            let _job = desk.begin(job("i1"));
+            let found = desk.run().unwrap();
+            assert_eq!(found.was_cancelled().now_or_never(), None);
+            end(&mut desk);
+            assert_eq!(found.was_cancelled().now_or_never(), Some(false));
+        }
     }
 }

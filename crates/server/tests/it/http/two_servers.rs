@@ -211,14 +211,18 @@ async fn act(site: &Site, random: &mut fastrand::Rng) -> Option<&'static str> {
 async fn settle(site: &Site) -> (String, u64) {
     loop {
         let session = site.get("ada", "/sessions/s1").await;
-        match session.json()["status"].as_str() {
+        let session = session.json();
+        // A message may wait for its turn still.
+        let is_empty = session["running"].is_null() && session["inbox"] == json!([]);
+        match session["status"].as_str() {
             None => drop(site.post("ada", "/sessions", json!({"id": "s1"})).await),
-            Some("idle") => {
+            Some("idle") if is_empty => {
                 let page = site.get("ada", "/sessions/s1/events?limit=10000").await.json();
                 let newest = page["events"].as_array().unwrap().last();
                 let id = newest.map(id_of).unwrap_or_default();
                 return (id, page["version"].as_u64().unwrap());
             }
+            Some("idle") => {}
             Some(_) => drop(site.post("ada", "/sessions/s1/abandon", json!({})).await),
         }
         // tidy: allow sleep, because it may end while it is asked about.
