@@ -395,14 +395,24 @@ impl SessionHandle {
             return Ok(self.cancelled_here(run).await);
         }
         match (self.run_elsewhere().await?, here) {
-            (Some((run, version)), _) => self.cancelled_elsewhere(&run, version).await,
-            (None, Some(run)) => Ok(self.cancelled_here(run).await),
-            (None, None) if self.turn().has_ended().await? => Ok(false),
-            (None, None) => match self.abandon().await {
-                Err(RunnerError::NothingToResume { .. }) => Ok(false),
-                // It may have ended just before.
-                abandoned => abandoned.map(|outcome| *outcome.exit() == Exit::Cancelled),
+            (Some((run, found)), _) => match self.cancelled_elsewhere(&run, &found).await? {
+                Some(was_cancelled) => Ok(was_cancelled),
+                None => self.cancelled_at_rest().await,
             },
+            (None, Some(run)) => Ok(self.cancelled_here(run).await),
+            (None, None) => self.cancelled_at_rest().await,
+        }
+    }
+
+    /// Cancels a run that waits or was interrupted, if there is one.
+    async fn cancelled_at_rest(&self) -> Result<bool, RunnerError> {
+        if self.turn().has_ended().await? {
+            return Ok(false);
+        }
+        match self.abandon().await {
+            Err(RunnerError::NothingToResume { .. }) => Ok(false),
+            // It may have ended just before.
+            abandoned => abandoned.map(|outcome| *outcome.exit() == Exit::Cancelled),
         }
     }
 
@@ -416,30 +426,42 @@ impl SessionHandle {
         }
     }
 
-    /// The invocation whose run another worker has, and the version of the session.
-    async fn run_elsewhere(&self) -> Result<Option<(InvocationId, u64)>, RunnerError> {
+    /// The invocation whose run another worker has, and the session as it was then.
+    async fn run_elsewhere(&self) -> Result<Option<(InvocationId, Session)>, RunnerError> {
         let session = self.read_newest(EventRange::Last(1)).await?;
         let is_elsewhere = self.holder(&session) == Holder::Other;
         let newest = session.events.last().filter(|newest| is_elsewhere && is_unfinished(&newest.event));
-        Ok(newest.map(|newest| (newest.event.invocation.clone(), session.version)))
+        Ok(newest.map(|newest| newest.event.invocation.clone()).map(|run| (run, session)))
     }
 
-    /// Requests the cancellation of a run of another worker, and waits for its end.
-    async fn cancelled_elsewhere(&self, run: &InvocationId, version: u64) -> Result<bool, RunnerError> {
+    /// Requests the cancellation of a run of another worker, waits for its end, and returns whether it was cancelled; `None` if
+    /// its worker has left it unfinished.
+    async fn cancelled_elsewhere(
+        &self,
+        run: &InvocationId,
+        found: &Session,
+    ) -> Result<Option<bool>, RunnerError> {
         let position = self.turn().enqueue_cancel(run).await?;
-        let (mut at, mut waited, most) = (version, Duration::ZERO, self.runner.0.claims.beat() * 2);
+        let (mut at, mut waited, most) = (found.version, Duration::ZERO, self.runner.0.claims.beat() * 2);
         loop {
             let session = self.read_newest(EventRange::AfterVersion(at)).await?;
             let end = session.events.iter().find(|it| it.event.invocation == *run && ends(&it.event));
-            if let Some(end) = end {
-                // The worker removes it, unless it has left.
-                self.drop_request(position).await?;
-                return Ok(exit_of(&end.event) == Some(Exit::Cancelled));
+            let is_other_life = session.life != found.life;
+            // It was rewound, or the session deleted.
+            let is_gone =
+                is_other_life || session.events.last().is_some_and(|newest| newest.event.invocation != *run);
+            let is_left = self.holder(&session) != Holder::Other;
+            if end.is_some() || is_gone || is_left {
+                // The worker removes it, unless it has left. In another life the position is another entry's.
+                if !is_other_life {
+                    self.drop_request(position).await?;
+                }
+                let is_cancelled = end.is_some_and(|end| exit_of(&end.event) == Some(Exit::Cancelled));
+                return Ok((end.is_some() || is_gone).then_some(is_cancelled));
             }
             if waited >= most {
-                let is_free = self.holder(&session) != Holder::Other;
-                // Without a worker nothing is running, unless the last one has obeyed already.
-                return Ok(!is_free || self.drop_request(position).await?.is_empty());
+                // Its worker obeys at its next heartbeat.
+                return Ok(Some(true));
             }
             at = session.version;
             let pause = waited.clamp(FIRST_PAUSE, LONGEST_PAUSE);

@@ -795,3 +795,40 @@ fn a_run_that_waits_is_cancelled_by_each_process() {
         });
     });
 }
+
+/// The worker of a run leaves it in the moment in which another one cancels it: it waits for a decision then, and is ended by
+/// whoever asked, who waits for no heartbeat.
+#[test]
+fn a_run_that_its_worker_leaves_meanwhile_is_cancelled_all_the_same() {
+    each_store(|world| {
+        threads(async {
+            let of = |worker: &str| {
+                let pay = world.tool("pay", Effect::AtMostOnce).approval(Approval::Always).build().unwrap();
+                let agent = world.agent("assistant: > c1 pay()\nassistant: paid").tools(vec![pay]);
+                let runner = world.runner(agent.build().unwrap()).worker(worker).unwrap();
+                runner.when_claimed(WAIT).claim_for(Duration::from_secs(3_600)).build()
+            };
+            let (one, two) = (of("one"), of("two"));
+            let session = one.session("ada", "s1").await.unwrap();
+            let cancelling = Arc::new(std::sync::Mutex::new(None));
+            let (started, key) = (Arc::clone(&cancelling), session.key().clone());
+            // The append of the reply gives up the claim.
+            world.wire.before(1, async move {
+                let other = two.session("ada", "s1").await.unwrap();
+                let asked = tokio::spawn(async move { other.cancel_everywhere().await });
+                *started.lock().unwrap() = Some(asked);
+                while two.store().inbox(ReadInbox::new(key.clone())).await.unwrap().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+            });
+            let outcome = session.run("pay").await.unwrap();
+            assert_eq!(*outcome.exit(), Exit::Paused(Pause::Approval));
+            let cancelling = cancelling.lock().unwrap().take().unwrap();
+            let cancelled = tokio::time::timeout(Duration::from_secs(60), cancelling).await;
+            assert!(cancelled.expect("it waits for heartbeats").unwrap().unwrap());
+            let newest = session.read(EventRange::Last(1)).await.unwrap().events.remove(0);
+            assert_eq!(newest.event.metadata.read::<Exit>("exit"), Some(Exit::Cancelled));
+            assert!(one.store().inbox(ReadInbox::new(session.key().clone())).await.unwrap().is_empty());
+        });
+    });
+}
