@@ -212,7 +212,7 @@ async fn settle(site: &Site) -> (String, u64) {
     loop {
         let session = site.get("ada", "/sessions/s1").await;
         let session = session.json();
-        // A message may wait for its turn still.
+        // A message may wait for its turn still; after a rewind for a worker, since no recovery runs here.
         let is_empty = session["running"].is_null() && session["inbox"] == json!([]);
         match session["status"].as_str() {
             None => drop(site.post("ada", "/sessions", json!({"id": "s1"})).await),
@@ -222,7 +222,7 @@ async fn settle(site: &Site) -> (String, u64) {
                 let id = newest.map(id_of).unwrap_or_default();
                 return (id, page["version"].as_u64().unwrap());
             }
-            Some("idle") => {}
+            Some("idle") => drop(site.post("ada", "/sessions/s1/resume", json!({})).await),
             Some(_) => drop(site.post("ada", "/sessions/s1/abandon", json!({})).await),
         }
         // tidy: allow sleep, because it may end while it is asked about.
