@@ -796,8 +796,8 @@ fn a_run_that_waits_is_cancelled_by_each_process() {
     });
 }
 
-/// The worker of a run leaves it in the moment in which another one cancels it: it waits for a decision then, and is ended by
-/// whoever asked, who waits for no heartbeat.
+/// The worker of a run leaves it in the moment in which another one cancels it: it waits for a decision then, and the one
+/// that was asked ends it, and waits for no heartbeat.
 #[test]
 fn a_run_that_its_worker_leaves_meanwhile_is_cancelled_all_the_same() {
     each_store(|world| {
