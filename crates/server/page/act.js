@@ -4,7 +4,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import * as store from "./store.js";
 import { typed } from "./json.js";
 import { know, lookedAt } from "./store.js";
-import { callText } from "./rows.js";
+import { callText, reason } from "./rows.js";
 import { cut, editable } from "./text.js";
 
 /** Whether the run is unfinished and requires no decision. */
@@ -23,8 +23,10 @@ export function Stopped() {
   const open = store.openCalls();
   const [first] = open;
   useEffect(() => void (first && store.fill(store.placeOf(first.version), know.rows.length)), [first?.version, know.rows.length]);
-  const why = know.rows.at(-1)?.failure;
-  if (why) return html`The run failed: <span class="wrong">${cut(why, 300)}</span> Resume tries again.`;
+  const last = know.rows.at(-1);
+  // A brief row has its beginning only.
+  useEffect(() => void (last?.failure && store.fill(know.rows.length - 1, know.rows.length)), [last]);
+  if (last?.failure) return html`The run failed: <span class="wrong" dir="auto">${cut(reason(last.failure), 300)}</span> Resume tries again.`;
   const calls = cut(open.map(callText).join(", "), 120);
   const before = html`<code>${calls}</code>${calls.endsWith("…") ? "" : "."}`;
   if (!open.length) return "Stopped before a model request. Resume sends it.";
@@ -57,7 +59,7 @@ export function Composer() {
     if (!(await store.send(said))) setText(said);
   };
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    <textarea id="composer" ref=${box} rows="1" aria-label="Message" placeholder=${isPast ? `Viewing v${lookedAt()}. A message goes to v${know.version}; fork to continue from here` : know.detail?.invalid ? "Message (after the run is ended, or rewound)" : isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : isStopped() ? "Message (after the open run, which is resumed)" : "Message"} value=${text}
+    <textarea id="composer" dir="auto" ref=${box} rows="1" aria-label="Message" placeholder=${isPast ? `Viewing v${lookedAt()}. A message goes to v${know.version}; fork to continue from here` : know.detail?.invalid ? "Message (after the run is ended, or rewound)" : isWaiting ? "Message (queued until the call is decided)" : isRunning ? "Steer the run…" : isStopped() ? "Message (after the open run, which is resumed)" : "Message"} value=${text}
       onInput=${(event) => setText(event.currentTarget.value)}
       onKeyDown=${(event) => {
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -67,7 +69,7 @@ export function Composer() {
       }}></textarea>
     ${isRunning && html`<button type="button" onClick=${store.cancel}>Cancel the run</button>`}
     <button class="main" disabled=${!text.trim()}>${isRunning ? "Steer" : "Send"}</button>
-    ${know.detail?.inbox.map((one) => html`<p class="quiet hint">Queued, ${one.joins && isRunning ? "for the next model request" : "for the next run"}: ${cut(one.text, 80)} <button type="button" class="link" onClick=${() => store.withdraw(one.invocation)}>Withdraw</button></p>`)}
+    ${know.detail?.inbox.map((one) => html`<p class="quiet hint">Queued, ${one.joins && isRunning ? "for the next model request" : "for the next run"}: <bdi>${cut(one.text, 80)}</bdi> <button type="button" class="link" onClick=${() => store.withdraw(one.invocation)}>Withdraw</button></p>`)}
   </form>`;
 }
 
@@ -82,21 +84,21 @@ const close = () => open("");
 export function Actions() {
   const { detail } = know;
   const menu = useRef();
-  // Also before a dialog, which gives the focus back to what had it: a button in the menu is hidden then.
-  const shut = () => {
-    menu.current?.removeAttribute("open");
-    menu.current?.querySelector("summary")?.focus();
-  };
   /** @param {() => void} what */
   const pick = (what) => () => {
-    shut();
+    fold();
     what();
+  };
+  // The focus stays with what is still there: a dialog gives it back to it.
+  const fold = () => {
+    menu.current?.removeAttribute("open");
+    menu.current?.firstElementChild.focus();
   };
   return html`<div class="actions">
     ${isStopped() && html`<button type="button" class="main" onClick=${store.resume}>Resume</button>`}
     <button type="button" onClick=${() => open("fork")} title="f">Fork here</button>
     <button type="button" onClick=${() => open("rewind")} title="r" disabled=${lookedAt() === know.version}>Rewind here</button>
-    <details class="menu" ref=${menu} onKeyDown=${(event) => event.key === "Escape" && shut()}><summary aria-label="More actions">More</summary><div>
+    <details class="menu" ref=${menu} onKeyDown=${(event) => event.key === "Escape" && menu.current?.open && fold()}><summary aria-label="More actions">More</summary><div>
       <button type="button" onClick=${pick(() => open("name"))}>Name this version</button>
       <button type="button" onClick=${pick(() => open("edit"))}>Edit a value</button>
       <button type="button" onClick=${pick(() => open("results"))}>Edit a result</button>
@@ -165,7 +167,7 @@ export function Dialogs() {
 function Field({ label, value, set, hint, rows }) {
   const onInput = (/** @type {any} */ event) => set(event.currentTarget.value);
   const id = hint && `hint-${label.split(" ")[0]}`;
-  return html`<div class="field"><label>${label}${rows ? html`<textarea class="code" rows=${rows} spellcheck="false" aria-describedby=${id} value=${value} onInput=${onInput}></textarea>` : html`<input value=${value} aria-describedby=${id} onInput=${onInput} spellcheck="false" />`}</label>
+  return html`<div class="field"><label>${label}${rows ? html`<textarea class="code" dir="auto" rows=${rows} spellcheck="false" aria-describedby=${id} value=${value} onInput=${onInput}></textarea>` : html`<input dir="auto" value=${value} aria-describedby=${id} onInput=${onInput} spellcheck="false" />`}</label>
     ${hint && html`<span class="quiet" id=${id}>${hint}</span>`}</div>`;
 }
 
@@ -247,22 +249,28 @@ function Edit() {
 function EditResult() {
   const at = lookedAt();
   const rows = know.rows.filter((row) => row.version <= at && row.visible);
-  const results = rows.flatMap((row) => row.outcomes?.filter((one) => one.kind === "tool") ?? []).reverse();
+  const results = rows.flatMap((row) => (row.outcomes ?? []).filter((one) => one.kind === "tool").map((one) => ({ ...one, row }))).reverse();
   const [call, setCall] = useState(results[0]?.call_id ?? "");
-  const find = (/** @type {string} */ id) => results.find((one) => one.call_id === id);
-  const [text, setText] = useState(editable(find(call)?.result ?? ""));
-  const { value, wrong } = typed(text);
+  const found = results.find((one) => one.call_id === call);
+  // What was typed, and before that the result: of a brief row it is read first.
+  const [changed, setChanged] = useState(/** @type {string | null} */ (null));
+  const isRead = !found?.row.is_brief;
+  useEffect(() => {
+    const place = store.placeOf(found?.row.version ?? 0);
+    if (!isRead) store.fill(place, place + 1);
+  }, [call, isRead]);
+  const text = changed ?? editable(found?.result ?? "");
+  const { value, wrong } = isRead ? typed(text) : { value: undefined, wrong: " " };
   const isHere = at === know.version && know.detail?.unfinished && !know.detail?.running;
   const name = `${know.view.session}-v${at}-edited`;
   return html`<${Ask} title="Edit a recorded result" word=${isHere ? "Write" : "Write in a fork"} wrong=${call ? wrong : "No call has a result yet."}
     submit=${() => (isHere ? store.editResults({ [call]: value }) : store.fork(at, name, { results: { [call]: value } }))}>
     <p>The model reads the new result from then on; the call is not made again.</p>
     <label>Call<select value=${call} onChange=${(event) => {
-      const found = find(event.currentTarget.value);
       setCall(event.currentTarget.value);
-      setText(editable(found?.result ?? ""));
+      setChanged(null);
     }}>${results.slice(0, 200).map((one) => html`<option value=${one.call_id}>${one.name} (${one.call_id})</option>`)}</select></label>
-    <${Field} label="Result (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
+    ${isRead ? html`<${Field} label="Result (JSON)" rows=${5} value=${text} set=${setChanged} />` : html`<p class="quiet">…</p>`}<//>`;
 }
 
 function Choose() {

@@ -36,26 +36,28 @@ function App() {
   useEffect(() => store.watch(() => show((times) => times + 1)), []);
   const { view } = know;
   useEffect(() => document.getElementById(`tab-${view.tab}`)?.scrollIntoView({ block: "nearest" }), [view.tab]);
-  document.title = view.session ? `${view.session} · stepfold studio` : "stepfold studio";
+  const why = lost();
+  const session = why ? undefined : view.session;
+  document.title = session ? `${session} · stepfold studio` : "stepfold studio";
   if (know.locked) return html`<${Locked} />`;
-  return html`<div class=${view.session ? "page with-session" : "page"}>
-    ${view.session && html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); focus(".body [tabindex='0']"); }}>Skip to the session</a>`}
+  return html`<div class=${session ? "page with-session" : "page"}>
+    ${session && html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); focus(".body [tabindex='0']"); }}>Skip to the session</a>`}
     <header>
       <a class="brand" href="#/" onClick=${(event) => { event.preventDefault(); store.go({ session: undefined }); }}><b>stepfold</b><span class="back">‹ Sessions</span><span class="hidden"> studio: all sessions</span></a>
-      ${view.session && html`<h1>${view.session}</h1><span class=${`status ${status()}`} role="status">${know.link === "lost" ? "reconnecting…" : status()}</span>${know.detail?.imported && html`<span class="quiet" title=${`Steps up to v${know.detail.imported.version} are what a file says, also of authors and decisions.`}>imported by ${know.detail.imported.by}</span>`}<${Actions} />`}
+      ${session && html`<h1 dir="auto">${session}</h1><span class=${`status ${status()}`} role="status">${know.link === "lost" ? "reconnecting…" : status()}</span>${know.detail?.imported && html`<span class="quiet" title=${`Steps up to v${know.detail.imported.version} are what a file says, also of authors and decisions.`}>imported by ${know.detail.imported.by}</span>`}<${Actions} />`}
       <button type="button" class="plain help" aria-label="Keyboard shortcuts" onClick=${() => open("help")}>?</button>
     </header>
     <${Sessions} />
     <main>
-      ${!view.session ? html`<${Welcome} />`
+      ${why ? html`<${Nowhere} why=${why} />` : !session ? html`<${Welcome} />`
       : html`<${Scrubber} /><${Requests} />
         <div class="tabs" role="tablist" aria-label="Views">${tabs().map(([name, word]) => html`<button type="button" role="tab" id=${`tab-${name}`} aria-controls="main" aria-selected=${view.tab === name} tabindex=${view.tab === name ? 0 : -1}
           onClick=${() => store.go({ tab: name })} onKeyDown=${sideways}>${word}</button>`)}</div>
-        <div class="body" role="tabpanel" id="main" aria-labelledby=${`tab-${view.tab}`}>${TABS.map(([name, , View]) => view.tab === name && html`<${View} key=${view.session} />`)}</div>
-        <${Composer} key=${view.session} />`}
+        <div class="body" role="tabpanel" id="main" aria-labelledby=${`tab-${view.tab}`}>${TABS.map(([name, , View]) => view.tab === name && html`<${View} key=${session} />`)}</div>
+        <${Composer} key=${session} />`}
     </main>
-    ${view.session && html`<${Inspector} />`}
-    <div class="notes" role="status">${/** @type {const} */ (["trouble", "note"]).map((which) => know[which] && html`<p class=${know[which].bad ? "note bad" : "note"}><span>${know[which].text}</span> <button type="button" class="link" onClick=${() => { know[which] = null; store.changed(); }}>Close</button></p>`)}</div>
+    ${session && html`<${Inspector} />`}
+    <div class="notes" role="status">${/** @type {const} */ (["trouble", "note"]).map((which) => know[which] && html`<p class=${know[which].bad ? "note bad" : "note"}><span dir="auto">${know[which].text}</span> <button type="button" class="link" onClick=${() => { know[which] = null; store.changed(); }}>Close</button></p>`)}</div>
     <${Dialogs} key=${know.dialog} />
   </div>`;
 }
@@ -63,6 +65,18 @@ function App() {
 const STOPPED = /** @type {Record<string, string>} */ ({
   waiting: "waits for a decision", interrupted: "was interrupted, and can be resumed", paused: "is paused, and can be resumed", failed: "has failed, and can be resumed", invalid: "has an invalid record",
 });
+
+/** Why the address leads to nothing. */
+function lost() {
+  const { view } = know;
+  if (view.invalid) return html`The address <code>${view.invalid}</code> is invalid: each <code>%</code> must begin a character in percent encoding.`;
+  if (know.ready && view.app && !know.app) return html`There is no agent <code>${view.app}</code>.`;
+  return know.isAbsent && html`There is no session <code>${view.session}</code> of ${view.app}.`;
+}
+
+/** @param {{ why: any }} props */
+const Nowhere = ({ why }) => html`<div class="empty" role="alert"><h1>Nothing here</h1><p>${why}</p>
+  <button type="button" class="main" onClick=${() => store.go({ app: know.app?.app ?? know.apps[0]?.app, session: undefined })}>All sessions</button></div>`;
 
 /** Without a session: what there is to do. */
 function Welcome() {
@@ -78,7 +92,7 @@ export function About() {
   const { app } = know;
   const tools = [...(app?.tools ?? []), ...(app?.agents ?? []).flatMap((agent) => agent.tools)];
   const refused = [...(app?.refused_tools ?? []), ...(app?.agents ?? []).flatMap((agent) => agent.refused_tools ?? [])];
-  return html`${app?.description && html`<p>${app.description}</p>`}<p class="quiet">${[app?.model && `Model: ${app.model}`, tools.length && `Tools: ${[...new Set(tools.map((tool) => tool.name))].join(", ")}`].filter(Boolean).join(" · ")}</p>${refused.map((one) => html`<p class="quiet">Not offered: <b>${one.tool}</b> of ${one.toolset}: ${one.reason}</p>`)}`;
+  return html`${app?.description && html`<p dir="auto">${app.description}</p>`}<p class="quiet">${[app?.model && `Model: ${app.model}`, tools.length && `Tools: ${[...new Set(tools.map((tool) => tool.name))].join(", ")}`].filter(Boolean).join(" · ")}</p>${refused.map((one) => html`<p class="quiet">Not offered: <b>${one.tool}</b> of ${one.toolset}: ${one.reason}</p>`)}`;
 }
 
 /** @param {string} where */

@@ -32,5 +32,5 @@ export function Compare() {
 
 /** @param {{ row?: import("./types").Row, find: (id: string) => any, session?: string }} props */
 function Side({ row, find, session }) {
-  return row ? html`<button type="button" class="link" onClick=${() => go(session ? { session, at: row.version } : { at: row.version, tab: "timeline" })}>v${row.version}</button> <b>${kindWord(row)}</b> ${cut(line(row, find), 200)}` : "";
+  return row ? html`<button type="button" class="link" onClick=${() => go(session ? { session, at: row.version } : { at: row.version, tab: "timeline" })}>v${row.version}</button> <b>${kindWord(row)}</b> <bdi>${cut(line(row, find), 200)}</bdi>` : "";
 }

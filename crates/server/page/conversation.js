@@ -2,14 +2,16 @@
 // @ts-check
 import { html, useEffect, useState } from "./html.js";
 import { callOf, fill, know, lookedAt, money, placeOf, readModel, rowAt, step } from "./store.js";
-import { callText, line, text } from "./rows.js";
+import { callText, FEW, line, tally, text } from "./rows.js";
 import { count, cut, Prose, short, Value } from "./text.js";
 
 /** @typedef {import("./types").Row} Row */
 /** @typedef {import("./types").Message} Message */
 
-/** How many commits are shown at once. */
+/** How many commits or messages are shown at once. */
 const PAGE = 60;
+/** So many notes of one kind are shown. */
+const NOTES = 20;
 
 export function Conversation() {
   const [pages, setPages] = useState(1);
@@ -21,29 +23,36 @@ export function Conversation() {
   }, [at, pages, know.rows.length]);
   if (!rows.length) return html`<div class="empty"><h2>No messages yet</h2><p>Write one below.</p></div>`;
   return html`<div class="conversation" tabindex="0" role="region" aria-label="Conversation">
-    <${Earlier} more=${rows.length - shown.length} show=${() => setPages(pages + 1)} />
+    ${rows.length > shown.length && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages</button>`}
     ${shown.map((row) => html`<${Said} key=${row.version} row=${row} />`)}
     ${know.view.at === undefined && know.unfinished.text && html`<article class="said assistant live"><h2>${know.app?.agent ?? "agent"}</h2><${Prose} text=${know.unfinished.text} /></article>`}
   </div>`;
 }
 
-/** What leads to earlier messages, if there are any. @param {{ more: number, show: () => void }} props */
-const Earlier = ({ more, show }) => more > 0 && html`<button type="button" class="link" onClick=${show}>Show earlier messages</button>`;
-
 /** @param {{ row: Row }} props */
 function Said({ row }) {
   const said = text(row);
-  const used = [...(row.calls ?? []).map(callText), ...(row.outcomes ?? []).map((outcome) => `${outcome.name} → ${short(outcome.error ?? outcome.result)}`),
-    ...(row.decisions || row.edited || row.failure ? [line(row, (id) => callOf(id, placeOf(row.version)))] : [])];
+  const { calls = [], outcomes = [] } = row;
+  const used = [...(row.decisions || row.edited || row.failure ? [line(row, (id) => callOf(id, placeOf(row.version)))] : [])];
   const version = html`<button type="button" class="link quiet" onClick=${() => step(row.version)}>v${row.version}</button>`;
   return html`${said && html`<article class=${`said ${row.author === "user" ? "user" : "assistant"}`}><h2>${row.author} ${version}</h2><${Prose} text=${said} /></article>`}
-    ${used.map((one) => html`<p class="used">${version} <code>${cut(one, 400)}</code></p>`)}`;
+    <${Used} version=${version} what="calls" names=${calls.map((call) => call.name)} lines=${calls.map((call) => () => callText(call))} />
+    <${Used} version=${version} what="results" names=${outcomes.map((one) => one.name)} lines=${outcomes.map((one) => () => `${one.name} → ${short(one.error ?? one.result)}`)} />
+    ${used.map((one) => html`<p class="used">${version} <code dir="auto">${cut(one, 400)}</code></p>`)}`;
+}
+
+/** The lines of the calls or results of one commit; many are shown when they are wanted. @param {{ version: any, what: string, names: string[], lines: (() => string)[] }} props */
+function Used({ version, what, names, lines }) {
+  const [isOpen, setOpen] = useState(false);
+  const isGroup = lines.length > FEW;
+  return html`${isGroup && html`<p class="used">${version} <button type="button" class="link" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"} ${lines.length} ${what}: ${tally(names)}</button></p>`}
+    ${(isOpen || !isGroup) && lines.map((line) => html`<p class="used">${isGroup ? html`<span></span>` : version} <code dir="auto">${cut(line(), 400)}</code></p>`)}`;
 }
 
 /** What the model was shown at the step: nothing more, and nothing less. */
 export function Seen() {
-  const [pages, setPages] = useState(1);
   const at = lookedAt();
+  const [pages, setPages] = useState({ at, count: 1 });
   useEffect(() => void readModel(at), [at]);
   const { model } = know;
   if (!model || model.at !== at || model.busy || !model.found) return html`<p class="quiet">…</p>`;
@@ -54,25 +63,35 @@ export function Seen() {
     ["tokens", usage && `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out, as reported`],
     ["estimated", `${count(tokens.total)} in: ${count(tokens.instructions)} instructions, ${count(tokens.messages)} messages, ${count(tokens.tools)} tools`], ["cost", found.cost && money(Number(found.cost))],
     ["left out", found.reasons.join("; ")], ["must call", found.tool_choice !== "auto" && short(found.tool_choice)], ["output", found.output && `${found.output.mode}: ${short(found.output.schema)}`],
-    ["settings", Object.keys(found.params).length > 0 && short(found.params)], ...found.unknown.map((one) => ["not known", `${one.part}: ${one.why}`]),
-    ...(found.changes ?? []).map((one) => ["for its server", one.message === undefined ? one.change : `message ${one.message}: ${one.change}`])];
-  const all = found.messages.filter((one) => one.source !== "instructions");
-  const messages = all.slice(-PAGE * pages);
-  const from = messages.length < all.length ? messages[0].index ?? 0 : 0;
-  let gaps = found.left_out.filter((gap) => gap.to > from);
+    ["settings", Object.keys(found.params).length > 0 && short(found.params)], ...some("not known", found.unknown.map((one) => `${one.part}: ${one.why}`)),
+    ...some("for its server", (found.changes ?? []).map((one) => (one.message === undefined ? one.change : `message ${one.message}: ${one.change}`)))];
+  // What was left out stands where it was, and the newest is last.
+  const all = inPlace(found.messages.filter((one) => one.source !== "instructions"), found.left_out);
+  const isAt = pages.at === at;
+  const shown = all.slice(-PAGE * (isAt ? pages.count : 1));
   return html`<div class="conversation" tabindex="0" role="region" aria-label="What the model was shown">
     <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
-    <details class="offered"><summary class="link">${found.tools.length} tools offered</summary>${found.tools.map((tool) => html`<div class="call"><h3><b>${tool.name}</b> <span class="quiet">${count(tool.tokens)} tokens</span></h3><p>${tool.description}</p><${Value} value=${tool.parameters} /></div>`)}</details>
+    <details class="offered"><summary class="link">${found.tools.length} tools offered</summary>${found.tools.map((tool) => html`<div class="call"><h3><b>${tool.name}</b> <span class="quiet">${count(tool.tokens)} tokens</span></h3><p dir="auto">${tool.description}</p><${Value} value=${tool.parameters} /></div>`)}</details>
     ${instructions && html`<article class="said system"><h2>instructions, as rendered</h2><${Prose} text=${instructions} /></article>`}
-    <${Earlier} more=${all.length - messages.length} show=${() => setPages(pages + 1)} />
-    ${messages.map((one) => {
-      const before = gaps.filter((gap) => gap.to <= (one.index ?? 0));
-      gaps = gaps.filter((gap) => !before.includes(gap));
-      return html`${before.map((gap) => html`<${Gap} gap=${gap} />`)}<${Shown} message=${one.message} kind=${one.source === "summary" ? "summary" : one.message.role} more=${`${one.source === "summary" ? "the summary · " : ""}${count(one.tokens)} tokens`} />`;
-    })}
-    ${gaps.map((gap) => html`<${Gap} gap=${gap} />`)}
+    ${all.length > shown.length && html`<p class="gap"><button type="button" class="link" onClick=${() => setPages({ at, count: (isAt ? pages.count : 1) + 1 })}>Show earlier messages: ${count(all.length - shown.length)} more</button></p>`}
+    ${shown.map((one, index) => ("from" in one ? html`<${Gap} key=${all.length - shown.length + index} gap=${one} />`
+    : html`<${Shown} key=${all.length - shown.length + index} message=${one.message} kind=${one.source === "summary" ? "summary" : one.message.role} more=${`${one.source === "summary" ? "the summary · " : ""}${count(one.tokens)} tokens`} />`))}
     ${found.reply && html`<${Answer} at=${found.reply} />`}
   </div>`;
+}
+
+/** The first of many notes, and how many more there are. @param {string} name @param {string[]} notes */
+const some = (name, notes) => [...notes.slice(0, NOTES), ...(notes.length > NOTES ? [`and ${count(notes.length - NOTES)} more`] : [])].map((note) => [name, note]);
+
+/** Messages, with what was left out between them. @param {import("./types").Seen["messages"]} messages @param {import("./types").Gap[]} gaps */
+function inPlace(messages, gaps) {
+  const found = [];
+  let next = 0;
+  for (const one of messages) {
+    while (next < gaps.length && gaps[next].to <= (one.index ?? 0)) found.push(gaps[next++]);
+    found.push(one);
+  }
+  return [...found, ...gaps.slice(next)];
 }
 
 /** What the model answered. @param {{ at: number }} props */
@@ -89,16 +108,13 @@ function NotAsked({ why, at }) {
     ${reply && reply !== rowAt(at) && html`<button type="button" class="main" onClick=${() => step(reply.version)}>Go to v${reply.version}, a reply</button>`}</div>`;
 }
 
-/** @param {{ gap: import("./types").Gap }} props */
-const Gap = ({ gap }) => html`<details class="gap"><summary class="link">${gap.to - gap.from} message${gap.to - gap.from > 1 ? "s" : ""} left out${gap.summarised ? ", in the summary" : ""}</summary>
-  <${LeftOut} messages=${gap.messages} /></details>`;
-
-/** @param {{ messages: Message[] }} props */
-function LeftOut({ messages }) {
-  const [pages, setPages] = useState(1);
-  const shown = messages.slice(-PAGE * pages);
-  return html`<${Earlier} more=${messages.length - shown.length} show=${() => setPages(pages + 1)} />
-    ${shown.map((message) => html`<${Shown} message=${message} more="not shown" />`)}`;
+/** Messages that were left out: they are in the page when they are wanted. @param {{ gap: import("./types").Gap }} props */
+function Gap({ gap }) {
+  const [pages, setPages] = useState(0);
+  const many = gap.to - gap.from;
+  return html`<details class="gap" onToggle=${(event) => setPages(event.currentTarget.open ? Math.max(pages, 1) : 0)}><summary class="link">${count(many)} message${many > 1 ? "s" : ""} left out${gap.summarised ? ", in the summary" : ""}</summary>
+    ${gap.messages.slice(0, PAGE * pages).map((message) => html`<${Shown} message=${message} more="not shown" />`)}
+    ${pages > 0 && gap.messages.length > PAGE * pages && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show more: ${count(gap.messages.length - PAGE * pages)}</button>`}</details>`;
 }
 
 /** @param {{ message: Message, more: string, kind?: string }} props */

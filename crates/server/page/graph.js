@@ -1,12 +1,32 @@
 // The graph of an app, in layers, lit by what happened until the version that is looked at, and by what runs.
 // @ts-check
-import { html, useMemo } from "./html.js";
+import { html, useMemo, visible } from "./html.js";
 import { know, lookedAt, step } from "./store.js";
-import { cut, short } from "./text.js";
+import { short } from "./text.js";
 
-const [HIGH, GAP_X, GAP_Y] = [46, 34, 46];
-/** The width of a letter, and the most letters of a name in a box. */
-const [LETTER, MOST] = [7.6, 32];
+const [HIGH, GAP_X, GAP_Y] = [46, 34, 40];
+/** A box is as wide as its name, within these bounds: a longer name is cut, and its title has the whole. */
+const [LEAST, MOST] = [96, 260];
+/** Room at the sides of the text in a box. */
+const INSET = 12;
+
+/** @type {CanvasRenderingContext2D | null | undefined} */
+let pen;
+/** How wide a text is drawn. @param {string} text @param {number} size */
+function widthOf(text, size) {
+  pen ??= document.createElement("canvas").getContext("2d");
+  if (!pen) return text.length * size * 0.65;
+  pen.font = `${size}px ${getComputedStyle(document.documentElement).fontFamily}`;
+  return pen.measureText(text).width;
+}
+
+/** The text, or as much of its beginning as has room. @param {string} text @param {number} size @param {number} room */
+function fit(text, size, room) {
+  if (widthOf(text, size) <= room) return text;
+  const letters = [...text];
+  while (letters.length && widthOf(`${letters.join("")}…`, size) > room) letters.pop();
+  return `${letters.join("")}…`;
+}
 
 /** Layers by the longest way from the start that has no circle; within a layer, by the middle of what leads there. @param {import("./types").Shape} shape */
 function layout(shape) {
@@ -49,19 +69,28 @@ function layout(shape) {
   const layers = [];
   const used = [...new Set(layer.values())].sort((a, b) => a - b);
   for (const name of names) (layers[used.indexOf(layer.get(name) ?? 0)] ??= []).push(name);
-  const most = Math.max(...layers.map((one) => one?.length ?? 0));
-  const wide = Math.max(110, Math.min(MOST, Math.max(...names.map((name) => name.length))) * LETTER + 24);
-  /** @type {Map<string, { x: number, y: number }>} */
+  const widths = new Map(names.map((name) => [name, Math.max(LEAST, Math.min(MOST, Math.ceil(widthOf(visible(name), 14)) + 2 * INSET))]));
+  const widthIn = (/** @type {string[]} */ inside) => inside.reduce((sum, name) => sum + (widths.get(name) ?? 0) + GAP_X, -GAP_X);
+  const most = Math.max(...layers.map(widthIn));
+  /** @type {Map<string, { x: number, y: number, width: number }>} */
   const places = new Map();
+  const centre = (/** @type {string} */ name) => (places.get(name)?.x ?? 0) + (places.get(name)?.width ?? 0) / 2;
   layers.forEach((inside, depth) => {
     const middle = (/** @type {string} */ name) => {
-      const from = edges.filter((edge) => edge.to === name && places.has(edge.from)).map((edge) => places.get(edge.from)?.x ?? 0);
+      const from = edges.filter((edge) => edge.to === name && places.has(edge.from)).map((edge) => centre(edge.from));
       return from.length ? from.reduce((/** @type {number} */ sum, /** @type {number} */ x) => sum + x, 0) / from.length : 0;
     };
-    [...(inside ?? [])].sort((a, b) => middle(a) - middle(b)).forEach((name, index, all) =>
-      places.set(name, { x: 60 + ((most - all.length) / 2 + index) * (wide + GAP_X), y: 12 + depth * (HIGH + GAP_Y) }));
+    let x = 4 + (most - widthIn(inside)) / 2;
+    for (const name of [...inside].sort((a, b) => middle(a) - middle(b))) {
+      const width = widths.get(name) ?? 0;
+      places.set(name, { x, y: 4 + depth * (HIGH + GAP_Y), width });
+      x += width + GAP_X;
+    }
   });
-  return { places, back, edges, wide, width: 120 + most * (wide + GAP_X), height: 24 + layers.length * (HIGH + GAP_Y) - GAP_Y };
+  // Edges that lead back stand on the right of boxes and of the words beside other edges.
+  const right = Math.max(8 + most, ...edges.filter(labelOf).map((edge) => (centre(edge.from) + centre(edge.to)) / 2 + 14 + widthOf(labelOf(edge), 12)));
+  const side = edges.some((edge) => isBack(edge, back)) ? right + SIDE : 0;
+  return { places, back, edges, side, width: Math.max(right, side + 4), height: 8 + layers.length * (HIGH + GAP_Y) - GAP_Y };
 }
 
 /** How often each node was done until the version. */
@@ -94,35 +123,44 @@ export function Graph() {
   const done = counts();
   const { tasks, overall_progress: progress } = know.states.get(lookedAt())?.values ?? {};
   return html`<div class="graph" tabindex="0" role="region" aria-label="Graph">
-    <svg viewBox=${`0 0 ${laid.width} ${laid.height}`} style=${{ maxWidth: `${laid.width}px` }} role="img" aria-label=${`Graph ${shape.name}: ${shape.nodes.map((node) => node.name).join(", ")}`}>
+    <svg viewBox=${`0 0 ${laid.width} ${laid.height}`} style=${{ width: `${laid.width}px`, minWidth: `${Math.round(laid.width * 0.75)}px` }} role="img" aria-label=${`Graph ${shape.name}: ${shape.nodes.map((node) => node.name).join(", ")}`}>
       <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z" /></marker></defs>
       ${laid.edges.map((edge) => html`<${Edge} edge=${edge} laid=${laid} />`)}
-      ${[...laid.places].map(([name, { x, y }]) => {
+      ${[...laid.places].map(([name, { x, y, width }]) => {
         const node = done[name];
         const live = know.unfinished.nodes[name];
         const isEnd = name === "START" || name === "END";
-        const words = [live?.running ? `${live.running} running` : "", node?.done ? `${node.done} done` : "", node?.failed ? `${node.failed} failed` : ""].filter(Boolean).join(" · ");
+        const told = [live?.running ? `${live.running} running` : "", node?.done ? `${node.done} done` : "", node?.failed ? `${node.failed} failed` : ""].filter(Boolean).join(" · ");
+        const [title, words] = [fit(visible(name), 14, width - 2 * INSET + 1), fit(told, 11.5, width - 8)];
         return html`<g class=${`node${live?.running ? " lit" : ""}${node ? " done" : ""}${node?.failed ? " failed" : ""}${isEnd ? " end" : ""}`} transform=${`translate(${x} ${y})`} onClick=${() => node?.version && step(node.version)}>
-          <title>${name}</title><rect width=${laid.wide} height=${HIGH} rx="6" /><text x=${laid.wide / 2} y=${words ? 20 : 28}>${cut(name, MOST)}</text>${words && html`<text class="words" x=${laid.wide / 2} y="36">${words}</text>`}</g>`;
+          <title>${told ? `${name}: ${told}` : name}</title><rect width=${width} height=${HIGH} rx="6" /><text x=${width / 2} y=${words ? 20 : 28}>${title}</text>${words && html`<text class="words" x=${width / 2} y="36">${words}</text>`}</g>`;
       })}
     </svg>
-    <table><thead><tr><th>node</th><th>done</th><th>failed</th><th>last</th></tr></thead><tbody>
+    <div class="tables"><table><thead><tr><th>node</th><th>done</th><th>failed</th><th>last</th></tr></thead><tbody>
       ${shape.nodes.map((/** @type {any} */ { name }) => html`<tr><td>${name}</td><td>${done[name]?.done ?? 0}</td><td>${done[name]?.failed ?? 0}</td>
         <td>${done[name]?.version ? html`<button type="button" class="link" onClick=${() => step(done[name].version)}>v${done[name].version}</button>` : ""}</td></tr>`)}</tbody></table>
     ${Array.isArray(tasks) && tasks.length > 0 && html`<table><caption>Tasks${progress === undefined ? "" : `: ${progress} %`}</caption><tbody>
-      ${tasks.map((task) => html`<tr><td>${short(task.title ?? task.id)}</td><td>${short(task.status ?? "pending")}</td></tr>`)}</tbody></table>`}
+      ${tasks.map((task) => html`<tr><td dir="auto">${short(task.title ?? task.id)}</td><td>${short(task.status ?? "pending")}</td></tr>`)}</tbody></table>`}</div>
   </div>`;
 }
+
+/** How far an edge that leads back stands out. */
+const SIDE = 24;
+/** @param {any} edge @param {Set<string>} back */
+const isBack = (edge, back) => back.has(`${edge.from}>${edge.to}`) || edge.from === edge.to;
+/** @param {any} edge */
+const labelOf = (edge) => (edge.kind === "each" ? `for each of ${edge.of ?? ""}` : edge.kind === "on_error" ? "on error" : edge.kind === "at_limit" ? "at the limit" : "");
 
 /** @param {{ edge: any, laid: any }} props */
 function Edge({ edge, laid }) {
   const [from, to] = [laid.places.get(edge.from), laid.places.get(edge.to)];
   if (!from || !to) return null;
-  const isBack = laid.back.has(`${edge.from}>${edge.to}`) || edge.from === edge.to;
-  const label = edge.kind === "each" ? `for each of ${edge.of ?? ""}` : edge.kind === "on_error" ? "on error" : edge.kind === "at_limit" ? "at the limit" : "";
-  const [x1, y1] = isBack ? [from.x + laid.wide, from.y + HIGH / 2] : [from.x + laid.wide / 2, from.y + HIGH];
-  const [x2, y2] = isBack ? [to.x + laid.wide, to.y + HIGH / 2] : [to.x + laid.wide / 2, to.y];
-  const side = Math.max(x1, x2) + 76;
-  const path = isBack ? `M${x1} ${y1}C${side} ${y1} ${side} ${y2} ${x2} ${y2}` : `M${x1} ${y1}C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2}`;
+  const leadsBack = isBack(edge, laid.back);
+  const label = labelOf(edge);
+  const [x1, y1] = leadsBack ? [from.x + from.width, from.y + HIGH / 2] : [from.x + from.width / 2, from.y + HIGH];
+  const [x2, y2] = leadsBack ? [to.x + to.width, to.y + HIGH / 2] : [to.x + to.width / 2, to.y];
+  // A curve reaches three quarters of the way to its handles.
+  const side = (laid.side - (x1 + x2) / 8) / 0.75;
+  const path = leadsBack ? `M${x1} ${y1}C${side} ${y1} ${side} ${y2} ${x2} ${y2}` : `M${x1} ${y1}C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2}`;
   return html`<g class=${`edge ${edge.kind}`}><path d=${path} marker-end="url(#tip)" />${label && html`<text x=${(x1 + x2) / 2 + 6} y=${(y1 + y2) / 2 + 4}>${label}</text>`}</g>`;
 }

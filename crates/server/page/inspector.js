@@ -2,7 +2,7 @@
 // @ts-check
 import { html, useEffect } from "./html.js";
 import { callOf, effectOf, fill, go, know, lookedAt, placeOf, readHistory, rowAt, step } from "./store.js";
-import { decided, exitWord, kindWord, line, nameOf, text, wordOf } from "./rows.js";
+import { decided, exitWord, kindWord, line, nameOf, reason, tally, text, wordOf } from "./rows.js";
 import { open } from "./act.js";
 import { count, duration, moment, Prose, same, Value, words } from "./text.js";
 
@@ -96,19 +96,20 @@ function Step() {
   const said = text(row);
   const { usage } = row;
   const find = (/** @type {string} */ id) => callOf(id, placeOf(at));
+  const group = (/** @type {string} */ what, /** @type {{ name: string }[] | undefined} */ all) => [what, all && all.length > 1 && `${all.length}: ${tally(all.map((one) => one.name))}`];
   const facts = [["kind", kindWord(row) === row.kind ? row.kind : `${kindWord(row)} (API: ${row.kind})`], ["by", row.decided_by ?? row.author], ["when", moment(row.at)], ["duration", duration(row.latency_us)], ["since run start", duration(row.elapsed_us)],
     ["model", row.model], ["tokens", usage && `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${usage.cached_input_tokens ? `, ${count(usage.cached_input_tokens)} cached` : ""}`],
-    ["hook", row.hook && line(row)], ["run ended by", row.exit && exitWord(row.exit)], ["inside of", row.path?.map((item) => item.name).join(" › ")], ["run", row.invocation]];
+    ["hook", row.hook && line(row)], group("calls", row.calls), group("results", row.outcomes), group("branches", row.planned), ["run ended by", row.exit && exitWord(row.exit)], ["inside of", row.path?.map((item) => item.name).join(" › ")], ["run", row.invocation]];
   return html`<div class="step">
-    <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
-    ${row.failure && html`<p class="wrong">${row.failure}</p>`}
+    <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd dir="auto">${value}</dd>`)}</dl>
+    ${row.failure && html`<p class="wrong" dir="auto">${reason(row.failure)}</p>`}
     ${said && html`<${Prose} text=${said} />`}
     ${row.summary && html`<div class="call"><h3><b>summary</b></h3><${Prose} text=${row.summary} /></div>`}
-    ${row.asked?.map(({ call, message }) => html`<${Call} call=${call} of=${row} />${message && html`<p>${message}</p>`}`)}
+    ${row.asked?.map(({ call, message }) => html`<${Call} call=${call} of=${row} />${message && html`<p dir="auto">${message}</p>`}`)}
     ${row.calls?.filter((call) => !row.asked?.some((request) => request.call.id === call.id)).map((call) => html`<${Call} call=${call} of=${row} />`)}
     ${row.outcomes?.map((outcome) => html`<${Outcome} outcome=${outcome} />`)}
     ${row.outcomes?.some((one) => one.kind === "tool") && html`<button type="button" class="link" onClick=${() => open("results")}>Edit a result…</button>`}
-    ${row.decisions?.map((one) => html`<div class="call"><h3><b>decision</b> <span class="quiet">${nameOf(one.request).replaceAll("/", " › ")}</span></h3><p>${decided(one, find)}</p></div>`)}
+    ${row.decisions?.map((one) => html`<div class="call"><h3><b>decision</b> <span class="quiet">${nameOf(one.request).replaceAll("/", " › ")}</span></h3><p dir="auto">${decided(one, find)}</p></div>`)}
     ${Object.entries(row.edited?.arguments ?? {}).map(([call, given]) => html`<div class="call"><h3><b>${find(call)?.name}</b> <span class="quiet">${call} · new arguments</span></h3><${Value} value=${given} /></div>`)}
     ${Object.entries(row.edited?.results ?? {}).map(([call, result]) => html`<div class="call"><h3><b>new result</b> <span class="quiet">${call}</span></h3><${Value} value=${result} /></div>`)}
     ${row.writes?.length > 0 && html`<h3>Writes</h3><ul class="writes">${row.writes.map((write) => html`<li>

@@ -5,7 +5,7 @@ import { Exact, isNested, typed, write } from "./json.js";
 import { Invalid, isStopped, Stopped } from "./act.js";
 import { nameOf } from "./rows.js";
 import { know, decide as send, readValue, takeNote } from "./store.js";
-import { count, editable, escaped, laid } from "./text.js";
+import { count, editable, escaped, isolated, laid } from "./text.js";
 
 /** A longer text is folded. */
 const LONG = 400;
@@ -38,8 +38,8 @@ export function pieces(value) {
 /** A value in which long parts are opened one by one. @param {{ value: any, name: string, reading: Reading, open: (fold: string) => void }} props */
 function Folded({ value, name, reading, open }) {
   let at = 0;
-  return html`<code class="value">${pieces(value).map((piece) => {
-    if (typeof piece === "string") return escaped(piece);
+  return html`<code class="value" dir="ltr">${pieces(value).map((piece) => {
+    if (typeof piece === "string") return isolated(escaped(piece));
     const fold = `${name}${(at += 1)}`;
     return html`<${Fold} piece=${piece} isOpen=${reading.open.has(fold)} open=${() => open(fold)} />`;
   })}</code>`;
@@ -50,8 +50,8 @@ function Fold({ piece, isOpen, open }) {
   const opened = useRef();
   // Where the button was that is gone.
   useLayoutEffect(() => opened.current?.focus({ preventScroll: true }), [isOpen]);
-  return isOpen ? html`<span class="opened" tabindex="-1" ref=${opened}>${escaped(Array.isArray(piece.whole) ? laid(piece.whole, "").slice(1, -1) : write(piece.whole))}</span>`
-  : html`<span class="folded">${escaped(piece.begins)}</span> <button type="button" class="link" onClick=${open}>Read all: ${piece.words}</button>`;
+  return isOpen ? html`<span class="opened" dir="auto" tabindex="-1" ref=${opened}>${escaped(Array.isArray(piece.whole) ? laid(piece.whole, "").slice(1, -1) : write(piece.whole))}</span>`
+  : html`<span class="folded" dir="auto">${escaped(piece.begins)}</span> <button type="button" class="link" onClick=${open}>Read all: ${piece.words}</button>`;
 }
 
 /** How much of a request is folded. @param {import("./types").Request} request */
@@ -65,13 +65,14 @@ export function Requests() {
   const [opened, setOpened] = useState(/** @type {Record<string, Set<string>>} */ ({}));
   const [unread, setUnread] = useState(/** @type {Record<string, boolean>} */ ({}));
   const [fault, setFault] = useState("");
-  const hasDecided = useRef(false);
-  // The button that was pressed is gone: the next one has the focus, or the composer.
-  useEffect(() => {
-    if (!hasDecided.current || document.activeElement !== document.body) return;
-    const next = /** @type {HTMLElement | null} */ (document.querySelector(".requests .buttons button:enabled") ?? document.getElementById("composer"));
-    next?.focus();
-    hasDecided.current = false;
+  const section = useRef();
+  const isDeciding = useRef(false);
+  // What had the focus is gone with its decision: the next open one has it, or the composer.
+  useLayoutEffect(() => {
+    if (!isDeciding.current || document.activeElement !== document.body) return;
+    isDeciding.current = false;
+    const next = section.current?.querySelector(".request form :is(textarea, input), .request:not(.all) .buttons button:enabled, .request:not(.all) button.link");
+    (next ?? document.getElementById("composer"))?.focus();
   });
   if (know.detail?.invalid) return html`<${Invalid} why=${know.detail.invalid} />`;
   if (!requests.length && later) return html`<p class="banner">${later} result${later > 1 ? "s" : ""} will come from outside.</p>`;
@@ -79,17 +80,21 @@ export function Requests() {
   /** @param {Record<string, any>} decisions */
   const decide = async (decisions) => {
     const all = { ...chosen, ...decisions };
-    hasDecided.current = true;
+    isDeciding.current = true;
     choose(all);
     if (requests.every((request) => all[request.id] !== undefined)) {
       const done = await send(Object.fromEntries(requests.map((request) => [request.id, all[request.id]])));
-      if (!done) choose({});
+      if (!done) {
+        document.getElementById("composer")?.blur();
+        isDeciding.current = true;
+        choose({});
+      }
       setFault(done ? "" : takeNote());
     }
   };
   /** @param {string} id @returns {Reading} */
   const reading = (id) => ({ folds: foldsOf(requests.find((one) => one.id === id) ?? requests[0]), open: opened[id] ?? new Set(), isUnread: !!unread[id] });
-  return html`<section class="requests" aria-label="Waits for a decision">
+  return html`<section class="requests" ref=${section} aria-label="Waits for a decision">
     <h2>${requests.length === 1 ? "One call waits for your decision" : `${requests.length} calls wait for your decisions: they are sent together`}</h2>
     ${requests.map((request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen[request.id]} isOne=${requests.length === 1} reading=${reading(request.id)}
       open=${(/** @type {string} */ fold) => setOpened((all) => ({ ...all, [request.id]: new Set([...(all[request.id] ?? []), fold]) }))}
@@ -124,36 +129,38 @@ const WHY = /** @type {Record<string, string>} */ ({
 function Request({ request, chosen, isOne, reading, open, skip, decide }) {
   const [mode, setMode] = useState("");
   const [text, setText] = useState("");
-  const form = useRef();
-  const buttons = useRef();
-  const wasMode = useRef("");
-  // Before the next key can be pressed.
+  const box = useRef();
+  const before = useRef("");
+  // Before the next key can be pressed. A form that is closed gives the focus back to the button that opened it.
   useLayoutEffect(() => {
-    form.current?.querySelector("textarea, input")?.focus();
-    if (wasMode.current && !mode) buttons.current?.querySelector("button:enabled")?.focus();
-    wasMode.current = mode;
+    box.current?.querySelector(mode ? "form :is(textarea, input)" : `[data-opens="${before.current}"]`)?.focus();
+    before.current = mode;
   }, [mode]);
   const why = typeof request.reason === "string" ? request.reason : Object.keys(request.reason ?? {})[0] ?? "";
   const { value, wrong } = mode === "change" ? typed(text) : { value: undefined, wrong: "" };
   const facts = [nameOf(request.id).replaceAll("/", " › "), WHY[why] ?? why.replaceAll("_", " "), request.times && `the reply makes this call ${request.times} times`, request.deadline && `until ${request.deadline}`];
-  return html`<div class="request">
+  return html`<div class="request" ref=${box}>
     <p><b>${allVisible(request.call.name)}</b> <span class="quiet">${facts.filter(Boolean).join(" · ")}</span></p>
-    ${request.message && html`<p class="asks">${request.message}</p>`}
+    ${request.message && html`<p class="asks" dir="auto">${request.message}</p>`}
     <${Folded} value=${request.call.arguments} name="a" reading=${reading} open=${open} />
     ${request.inputs_from_state?.map((/** @type {any} */ input) => html`<p class="quiet">From the state key <code>${input.key}</code>: <code>${input.parameter}</code> = <${Input} input=${input} reading=${reading} open=${open} /></p>`)}
     ${request.warnings && html`<ul class="wrong">${request.warnings.map((warning) => html`<li>${warning}</li>`)}</ul>`}
     ${chosen !== undefined ? html`<p class="quiet">Chosen: ${typeof chosen === "string" ? chosen : Object.keys(chosen)[0]}</p>`
-    : mode === "" ? html`${reading.folds > reading.open.size && html`<${Skip} words=${`${reading.folds - reading.open.size === 1 ? "One part was" : `${reading.folds - reading.open.size} parts were`} not opened.`} isUnread=${reading.isUnread} skip=${skip} />`}<div class="buttons" ref=${buttons}>
+    : mode === "" ? html`${reading.folds > reading.open.size && html`<${Skip} words=${`${reading.folds - reading.open.size === 1 ? "One part was" : `${reading.folds - reading.open.size} parts were`} not opened.`} isUnread=${reading.isUnread} skip=${skip} />`}<div class="buttons">
       <button type="button" class=${isOne ? "main" : ""} disabled=${left(reading) > 0} onClick=${() => decide("approve")}>Approve</button>
-      ${request.can_modify && html`<button type="button" onClick=${() => { setText(editable(request.call.arguments)); setMode("change"); }}>Edit arguments…</button>`}
-      <button type="button" onClick=${() => { setText(""); setMode("reject"); }}>Reject…</button></div>`
-    : html`<form ref=${form} onKeyDown=${(event) => { if (event.key === "Escape") { event.stopPropagation(); setMode(""); } }} onSubmit=${(event) => {
+      ${request.can_modify && html`<button type="button" data-opens="change" onClick=${() => { setText(editable(request.call.arguments)); setMode("change"); }}>Edit arguments…</button>`}
+      <button type="button" data-opens="reject" onClick=${() => { setText(""); setMode("reject"); }}>Reject…</button></div>`
+    : html`<form onKeyDown=${(event) => {
+        if (event.key !== "Escape") return;
+        event.stopPropagation();
+        setMode("");
+      }} onSubmit=${(event) => {
         event.preventDefault();
         if (!wrong) decide(mode === "change" ? { modify: { arguments: value } } : { reject: { reason: text } });
       }}>
         <label>${mode === "change" ? "Arguments (JSON)" : "Reason (the model sees it)"}
-          ${mode === "change" ? html`<textarea rows="5" class="code" spellcheck="false" value=${text} onInput=${(event) => setText(event.currentTarget.value)}></textarea>`
-          : html`<input value=${text} onInput=${(event) => setText(event.currentTarget.value)} />`}</label>
+          ${mode === "change" ? html`<textarea rows="5" class="code" dir="auto" spellcheck="false" value=${text} onInput=${(event) => setText(event.currentTarget.value)}></textarea>`
+          : html`<input dir="auto" value=${text} onInput=${(event) => setText(event.currentTarget.value)} />`}</label>
         ${wrong && html`<p class="wrong" role="alert">${wrong}</p>`}
         <div class="buttons"><button class=${mode === "change" ? "main" : "main danger"} disabled=${!!wrong}>${mode === "change" ? "Approve with changes" : "Reject"}</button>
           <button type="button" onClick=${() => setMode("")}>Cancel</button></div></form>`}
@@ -170,6 +177,6 @@ function Input({ input, reading, open }) {
   if (input.hidden) return html`<span>a value that is never shown (SHA-256 ${input.hidden.sha256})</span>`;
   if (!input.truncated) return html`<${Folded} value=${input.value} name=${fold} reading=${reading} open=${open} />`;
   const { begins, bytes } = input.truncated;
-  if (!isOpen) return html`<code class="value">${allVisible(begins)}…</code> <button type="button" class="link" onClick=${() => open(`${fold}1`)}>Read all: ${count(bytes)} bytes</button>`;
-  return html`<code class="value">${whole === undefined ? "…" : escaped(laid(whole, ""))}</code>`;
+  if (!isOpen) return html`<code class="value" dir="auto">${allVisible(begins)}…</code> <button type="button" class="link" onClick=${() => open(`${fold}1`)}>Read all: ${count(bytes)} bytes</button>`;
+  return html`<code class="value" dir="auto">${whole === undefined ? "…" : escaped(laid(whole, ""))}</code>`;
 }

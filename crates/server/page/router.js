@@ -10,32 +10,38 @@
  * @property {string} panel
  * @property {string} [key] the key whose writes are listed
  * @property {string} [compare] the session that is compared with
+ * @property {string} [invalid] the address, if it cannot be read
  */
+
+/** What there is to see of a session. */
+const TABS = ["timeline", "conversation", "model", "graph", "usage", "compare"];
+
+/** The parts of a path; none if one of them is no text in percent encoding. @param {string} path */
+function partsOf(path) {
+  try {
+    return path.split("/").map(decodeURIComponent);
+  } catch {
+    return null;
+  }
+}
 
 /** @param {string} hash @returns {View} */
 export function read(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
-  const [app, session] = path.split("/").map(decoded);
+  const parts = partsOf(path);
+  const [app, session] = parts ?? [];
   const found = new URLSearchParams(query);
   const at = found.get("v");
   return {
     app: app || undefined,
     session: session || undefined,
     at: at && /^\d+$/.test(at) ? Number(at) : undefined,
-    tab: found.get("view") ?? "timeline",
-    panel: found.get("panel") ?? "state",
+    tab: TABS.find((tab) => tab === found.get("view")) ?? "timeline",
+    panel: found.get("panel") === "step" ? "step" : "state",
     key: found.get("key") ?? undefined,
     compare: found.get("with") ?? undefined,
+    invalid: parts ? undefined : hash,
   };
-}
-
-/** A part of an address; as it is, if it is invalid: then there is no such app or session. @param {string} part */
-function decoded(part) {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return part;
-  }
 }
 
 /** @param {View} view */

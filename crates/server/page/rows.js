@@ -31,26 +31,39 @@ export const callText = (call) => `${call.name}(${args(call.arguments)})`;
 /** The call of a request, with the branches that it is inside of: `research#0/c1`. @param {string} request */
 export const nameOf = (request) => request.replace(/#[0-9a-f]{16}$/, "");
 
-/** How many there are, of more than a line shows. @param {any[]} all @param {string} word */
-const many = (all, word) => (all.length > 4 ? `${all.length} ${word}: ` : "");
+/** More than these are a group, which says how many they are. */
+export const FEW = 4;
+/** Parts of a line, with their number if they are many. @param {string[]} parts @param {string} what @param {string} [between] */
+const counted = (parts, what, between = "   ") => `${parts.length > FEW ? `${parts.length} ${what}: ` : ""}${parts.join(between)}`;
+
+/** Names, each once, with how often it is there. @param {string[]} names */
+export function tally(names) {
+  /** @type {Map<string, number>} */
+  const found = new Map();
+  for (const name of names) found.set(name, (found.get(name) ?? 0) + 1);
+  return [...found].map(([name, times]) => (times > 1 ? `${name} × ${times}` : name)).join(", ");
+}
+
+/** Why a run failed. The server begins with which run it is, and the page shows that elsewhere. @param {string} failure */
+export const reason = (failure) => failure.replace(/^(?:run in session \S+ failed: )?run '[^']*' (?:failed|waits) after step \d+: /, "");
 
 /** One line about a commit. @param {Row} row @param {(id: string) => any} [callOf] a call, as it runs */
 export function line(row, callOf) {
   const { calls = [], outcomes = [], asked = [], decisions = [], planned = [], started = [], writes = [] } = row;
   const said = text(row).replace(/\s+/g, " ").replace(/\*\*|`/g, "");
-  if (decisions.length) return `${decisions.map((one) => decided(one, callOf)).join(", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
-  if (row.failure) return row.failure;
+  if (decisions.length) return `${counted(decisions.map((one) => decided(one, callOf)), "decisions", ", ")}${row.decided_by ? ` · by ${row.decided_by}` : ""}`;
+  if (row.failure) return reason(row.failure);
   if (row.hook) return hookLine(row.hook);
-  if (asked.length) return many(asked, "calls") + asked.map((request) => callText(request.call)).join("   ");
-  if (outcomes.length) return many(outcomes, "results") + outcomes.map((one) => `${one.kind === "node" ? one.call_id : one.name} → ${short(one.error ?? one.result ?? one.status)}`).join("   ");
-  if (calls.length) return `${said ? `${said}  ` : ""}${many(calls, "calls")}${calls.map(callText).join("   ")}`;
+  if (asked.length) return counted(asked.map((request) => callText(request.call)), "calls");
+  if (outcomes.length) return counted(outcomes.map((one) => `${one.kind === "node" ? one.call_id : one.name} → ${short(one.error ?? one.result ?? one.status)}`), "results");
+  if (calls.length) return `${said ? `${said}  ` : ""}${counted(calls.map(callText), "calls")}`;
   if (said) return said;
   const wrote = writes.map((write) => (write.handler ? `${write.key} ← ${short(write.value)}` : `${write.key} removed`));
   if (row.edited) return [...Object.entries(row.edited.arguments ?? {}).map(([id, given]) => `new arguments: ${callText({ name: callOf?.(id)?.name ?? id, arguments: given })}`), ...Object.entries(row.edited.results).map(([id, result]) => `result ${id} ← ${short(result)}`), ...wrote].join("   ");
   if (row.decided_by) return `by ${row.decided_by}`;
-  if (started.length) return many(started, "calls") + started.map((mark) => callText(callOf?.(mark.call_id) ?? mark)).join("   ");
+  if (started.length) return counted(started.map((mark) => callText(callOf?.(mark.call_id) ?? mark)), "calls");
   if (row.kind === "began") return "(no message)";
-  if (planned.length) return planned.map((branch) => branch.call_id).join(", ");
+  if (planned.length) return counted(planned.map((branch) => branch.call_id), "branches", ", ");
   if (row.exit) return [row.kind, "end"].includes(exitWord(row.exit)) ? "" : exitWord(row.exit);
   return row.summary ?? wrote.join("   ");
 }

@@ -13,7 +13,7 @@ export function Sessions() {
       ${know.apps.length > 1 ? html`<label class="quiet" for="app">Agent</label><select id="app" title="In brackets: sessions that wait, or were interrupted" value=${view.app} onChange=${(event) => go({ app: event.currentTarget.value, session: undefined })}>${know.apps.map(({ app }) => html`<option value=${app}>${app}${know.stopped[app]?.length ? ` (${know.stopped[app].length})` : ""}</option>`)}</select>`
       : html`<b class="app">${view.app}</b>`}
     </div>
-    <div class="top"><input id="search" type="search" aria-label="Search sessions" placeholder="Search" value=${know.search} onInput=${(event) => search(event.currentTarget.value)}
+    <div class="top"><input id="search" type="search" dir="auto" aria-label="Search sessions" placeholder="Search" value=${know.search} onInput=${(event) => search(event.currentTarget.value)}
       onKeyDown=${(event) => {
         if (event.key !== "Enter" || !found.length) return;
         open(found[0].id);
@@ -29,7 +29,7 @@ export function Sessions() {
         open(row.id);
       }}>
       <span class="line"><span class="name" title=${`${row.id}, ${moment(row.updated)}`}>${row.id.length > 20 ? html`<span>${row.id.slice(0, -8)}</span><span>${row.id.slice(-8)}</span>` : html`<span>${row.id}</span>`}</span> <span class="under right">v${row.version}</span></span>
-      <span class="line"><span class="under">${row.imported ? `imported by ${row.imported.by} · ` : ""}${row.parent ? `↳ ${row.parent.id} v${row.parent.version}` : row.title || moment(row.updated)}</span><span class=${`right status ${statusOf(row)}`}>${statusOf(row)}</span></span></a></li>`)}</ul>
+      <span class="line"><span class="under" dir="auto">${row.imported ? `imported by ${row.imported.by} · ` : ""}${row.parent ? `↳ ${row.parent.id} v${row.parent.version}` : row.title || moment(row.updated)}</span><span class=${`right status ${statusOf(row)}`}>${statusOf(row)}</span></span></a></li>`)}</ul>
     ${know.more && html`<button type="button" class="link" onClick=${() => listSessions(true)}>More</button>`}
   </nav>`;
 }

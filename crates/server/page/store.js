@@ -28,7 +28,7 @@ export function statusOf(row) {
 /** What is known of a session before it is read. @returns {import("./types").OfSession} */
 function ofSession() {
   return {
-    detail: null, rows: [], oldest: 0, version: 0, loading: false, labels: [], forks: [], unfinished: nothing(), states: new Map(),
+    detail: null, isAbsent: false, rows: [], oldest: 0, version: 0, loading: false, labels: [], forks: [], unfinished: nothing(), states: new Map(),
     replay: null, comparison: null, model: null, history: null, collapsed: new Set(),
   };
 }
@@ -87,7 +87,7 @@ export function go(part, isStep = false) {
   const before = know.view;
   const isOther = ("session" in part && part.session !== before.session) || ("app" in part && part.app !== before.app);
   if (isOther) know.note = know.trouble = null;
-  const view = isOther ? { ...read(""), app: before.app, ...part } : { ...before, ...part };
+  const view = isOther ? { ...read(""), app: before.app, ...part } : { ...before, invalid: undefined, ...part };
   history[isStep ? "replaceState" : "pushState"](null, "", write(view));
   arrived(view);
 }
@@ -95,6 +95,8 @@ export function go(part, isStep = false) {
 /** @param {View} view */
 function arrived(view) {
   const before = know.view;
+  // An address without an app is that of the app in view.
+  if (!view.app) view = { ...view, app: before.app };
   know.view = view;
   if (view.app !== before.app) openApp();
   if (view.app !== before.app || view.session !== before.session) openSession();
@@ -150,11 +152,10 @@ export async function enter(token) {
 async function openApp() {
   const { app } = know.view;
   Object.assign(know, { app: know.apps.find((one) => one.app === app) ?? null, shape: null, sessions: [], search: "" });
-  if (!app) return;
+  if (!know.app || !app) return;
   const reading = Promise.all([get(appPath(app)), know.app?.has_graph ? get(`${appPath(app)}/graph`) : null]);
   try {
-    await listSessions();
-    const [whole, shape] = await reading;
+    const [[whole, shape]] = await Promise.all([reading, listSessions()]);
     if (know.view.app === app) Object.assign(know, { app: whole, shape });
   } catch (error) {
     fail(error);
@@ -228,7 +229,7 @@ async function openSession() {
   const isStill = still();
   Object.assign(know, ofSession());
   listen();
-  if (!app || !session) return changed();
+  if (!know.app || !app || !session) return changed();
   know.loading = true;
   changed();
   try {
@@ -238,7 +239,8 @@ async function openSession() {
     listen();
     look();
   } catch (error) {
-    fail(error);
+    if (error instanceof Refused && error.status === 404 && isStill()) know.isAbsent = true;
+    else fail(error);
   }
   know.loading = false;
   changed();

@@ -1,7 +1,7 @@
 // Words, numbers and values as nodes. Nothing that a model wrote becomes markup: links and images are shown as text.
 // @ts-check
 import { isNested, write } from "./json.js";
-import { allVisible, html, useState } from "./html.js";
+import { allVisible, html, useMemo, useState, visible } from "./html.js";
 
 const number = new Intl.NumberFormat("en");
 
@@ -54,15 +54,53 @@ export const editable = (value) => escaped(write(value, "  "));
 
 /** A value. A long one is cut until it is wanted whole. @param {{ value: any, most?: number }} props */
 export function Value({ value, most = 4000 }) {
-  const [isWhole, setWhole] = useState(false);
+  const text = useMemo(() => (value === undefined ? "" : laid(value, "")), [value]);
   if (value === undefined) return html`<span class="quiet">unset</span>`;
-  const text = laid(value, "");
-  if (isWhole || text.length <= most) return html`<code class="value">${escaped(text)}</code>`;
-  return html`<code class="value">${escaped(cut(text, most))}</code> <${All} text=${text} show=${() => setWhole(true)} />`;
+  // A text has its own direction; of other values, the strings in them have.
+  const isText = !isNested(value);
+  const drawn = (/** @type {any} */ what) => html`<code class="value" dir=${isText ? "auto" : "ltr"}>${what}</code>`;
+  const begin = escaped(cut(text, most));
+  const first = drawn(isText ? begin : isolated(begin));
+  return text.length <= most ? first : html`<${Fold} text=${text} begin=${first} whole=${() => drawn(html`<${Parts} text=${text} dir=${isText ? "auto" : "ltr"} draw=${escaped} />`)} />`;
 }
 
-/** What shows a text whole. @param {{ text: string, show: () => void }} props */
-const All = ({ text, show }) => html`<button type="button" class="link" onClick=${show}>Show all: ${count(text.length)} characters</button>`;
+/** What has only its beginning drawn, until all of it is wanted. @param {{ text: string, begin: any, whole: () => any }} props */
+function Fold({ text, begin, whole }) {
+  // Another text begins folded.
+  const [open, setOpen] = useState(/** @type {string | null} */ (null));
+  const isOpen = open === text;
+  return html`${isOpen ? whole() : begin} <button type="button" class="link" aria-expanded=${isOpen} onClick=${() => setOpen(isOpen ? null : text)}>${isOpen ? "Show less" : `Show all: ${count(text.length)} characters`}</button>`;
+}
+
+/** So much of a long text is laid out at once. */
+const PART = 10_000;
+
+/** A long text in parts, of which the browser lays out those in sight. @param {{ text: string, dir?: string, draw?: (text: string) => string }} props */
+function Parts({ text, dir = "auto", draw = visible }) {
+  return useMemo(() => {
+    const parts = [];
+    for (let from = 0; from < text.length;) {
+      const to = partEnd(text, from + PART);
+      parts.push(html`<span class="chunk" dir=${dir}>${draw(text.slice(from, text[to - 1] === "\n" ? to - 1 : to))}</span>`);
+      from = to;
+    }
+    return parts;
+  }, [text]);
+}
+
+/** Where a part ends that has about this end: after a line, if there is one, and not within a character. @param {string} text @param {number} near */
+function partEnd(text, near) {
+  if (near >= text.length) return text.length;
+  const line = text.lastIndexOf("\n", near) + 1;
+  if (line > near - PART / 2) return line;
+  return /[\udc00-\udfff]/.test(text[near]) ? near + 1 : near;
+}
+
+/** Letters of scripts that are written from right to left. */
+const LEFTWARD = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]|[\ud802-\ud83b][\udc00-\udfff]/;
+
+/** JSON in which a string that is written from right to left does not move what is around it. @param {string} json */
+export const isolated = (json) => (LEFTWARD.test(json) ? json.split(/("(?:[^"\\]|\\.)*")/).map((part, at) => (at % 2 ? html`<bdi>${part}</bdi>` : part)) : json);
 
 /** JSON, with what fits into a line in one. @param {any} value @param {string} indent @param {number} [used] @returns {string} */
 export function laid(value, indent, used = 0) {
@@ -80,98 +118,106 @@ export function laid(value, indent, used = 0) {
   return `${dense[0]}\n${parts.map((part, place) => inside + names[place] + laid(part, inside, names[place].length)).join(",\n")}\n${indent}${dense.at(-1)}`;
 }
 
-/** A longer text is cut until it is wanted whole, and then shown as it is. */
-const LONGEST = 100_000;
+/** Of a longer text, the rest is shown when it is wanted, and as it was written. */
+const PROSE = 20_000;
 
 /** A subset of Markdown: paragraphs, headings, lists, tables, quotes, code, emphasis. @param {{ text: string }} props */
 export function Prose({ text }) {
-  const [isWhole, setWhole] = useState(false);
-  if (text.length <= LONGEST) return html`<div class="prose">${blocks(text)}</div>`;
-  return isWhole ? html`<div class="prose"><p dir="auto">${text}</p></div>`
-  : html`<div class="prose">${blocks(cut(text, LONGEST))}<p><${All} text=${text} show=${() => setWhole(true)} /></p></div>`;
+  const end = text.length > PROSE ? partEnd(text, PROSE) : text.length;
+  const begin = useMemo(() => html`<div class="prose">${blocks(text.slice(0, end))}</div>`, [text]);
+  if (end === text.length) return begin;
+  return html`<${Fold} text=${text} begin=${begin} whole=${() => html`${begin}<div class="prose"><${Parts} text=${text.slice(end)} /></div>`} />`;
 }
 
-/** The indent of an item of a list, its bullet, its number, and its text. */
-const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
+const FENCE = /^\s*(`{3,}|~{3,})/;
+/** The marker of an item: its indent, and what it is. */
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(?:\s+|$)/;
+const HEADING = /^#{1,6}\s/;
+const RULE = /^\s*([-*_])(?:\s*\1){2,}\s*$/;
+/** The line below the heads of a table. */
+const DASHES = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
+/** Lists and quotes in one another are drawn up to this depth. */
+const DEEPEST = 8;
 
-/** Whether two lines are items of one list. @param {string} line @param {string} first */
-function isBeside(line, first) {
-  const [one, other] = [ITEM.exec(line), ITEM.exec(first)];
-  return one && other && one[1].length < other[1].length + 2 && !one[2] === !other[2];
-}
-
-/** A list, with what is inside of its items. @param {string[]} rows */
-function list(rows) {
-  const [, indent = "", number] = ITEM.exec(rows[0]) ?? [];
-  /** @type {string[][]} */
-  const items = [];
-  for (const row of rows) {
-    const found = isBeside(row, rows[0]) && ITEM.exec(row);
-    if (found) items.push([found[3]]);
-    else items.at(-1)?.push(row.slice(Math.min(row.search(/\S|$/), indent.length + 2)));
-  }
-  const drawn = items.map(([first, ...rest]) => html`<li dir="auto">${inline(first)}${rest.length > 0 && blocks(rest.join("\n"))}</li>`);
-  return number ? html`<ol start=${Number(number)}>${drawn}</ol>` : html`<ul>${drawn}</ul>`;
-}
-
-/** The cells of a row of a table. @param {string} line */
-const cells = (line) => line.trim().replace(/^\||(?<!\\)\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
-
-/** Whether a table begins here. @param {string[]} lines @param {number} at */
-const isTable = (lines, at) => lines[at].includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[at + 1] ?? "") && cells(lines[at]).length === cells(lines[at + 1]).length;
-
-/** @param {string[]} rows */
-function table([head, , ...rows]) {
-  const names = cells(head);
-  return html`<div class="wide"><table><thead><tr>${names.map((name) => html`<th dir="auto">${inline(name)}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr>${cells(row).slice(0, names.length).map((cell) => html`<td dir="auto">${inline(cell)}</td>`)}</tr>`)}</tbody></table></div>`;
-}
-
-/** @param {string} text @returns {any[]} */
-export function blocks(text) {
+/** @param {string} text @param {number} [depth] @returns {any[]} */
+export function blocks(text, depth = 0) {
   const lines = text.split("\n");
   /** @type {any[]} */
   const found = [];
+  /** @param {number} at */
+  const isTable = (at) => lines[at].includes("|") && !!lines[at + 1]?.includes("-") && DASHES.test(lines[at + 1]) && cells(lines[at]).length === cells(lines[at + 1]).length;
+  /** @param {number} at */
+  const begins = (at) => FENCE.test(lines[at]) || HEADING.test(lines[at]) || lines[at].startsWith(">") || ITEM.test(lines[at]) || RULE.test(lines[at]) || isTable(at);
   for (let at = 0; at < lines.length;) {
     const line = lines[at];
-    const fence = /^\s*```/.test(line);
+    const [, fence = ""] = FENCE.exec(line) ?? [];
+    const from = at;
     if (fence) {
-      const end = lines.findIndex((other, index) => index > at && /^\s*```\s*$/.test(other));
-      const until = end < 0 ? lines.length : end;
-      found.push(html`<pre><code>${lines.slice(at + 1, until).join("\n")}</code></pre>`);
-      at = until + 1;
-    } else if (/^#{1,6}\s/.test(line)) {
+      do at += 1;
+      while (at < lines.length && !(lines[at].trim().startsWith(fence) && !lines[at].trim().slice(fence.length).replaceAll(fence[0], "")));
+      found.push(html`<pre><code>${lines.slice(from + 1, at).join("\n")}</code></pre>`);
+      at += 1;
+    } else if (HEADING.test(line)) {
       found.push(html`<p class="heading" dir="auto">${inline(line.replace(/^#+\s+/, ""))}</p>`);
       at += 1;
-    } else if (ITEM.test(line)) {
-      const inside = new RegExp(`^\\s{${(ITEM.exec(line)?.[1].length ?? 0) + 2},}\\S`);
-      const rows = take(lines, at, (other) => isBeside(other, line) || inside.test(other));
-      found.push(list(rows));
-      at += rows.length;
-    } else if (isTable(lines, at)) {
-      const rows = take(lines, at, (other) => other.includes("|"));
-      found.push(table(rows));
-      at += rows.length;
-    } else if (/^>/.test(line)) {
-      const rows = take(lines, at, (other) => other.startsWith(">"));
-      found.push(html`<blockquote dir="auto">${inline(rows.map((row) => row.replace(/^>\s?/, "")).join("\n"))}</blockquote>`);
-      at += rows.length;
+    } else if (RULE.test(line)) {
+      found.push(html`<hr />`);
+      at += 1;
+    } else if (ITEM.test(line) && depth < DEEPEST) {
+      const { node, end } = list(lines, at, depth);
+      found.push(node);
+      at = end;
+    } else if (line.startsWith(">") && depth < DEEPEST) {
+      while (lines[at]?.startsWith(">")) at += 1;
+      found.push(html`<blockquote dir="auto">${blocks(lines.slice(from, at).map((row) => row.replace(/^>\s?/, "")).join("\n"), depth + 1)}</blockquote>`);
+    } else if (isTable(at)) {
+      at += 2;
+      while (lines[at]?.includes("|")) at += 1;
+      found.push(table(lines.slice(from, at)));
     } else if (!line.trim()) {
       at += 1;
     } else {
-      const rows = take(lines, at, (other, first) => first || (other.trim() !== "" && !/^(#{1,6}\s|>|\s*```)/.test(other) && !ITEM.test(other)));
-      found.push(html`<p dir="auto">${inline(rows.join("\n"))}</p>`);
-      at += rows.length;
+      do at += 1;
+      while (at < lines.length && lines[at].trim() && !begins(at));
+      found.push(html`<p dir="auto">${inline(lines.slice(from, at).join("\n"))}</p>`);
     }
   }
   return found;
 }
 
-/** @param {string[]} lines @param {number} at @param {(line: string, first: boolean) => boolean} goesOn */
-function take(lines, at, goesOn) {
-  let end = at;
-  while (end < lines.length && goesOn(lines[end], end === at)) end += 1;
-  return lines.slice(at, Math.max(end, at + 1));
+/** A list: items of one kind, and what is inside of each, which stands further to the right. @param {string[]} lines @param {number} from @param {number} depth */
+function list(lines, from, depth) {
+  const [, , first] = ITEM.exec(lines[from]) ?? [];
+  const isNumbered = (/** @type {string} */ marker) => /\d/.test(marker);
+  const items = [];
+  let at = from;
+  while (at < lines.length) {
+    const [head, indent, marker] = ITEM.exec(lines[at]) ?? [];
+    if (head === undefined || isNumbered(marker) !== isNumbered(first)) break;
+    const inside = [lines[at].slice(head.length)];
+    at += 1;
+    for (; at < lines.length; at += 1) {
+      const line = lines[at];
+      const far = line.search(/\S/);
+      // A line without an indent goes on with the paragraph before it.
+      if (far >= 0 && far < indent.length + 2 && (!lines[at - 1].trim() || ITEM.test(line) || HEADING.test(line) || FENCE.test(line) || line.startsWith(">"))) break;
+      inside.push(line.slice(Math.max(0, Math.min(far, head.length))));
+    }
+    const drawn = blocks(inside.join("\n"), depth + 1);
+    // A line alone is no paragraph.
+    items.push(html`<li>${drawn[0]?.type === "p" && !drawn[0].props.class ? [drawn[0].props.children, ...drawn.slice(1)] : drawn}</li>`);
+  }
+  return { node: isNumbered(first) ? html`<ol dir="auto" start=${parseInt(first, 10)}>${items}</ol>` : html`<ul dir="auto">${items}</ul>`, end: at };
+}
+
+/** The cells of a line of a table: an escaped bar divides nothing. @param {string} line */
+const cells = (line) => line.trim().replace(/^\|/, "").replace(/\|$/, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+
+/** @param {string[]} lines the heads, the dashes, and the rows */
+function table([heads, dashes, ...rows]) {
+  const sides = cells(dashes).map((cell) => ({ textAlign: cell.endsWith(":") ? (cell.startsWith(":") ? "center" : "end") : undefined }));
+  return html`<div class="wide"><table dir="auto"><thead><tr>${cells(heads).map((cell, at) => html`<th style=${sides[at]}>${inline(cell)}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr>${sides.map((side, at) => html`<td dir="auto" style=${side}>${inline(cells(row)[at] ?? "")}</td>`)}</tr>`)}</tbody></table></div>`;
 }
 
 /** @param {string} text @returns {any[]} */

@@ -144,9 +144,9 @@ function Commit({ row, place, size, slowest, marks, isSelected, isLater }) {
     return html`<div id=${`row-${row.version}`} role="treeitem" aria-level=${depth + 1} aria-expanded=${isOpen} aria-selected=${isSelected} aria-setsize=${size} aria-posinset=${place + 1}
       class=${classes.filter(Boolean).join(" ")} style=${{ transform: `translateY(${place * HEIGHT}px)` }} onClick=${() => step(row.version)}>
       <span class="version">${row.version}</span>
-      <span class="kind" style=${{ paddingLeft: `${Math.min(depth, 4) * 7}px` }}>${kindWord(row)}</span>
-      <span class="said" dir="auto" title=${cut(said, 1000)}>${isOpen !== undefined && html`<button type="button" class="fold" tabindex="-1" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); fold(row); }}>${isOpen ? "▾" : "▸"}</button>`}${inside && html`<span class="quiet">${inside}</span>`}${cut(said, 240)}</span>
-      <span class="tags">${marks?.map((mark) => html`<b class="mark" title=${mark.text} onClick=${(event) => { if (mark.fork) { event.stopPropagation(); go({ session: mark.fork }); } }}>${mark.text}</b> `)}<span class="wrote">${tags(row)}</span></span>
+      <span class="kind" title=${kindWord(row)}>${kindWord(row)}</span>
+      <span class="said" dir="auto" style=${{ paddingInlineStart: `min(${depth * 12}px, 24%)` }} title=${cut(said, 1000)}>${isOpen !== undefined && html`<button type="button" class="fold" dir="ltr" tabindex="-1" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); fold(row); }}>${isOpen ? "▾" : "▸"}</button>`}${inside && html`<span class="quiet" dir="ltr">${inside}</span>`}${cut(said, 240)}</span>
+      <span class="tags">${marks?.map((mark) => html`<b class="mark" dir="auto" title=${mark.text} onClick=${(event) => { if (mark.fork) { event.stopPropagation(); go({ session: mark.fork }); } }}>${mark.text}</b> `)}<span class="wrote">${tags(row)}</span></span>
       <span class="tokens" title=${row.usage && "tokens: input → output"}>${row.usage && row.usage.input_tokens + row.usage.output_tokens > 0 ? `${count(row.usage.input_tokens)} → ${count(row.usage.output_tokens)}` : ""}</span>
       <span class="took">${us ? duration(us) : ""}<i style=${{ width: `${Math.round(((us ?? 0) / slowest) * 36)}px` }}></i></span>
     </div>`;
@@ -175,5 +175,5 @@ function Unfinished() {
   const open = [...Object.values(calls).map((call) => `${call.name ?? ""}(${call.arguments}`),
     ...Object.values(tools).map((tool) => `${tool.name} ${tool.status ?? "runs"} · ${Math.floor((Date.now() - tool.since) / 1000)} s${tool.report ? ` · ${short(tool.report)}` : ""}`)];
   const said = open.join("   ") || text || (reasoning ? `thinks: ${reasoning}` : "waits for the model");
-  return html`<p class="unfinished"><span class="pulse" aria-hidden="true"></span>${said.slice(-240)}</p>`;
+  return html`<p class="unfinished"><span class="pulse" aria-hidden="true"></span><bdi>${said.slice(-240)}</bdi></p>`;
 }

@@ -65,6 +65,8 @@ export interface Know extends OfSession {
 /** What it knows of the session in view. */
 export interface OfSession {
   detail: Detail | null;
+  /** Whether there is no such session. */
+  isAbsent: boolean;
   rows: Row[];
   oldest: number;
   version: number;

@@ -312,6 +312,27 @@ fn the_studio_with_a_graph() {
     assert_eq!(seen, json!({"state": "open"}), "{seen:#}");
 }
 
+/// What is drawn fits: graphs with long names, runs inside of runs, many calls at once, failures with their reason first, a phone.
+#[test]
+fn the_studio_where_much_is_drawn() {
+    let Some(seen) = studio("studio_drawn.cjs") else { return };
+    expect_file!["../interop/studio_drawn.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
+/// Where the focus is after decisions, dialogs and menus; addresses that cannot be read, and those of nothing.
+#[test]
+fn the_studio_keeps_the_focus_and_reads_any_address() {
+    let Some(seen) = studio("studio_focus.cjs") else { return };
+    expect_file!["../interop/studio_focus.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
+/// Markdown; scripts from right to left; a message, a value and a result of a megabyte, read whole; a model's view of 20,000 messages.
+#[test]
+fn the_studio_with_long_and_foreign_texts() {
+    let Some(seen) = studio("studio_texts.cjs") else { return };
+    expect_file!["../interop/studio_texts.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
 /// Calls that were tried more than once, in the timeline, in the tab of a step, and as the model was told.
 #[test]
 fn the_studio_with_attempts() {

@@ -25,8 +25,10 @@ fn lists_and_tables_are_drawn_as_such() {
             "1. one\n   - inner\n   - more\n2. two",
             "<ol 1><li>one<ul><li>inner</li><li>more</li></ul></li><li>two</li></ol>",
         ),
-        ("3. three\n\n4. four", "<ol 3><li>three</li></ol><ol 4><li>four</li></ol>"),
-        ("- a\n  continues\n- b", "<ul><li>a<p>continues</p></li><li>b</li></ul>"),
+        ("3. three\n\n4. four", "<ol 3><li>three</li><li>four</li></ol>"),
+        ("- a\n  continues\n\n  more\n- b", "<ul><li>a\ncontinues<p>more</p></li><li>b</li></ul>"),
+        ("1. a\n- b\n2. c", "<ol 1><li>a</li></ol><ul><li>b</li></ul><ol 2><li>c</li></ol>"),
+        ("> 1. a\n> 2. b", "<blockquote><ol 1><li>a</li><li>b</li></ol></blockquote>"),
         (
             "| a | b |\n|---|:-:|\n| 1 \\| 2 | **x** |\n\nafter",
             "<div><table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1 | 2</td><td><strong>x</strong></td></tr>\
