@@ -33,7 +33,7 @@ pub const RECORD_FORMAT: &str = "stepfold.run";
 const AGENT: &str = "agent";
 
 /// The metadata entry with the exit reason of a run, at its last event.
-const EXIT: &str = "exit";
+const EXIT: &str = Event::EXIT;
 
 /// The metadata entry with the ids of the messages that an event took from the inbox, for their senders.
 const TAKEN: &str = "taken";
@@ -45,7 +45,7 @@ const WORKER: &str = "worker";
 const TEMP: &str = "temp";
 
 /// The kind of an event for a failed run, and its metadata entry with the cause.
-const FAILED: &str = "failed";
+const FAILED: &str = Event::FAILED;
 
 /// The metadata entry of a failed run that waits for a person.
 const LEFT_TO_PERSON: &str = "left_to_person";

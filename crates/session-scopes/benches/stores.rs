@@ -341,6 +341,24 @@ fn list_1_000<B: Bench>(bencher: Bencher<'_, '_>) {
     });
 }
 
+/// A text that no session has, and runs of which none is unfinished, among 100,000 sessions: the whole list is looked at.
+#[divan::bench(types = [Memory, Sqlite], sample_count = 10, sample_size = 1)]
+fn find_among_100_000<B: Bench>(bencher: Bencher<'_, '_>) {
+    let (bench, schema) = (B::open(), schema());
+    bench.wait(async {
+        for number in 0..100_000 {
+            create(bench.store(), key(number), &schema).await;
+        }
+    });
+    let list = || ListSessions::new("app", "alice").expect("the ids are valid");
+    bencher.bench_local(|| {
+        for list in [list().containing("no such text"), list().unfinished()] {
+            let page = bench.wait(bench.store().list(list)).expect("the cursor is none");
+            assert_eq!(page.sessions.len(), 0);
+        }
+    });
+}
+
 /// Prints what a session of 500 steps takes in a SQLite file. Goal: under 0.5 MB, and linear.
 fn bytes_of_a_long_session() {
     let (bench, schema) = (Sqlite::open(), schema());

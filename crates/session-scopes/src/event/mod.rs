@@ -1,10 +1,14 @@
 //! Events: atomic commits.
 
+mod listed;
 mod recent;
 mod stored;
 mod tags;
 mod types;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::listed::Listed;
+pub(crate) use self::listed::{FIRST, lower, searched_of};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::recent::Recent;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

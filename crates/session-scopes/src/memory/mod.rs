@@ -273,7 +273,7 @@ impl Inner {
         let Some((app, tenant)) = found else {
             return Ok(SessionPage { sessions: Vec::new(), next: None });
         };
-        let mut newest = tenant.newest_first(after);
+        let mut newest = tenant.newest_first(after).filter(|(id, entry)| entry.is_wanted(id, request));
         let mut sessions = Vec::with_capacity(request.limit.min(tenant.sessions.len()));
         let (mut get, mut last) = (None, None);
         for (id, entry) in newest.by_ref().take(request.limit) {

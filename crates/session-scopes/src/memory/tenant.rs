@@ -16,13 +16,14 @@ use super::versions::{Known, Versions};
 use crate::apply::{WritesOf, merge_write};
 use crate::changes::ScopeVersions;
 use crate::error::SessionError;
-use crate::event::{CommittedEvent, Event};
+use crate::event::{CommittedEvent, Event, FIRST, searched_of};
 use crate::ids::{EventId, IdempotencyKey, LifeId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
 use crate::scope::{ByScope, Scope, writes_of};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 use crate::store::{
-    EventRange, GetSession, Kept, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, WriteScope, page_of,
+    EventRange, GetSession, Kept, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, WriteScope,
+    page_of,
 };
 use crate::time::Timestamp;
 
@@ -534,6 +535,19 @@ impl Entry {
         let events = self.log.iter_from(index(version.checked_sub(self.oldest)?));
         let writes = events.flat_map(|committed| writes_of(&committed.event.actions.delta, Scope::Session));
         Some(writes.map(|write| write.key().into()).collect())
+    }
+
+    /// Whether the session is one of those that a list wants.
+    pub(super) fn is_wanted(&self, id: &SessionId, request: &ListSessions) -> bool {
+        if !request.unfinished && request.text.is_none() {
+            return true;
+        }
+        let ranges: Vec<_> = Visible::at(self.version(), &self.rewinds).ranges().collect();
+        let mut newest_first = ranges.iter().rev().flat_map(|range| self.newest_first(*range));
+        let is_unfinished = newest_first.next().is_some_and(|newest| newest.event.is_unfinished());
+        let first = || self.range(EventRange::Page { after: 0, limit: FIRST }, &ranges);
+        (!request.unfinished || is_unfinished)
+            && request.text.as_ref().is_none_or(|text| searched_of(id, &first()).contains(&**text))
     }
 
     /// The oldest events after a version, those that a rewind has hidden as well.

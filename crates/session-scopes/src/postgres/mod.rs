@@ -9,6 +9,7 @@ mod branches;
 mod claims;
 mod error;
 mod inbox;
+mod listed;
 mod lists;
 mod notices;
 mod plan;

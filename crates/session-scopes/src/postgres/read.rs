@@ -576,7 +576,8 @@ pub(super) async fn list(
     let (app, user, updated) = (request.app.as_str(), request.user.as_str(), updated.as_micros());
     let transaction = Transaction::new(connection);
     let connection = transaction.connection()?;
-    let given: &[&(dyn tokio_postgres::types::ToSql + Sync)] = &[&app, &user, &updated, &number, &limit];
+    let text = request.text.as_deref().unwrap_or_default();
+    let given: Given<'_> = &[&app, &user, &updated, &number, &limit, &request.unfinished, &text];
     let ((), rows, scopes) = try_join!(biased;
         begin_reading(connection),
         query(connection, LIST_SESSIONS, given),

@@ -39,6 +39,17 @@ macro_rules! free_since {
     };
 }
 
+/// What a session is searched by, with the beginning of a message if it has none yet.
+macro_rules! searched {
+    ($message:literal) => {
+        concat!(
+            "searched = searched || CASE WHEN right(searched, 1) = chr(10) THEN ",
+            $message,
+            "::text ELSE '' END"
+        )
+    };
+}
+
 /// The columns of a session, with its id and the time.
 macro_rules! session_columns {
     () => {
@@ -181,7 +192,7 @@ statements! {
         WHERE (app, owner, id) IN (SELECT * FROM UNNEST($1::text[], $2::text[], $3::text[]))";
     LIST_SESSIONS = concat!(
         session!(), " WHERE app = $1 AND owner = $2 AND (updated, number) < ($3, $4) ",
-        "ORDER BY updated DESC, number DESC LIMIT $5"
+        "AND (NOT $6::boolean OR unfinished) AND strpos(searched, $7::text) > 0 ORDER BY updated DESC, number DESC LIMIT $5"
     );
     // Each user costs one look-up in the index, however many sessions it has.
     LIST_USERS = "WITH RECURSIVE u (owner) AS ( \
@@ -199,8 +210,8 @@ statements! {
     );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
     ADD_SESSION = "INSERT INTO stepfold_sessions \
-        (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life, work, seal) \
-        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, 0, ''::bytea) ON CONFLICT DO NOTHING RETURNING number";
+        (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life, work, seal, searched) \
+        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, 0, ''::bytea, $10) ON CONFLICT DO NOTHING RETURNING number";
     DELETE_SESSION = "DELETE FROM stepfold_sessions WHERE number = $1";
     LOCK_TENANT = "SELECT pg_advisory_xact_lock(hashtext('stepfold ' || $1::text), hashtext($2::text))";
     MOVE_OLDEST = "UPDATE stepfold_sessions SET oldest = $2, seal = $3 WHERE number = $1";
@@ -248,14 +259,19 @@ statements! {
     READ_TAGS = "SELECT t.version, t.tag FROM stepfold_lineage l JOIN stepfold_tags t ON t.stream = l.stream \
         AND t.version > GREATEST(l.after, $2) AND t.version <= l.upto WHERE l.number = $1";
     ADD_EVENT = "INSERT INTO stepfold_events (stream, version, id, at, body, seal) VALUES ($1, $2, $3, $4, $5, $6)";
-    MOVE_VERSION = "UPDATE stepfold_sessions SET version = $2, updated = $3, seal = $4 WHERE number = $1";
+    MOVE_VERSION = concat!(
+        "UPDATE stepfold_sessions SET version = $2, updated = $3, seal = $4, unfinished = $5, ", searched!("$6"),
+        " WHERE number = $1"
+    );
+    PUT_LISTED = "UPDATE stepfold_sessions SET unfinished = $2, searched = $3 WHERE number = $1";
+    READ_LISTED = "SELECT unfinished, searched FROM stepfold_sessions WHERE number = $1";
     ADD_REWIND = "INSERT INTO stepfold_rewinds (stream, version, target, previous, visible, checksum) \
         VALUES ($1, $2, $3, $4, $5, $6)";
     // An event without writes, in one statement, after version $4 with seal $11: it gets the seal $13, and the session
     // $12. No row: something is not as expected, look closer. With $8 it is written under the claim of this token: held for
     // $9, as long as not half of that is gone; or released, which makes of the checksum $14 of claim and inbox $15.
     APPEND_PLAIN = concat!("WITH moved AS (UPDATE stepfold_sessions SET version = version + 1, updated = $6, seal = $12, \
-        claim_owner = CASE WHEN $15::bigint IS NULL THEN claim_owner END, \
+        unfinished = $16, ", searched!("$17"), ", claim_owner = CASE WHEN $15::bigint IS NULL THEN claim_owner END, \
         claim_expires = CASE WHEN $15::bigint IS NULL THEN claim_expires END, work = COALESCE($15::bigint, work) \
         WHERE app = $1 AND owner = $2 AND id = $3 AND version = $4 AND seal = $11 \
         AND ($8::bigint IS NULL OR claim_owner IS NOT NULL AND number * $10::bigint + claims = $8::bigint) \

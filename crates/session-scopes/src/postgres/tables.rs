@@ -8,16 +8,17 @@ use tokio_postgres::{Client, Config, GenericClient, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
+use super::listed::list_all;
 use super::tags;
 use super::transaction::within;
 use crate::error::SessionError;
 use crate::rows::from_db;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 
 /// The migrations of the tables, from one version to the next. A released version never changes.
-const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
 
 const META: &str = "stepfold_meta";
 
@@ -68,6 +69,9 @@ async fn migrate(client: &mut Client, patience: Patience) -> Result<(), SessionE
     let found = within(patience.answer, make_tables(&transaction)).await?;
     if found == 1 {
         tags::add_all(&transaction, patience.answer).await?;
+    }
+    if (1..3).contains(&found) {
+        list_all(&transaction, patience.answer).await?;
     }
     let failed = failed("set up its tables");
     within(patience.answer, async {

@@ -12,6 +12,7 @@ use tokio_postgres::Row;
 
 use super::branches;
 use super::inbox;
+use super::listed;
 use super::read::{Part, sum};
 use super::rows::{
     Cache, HeadRow, History, RowsOf, SessionRow, read_state, rewind_row, schema_sum, scope_row,
@@ -25,7 +26,7 @@ use super::tags;
 use super::transaction::{Given, Transaction, begin_reading, commit, query, within};
 use crate::chain::{Link, check_links, check_tags, scope_place, told};
 use crate::digest::Content;
-use crate::error::SessionError;
+use crate::error::{ErrorKind, SessionError};
 use crate::event::{TagDigest, tags_of_body};
 use crate::ids::{AppId, SessionKey, UserId};
 use crate::rewinds::Rewinds;
@@ -190,6 +191,11 @@ impl Verifier<'_> {
         }
         match History::read(&lineage, &rewinds, &row, None) {
             Ok(history) => {
+                match within(self.patience, listed::verify(connection, key)).await {
+                    Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
+                    Err(error) => self.report.damaged(place(), told(&error)),
+                    Ok(()) => {}
+                }
                 self.events(connection, key, &row).await?;
                 self.values(connection, key, &row, &history).await?;
             }

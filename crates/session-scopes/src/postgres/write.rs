@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 use super::branches;
 use super::claims::{self, PlainClaim};
 use super::inbox::Waiting;
+use super::listed::list_again;
 use super::plan::{Source, keys, plan, scope_changes, session_changes};
 use super::read;
 use super::rows::{
@@ -35,7 +36,7 @@ use crate::apply::{WritesOf, made_id};
 use crate::changes::ScopeVersions;
 use crate::digest::genesis;
 use crate::error::SessionError;
-use crate::event::Event;
+use crate::event::{Event, searched_of};
 use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
 use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{Planner, Segment, check_size, forked, from_db, to_db};
@@ -190,6 +191,8 @@ async fn append_plain(
         &event_seal,
         &released.map(|(before, _)| before),
         &released.map(|(_, after)| after),
+        &event.is_unfinished(),
+        &event.searched(),
     ];
     match query(connection, APPEND_PLAIN, given).await {
         Ok(rows) => {
@@ -305,9 +308,11 @@ fn commit_event<'a>(
             let given: Given<'_> = &[&number, &version, &event.id.as_str(), &at, &body, &seal];
             execute(connection, ADD_EVENT, given).await
         }),
-        Box::pin(
-            async move { execute(connection, MOVE_VERSION, &[&number, &version, &at, &session_seal]).await },
-        ),
+        Box::pin(async move {
+            let (is_unfinished, searched) = (event.is_unfinished(), event.searched());
+            let given: Given<'_> = &[&number, &version, &at, &session_seal, &is_unfinished, &searched];
+            execute(connection, MOVE_VERSION, given).await
+        }),
     ]
 }
 
@@ -458,8 +463,9 @@ impl NewSession<'_> {
         let (version, oldest, at) = (to_db(self.version), to_db(self.oldest), self.at.as_micros());
         let parent = self.parent.map(|(id, _)| id.as_str());
         let parent_version = self.parent.map(|(_, version)| to_db(version));
+        let (life, searched) = (self.life.as_str(), searched_of(&key.id, &[]));
         let given: Given<'_> =
-            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &self.life.as_str()];
+            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &life, &searched];
         let rows = query(connection, ADD_SESSION, given).await?;
         Ok(rows.first().map(|row| row.get(0)))
     }
@@ -532,6 +538,7 @@ async fn fork_inside(
     sent.push(put_seals(connection, &key, &record));
     in_order(sent).await?;
     branches::add_fork(connection, &from, row.record, (&record, &key.id)).await?;
+    list_again(connection, &key).await?;
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
@@ -639,6 +646,7 @@ async fn rewind_inside(
     sent.extend(commit_event(connection, key, &after, seal, event, body));
     sent.extend(left.statements(connection));
     in_order(sent).await?;
+    list_again(connection, key).await?;
     cache.records.set(key, after, left.work.clone());
     Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
@@ -800,5 +808,6 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }
+    list_again(connection, key).await?;
     Ok(Pruned { events: oldest - before, oldest })
 }

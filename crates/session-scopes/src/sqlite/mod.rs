@@ -12,6 +12,7 @@ mod error;
 mod file;
 mod history;
 mod inbox;
+mod listed;
 mod lists;
 mod notices;
 mod past;

@@ -162,11 +162,12 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
                 ", s.seal, s.id, r.updated, r.version, r.checksum, r.number \
                  FROM stepfold_recent r LEFT JOIN stepfold_sessions s ON s.number = r.number \
                  WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
-                 ORDER BY r.updated DESC, r.number DESC LIMIT ?5",
+                 AND (NOT ?6 OR r.unfinished) AND instr(r.searched, ?7) > 0 ORDER BY r.updated DESC, r.number DESC LIMIT ?5",
             ))
             .map_err(failed)?;
-        let bounds =
-            params![request.app.as_str(), request.user.as_str(), updated.as_micros(), number, limit + 1];
+        let (app, user) = (request.app.as_str(), request.user.as_str());
+        let text = request.text.as_deref().unwrap_or_default();
+        let bounds = params![app, user, updated.as_micros(), number, limit + 1, request.unfinished, text];
         let rows = query.query_map(bounds, |row| listed(row, request));
         let rows: Vec<_> = rows.and_then(Iterator::collect).map_err(failed)?;
         rows.into_iter().collect::<Result<_, _>>()?

@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::error::failed;
+use super::listed::list_all;
 use super::tags;
 use crate::digest::Check;
 use crate::error::SessionError;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 
 /// What takes the tables from one version to the next. A version that was released is never changed.
-const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
 
 /// All names of ours begin with this.
 const META: &str = "stepfold_meta";
@@ -32,6 +33,9 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     }
     if found == 1 {
         tags::add_all(&transaction)?;
+    }
+    if (1..3).contains(&found) {
+        list_all(&transaction)?;
     }
     if found < FORMAT {
         let newest = newest_number(&transaction)?;

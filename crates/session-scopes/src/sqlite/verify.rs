@@ -11,6 +11,7 @@ use super::branches;
 use super::cells::{Stored, stored};
 use super::history::{History, SessionRow, all_rewinds};
 use super::inbox;
+use super::listed;
 use super::seal::{self, EventSeal};
 use super::shared::{StoredKey, shared_items};
 use super::tables::Meta;
@@ -271,6 +272,9 @@ fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
     let labels = branches::labels_of(&desk.connection, &row, key).err();
     let forks = branches::forks_of(&desk.connection, &row, key).err();
     for error in [labels, forks].into_iter().flatten() {
+        report.damaged(place(), told(&error));
+    }
+    if let Err(error) = listed::verify(&desk.connection, key, &row) {
         report.damaged(place(), told(&error));
     }
     if let Err(error) = inbox::verify(&desk.connection, &row) {

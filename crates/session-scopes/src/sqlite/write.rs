@@ -11,6 +11,7 @@ use super::claims;
 use super::error::failed;
 use super::history::{History, Opened, SessionRow, not_newest};
 use super::inbox;
+use super::listed::list_again;
 use super::past::row_at;
 use super::read;
 use super::seal::{self, State};
@@ -23,7 +24,7 @@ use super::trail::{CellRow, IS_VALUE, check_version_fits};
 use crate::apply::{WritesOf, made_id};
 use crate::digest::genesis;
 use crate::error::SessionError;
-use crate::event::Event;
+use crate::event::{Event, searched_of};
 use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
 use crate::rewinds::RewindRow;
 use crate::rows::{Planner, Segment, check_size, forked, to_db};
@@ -96,9 +97,17 @@ fn insert_session(
     Meta::read(&desk.connection)?.set_newest(&desk.connection, row.number)?;
     run(
         desk,
-        "INSERT INTO stepfold_recent (app, user, updated, number, version, checksum) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        &[&app, &user, &at, &row.number, &version, &seal::of_recent(app, user, at, row.number, version)],
+        "INSERT INTO stepfold_recent (app, user, updated, number, version, checksum, searched) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        &[
+            &app,
+            &user,
+            &at,
+            &row.number,
+            &version,
+            &seal::of_recent(app, user, at, row.number, version),
+            &searched_of(&key.id, &[]),
+        ],
     )?;
     for segment in lineage {
         run(
@@ -289,7 +298,8 @@ fn commit(
     let (before, now) = (to_db(row.version), to_db(version));
     let moved = run(
         desk,
-        "UPDATE stepfold_recent SET updated = ?5, version = ?6, checksum = ?7 \
+        "UPDATE stepfold_recent SET updated = ?5, version = ?6, checksum = ?7, unfinished = ?9, \
+         searched = CASE WHEN searched LIKE '%' || char(10) THEN searched || ?10 ELSE searched END \
          WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4 AND version = ?8",
         &[
             &app,
@@ -300,6 +310,8 @@ fn commit(
             &now,
             &seal::of_recent(app, user, at, row.number, now),
             &before,
+            &event.is_unfinished(),
+            &event.searched(),
         ],
     )?;
     if moved == 0 {
@@ -361,6 +373,7 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
         SessionRecord::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
     insert_session(desk, &key, &new, &lineage)?;
     branches::add_fork(desk, &from, row.record, (&new, &key.id))?;
+    list_again(&desk.connection, &key)?;
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
@@ -403,6 +416,7 @@ pub(super) fn rewind(
         &[&row.number, &version, &to, &to_db(rewind.previous), &to_db(rewind.visible), &rewind.checksum],
     )?;
     let receipt = commit(desk, &request.key, &row, (event, body), &written)?;
+    list_again(&desk.connection, &request.key)?;
     let receipt = receipt.with_scopes(scopes.versions());
     claims::commit(desk, &row, request.into(), fence, receipt)
 }
@@ -538,6 +552,7 @@ pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, S
     for segment in &history.lineage {
         sweep(desk, segment.stream)?;
     }
+    list_again(&desk.connection, key)?;
     Ok(Pruned { events: oldest - before, oldest })
 }
 

@@ -13,7 +13,7 @@ use super::claims::{AppendClaim, Claim, TakeOver};
 use crate::apply::WritesOf;
 use crate::changes::{ScopeVersions, Seen};
 use crate::error::SessionError;
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, lower};
 use crate::ids::{
     AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, SessionId, SessionKey, UserId,
 };
@@ -444,6 +444,10 @@ pub struct ListSessions {
     pub events: EventRange,
     /// The time by which a claim has expired, as for [`GetSession::now`].
     pub now: Option<Timestamp>,
+    /// Whether only those are wanted in which a run is [unfinished](ListSessions::unfinished).
+    pub unfinished: bool,
+    /// What the id or the first message of those that are wanted [contains](ListSessions::containing), in lower case.
+    pub text: Option<Arc<str>>,
 }
 
 impl ListSessions {
@@ -460,7 +464,58 @@ impl ListSessions {
             state: false,
             events: EventRange::None,
             now: None,
+            unfinished: false,
+            text: None,
         })
+    }
+
+    /// Only sessions in which a run is unfinished: whose newest event [says so](Event::is_unfinished), without those that a
+    /// rewind has hidden. The run may be running. A store may list others as well, so look at each.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use stepfold_session_scopes::{
+    ///     AppendEvent, Author, CreateSession, Event, EventId, InvocationId, ListSessions, MemoryStore, Record, SessionSchema,
+    ///     SessionStore, Timestamp,
+    /// };
+    ///
+    /// let (store, schema, at) = (MemoryStore::new(), SessionSchema::new(Default::default()), Timestamp::from_micros(0));
+    /// let key = store.create(CreateSession::new("my_app", "alice", &schema, at)?.with_id("s1")?).await?.key;
+    /// store.create(CreateSession::new("my_app", "alice", &schema, at)?.with_id("s2")?).await?;
+    /// let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, at);
+    /// let step = event.with_record(Record::new("my.run", 1, &"a step")?);
+    /// store.append(AppendEvent::new(key, 0, step, &schema)).await?;
+    /// let page = store.list(ListSessions::new("my_app", "alice")?.unfinished()).await?;
+    /// assert_eq!(page.sessions.iter().map(|session| session.key.id.as_str()).collect::<Vec<_>>(), ["s1"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn unfinished(mut self) -> Self {
+        self.unfinished = true;
+        self
+    }
+
+    /// Only sessions with this text, in upper or lower case, in their id or in the beginning of their first message of a user:
+    /// 256 bytes, among the first 16 events. A store may list others as well, so look at each.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use stepfold_session_scopes::{CreateSession, ListSessions, MemoryStore, SessionSchema, SessionStore, Timestamp};
+    ///
+    /// let (store, schema, at) = (MemoryStore::new(), SessionSchema::new(Default::default()), Timestamp::from_micros(0));
+    /// store.create(CreateSession::new("my_app", "alice", &schema, at)?.with_id("Stalls-2026")?).await?;
+    /// let page = store.list(ListSessions::new("my_app", "alice")?.containing("stalls")).await?;
+    /// assert_eq!(page.sessions.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn containing(mut self, text: &str) -> Self {
+        self.text = Some(lower(text.chars()).into());
+        self
     }
 
     /// The maximum number.

@@ -24,6 +24,7 @@ mod golden;
 mod heartbeats;
 mod inbox;
 mod limits;
+mod listed;
 mod messages;
 mod model;
 mod parallel;

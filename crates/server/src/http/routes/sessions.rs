@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
-use stepfold_runner::{SessionHandle, is_unfinished};
+use stepfold_runner::SessionHandle;
 use stepfold_session_scopes::{
     Cursor, ErrorKind, EventRange, ListForks, ListSessions, Scope, Session, SessionStore as _,
 };
@@ -52,7 +52,7 @@ pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<Se
     let (mut sessions, mut looked, mut next) = (Vec::new(), 0, after.map(Cursor::new));
     loop {
         let request = ListSessions::new(app.name(), user.as_str())?.after(next).limit(limit - sessions.len());
-        let page = app.runner().store().list(request).await?;
+        let page = app.runner().store().list(wanted.asked(request)).await?;
         next = page.next;
         looked += page.sessions.len();
         let rows = page.sessions.into_iter().map(|stored| {
@@ -83,13 +83,24 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn has_text(&self, text: &str) -> bool {
-        self.text.as_ref().is_none_or(|wanted| text.to_lowercase().contains(wanted))
+    /// The list of a store that has all of these, and may have others.
+    fn asked(&self, request: ListSessions) -> ListSessions {
+        let request = if self.is_of_unfinished() { request.unfinished() } else { request };
+        match &self.text {
+            Some(text) => request.containing(text),
+            None => request,
+        }
     }
 
-    fn has_status(&self, status: Option<Status>) -> bool {
-        let is_stopped = || status.is_some_and(Status::is_stopped);
-        self.status.is_none_or(|wanted| status == Some(wanted)) && (!self.is_stopped || is_stopped())
+    fn is(&self, row: &SessionRow) -> bool {
+        let has = |text: &str, wanted: &str| text.to_lowercase().contains(wanted);
+        let has_text = |wanted: &String| {
+            has(&row.id, wanted) || row.title.as_ref().is_some_and(|title| has(title, wanted))
+        };
+        let is_stopped = || row.status.is_some_and(Status::is_stopped);
+        self.text.as_ref().is_none_or(has_text)
+            && self.status.is_none_or(|wanted| row.status == Some(wanted))
+            && (!self.is_stopped || is_stopped())
     }
 
     /// Whether only a session in the middle of a run can have the status.
@@ -98,27 +109,10 @@ impl Wanted {
     }
 }
 
-/// The row of a session that is wanted. What it costs to know that it is not comes first.
+/// The row of a session, if it is wanted.
 async fn wanted_row(app: &App, stored: &Session, wanted: &Wanted) -> Result<Option<SessionRow>, Problem> {
-    let key = &stored.key;
-    if wanted.is_of_unfinished() || !wanted.has_text(key.id.as_str()) {
-        let Some(session) = app.runner().find_session(key.user.as_str(), key.id.as_str()).await? else {
-            return Ok(None);
-        };
-        if wanted.is_of_unfinished() {
-            let newest = session.read(EventRange::Last(1)).await?;
-            if !newest.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
-                return Ok(None);
-            }
-        }
-        if !wanted.has_text(key.id.as_str())
-            && !wanted.has_text(&begin(&session).await?.0.unwrap_or_default())
-        {
-            return Ok(None);
-        }
-    }
     let row = described(app, stored).await?;
-    Ok(wanted.has_status(row.status).then_some(row))
+    Ok(wanted.is(&row).then_some(row))
 }
 
 /// The title of a session, and who imported it.

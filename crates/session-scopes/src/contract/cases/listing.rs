@@ -1,11 +1,13 @@
 //! Lists of sessions.
 
 use serde_json::json;
+use stepfold_state_core::chat::Message;
 
 use crate::contract::room::{
     Case, Checked, Fault, Room, at, cases, ensure, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
+use crate::event::{Event, Record};
 use crate::ids::UserId;
 use crate::store::{
     CreateSession, Cursor, DeleteSession, EventRange, Expected, ListSessions, ListUsers, SessionStore,
@@ -14,6 +16,7 @@ use crate::store::{
 cases! {
     lists_are_paged_newest_first,
     lists_give_metadata_unless_asked_for_more,
+    lists_have_all_that_are_unfinished_or_contain_a_text,
     a_strange_cursor_is_an_error,
     users_are_listed_in_order,
 }
@@ -58,6 +61,38 @@ async fn lists_give_metadata_unless_asked_for_more(room: Room) -> Checked {
     let stored = json!({"app:text": "a", "defaulted": 10, "list": [1, "e1", "e2"], "user:text": "u"});
     ensure_eq!(full.to_json(), stored);
     ensure_eq!(full.events.iter().map(|committed| committed.version).collect::<Vec<_>>(), [2]);
+    Ok(())
+}
+
+/// A store may list others as well.
+async fn lists_have_all_that_are_unfinished_or_contain_a_text(room: Room) -> Checked {
+    let schema = schema()?;
+    for id in ["Ended", "Waiting", "Idle"] {
+        room.create(&schema, id, json!({})).await?;
+    }
+    let step = |id: &str| {
+        let event = event(id)?.with_message(Message::user(format!("Which area of {id}?")));
+        Ok::<_, Fault>(event.with_record(Record::new("run", 1, "a step")?))
+    };
+    for id in ["Ended", "Waiting"] {
+        room.append(&room.key(id)?, Expected::Any, step(id)?, &schema).await?;
+    }
+    let ended =
+        event("last")?.with_record(Record::new("run", 1, "a step")?).with_metadata(Event::EXIT, "final");
+    room.append(&room.key("Ended")?, Expected::Any, ended, &schema).await?;
+    let list = || ListSessions::new(room.app.as_str(), "alice");
+    for (list, wanted) in [
+        (list()?.unfinished(), "Waiting"),
+        (list()?.containing("IDL"), "Idle"),
+        (list()?.containing("area of END"), "Ended"),
+        (list()?.containing("waiting?").unfinished(), "Waiting"),
+    ] {
+        let page = room.store.list(list).await?;
+        ensure!(
+            page.sessions.iter().any(|session| session.key.id.as_str() == wanted),
+            "no {wanted}: {page:?}"
+        );
+    }
     Ok(())
 }
 

@@ -1,0 +1,109 @@
+//! What lists of sessions are searched by: whether a run is unfinished, and how the session began.
+
+use stepfold_state_core::chat::Role;
+
+use super::types::{CommittedEvent, Event};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::error::SessionError;
+use crate::ids::SessionId;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::ids::SessionKey;
+
+/// The number of events among which the first message is looked for.
+pub(crate) const FIRST: usize = 16;
+
+/// As many bytes of the first message are searched, but for the last character.
+const SEARCHED: usize = 256;
+
+impl Event {
+    /// The metadata in which the last event of a run says how the run ended.
+    pub const EXIT: &'static str = "exit";
+
+    /// The kind of an event without a record that says that a run failed, and the metadata with the reason.
+    pub const FAILED: &'static str = "failed";
+
+    /// Whether a run is unfinished in a session whose newest event this is: the event has a record, and does not [end](Event::EXIT)
+    /// the run, or says that the run [failed](Event::FAILED).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_session_scopes::{Author, Event, EventId, InvocationId, Record, Timestamp};
+    ///
+    /// let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, Timestamp::from_micros(0));
+    /// assert!(!event.is_unfinished());
+    /// let step = event.with_record(Record::new("my.run", 1, &"a step")?);
+    /// assert!(step.is_unfinished());
+    /// assert!(!step.with_metadata(Event::EXIT, "final").is_unfinished());
+    /// # Ok::<(), stepfold_session_scopes::SessionError>(())
+    /// ```
+    pub fn is_unfinished(&self) -> bool {
+        match &self.record {
+            Some(_) => !self.metadata.contains(Event::EXIT),
+            None => self.kind.as_str() == Event::FAILED && self.metadata.contains(Event::FAILED),
+        }
+    }
+
+    /// The beginning of its first message of a user, in lower case; empty without one. It does not end with white space.
+    pub(crate) fn searched(&self) -> String {
+        let mut messages = self.messages.iter().filter(|message| message.role() == Role::User);
+        messages
+            .find_map(|message| Some(folded(&message.text())).filter(|text| !text.is_empty()))
+            .unwrap_or_default()
+    }
+}
+
+/// The beginning of a text, in lower case and without control characters.
+fn folded(text: &str) -> String {
+    let begin = text.char_indices().take_while(|(at, _)| *at < SEARCHED).map(|(_, character)| character);
+    let shown = begin.map(|character| if character.is_control() { ' ' } else { character });
+    lower(shown).trim().to_owned()
+}
+
+/// In lower case, each character by itself: what one text contains, it contains in lower case.
+pub(crate) fn lower(text: impl Iterator<Item = char>) -> String {
+    text.flat_map(char::to_lowercase).collect()
+}
+
+/// What a session is searched by: its id and the beginning of its first message of a user, in lower case and a line each. The
+/// second one is empty if no such message is among its first events.
+pub(crate) fn searched_of(id: &SessionId, first: &[CommittedEvent]) -> String {
+    let mut searched = first.iter().map(|committed| committed.event.searched());
+    let begin = searched.find(|text| !text.is_empty()).unwrap_or_default();
+    format!("{}\n{begin}", lower(id.as_str().chars()))
+}
+
+/// What the list of a store has of a session.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// Whether a run is unfinished.
+    pub(crate) is_unfinished: bool,
+    /// What it is searched by, as [`searched_of`] has it.
+    pub(crate) searched: String,
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl Listed {
+    /// A session by its first events and its newest one, without those that a rewind has hidden.
+    pub(crate) fn of(key: &SessionKey, first: &[CommittedEvent], newest: Option<&Event>) -> Self {
+        let is_unfinished = newest.is_some_and(Event::is_unfinished);
+        Listed { is_unfinished, searched: searched_of(&key.id, first) }
+    }
+
+    /// One whose events cannot be read: it is looked at.
+    pub(crate) fn unknown(key: &SessionKey) -> Self {
+        Listed { is_unfinished: true, searched: searched_of(&key.id, &[]) }
+    }
+
+    /// Checks what is stored by what the events tell. A first message that is not among the first events any more may still be
+    /// searched.
+    pub(crate) fn check(&self, stored: &Listed, key: &SessionKey) -> Result<(), SessionError> {
+        let is_searched = stored.searched == self.searched
+            || self.searched.ends_with('\n') && stored.searched.starts_with(&self.searched);
+        if stored.is_unfinished == self.is_unfinished && is_searched {
+            return Ok(());
+        }
+        let what = format!("list entry of session {key}");
+        Err(SessionError::damaged(what, "it tells something else than the events"))
+    }
+}

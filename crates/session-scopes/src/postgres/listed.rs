@@ -1,0 +1,102 @@
+//! What sessions are searched by in the list.
+
+use std::time::Duration;
+
+use deadpool_postgres::Object;
+use tokio_postgres::{GenericClient, Row};
+
+use super::error::failed;
+use super::pooler::typed;
+use super::rows::{History, SessionRow};
+use super::statements::{
+    EVENTS, PAGE_OF_SESSIONS, PUT_LISTED, READ_LINEAGE, READ_LISTED, READ_REWINDS, READ_SESSION, Sql,
+};
+use super::transaction::{Given, within};
+use crate::error::{ErrorKind, SessionError};
+use crate::event::{CommittedEvent, Event, FIRST, Listed};
+use crate::ids::{EventId, SessionKey};
+use crate::rows::{from_db, to_db};
+use crate::store::page_of;
+use crate::time::Timestamp;
+
+/// How many sessions are read in one go.
+const PAGE: i64 = 500;
+
+/// A statement without a name: these are few, and some come before any is prepared.
+async fn ask(client: &impl GenericClient, sql: Sql, given: Given<'_>) -> Result<Vec<Row>, SessionError> {
+    client.query_typed(sql.text(), &typed(given)?).await.map_err(failed("list sessions"))
+}
+
+/// The number of a session, and what its events have.
+async fn of_events(client: &impl GenericClient, key: &SessionKey) -> Result<(i64, Listed), SessionError> {
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let row = SessionRow::of(&ask(client, READ_SESSION, &[&app, &user, &id]).await?, key)?;
+    let lineage = ask(client, READ_LINEAGE, &[&app, &user, &id]).await?;
+    let rewinds = ask(client, READ_REWINDS, &[&app, &user, &id, &i64::MAX]).await?;
+    let visible: Vec<_> = History::read(&lineage, &rewinds, &row, None)?.visible.ranges().collect();
+    let newest = visible.iter().rev().find(|(first, last)| first <= last).map(|(_, last)| *last);
+    let newest = newest.filter(|newest| *newest > row.oldest);
+    let mut ranges = page_of(&visible, row.oldest, FIRST);
+    let last_of_first = ranges.last().map_or(0, |(_, last)| *last);
+    ranges.extend(newest.map(|newest| (newest, newest)));
+    let (firsts, lasts): (Vec<i64>, Vec<i64>) =
+        ranges.iter().map(|(first, last)| (to_db(*first), to_db(*last))).unzip();
+    let rows = ask(client, EVENTS, &[&row.number, &0_i64, &firsts, &lasts, &i64::MAX]).await?;
+    let mut events: Vec<CommittedEvent> = rows.iter().map(event).collect::<Result<_, _>>()?;
+    events.reverse();
+    let newest = events.iter().find(|committed| Some(committed.version) == newest);
+    let first = events.partition_point(|committed| committed.version <= last_of_first);
+    Ok((row.number, Listed::of(key, &events[..first], newest.map(|newest| &*newest.event))))
+}
+
+fn event(row: &Row) -> Result<CommittedEvent, SessionError> {
+    let (id, at) = (EventId::new(row.get::<_, String>(1))?, Timestamp::from_micros(row.get(2)));
+    let event = Event::from_body(id, at, row.get(3))?;
+    Ok(CommittedEvent::new(from_db(row.get(0)), event))
+}
+
+async fn write(client: &impl GenericClient, number: i64, listed: &Listed) -> Result<(), SessionError> {
+    ask(client, PUT_LISTED, &[&number, &listed.is_unfinished, &listed.searched]).await.map(drop)
+}
+
+/// Finds out again what a session is searched by: other events are visible than before, and not only one more.
+pub(super) async fn list_again(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+    let client: &tokio_postgres::Client = connection;
+    let (number, listed) = of_events(client, key).await?;
+    write(client, number, &listed).await
+}
+
+/// Finds it out for all sessions, which were stored before they could be searched; the server may take so long for each.
+pub(super) async fn list_all(
+    transaction: &tokio_postgres::Transaction<'_>,
+    patience: Duration,
+) -> Result<(), SessionError> {
+    let mut after = 0_i64;
+    loop {
+        let page =
+            within(patience, ask(transaction, PAGE_OF_SESSIONS, &[&after, &None::<&str>, &PAGE])).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = last.get(0);
+        for row in &page {
+            let [app, user, id] = [1, 2, 3].map(|column| row.get::<_, String>(column));
+            // One that is damaged is told of by those who read it.
+            let Ok(key) = SessionKey::new(app, user, id) else { continue };
+            let listed = within(patience, of_events(transaction, &key)).await;
+            let listed = match listed {
+                Ok((_, listed)) => listed,
+                Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
+                Err(_) => Listed::unknown(&key),
+            };
+            within(patience, write(transaction, row.get(0), &listed)).await?;
+        }
+    }
+}
+
+/// Compares what the list has of a session with its events.
+pub(super) async fn verify(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+    let client: &tokio_postgres::Client = connection;
+    let (number, events) = of_events(client, key).await?;
+    let stored = ask(client, READ_LISTED, &[&number]).await?;
+    let stored = stored.first().ok_or_else(|| SessionError::not_found(key))?;
+    events.check(&Listed { is_unfinished: stored.get(0), searched: stored.get(1) }, key)
+}

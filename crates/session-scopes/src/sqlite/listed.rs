@@ -1,0 +1,83 @@
+//! What sessions are searched by in the list.
+
+use rusqlite::{Connection, params};
+
+use super::error::failed;
+use super::history::{History, SessionRow};
+use crate::error::SessionError;
+use crate::event::{FIRST, Listed};
+use crate::ids::SessionKey;
+use crate::store::{EventRange, GetSession};
+
+/// As the events of a session have it.
+fn of_events(connection: &Connection, key: &SessionKey, row: &SessionRow) -> Result<Listed, SessionError> {
+    let history = History::read(connection, row)?;
+    let visible = history.visible(connection, row, row.version)?;
+    let read = |events| {
+        let request = GetSession { hidden: false, ..GetSession::new(key.clone()).events(events) };
+        history.events(connection, row, &request.event_ranges(&visible, row.version), events)
+    };
+    let (first, newest) = (read(EventRange::Page { after: 0, limit: FIRST })?, read(EventRange::Last(1))?);
+    Ok(Listed::of(key, &first, newest.last().map(|newest| &*newest.event)))
+}
+
+fn write(
+    connection: &Connection,
+    key: &SessionKey,
+    row: &SessionRow,
+    listed: &Listed,
+) -> Result<(), SessionError> {
+    let (app, user, updated) = (key.app.as_str(), key.user.as_str(), row.updated.as_micros());
+    connection
+        .prepare_cached(
+            "UPDATE stepfold_recent SET unfinished = ?5, searched = ?6 \
+             WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
+        )
+        .and_then(|mut update| {
+            update.execute(params![app, user, updated, row.number, listed.is_unfinished, listed.searched])
+        })
+        .map(drop)
+        .map_err(failed("write"))
+}
+
+/// Finds out again what a session is searched by: other events are visible than before, and not only one more.
+pub(super) fn list_again(connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
+    let row = SessionRow::get(connection, key)?;
+    write(connection, key, &row, &of_events(connection, key, &row)?)
+}
+
+/// Finds it out for all sessions, which were stored before they could be searched.
+pub(super) fn list_all(connection: &Connection) -> Result<(), SessionError> {
+    let failed = failed("list sessions");
+    let mut query = connection.prepare("SELECT app, user, id FROM stepfold_sessions").map_err(&failed)?;
+    let mut rows = query.query([]).map_err(&failed)?;
+    while let Some(row) = rows.next().map_err(&failed)? {
+        let read = || Ok::<_, rusqlite::Error>((row.get(0)?, row.get(1)?, row.get(2)?));
+        // One that is damaged is told of by those who read it.
+        let Ok((app, user, id)) = read() else { continue };
+        let (app, user, id): (String, String, String) = (app, user, id);
+        let Ok(key) = SessionKey::new(app, user, id) else { continue };
+        let Ok(row) = SessionRow::get(connection, &key) else { continue };
+        let listed = of_events(connection, &key, &row).unwrap_or_else(|_| Listed::unknown(&key));
+        write(connection, &key, &row, &listed)?;
+    }
+    Ok(())
+}
+
+/// Compares what the list has of a session with its events.
+pub(super) fn verify(
+    connection: &Connection,
+    key: &SessionKey,
+    row: &SessionRow,
+) -> Result<(), SessionError> {
+    let read = |row: &rusqlite::Row<'_>| Ok(Listed { is_unfinished: row.get(0)?, searched: row.get(1)? });
+    let place = params![key.app.as_str(), key.user.as_str(), row.updated.as_micros(), row.number];
+    let stored = connection
+        .prepare_cached(
+            "SELECT unfinished, searched FROM stepfold_recent \
+             WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
+        )
+        .and_then(|mut query| query.query_row(place, read))
+        .map_err(failed("list sessions"))?;
+    of_events(connection, key, row)?.check(&stored, key)
+}
