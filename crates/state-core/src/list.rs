@@ -21,8 +21,8 @@ const FIRST_CAPACITY: usize = 4;
 
 /// A persistent list: [`clone`](Clone::clone) and [`push`](List::push) are O(1), and clones are independent.
 ///
-/// Items are stored in chunks of 64, below nodes of 64 chunks. Access by index takes constant time; iteration
-/// walks whole chunks. Lists with a common origin share their common chunks.
+/// Items are stored in chunks of 64; the chunks of a list of more items, below nodes of 64 chunks. Access by index takes
+/// constant time; iteration walks whole chunks. Lists with a common origin share their common chunks.
 ///
 /// # Examples
 /// ```
@@ -35,8 +35,7 @@ const FIRST_CAPACITY: usize = 4;
 /// assert_eq!(snapshot.iter().copied().collect::<Vec<_>>(), [0, 1, 2]);
 /// ```
 pub struct List<T> {
-    /// Every node but the last is full: it has `WIDTH * WIDTH` items.
-    nodes: Arc<Vec<Arc<Node<T>>>>,
+    chunks: Chunks<T>,
     /// Items before this index were dropped by [`List::keep_last`]; their chunks still hold them.
     start: usize,
     /// The end of the items, exclusive, counted from the first chunk. Slots from there on may be set by a
@@ -44,11 +43,20 @@ pub struct List<T> {
     end: usize,
 }
 
-/// At most [`WIDTH`] chunks. Appending a chunk fills the next free slot, like appending an item.
-type Node<T> = Slots<Arc<Slots<T>>>;
+/// Most lists are short, and one allocation is all that they need.
+enum Chunks<T> {
+    Empty,
+    /// Of a list of at most [`WIDTH`] items.
+    One(Slots<T>),
+    /// Of a longer list. Every node but the last is full: it has `WIDTH * WIDTH` items.
+    Nodes(Arc<Vec<Node<T>>>),
+}
 
-/// Write-once slots, filled in order.
-struct Slots<T>(Box<[OnceLock<T>]>);
+/// At most [`WIDTH`] chunks. Appending a chunk fills the next free slot, like appending an item.
+type Node<T> = Slots<Slots<T>>;
+
+/// Shared write-once slots, filled in order.
+struct Slots<T>(Arc<[OnceLock<T>]>);
 
 impl<T> Slots<T> {
     fn with_capacity(capacity: usize) -> Self {
@@ -57,6 +65,10 @@ impl<T> Slots<T> {
 
     fn capacity(&self) -> usize {
         self.0.len()
+    }
+
+    fn ptr_eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The item at `index`, which must be below some list's length.
@@ -79,9 +91,9 @@ impl<T> Slots<T> {
 }
 
 impl<T> List<T> {
-    /// An empty list. It allocates almost nothing before the first push.
+    /// An empty list. It allocates nothing before the first push.
     pub fn new() -> Self {
-        List { nodes: Arc::new(Vec::new()), start: 0, end: 0 }
+        List { chunks: Chunks::Empty, start: 0, end: 0 }
     }
 
     /// The number of items.
@@ -123,8 +135,12 @@ impl<T> List<T> {
     /// Whether both are the same version of the same list, by pointer. `false` is inconclusive: the items may
     /// still be equal.
     pub fn ptr_eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.nodes, &other.nodes) && self.start == other.start && self.end == other.end
-            || self.is_empty() && other.is_empty()
+        let are_same = match (&self.chunks, &other.chunks) {
+            (Chunks::One(mine), Chunks::One(theirs)) => mine.ptr_eq(theirs),
+            (Chunks::Nodes(mine), Chunks::Nodes(theirs)) => Arc::ptr_eq(mine, theirs),
+            _ => false,
+        };
+        are_same && self.start == other.start && self.end == other.end || self.is_empty() && other.is_empty()
     }
 
     /// Whether `self` begins with all of `earlier`, by shared chunks. `false` is inconclusive.
@@ -138,13 +154,16 @@ impl<T> List<T> {
         // The chunk of the last item of `earlier` is the newest that both can share; older chunks are only
         // replaced together with it, by `set`, which rebuilds the path to it.
         let last = earlier.end - 1;
-        self.nodes.iter().zip(earlier.nodes.iter()).all(|(mine, theirs)| Arc::ptr_eq(mine, theirs))
+        let (Chunks::Nodes(mine), Chunks::Nodes(theirs)) = (&self.chunks, &earlier.chunks) else {
+            return self.chunk(last).ptr_eq(earlier.chunk(last));
+        };
+        mine.iter().zip(theirs.iter()).all(|(mine, theirs)| mine.ptr_eq(theirs))
             || (0..=last / (WIDTH * WIDTH)).all(|node| {
-                let (mine, theirs) = (&self.nodes[node], &earlier.nodes[node]);
-                Arc::ptr_eq(mine, theirs)
+                let (mine, theirs) = (&mine[node], &theirs[node]);
+                mine.ptr_eq(theirs)
                     || (0..WIDTH)
                         .take_while(|chunk| (node * WIDTH + chunk) * WIDTH <= last)
-                        .all(|chunk| Arc::ptr_eq(mine.at(chunk), theirs.at(chunk)))
+                        .all(|chunk| mine.at(chunk).ptr_eq(theirs.at(chunk)))
             })
     }
 
@@ -152,8 +171,13 @@ impl<T> List<T> {
         self.chunk(position).at(position % WIDTH)
     }
 
-    fn chunk(&self, position: usize) -> &Arc<Slots<T>> {
-        self.nodes[position / (WIDTH * WIDTH)].at(position / WIDTH % WIDTH)
+    /// The chunk of a position below the end.
+    fn chunk(&self, position: usize) -> &Slots<T> {
+        match &self.chunks {
+            Chunks::Empty => unreachable!("an empty list has no position"),
+            Chunks::One(chunk) => chunk,
+            Chunks::Nodes(nodes) => nodes[position / (WIDTH * WIDTH)].at(position / WIDTH % WIDTH),
+        }
     }
 }
 
@@ -192,7 +216,7 @@ impl<T: Clone> List<T> {
             let kept = if chunk_start + offset == position { item.clone() } else { old.at(offset).clone() };
             let _ = slot.set(kept);
         }
-        self.put_chunk(position, Arc::new(chunk));
+        self.put_chunk(position, chunk);
         true
     }
 
@@ -233,20 +257,31 @@ impl<T: Clone> List<T> {
         }
         self.end = self.start + count;
         let last = self.end - 1;
-        let (node_index, chunk_index) = (last / (WIDTH * WIDTH), last / WIDTH % WIDTH);
-        let (old_node, old_chunk) = (&self.nodes[node_index], self.chunk(last));
-        let chunk = Arc::new(old_chunk.copied(last % WIDTH + 1, old_chunk.capacity()));
-        let node = old_node.copied(chunk_index, old_node.capacity());
-        let _ = node.0[chunk_index].set(chunk);
-        let mut nodes = self.nodes[..node_index].to_vec();
-        nodes.push(Arc::new(node));
-        self.nodes = Arc::new(nodes);
+        let old = self.chunk(last);
+        let chunk = old.copied(last % WIDTH + 1, old.capacity());
+        self.chunks = match &self.chunks {
+            Chunks::Nodes(nodes) if last >= WIDTH => {
+                let (node_index, chunk_index) = (last / (WIDTH * WIDTH), last / WIDTH % WIDTH);
+                let node = nodes[node_index].copied(chunk_index, nodes[node_index].capacity());
+                let _ = node.0[chunk_index].set(chunk);
+                Chunks::Nodes(Arc::new(nodes[..node_index].iter().cloned().chain([node]).collect()))
+            }
+            _ => Chunks::One(chunk),
+        };
     }
 
     /// The slot for `position`, if its chunk exists and is large enough. It may be set.
     fn free_slot(&self, position: usize) -> Option<&OnceLock<T>> {
-        let node = self.nodes.get(position / (WIDTH * WIDTH))?;
-        node.0.get(position / WIDTH % WIDTH)?.get()?.0.get(position % WIDTH)
+        match &self.chunks {
+            Chunks::Empty => None,
+            // The next item begins a second chunk.
+            Chunks::One(_) if position == WIDTH => None,
+            Chunks::One(chunk) => chunk.0.get(position),
+            Chunks::Nodes(nodes) => {
+                let node = nodes.get(position / (WIDTH * WIDTH))?;
+                node.0.get(position / WIDTH % WIDTH)?.get()?.0.get(position % WIDTH)
+            }
+        }
     }
 
     /// Puts the item into an exclusive chunk: a new one, a larger copy, or a copy of one whose slot a clone
@@ -260,21 +295,35 @@ impl<T: Clone> List<T> {
             _ => self.chunk(position).copied(offset, capacity),
         };
         let _ = chunk.0[offset].set(item);
-        self.put_chunk(position, Arc::new(chunk));
+        self.put_chunk(position, chunk);
     }
 
     /// Puts `chunk` at `position`: into the node's free slot, or onto an exclusive path.
-    fn put_chunk(&mut self, position: usize, chunk: Arc<Slots<T>>) {
+    fn put_chunk(&mut self, position: usize, chunk: Slots<T>) {
+        let nodes = match &mut self.chunks {
+            chunks @ (Chunks::Empty | Chunks::One(_)) if position < WIDTH => {
+                *chunks = Chunks::One(chunk);
+                return;
+            }
+            Chunks::Empty => unreachable!("the first chunk is put first"),
+            Chunks::One(first) => {
+                let node = Slots::with_capacity(capacity_for(1, true));
+                let _ = (node.0[0].set(first.clone()), node.0[1].set(chunk));
+                self.chunks = Chunks::Nodes(Arc::new(vec![node]));
+                return;
+            }
+            Chunks::Nodes(nodes) => nodes,
+        };
         let (node_index, chunk_index) = (position / (WIDTH * WIDTH), position / WIDTH % WIDTH);
         let capacity = capacity_for(chunk_index, node_index == 0);
-        let Some(old) = self.nodes.get(node_index) else {
+        let Some(old) = nodes.get(node_index) else {
             let node = Slots::with_capacity(capacity);
             let _ = node.0[chunk_index].set(chunk);
-            Arc::make_mut(&mut self.nodes).push(Arc::new(node));
+            Arc::make_mut(nodes).push(node);
             return;
         };
         if let Some(slot) = old.0.get(chunk_index)
-            && slot.set(Arc::clone(&chunk)).is_ok()
+            && slot.set(chunk.clone()).is_ok()
         {
             return;
         }
@@ -282,9 +331,9 @@ impl<T: Clone> List<T> {
         let node = Slots::with_capacity(capacity.max(old.capacity()));
         for (index, slot) in node.0.iter().enumerate().take(chunks_in_use.clamp(chunk_index + 1, WIDTH)) {
             let kept = if index == chunk_index { &chunk } else { old.at(index) };
-            let _ = slot.set(Arc::clone(kept));
+            let _ = slot.set(kept.clone());
         }
-        Arc::make_mut(&mut self.nodes)[node_index] = Arc::new(node);
+        Arc::make_mut(nodes)[node_index] = node;
     }
 }
 
@@ -357,7 +406,23 @@ impl<T> fmt::Debug for Iter<'_, T> {
 
 impl<T> Clone for List<T> {
     fn clone(&self) -> Self {
-        List { nodes: Arc::clone(&self.nodes), start: self.start, end: self.end }
+        List { chunks: self.chunks.clone(), start: self.start, end: self.end }
+    }
+}
+
+impl<T> Clone for Chunks<T> {
+    fn clone(&self) -> Self {
+        match self {
+            Chunks::Empty => Chunks::Empty,
+            Chunks::One(chunk) => Chunks::One(chunk.clone()),
+            Chunks::Nodes(nodes) => Chunks::Nodes(Arc::clone(nodes)),
+        }
+    }
+}
+
+impl<T> Clone for Slots<T> {
+    fn clone(&self) -> Self {
+        Slots(Arc::clone(&self.0))
     }
 }
 
