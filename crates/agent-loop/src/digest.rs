@@ -13,7 +13,7 @@ pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> String {
     let mut hasher = Hasher(Xxh3::new());
     // Writing to a hasher cannot fail; a value that has no JSON has the digest of what it has.
     let _ = serde_json::to_writer(&mut hasher, value);
-    format!("{:032x}", hasher.0.digest128())
+    hex(&hasher.0)
 }
 
 /// How many bytes of a digest a person is shown.
@@ -38,7 +38,11 @@ pub(crate) fn sha256(text: &str) -> String {
 pub(crate) fn of_text(text: &str) -> String {
     let mut hasher = Xxh3::new();
     hasher.update(text.as_bytes());
-    format!("{:032x}", hasher.digest128())
+    hex(&hasher)
+}
+
+fn hex(hasher: &Xxh3) -> String {
+    HEXLOWER.encode(&hasher.digest128().to_be_bytes())
 }
 
 struct Hasher(Xxh3);

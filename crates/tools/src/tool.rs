@@ -76,6 +76,9 @@ pub(crate) struct Inner {
     pub(crate) digested: OnceLock<Digested>,
 }
 
+/// The canonical bindings of a tool that has none, as most.
+const NO_BINDINGS: &str = r#"{"inputs":[],"outputs":[],"reads":[],"writes":[]}"#;
+
 /// What digests of a tool are made of, made once.
 #[derive(Clone)]
 pub(crate) struct Digested {
@@ -357,8 +360,20 @@ impl Tool {
     fn digested(&self) -> &Digested {
         self.0.digested.get_or_init(|| Digested {
             specification: canonical_json(&serde_json::to_value(&self.0.spec).unwrap_or_default()).into(),
-            bindings: canonical_json(&self.bindings()).into(),
+            bindings: match self.has_bindings() {
+                true => canonical_json(&self.bindings()).into(),
+                false => NO_BINDINGS.into(),
+            },
         })
+    }
+
+    fn has_bindings(&self) -> bool {
+        let Inner { inputs, outputs, access, result_text, .. } = &*self.0;
+        !inputs.is_empty()
+            || !outputs.is_empty()
+            || !access.reads.is_empty()
+            || !access.writes.is_empty()
+            || result_text.is_some()
     }
 
     /// Checks the tool against the state schema and the run's resources.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use stepfold_state_core::canonical_json;
 use stepfold_tools::Tool;
 
@@ -29,11 +28,14 @@ use crate::digest;
 #[serde(transparent)]
 pub struct Fingerprint(BTreeMap<String, String>);
 
+/// The number of parts of an agent with a few tools.
+const USUAL: usize = 20;
+
 impl Fingerprint {
     pub(super) fn of(agent: &Agent) -> Self {
         let config = agent.config();
-        let mut parts = BTreeMap::new();
-        let mut add = |name: &str, words: String| drop(parts.insert(name.to_owned(), words));
+        let mut parts = Vec::with_capacity(USUAL);
+        let mut add = |name: &str, words: String| parts.push((name.to_owned(), words));
         add("name", config.name.clone());
         add("model", config.model.id().to_owned());
         add("model parameters", digest_of(&(&config.params, &config.model_name)));
@@ -51,7 +53,7 @@ impl Fingerprint {
         if let Some(output) = &config.output {
             add("output", digest_of(&(&output.name, &output.schema, format!("{:?}", output.mode))));
         }
-        add("rules", digest_of(&rules_of(config)));
+        add("rules", Rules::of(config).digest());
         for key in config.schema.declared_keys() {
             let handler = json_of(&key.handler().to_string());
             let default = key.default().map_or_else(|| "null".to_owned(), canonical_json);
@@ -79,7 +81,7 @@ impl Fingerprint {
                 }
             }
         }
-        Fingerprint(parts)
+        Fingerprint(parts.into_iter().collect())
     }
 
     /// The same of some parts.
@@ -115,12 +117,24 @@ pub(crate) fn of_offer(offer: &Offer) -> String {
     let own = offer.specs.iter().skip(offer.tools.len()).map(json_of);
     let own: Vec<String> = own.collect();
     let specs = offer.tools.iter().map(Tool::canonical_spec).chain(own.iter().map(String::as_str));
-    digest::of_text(&list([list(specs), list(bindings)]))
+    let mut text = String::with_capacity(1024);
+    text.push('[');
+    push_list(&mut text, specs);
+    text.push(',');
+    push_list(&mut text, bindings);
+    text.push(']');
+    digest::of_text(&text)
 }
 
 /// Texts of JSON as a list of JSON.
 fn list(items: impl IntoIterator<Item = impl AsRef<str>>) -> String {
-    let mut text = "[".to_owned();
+    let mut text = String::with_capacity(256);
+    push_list(&mut text, items);
+    text
+}
+
+fn push_list(text: &mut String, items: impl IntoIterator<Item = impl AsRef<str>>) {
+    text.push('[');
     for (place, item) in items.into_iter().enumerate() {
         if place > 0 {
             text.push(',');
@@ -128,18 +142,40 @@ fn list(items: impl IntoIterator<Item = impl AsRef<str>>) -> String {
         text.push_str(item.as_ref());
     }
     text.push(']');
-    text
 }
 
-/// The switches of an agent as they are digested: by the rule of [`RunLimits`](super::RunLimits).
-fn rules_of(config: &Config) -> Value {
-    json!({
-        "final_answer": config.final_answer,
-        "recover_leaked_calls": config.recover_leaked_calls,
-        "raise_on_failure": config.raise_on_failure,
-        "ask_when_uncertain": config.ask_when_uncertain,
-        "repeat_guard": config.repeat_guard.map(|guard| json!({"warn": guard.warn, "stop": guard.stop})),
-    })
+/// The switches of an agent as they are digested: by the rule of [`RunLimits`](super::RunLimits), in the order of their
+/// names, so that their JSON is canonical as it is.
+#[derive(Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+struct Rules {
+    ask_when_uncertain: bool,
+    final_answer: bool,
+    raise_on_failure: bool,
+    recover_leaked_calls: bool,
+    repeat_guard: Option<Repeats>,
+}
+
+#[derive(Serialize)]
+struct Repeats {
+    stop: u32,
+    warn: u32,
+}
+
+impl Rules {
+    fn of(config: &Config) -> Self {
+        Rules {
+            ask_when_uncertain: config.ask_when_uncertain,
+            final_answer: config.final_answer,
+            raise_on_failure: config.raise_on_failure,
+            recover_leaked_calls: config.recover_leaked_calls,
+            repeat_guard: config.repeat_guard.map(|guard| Repeats { stop: guard.stop, warn: guard.warn }),
+        }
+    }
+
+    fn digest(&self) -> String {
+        digest::of_text(&serde_json::to_string(self).unwrap_or_default())
+    }
 }
 
 /// A digest of what a value says, whatever order its objects are in, so that a run loads in the next build as well.
@@ -157,6 +193,7 @@ mod tests {
 
     use expect_test::expect;
 
+    use super::{Repeats, Rules, json_of};
     use crate::RunLimits;
 
     /// What is digested of the default limits: a limit that is added later must not show
@@ -168,5 +205,21 @@ mod tests {
         let limits = RunLimits::default().with_tokens(5).with_time(Duration::from_millis(1500));
         expect![[r#"{"steps":100,"calls_per_reply":64,"tokens":5,"time":{"secs":1,"nanos":500000000}}"#]]
             .assert_eq(&words(limits));
+    }
+
+    /// Stored digests must stay what they are.
+    #[test]
+    fn rules_are_canonical_as_they_are() {
+        let repeat_guard = Some(Repeats { stop: 8, warn: 4 });
+        let rules = Rules {
+            ask_when_uncertain: false,
+            final_answer: true,
+            raise_on_failure: false,
+            recover_leaked_calls: true,
+            repeat_guard,
+        };
+        let text = serde_json::to_string(&rules).unwrap();
+        assert_eq!(text, json_of(&rules));
+        expect![[r#"{"ask_when_uncertain":false,"final_answer":true,"raise_on_failure":false,"recover_leaked_calls":true,"repeat_guard":{"stop":8,"warn":4}}"#]].assert_eq(&text);
     }
 }

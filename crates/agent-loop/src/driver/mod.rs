@@ -32,7 +32,9 @@ use stepfold_state_core::chat::Message;
 
 /// Runs until the end, or until the run waits for decisions.
 async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
-    boxed(|| host.take_given(run)).await?;
+    if !host.given.decisions.is_empty() {
+        boxed(|| host.take_given(run)).await?;
+    }
     loop {
         if host.is_cancelled() && run.events() > 0 && run.exit().is_none() {
             boxed(|| host.break_off(run, Answer::Cancelled)).await?;
@@ -216,7 +218,7 @@ impl<'a> Host<'a> {
     /// Commits the decisions that were given with the run, before anything else happens: a failure must not lose them.
     async fn take_given(&mut self, run: &mut Run) -> Result<(), RunFault> {
         let given = std::mem::take(&mut self.given.decisions);
-        if given.is_empty() || self.is_cancelled() {
+        if self.is_cancelled() {
             return Ok(());
         }
         // Modified arguments are checked against the tools of the step.

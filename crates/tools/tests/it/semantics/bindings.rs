@@ -2,6 +2,7 @@
 
 use expect_test::expect;
 use serde_json::{Value, json};
+use stepfold_tools::state_core::canonical_json;
 use stepfold_tools::state_core::state::{Handler, HandlerError, Schema, SchemaBuilder};
 use stepfold_tools::{Source, StateWriter, Tool, ToolBuilder, ToolError};
 
@@ -14,6 +15,15 @@ fn user_world(values: Value) -> World {
 
 fn search() -> ToolBuilder {
     echo("search", json!({"query": {"type": "string"}, "user_context": {"type": ["string", "null"]}}))
+}
+
+#[test]
+fn canonical_bindings_are_those_of_the_tool() {
+    let fed = search().input_from_state("user_name", "user_context");
+    let tools = [search(), fed, search().reads(["user_name"]), search().writes(["user_name"])];
+    for tool in tools.map(|tool| tool.build().unwrap()) {
+        assert_eq!(tool.canonical_bindings(), canonical_json(&tool.bindings()));
+    }
 }
 
 #[tokio::test]
