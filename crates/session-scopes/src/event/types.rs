@@ -418,6 +418,10 @@ fn text_exceeds(text: &str, limit: usize) -> bool {
     if text.len() <= 2 * limit {
         return false;
     }
+    // Nor have most long ones so many in all, which are counted faster than they are matched.
+    if text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count() <= limit {
+        return false;
+    }
     let (mut depth, mut bytes) = (0, text.bytes());
     while let Some(byte) = bytes.next() {
         match byte {

@@ -3,6 +3,7 @@
 //! Authors implement [`SessionStore`] with `async fn`s; its private counterpart here boxes their futures, so
 //! that users of a store need no type parameter.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -40,9 +41,11 @@ macro_rules! erase {
         }
 
         impl SessionStore for AnyStore {
-            $(async fn $method(&self, request: $request) -> Result<$answer, SessionError> {
+            // Not `async fn`: their futures would hold the request, which the boxed one has.
+            $(fn $method(&self, request: $request) -> impl Future<Output = Result<$answer, SessionError>> + Send {
                 let session = request.session().cloned();
-                self.0.$method(request).await.map_err(|error| error.of_session(session.as_ref()))
+                let answer = self.0.$method(request);
+                async move { answer.await.map_err(|error| error.of_session(session.as_ref())) }
             })*
 
             fn connections(&self) -> StoreConnections {
@@ -132,9 +135,12 @@ erase! {
 pub struct AnyStore(Arc<dyn Erased>);
 
 impl AnyStore {
-    /// Erases the kind of a store.
+    /// Erases the kind of a store. One that has none already stays as it is: its requests are not boxed twice.
     pub fn new(store: impl SessionStore) -> Self {
-        AnyStore(Arc::new(store))
+        match (&store as &dyn Any).downcast_ref::<AnyStore>() {
+            Some(erased) => erased.clone(),
+            None => AnyStore(Arc::new(store)),
+        }
     }
 }
 
