@@ -38,7 +38,11 @@ impl Closing {
 
     /// Counts a worker as long as the returned value lives.
     pub(crate) fn enter(&self) -> AtWork {
-        self.workers.send_modify(|workers| *workers += 1);
+        // No caller waits for more of them.
+        self.workers.send_if_modified(|workers| {
+            *workers += 1;
+            false
+        });
         AtWork(Arc::clone(&self.workers))
     }
 
@@ -63,6 +67,9 @@ pub(crate) struct AtWork(Arc<watch::Sender<usize>>);
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        self.0.send_modify(|workers| *workers -= 1);
+        self.0.send_if_modified(|workers| {
+            *workers -= 1;
+            *workers == 0
+        });
     }
 }

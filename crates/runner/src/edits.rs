@@ -10,7 +10,7 @@ use std::time::Duration;
 use backon::Retryable;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use stepfold_agent_loop::{Answer, Edit, EditError, Event as LoopEvent, FeedError, Need, RunEvent};
+use stepfold_agent_loop::{Answer, Edit, EditError, Event as LoopEvent, FeedError, Need, Outcome, RunEvent};
 use stepfold_session_scopes::{
     AppendClaim, AppendEvent, Author, CommittedEvent, ErrorKind, Event, EventId, EventKind, EventRange,
     GetSession, InvocationId, Session, SessionError, SessionStore, TakeOver, Timestamp,
@@ -312,7 +312,7 @@ impl SessionHandle {
         let is_kept = known.stopped.take().is_some();
         if is_kept && run.follow(&event).is_ok() {
             let life = known.history.as_ref().and_then(|history| history.life.clone());
-            known.stopped = Some(Left::new(run, version, life, None));
+            known.stopped = Some(Left::new(Arc::new(Outcome::recorded(run)), version, life, None));
         }
         let told = RunEvent::Committed(Box::new(event));
         for mut observer in inner.observers.of(key) {

@@ -13,6 +13,9 @@ use crate::slot::Slot;
 /// The number of events kept for late subscribers.
 const KEPT: usize = 4096;
 
+/// The number of events of a short run, for which there is room at once.
+const USUAL: usize = 12;
+
 /// An event of an invocation, as sent to [subscribers](crate::Invocation::subscribe).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -69,6 +72,9 @@ impl Hub {
 
     fn push(&self, told: Told) {
         let mut kept = self.kept();
+        if kept.events.is_empty() {
+            kept.events.reserve(USUAL);
+        }
         if kept.events.len() == KEPT {
             kept.events.pop_front();
             kept.first += 1;
@@ -82,9 +88,12 @@ impl Hub {
 
     /// No more events follow.
     pub(crate) fn end(&self) {
-        self.kept().has_ended = true;
-        // Wakes the waiting subscribers.
-        self.next.send_modify(|_| ());
+        let mut kept = self.kept();
+        kept.has_ended = true;
+        let next = kept.first + kept.events.len() as u64;
+        drop(kept);
+        // Wakes the waiting subscribers; a later one sees the end.
+        let _ = self.next.send(next);
     }
 
     /// The events from number `from` on.

@@ -31,12 +31,18 @@ pub struct Invocation {
     hub: Arc<Hub>,
     ended: watch::Receiver<Option<Ended>>,
     cancellation: CancellationToken,
-    /// Cancels the run that has taken the message.
-    joined: Arc<Mutex<Option<CancellationToken>>>,
-    recovered: Arc<Mutex<Vec<Arc<Outcome>>>>,
+    progress: Arc<Progress>,
     receipt: StoredReceipt,
+}
+
+/// What an invocation has come to so far, for all its handles.
+#[derive(Default)]
+struct Progress {
+    /// Cancels the run that has taken the message.
+    joined: Mutex<Option<CancellationToken>>,
+    recovered: Mutex<Vec<Arc<Outcome>>>,
     /// The version of the session after the run.
-    version: Arc<AtomicU64>,
+    version: AtomicU64,
 }
 
 impl Invocation {
@@ -47,8 +53,8 @@ impl Invocation {
         ended: watch::Receiver<Option<Ended>>,
         cancellation: CancellationToken,
     ) -> Self {
-        let (recovered, receipt, version) = (Arc::default(), StoredReceipt::default(), Arc::default());
-        Invocation { id, key, hub, ended, cancellation, joined: Arc::default(), recovered, receipt, version }
+        let (progress, receipt) = (Arc::default(), StoredReceipt::default());
+        Invocation { id, key, hub, ended, cancellation, progress, receipt }
     }
 
     /// One that has ended: its outcome is in the record.
@@ -86,7 +92,7 @@ impl Invocation {
     }
 
     fn joined(&self) -> MutexGuard<'_, Option<CancellationToken>> {
-        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The events from number `from` on, past ones first. Any number of subscribers is supported, each at its
@@ -112,7 +118,7 @@ impl Invocation {
     /// of it: they may contain calls with an [unknown outcome](Outcome::unknown_calls). Available even if the
     /// invocation fails; the outcome of one that ends has [them](Outcome::recovered) too.
     pub fn recovered(&self) -> Vec<Arc<Outcome>> {
-        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.recovered_so_far().clone()
     }
 
     /// The receipt of the decisions that it was resumed with, after their storage.
@@ -126,15 +132,19 @@ impl Invocation {
 
     /// The version of the session after the last event of the run whose outcome this is.
     pub(crate) fn version(&self) -> u64 {
-        self.version.load(Ordering::SeqCst)
+        self.progress.version.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_at(&self, version: u64) {
-        self.version.store(version, Ordering::SeqCst);
+        self.progress.version.store(version, Ordering::SeqCst);
     }
 
     pub(crate) fn has_recovered(&self, outcome: Arc<Outcome>) {
-        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+        self.recovered_so_far().push(outcome);
+    }
+
+    fn recovered_so_far(&self) -> MutexGuard<'_, Vec<Arc<Outcome>>> {
+        self.progress.recovered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn panicked(&self) -> RunnerError {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stepfold_agent_loop::Run;
+use stepfold_agent_loop::{Outcome, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Seen, SessionKey};
 use stepfold_tools::CancellationToken;
 use tokio::sync::{Notify, watch};
@@ -58,13 +58,13 @@ impl Known {
     /// The values after the last run of this process.
     pub(crate) fn left(&self) -> Option<Kept> {
         let stopped = self.stopped.as_ref()?;
-        Kept::left_by(stopped.run.state(), stopped.seen?)
+        Kept::left_by(stopped.run().state(), stopped.seen?)
     }
 }
 
 /// A run that stopped in this process, and the session after it.
 pub(crate) struct Left {
-    pub(crate) run: Box<Run>,
+    outcome: Arc<Outcome>,
     version: u64,
     life: Option<LifeId>,
     /// The versions of the run's values, if known.
@@ -72,8 +72,12 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    pub(crate) fn new(run: Run, version: u64, life: Option<LifeId>, seen: Option<Seen>) -> Self {
-        Left { run: Box::new(run), version, life, seen }
+    pub(crate) fn new(outcome: Arc<Outcome>, version: u64, life: Option<LifeId>, seen: Option<Seen>) -> Self {
+        Left { outcome, version, life, seen }
+    }
+
+    pub(crate) fn run(&self) -> &Run {
+        self.outcome.run()
     }
 
     /// Whether the session is unchanged since the run.
@@ -87,7 +91,7 @@ impl Left {
 pub(crate) struct Desk {
     /// The running invocation.
     pub(crate) current: Option<Current>,
-    /// The run that it drives, or is about to.
+    /// The run that it drives, or is about to; made when it is first asked for.
     run: Option<ActiveRun>,
     /// Whether another worker runs in the session: the running invocation waits for it.
     is_elsewhere: bool,
@@ -210,14 +214,14 @@ impl Desk {
     }
 
     /// The run of this process that a cancellation cancels.
-    pub(crate) fn run(&self) -> Option<ActiveRun> {
-        self.run.clone().filter(|_| !self.is_elsewhere)
+    pub(crate) fn run(&mut self) -> Option<ActiveRun> {
+        (self.current.is_some() && !self.is_elsewhere).then(|| self.run.get_or_insert_default().clone())
     }
 
     /// The run begins, or continues.
     pub(crate) fn drives(&mut self) -> ActiveRun {
-        if let Some(run) = &mut self.run {
-            run.is_driven = true;
+        if self.current.is_some() {
+            self.run.get_or_insert_default().is_driven = true;
         }
         self.run().unwrap_or_default()
     }
@@ -242,8 +246,7 @@ impl Desk {
 
     /// Tells those who wait for the end of the run, also of one that was never driven.
     fn end_run(&mut self, is_cancelled: bool) {
-        let next = self.current.as_ref().map(|_| ActiveRun::default());
-        if let Some(run) = std::mem::replace(&mut self.run, next) {
+        if let Some(run) = self.run.take() {
             run.ended.send_replace(Some(is_cancelled));
         }
     }
@@ -255,7 +258,8 @@ impl Desk {
             self.accepted.drain(..).partition(|ticket| is_taken(&ticket.current));
         self.accepted = accepted.into();
         let at_work = self.current.as_ref().filter(|current| is_taken(current));
-        if let Some(run) = &self.run {
+        if self.current.is_some() {
+            let run = self.run.get_or_insert_default();
             for current in taken.iter().map(|ticket| &ticket.current).chain(at_work) {
                 current.invocation.joins(&run.cancellation);
             }

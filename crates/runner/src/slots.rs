@@ -1,6 +1,7 @@
 //! The sessions cached in this process: those in use, recently used ones, and those with a waiting run and
 //! `temp:` values, which exist only here.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
@@ -32,12 +33,18 @@ impl Slots {
 
     /// The session's slot. The cost does not depend on the number of slots.
     pub(crate) fn get(&mut self, key: SessionKey) -> Arc<Slot> {
-        let known = self.held.get(&key).and_then(Weak::upgrade);
-        let slot = known.unwrap_or_else(|| {
-            let slot = Arc::new(Slot::new(key.clone()));
-            self.held.insert(key, Arc::downgrade(&slot));
-            slot
-        });
+        let slot = match self.held.entry(key) {
+            Entry::Occupied(mut held) => held.get().upgrade().unwrap_or_else(|| {
+                let slot = Arc::new(Slot::new(held.key().clone()));
+                held.insert(Arc::downgrade(&slot));
+                slot
+            }),
+            Entry::Vacant(free) => {
+                let slot = Arc::new(Slot::new(free.key().clone()));
+                free.insert(Arc::downgrade(&slot));
+                slot
+            }
+        };
         self.last.touch(&slot);
         if self.held.len() >= self.sweep_at {
             self.held.retain(|_, slot| slot.strong_count() > 0);

@@ -284,9 +284,9 @@ impl Turn {
         Ok(session.events.last().is_some_and(|newest| ends(&newest.event) && !is_unfinished(&newest.event)))
     }
 
-    /// Whether something may wait with a deadline. It reads no more than the last step.
+    /// Whether something may wait with a deadline. It reads no more than the last step, and of a run that has ended one event.
     pub(crate) async fn may_have_deadline(&self) -> Result<bool, RunnerError> {
-        let mut events = 8;
+        let mut events = 1;
         loop {
             let session = self.get_end(events).await?;
             let mut newest = session.visible_events().rev();
@@ -296,7 +296,7 @@ impl Turn {
             if session.events.len() < events {
                 return Ok(false);
             }
-            events *= 4;
+            events *= 8;
         }
     }
 

@@ -552,7 +552,7 @@ impl<'a> Work<'a> {
         let (history, session) = read;
         let state = history.state(&session, &self.turn.runner.schema)?;
         // The run that left the conversation in its current state, if it was one of this process.
-        let left_by = self.known.stopped.as_ref().map(|left| &*left.run);
+        let left_by = self.known.stopped.as_ref().map(Left::run);
         let input = input.on_state(state, left_by).with_summary(history.summary.clone());
         let key = &self.turn.slot.key;
         let prefix = run_prefix(key, Some(&session.life), id);
@@ -826,7 +826,6 @@ impl<'a> Work<'a> {
             .resume()
             .record_with(&mut journal)
             .observe(OnceStored { observer: publish, is_stored })
-            .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
             .suspend_with(self.suspension.clone())
             .inbox_with(|| {
@@ -837,6 +836,11 @@ impl<'a> Work<'a> {
             })
             .clock(RunClock::new(Arc::clone(&inner.clock)))
             .decide_all(decisions);
+        let observers = inner.observers.of(&slot.key);
+        let run = match observers.is_empty() {
+            true => run,
+            false => run.observe(OnceStored { observer: observers, is_stored }),
+        };
         let ended = tokio::select! {
             biased;
             ended = run => ended.map_err(|error| self.run_failed(error)),
@@ -850,7 +854,7 @@ impl<'a> Work<'a> {
         self.tell_joined(&ended, version);
         match ended {
             Ok(outcome) => {
-                self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
+                self.known.stopped = Some(Left::new(Arc::clone(&outcome), version, life, seen));
                 self.keep_while_it_waits(&outcome);
                 Ok(outcome)
             }
@@ -980,7 +984,7 @@ impl Turn {
         let (run, seen, missing_temp) = if let Some(left) = &known.stopped {
             // Other sessions may have written to shared scopes since.
             let seen = left.seen.filter(|seen| history.kept.as_ref().map(Kept::seen) == Some(*seen));
-            (Some((*left.run).clone()), seen, BTreeSet::new())
+            (Some(left.run().clone()), seen, BTreeSet::new())
         } else {
             let (agent, key) = (&self.runner.agent, &self.slot.key);
             let state = history.state(session, &self.runner.schema)?;
