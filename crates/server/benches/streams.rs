@@ -2,7 +2,9 @@
 //! `cargo bench -p stepfold-server --all-features --bench streams`; Linux only, and `ulimit -n` above twice the streams.
 //!
 //! `STREAMS` (10,000) readers of `STREAMS` / 100 sessions, each session with a run of 50 pieces of text; then `RUNS` (1,000) runs
-//! at once, each of a session of its own. Goals: 22 kB a stream above the idle server, 6 us of CPU an event delivered.
+//! at once, each of a session of its own. Goals: 22 kB a stream above the idle server, 6 us of CPU an event delivered. At last
+//! `TURNS` (200) turns of one session over SQLite, one after the other, without streams and beside `STREAMS` idle ones: of other
+//! sessions, and of all sessions of the user. Goal: twice the CPU at most.
 
 #![allow(clippy::expect_used, reason = "a benchmark stops when it cannot go on")]
 #![allow(clippy::cast_precision_loss, reason = "figures for people")]
@@ -20,13 +22,15 @@ use futures_util::future::join_all;
 use stepfold_agent_loop::Agent;
 use stepfold_runner::Runner;
 use stepfold_server::http::{Limits, Principal, Role, Server, Token, Tokens};
-use stepfold_session_scopes::MemoryStore;
+use stepfold_session_scopes::{AnyStore, MemoryStore, SqliteStore};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 /// The variable that makes a process the server.
 const SERVES: &str = "STEPFOLD_BENCH_SERVES";
+/// Where sessions are.
+const SESSIONS: &str = "/apps/bench/sessions";
 const PIECES: usize = 50;
 const READERS_OF_A_SESSION: usize = 100;
 
@@ -54,17 +58,21 @@ fn size(name: &str, otherwise: usize) -> usize {
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime can be built");
-    if std::env::var_os(SERVES).is_some() {
-        runtime.block_on(serve());
+    if let Ok(file) = std::env::var(SERVES) {
+        runtime.block_on(serve(&file));
     } else if std::env::args().any(|argument| argument == "--bench") {
         runtime.block_on(measure());
     }
 }
 
-/// The server: it says its address and a token in a line.
-async fn serve() {
+/// The server, over a file if it has a name: it says its address and a token in a line.
+async fn serve(file: &str) {
     let agent = Agent::builder(Words).name("bench").build().expect("the agent is valid");
-    let runner = Runner::builder(agent, MemoryStore::new()).build();
+    let store = match file {
+        "" => AnyStore::new(MemoryStore::new()),
+        file => AnyStore::new(SqliteStore::open(file).expect("the file can be made")),
+    };
+    let runner = Runner::builder(agent, store).build();
     let token = Token::random().expect("there is luck");
     let principal = Principal::new("ada", Role::Administer).expect("the name is valid");
     let mut limits = Limits::default();
@@ -91,10 +99,10 @@ impl Drop for Served {
 }
 
 impl Served {
-    fn start() -> Self {
+    fn start(file: &str) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let mut child =
-            Command::new(program).env(SERVES, "1").stdout(Stdio::piped()).spawn().expect("it starts");
+            Command::new(program).env(SERVES, file).stdout(Stdio::piped()).spawn().expect("it starts");
         let mut line = String::new();
         let output = child.stdout.take().expect("its output is piped");
         BufReader::new(output).read_line(&mut line).expect("it says where it is");
@@ -123,7 +131,7 @@ impl Served {
         let mut stream = TcpStream::connect(&self.address).await.expect("it listens");
         let (address, token, length) = (&self.address, &self.token, body.len());
         let request = format!(
-            "{method} /api/v1/apps/bench/sessions{path} HTTP/1.0\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
+            "{method} /api/v1{path} HTTP/1.0\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
              content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).await.expect("it reads");
@@ -133,7 +141,7 @@ impl Served {
     /// Waits for the whole answer.
     async fn ask(&self, path: &str, body: String) {
         let mut answer = String::new();
-        let mut stream = self.send("POST", path, &body).await;
+        let mut stream = self.send("POST", &format!("{SESSIONS}{path}"), &body).await;
         stream.read_to_string(&mut answer).await.expect("it answers");
         assert!(answer.starts_with("HTTP/1.0 20"), "{answer}");
     }
@@ -166,12 +174,12 @@ async fn read_until(stream: &mut TcpStream, last: &str) -> usize {
 async fn measure() {
     let (streams, runs) = (size("STREAMS", 10_000), size("RUNS", 1_000));
     let sessions = streams.div_ceil(READERS_OF_A_SESSION);
-    let served = Served::start();
+    let served = Served::start("");
     served.create("s", sessions).await;
     let idle = served.memory();
     let mut open = Vec::with_capacity(streams);
     for number in 0..streams {
-        let mut stream = served.send("GET", &format!("/s{}/live", number % sessions), "").await;
+        let mut stream = served.send("GET", &format!("{SESSIONS}/s{}/live", number % sessions), "").await;
         read_until(&mut stream, "hello").await;
         open.push(stream);
     }
@@ -202,4 +210,39 @@ async fn measure() {
     join_all(all).await;
     let (cpu, took) = (served.cpu() - cpu, began.elapsed().as_secs_f64());
     println!("{runs} runs at once in {took:.2} s: {:.0} us of CPU each", cpu * 1e6 / runs as f64);
+    drop(served);
+    turns_beside_streams(streams, size("TURNS", 200)).await;
+}
+
+/// What turns cost over SQLite beside idle streams.
+async fn turns_beside_streams(streams: usize, turns: usize) {
+    let alone = turns_beside(0, turns, "").await;
+    println!("{turns} turns over SQLite without streams: {alone:.2} s of CPU");
+    for (what, path) in [("of other sessions", "{SESSIONS}/s{}/live"), ("of all sessions of the user", "/live")] {
+        let beside = turns_beside(streams, turns, path).await;
+        let ratio = beside / alone;
+        println!("{turns} turns over SQLite beside {streams} streams {what}: {beside:.2} s of CPU, {ratio:.1} x");
+    }
+}
+
+async fn turns_beside(streams: usize, turns: usize, path: &str) -> f64 {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let served = Served::start(folder.path().join("sessions.db").to_str().expect("its path is text"));
+    let sessions = streams.div_ceil(READERS_OF_A_SESSION);
+    served.create("s", sessions).await;
+    served.create("t", 1).await;
+    let mut open = tokio::task::JoinSet::new();
+    for number in 0..streams {
+        let path = path.replace("{SESSIONS}", SESSIONS).replace("{}", &(number % sessions).to_string());
+        let mut stream = served.send("GET", &path, "").await;
+        read_until(&mut stream, "hello").await;
+        open.spawn(async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await });
+    }
+    // What the streams begin with is told.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    let cpu = served.cpu();
+    for _ in 0..turns {
+        served.ask("/t0/run", r#"{"text":"go"}"#.to_owned()).await;
+    }
+    served.cpu() - cpu
 }
