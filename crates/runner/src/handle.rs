@@ -428,7 +428,7 @@ impl SessionHandle {
 
     /// The invocation whose run another worker has, and the session as it was then.
     async fn run_elsewhere(&self) -> Result<Option<(InvocationId, Session)>, RunnerError> {
-        let session = self.read_newest(EventRange::Last(1)).await?;
+        let session = self.read_events(EventRange::Last(1)).await?;
         let is_elsewhere = self.holder(&session) == Holder::Other;
         let newest = session.events.last().filter(|newest| is_elsewhere && is_unfinished(&newest.event));
         Ok(newest.map(|newest| newest.event.invocation.clone()).map(|run| (run, session)))
@@ -444,7 +444,7 @@ impl SessionHandle {
         let position = self.turn().enqueue_cancel(run).await?;
         let (mut at, mut waited, most) = (found.version, Duration::ZERO, self.runner.0.claims.beat() * 2);
         loop {
-            let session = self.read_newest(EventRange::AfterVersion(at)).await?;
+            let session = self.read_events(EventRange::AfterVersion(at)).await?;
             let end = session.events.iter().find(|it| it.event.invocation == *run && ends(&it.event));
             let is_other_life = session.life != found.life;
             // It was rewound, or the session deleted.
@@ -473,12 +473,6 @@ impl SessionHandle {
     async fn drop_request(&self, position: u64) -> Result<Vec<u64>, RunnerError> {
         let request = DequeueInput::new(self.slot.key.clone(), [position]);
         self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))
-    }
-
-    async fn read_newest(&self, events: EventRange) -> Result<Session, RunnerError> {
-        let get = GetSession::new(self.slot.key.clone()).events(events).without_state();
-        let session = self.runner.0.store.get(get.now(self.runner.0.clock.now())).await;
-        session.map_err(|error| self.failed(error))
     }
 
     /// The invocation that runs in this process, if any.
@@ -685,6 +679,16 @@ impl SessionHandle {
     pub async fn read(&self, events: EventRange) -> Result<Session, RunnerError> {
         let get = GetSession::new(self.slot.key.clone()).events(events).now(self.runner.0.clock.now());
         self.runner.0.store.get(get).await.map_err(|error| self.failed(error))
+    }
+
+    /// The same without its values, which may be large.
+    ///
+    /// # Errors
+    /// As [`read`](SessionHandle::read).
+    pub async fn read_events(&self, events: EventRange) -> Result<Session, RunnerError> {
+        let get = GetSession::new(self.slot.key.clone()).events(events).without_state();
+        let session = self.runner.0.store.get(get.now(self.runner.0.clock.now())).await;
+        session.map_err(|error| self.failed(error))
     }
 
     /// Forks the session at a version; at the newest one if `None`. The agent's effects in the fork are

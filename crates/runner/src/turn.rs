@@ -20,7 +20,7 @@ use crate::inbox::{Cancel, Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::pauses;
 use crate::kept::Kept;
-use crate::record::{begins, ends, has_deadline, is_unfinished};
+use crate::record::{begins, has_deadline, is_unfinished};
 use crate::remedy::waits_for_person;
 use crate::run_as::RunOptions;
 use crate::runner::{Busy, Inner};
@@ -278,10 +278,10 @@ impl Turn {
         Ok(read)
     }
 
-    /// Whether the newest event is the end of a run: then no run is unfinished, whatever stands before it.
+    /// Whether the newest event is of no unfinished run: then none is unfinished, whatever stands before it.
     pub(crate) async fn has_ended(&self) -> Result<bool, RunnerError> {
         let session = self.get_end(1).await?;
-        Ok(session.events.last().is_some_and(|newest| ends(&newest.event) && !is_unfinished(&newest.event)))
+        Ok(session.visible_events().next_back().is_some_and(|newest| !is_unfinished(&newest.event)))
     }
 
     /// Whether something may wait with a deadline. It reads no more than the last step, and of a run that has ended one event.

@@ -218,10 +218,14 @@ async fn measure() {
 async fn turns_beside_streams(streams: usize, turns: usize) {
     let alone = turns_beside(0, turns, "").await;
     println!("{turns} turns over SQLite without streams: {alone:.2} s of CPU");
-    for (what, path) in [("of other sessions", "{SESSIONS}/s{}/live"), ("of all sessions of the user", "/live")] {
+    for (what, path) in
+        [("of other sessions", "{SESSIONS}/s{}/live"), ("of all sessions of the user", "/live")]
+    {
         let beside = turns_beside(streams, turns, path).await;
         let ratio = beside / alone;
-        println!("{turns} turns over SQLite beside {streams} streams {what}: {beside:.2} s of CPU, {ratio:.1} x");
+        println!(
+            "{turns} turns over SQLite beside {streams} streams {what}: {beside:.2} s of CPU, {ratio:.1} x"
+        );
     }
 }
 
@@ -238,7 +242,7 @@ async fn turns_beside(streams: usize, turns: usize, path: &str) -> f64 {
         read_until(&mut stream, "hello").await;
         open.spawn(async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await });
     }
-    // What the streams begin with is told.
+    // tidy: allow sleep, because what the streams begin with is told meanwhile, and no event says that it was
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     let cpu = served.cpu();
     for _ in 0..turns {

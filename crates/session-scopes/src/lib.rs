@@ -203,6 +203,7 @@ mod shared;
 mod sqlite;
 mod store;
 mod time;
+mod weight;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod work;
 
@@ -231,7 +232,7 @@ pub use crate::store::{
     LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES,
     MAX_LABELS, Notices, PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS,
     ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    SessionPage, SessionStore, StoreConnections, StoreFault, StoreNotice, StoreNotices, TakeOver, Unattended,
-    Verified, VerifySessions, WatchStore, WriteScope,
+    SessionPage, SessionStore, StateSize, StoreConnections, StoreFault, StoreNotice, StoreNotices, TakeOver,
+    Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -92,6 +92,36 @@ pub fn check_exact(json: &[u8]) -> Result<(), ExactError> {
     Ok(())
 }
 
+/// The number of values in some JSON, at any depth: what a tree of them takes is many times its text, if they are small. Whether
+/// it is JSON is not checked.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::count_values;
+///
+/// assert_eq!(count_values(br#"{"text": "[1, 2]", "list": [1, []]}"#), 5);
+/// ```
+pub fn count_values(json: &[u8]) -> usize {
+    let (mut at, mut values) = (0, 1);
+    while let Some(byte) = json.get(at) {
+        at += match byte {
+            b'"' => text_length(&json[at..]),
+            b',' => {
+                values += 1;
+                1
+            }
+            // The first one in it, if there is one.
+            b'[' | b'{' => {
+                let next = json[at + 1..].iter().find(|byte| !byte.is_ascii_whitespace());
+                values += usize::from(next.is_some_and(|next| !matches!(next, b']' | b'}')));
+                1
+            }
+            _ => 1,
+        };
+    }
+    values
+}
+
 /// The length of a text with its quotes.
 fn text_length(json: &[u8]) -> usize {
     let mut at = 1;

@@ -103,7 +103,7 @@ pub use crate::canonical::{canonical_json, canonical_object};
 pub use crate::decode::{DecodeError, DecodeErrorKind, decode};
 pub use crate::depth::MAX_DEPTH;
 pub use crate::error_chain::ErrorChain;
-pub use crate::exact::{ExactError, check_exact, read_exact};
+pub use crate::exact::{ExactError, check_exact, count_values, read_exact};
 pub use crate::invisible::{escape_all_invisible, escape_invisible, is_invisible};
 pub use crate::list::List;
 pub use crate::lookalike::warnings;

@@ -67,7 +67,7 @@ impl Status {
 
     /// A session with its newest event, and its status.
     pub(super) async fn of(session: &SessionHandle) -> Result<(Session, Status), RunnerError> {
-        let stored = session.read(EventRange::Last(1)).await?;
+        let stored = session.read_events(EventRange::Last(1)).await?;
         let status = match is_running(session, &stored) {
             true => Status::Running,
             false => Status::decide(session, &stored, &LastRun::of(session).await?),

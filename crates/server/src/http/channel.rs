@@ -115,15 +115,15 @@ impl Channels {
         let found = self.open().get(&key).map(subscribe);
         // Another process may have deleted the session and created it again, and its channel may not know yet.
         if let Some(found) = found
-            && found.0.life == session.read(EventRange::None).await?.life
+            && found.0.life == session.read_events(EventRange::None).await?.life
         {
             return Ok(found);
         }
-        let stored = session.read(EventRange::None).await?;
+        let stored = session.read_events(EventRange::None).await?;
         let version = stored.version;
         let range = newest(runner, &key, (version, BEFORE)).await;
         // Those of a session that was deleted meanwhile name nothing here.
-        let before = session.read(range).await?;
+        let before = session.read_events(range).await?;
         let before = if before.life == stored.life { before.events } else { Vec::new() };
         let mut open = self.open();
         if let Some(found) = open.get(&key).filter(|channel| channel.life == stored.life) {
@@ -443,7 +443,7 @@ impl Pump {
 /// The requests of a session that wait for decisions, and its version.
 async fn pending(session: SessionHandle) -> Result<(Vec<ApprovalRequest>, u64), RunnerError> {
     let pending = session.pending().await?;
-    Ok((pending, session.read(EventRange::None).await?.version))
+    Ok((pending, session.read_events(EventRange::None).await?.version))
 }
 
 /// The end of a time that has begun.

@@ -36,7 +36,7 @@ impl ImportedRow {
 
     /// The mark of a session.
     pub(super) async fn read(session: &SessionHandle) -> Result<Option<Self>, Problem> {
-        Ok(ImportedRow::of(&session.read(EventRange::Page { after: 0, limit: 1 }).await?))
+        Ok(ImportedRow::of(&session.read_events(EventRange::Page { after: 0, limit: 1 }).await?))
     }
 }
 

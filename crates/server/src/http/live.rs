@@ -12,7 +12,9 @@ use futures_util::Stream;
 use futures_util::future::select_all;
 use serde_json::json;
 use stepfold_runner::{Runner, SessionHandle};
-use stepfold_session_scopes::{ErrorKind, EventRange, GetSession, SessionKey, SessionStore as _};
+use stepfold_session_scopes::{
+    ErrorKind, EventRange, GetSession, SessionError, SessionKey, SessionStore as _,
+};
 use tokio::sync::watch;
 
 use super::auth::Principal;
@@ -20,7 +22,7 @@ use super::changes::LastRun;
 use super::channel::{At, Channel, Channels, end_of};
 use super::frame::{Position, encode, in_many};
 use super::limits::Memory;
-use super::loading::Page;
+use super::loading::{Page, take_newest};
 use super::metrics::CountedStream;
 use super::priced::Pricing;
 use super::problem::Problem;
@@ -202,7 +204,7 @@ impl Following {
             None => after.unwrap_or(start.version),
         };
         // This process may not have followed yet what the client has of another one.
-        if known > start.version && known > session.read(EventRange::None).await?.version {
+        if known > start.version && known > session.read_events(EventRange::None).await?.version {
             known = start.version;
         }
         let mut following = Following {
@@ -225,7 +227,10 @@ impl Following {
             (Some(_), Some(_)) => None,
             (Some(_), None) if is_other => Some(following.reset("the session was deleted and created again")),
             (Some(_), None) => Some(following.reset("connected again: unfinished text before this is gone")),
-            (None, _) => Some(following.hello(&session).await?),
+            (None, _) => {
+                take_newest(&following.memory, &following.runner, &session).await?;
+                Some(following.hello(&session).await?)
+            }
         };
         Ok(following)
     }
@@ -308,19 +313,18 @@ impl Following {
 
     /// Reads the next commits that were missed. An error without a reason is one of the store that is worth a retry.
     async fn read_store(&mut self) -> Result<(), Option<&'static str>> {
-        let page = Page::after(&self.runner, &self.key, (self.version, PAGE), PAGE_BYTES).await;
-        let weight = page.as_ref().map_or(0, |page| page.weight);
         // A commit that a user may not hold is sent alone.
-        self.is_starved = self.memory.hold(weight.min(self.memory.limit())).is_err();
-        if self.is_starved {
-            return Err(None);
-        }
+        let hold =
+            |weight: usize| self.memory.hold(weight.min(self.memory.limit())).map_err(|_| Unread::NoMemory);
+        let page = Page::after(&self.runner, &self.key, (self.version, PAGE), PAGE_BYTES, hold).await;
+        self.is_starved = matches!(page, Err(Unread::NoMemory));
         let session = match page {
             Ok(page) => {
                 let get = GetSession::new(self.key.clone()).events(page.range).without_state();
                 self.runner.store().get(get).await.map(|session| (session, page.limit))
             }
-            Err(error) => Err(error),
+            Err(Unread::NoMemory) => return Err(None),
+            Err(Unread::Store(error)) => Err(error),
         };
         self.is_failing = session.as_ref().is_err_and(|error| error.kind() == ErrorKind::Transient);
         let (session, limit) = match session {
@@ -341,6 +345,18 @@ impl Following {
             self.first = Some(self.reset("commits up to this version were deleted by retention"));
         }
         Ok(())
+    }
+}
+
+/// Why commits were not read.
+enum Unread {
+    NoMemory,
+    Store(SessionError),
+}
+
+impl From<SessionError> for Unread {
+    fn from(error: SessionError) -> Self {
+        Unread::Store(error)
     }
 }
 

@@ -1,11 +1,13 @@
 //! How much of a session is loaded at once: pages are bounded by the bytes of their commits, which are known before they are read.
 
 use serde_json::Value;
-use stepfold_runner::Runner;
+use stepfold_runner::{Runner, SessionHandle};
 use stepfold_session_scopes::{
-    ErrorKind, EventRange, EventSizes, SessionError, SessionKey, SessionStore as _,
+    ErrorKind, EventRange, EventSizes, SessionError, SessionKey, SessionStore as _, StateSize,
 };
 
+use super::limits::Memory;
+use super::problem::Problem;
 use super::steps::{self, BEFORE};
 
 /// The stored bytes of a page; a commit that is larger is a page of its own.
@@ -32,40 +34,45 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// The commits after a version: at most a number, and of at most so many stored bytes, or one.
-    pub(super) async fn after(
+    /// The commits after a version: at most a number, and of at most so many stored bytes, or one. What they take is held before
+    /// they are looked at.
+    pub(super) async fn after<E: From<SessionError>>(
         runner: &Runner,
         key: &SessionKey,
         (after, limit): (u64, usize),
         bytes: u64,
-    ) -> Result<Page, SessionError> {
+        hold: impl Fn(usize) -> Result<(), E>,
+    ) -> Result<Page, E> {
         let first = after.saturating_sub(BEFORE as u64);
         let before = usize::try_from(after - first).unwrap_or(BEFORE);
         let sizes = EventSizes::new(key.clone(), first, before.saturating_add(limit));
-        match runner.store().event_sizes(sizes).await {
-            Ok(sizes) => Ok(Page::of(&sizes, after, bytes)),
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                let limit = limit.min(UNKNOWN.0);
-                Ok(Page { range: steps::page(after, limit), limit, weight: UNKNOWN.1 * COPIES })
-            }
-            Err(error) => Err(error),
-        }
+        let Some(stored) = known(runner.store().event_sizes(sizes).await)? else {
+            let limit = limit.min(UNKNOWN.0);
+            let page = Page { range: steps::page(after, limit), limit, weight: UNKNOWN.1 * COPIES };
+            return hold(page.weight).map(|()| page);
+        };
+        let page = Page::of(&stored, after, bytes);
+        hold(page.weight)?;
+        let EventRange::Page { after: first, limit } = page.range else { return Ok(page) };
+        // What many small values take is told by the commits.
+        let sizes = EventSizes::new(key.clone(), first, limit).in_memory();
+        let page = Page::of(&runner.store().event_sizes(sizes).await?, after, bytes);
+        hold(page.weight).map(|()| page)
     }
 
-    /// The same without those before them.
+    /// The same without those before them, of few stored bytes.
     pub(super) async fn just_after(
         runner: &Runner,
         key: &SessionKey,
         (after, limit): (u64, usize),
     ) -> Result<Page, SessionError> {
-        match runner.store().event_sizes(EventSizes::new(key.clone(), after, limit)).await {
-            Ok(sizes) => Ok(Page::of(&sizes, after, SMALL_BYTES)),
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                let limit = limit.min(UNKNOWN.0);
-                Ok(Page { range: EventRange::Page { after, limit }, limit, weight: UNKNOWN.1 * COPIES })
-            }
-            Err(error) => Err(error),
-        }
+        let sizes = EventSizes::new(key.clone(), after, limit);
+        let page =
+            known(runner.store().event_sizes(sizes).await)?.map(|sizes| Page::of(&sizes, after, SMALL_BYTES));
+        Ok(page.unwrap_or_else(|| {
+            let limit = limit.min(UNKNOWN.0);
+            Page { range: EventRange::Page { after, limit }, limit, weight: UNKNOWN.1 * COPIES }
+        }))
     }
 
     fn of(sizes: &[(u64, u64)], after: u64, bytes: u64) -> Page {
@@ -95,6 +102,14 @@ pub(super) async fn newest(runner: &Runner, key: &SessionKey, (version, limit): 
     // What is wrong with the store is told by the read.
     let limit = limit.min(UNKNOWN.0);
     EventRange::Page { after: version.saturating_sub(limit as u64), limit }
+}
+
+/// What a store tells, if it does.
+fn known<T>(told: Result<T, SessionError>) -> Result<Option<T>, SessionError> {
+    match told {
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
+        told => told.map(Some),
+    }
 }
 
 /// How many of these sizes fit, and their sum.
@@ -129,25 +144,58 @@ pub(super) fn weight_of_value(value: &Value) -> usize {
     }
 }
 
-/// The memory that a whole session takes, or its commits after a version.
-pub(super) async fn weight_after(
-    runner: &Runner,
-    key: &SessionKey,
-    after: u64,
-) -> Result<usize, SessionError> {
-    weight_of(runner, key, (after, usize::MAX)).await
+/// Takes the memory of a whole session: its commits, and its values.
+pub(super) async fn take_whole(memory: &Memory, runner: &Runner, key: &SessionKey) -> Result<(), Problem> {
+    take_commits(memory, runner, key, (0, usize::MAX)).await?;
+    take_state(memory, runner, key, None).await.map(drop)
 }
 
-/// The memory that the commits after a version take, up to a number.
-pub(super) async fn weight_of(
+/// Takes the memory of the commits after a version, up to a number.
+pub(super) async fn take_commits(
+    memory: &Memory,
     runner: &Runner,
     key: &SessionKey,
     (after, limit): (u64, usize),
-) -> Result<usize, SessionError> {
-    match runner.store().event_sizes(EventSizes::new(key.clone(), after, limit)).await {
-        Ok(sizes) => Ok(weight(sizes.iter().map(|(_, size)| size).sum())),
-        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(UNKNOWN.1 * COPIES),
-        Err(error) => Err(error),
+) -> Result<(), Problem> {
+    let sizes = EventSizes::new(key.clone(), after, limit);
+    let sum = |sizes: Vec<(u64, u64)>| weight(sizes.iter().map(|(_, size)| size).sum());
+    let Some(stored) = known(runner.store().event_sizes(sizes.clone()).await)?.map(sum) else {
+        return memory.take(UNKNOWN.1 * COPIES);
+    };
+    let before = memory.held();
+    memory.take(stored)?;
+    // What many small values take is told by the commits.
+    memory.hold(before.saturating_add(runner.store().event_sizes(sizes.in_memory()).await.map(sum)?))
+}
+
+/// Whether the newest commit, at this version, has few stored bytes.
+pub(super) async fn newest_is_small(runner: &Runner, key: &SessionKey, version: u64) -> bool {
+    let sizes = EventSizes::new(key.clone(), version.saturating_sub(1), 1);
+    let sizes = runner.store().event_sizes(sizes).await.unwrap_or_default();
+    sizes.iter().all(|(_, size)| *size <= SMALL_BYTES)
+}
+
+/// Takes the memory of the newest commit.
+pub(super) async fn take_newest(
+    memory: &Memory,
+    runner: &Runner,
+    session: &SessionHandle,
+) -> Result<(), Problem> {
+    let version = session.read_events(EventRange::None).await?.version;
+    take_commits(memory, runner, session.key(), (version.saturating_sub(1), 1)).await
+}
+
+/// Takes the memory of the values at a version, or the newest ones; whether the store has told it.
+pub(super) async fn take_state(
+    memory: &Memory,
+    runner: &Runner,
+    key: &SessionKey,
+    version: Option<u64>,
+) -> Result<bool, Problem> {
+    let most = (memory.limit() / COPIES) as u64;
+    match known(runner.store().state_size(StateSize::new(key.clone(), version, most)).await)? {
+        Some(size) => memory.take(weight(size)).map(|()| true),
+        None => Ok(false),
     }
 }
 

@@ -17,7 +17,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepfold_runner::{Runner, SessionHandle};
-use stepfold_state_core::check_exact;
+use stepfold_state_core::{check_exact, count_values};
 
 use super::auth::{Principal, Role};
 use super::limits::{Limits, Memory};
@@ -163,17 +163,7 @@ pub(super) trait RequestBody: Sized + Send {
 /// What a value of JSON takes in memory while it is read, checked and written: its text a few times, and for each value in it
 /// what a tree of values has for it.
 pub(super) fn weight_of_json(text: &[u8]) -> usize {
-    let (mut values, mut is_text, mut is_escaped) = (1, false, false);
-    for byte in text {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = is_text,
-            b'"' => is_text = !is_text,
-            b',' | b'[' | b'{' if !is_text => values += 1,
-            _ => {}
-        }
-    }
-    text.len() * COPIES + values * VALUE
+    text.len() * COPIES + count_values(text) * VALUE
 }
 
 /// How often the text of a body is in memory, besides the body itself.

@@ -122,7 +122,7 @@ impl AgentServer {
                 .to_string(),
         };
         self.failures.watch(id.clone(), invocation, ());
-        let stored = session.read(EventRange::Last(LOOKED_AT)).await?;
+        let stored = session.read_events(EventRange::Last(LOOKED_AT)).await?;
         Ok(wire::CreateTaskResult::new(task(&id, &stored, wire::TaskStatus::Working)))
     }
 
@@ -133,7 +133,8 @@ impl AgentServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<wire::GetTaskResult, wire::ErrorData> {
         let (invocation, session) = self.find(id).await?;
-        let stored = session.read(EventRange::Last(LOOKED_AT)).await.map_err(|error| internal(&error))?;
+        let stored =
+            session.read_events(EventRange::Last(LOOKED_AT)).await.map_err(|error| internal(&error))?;
         let payload = self.payload(id, invocation, &session, &stored, context).await?;
         let task = task(id, &stored, payload.status());
         Ok(wire::GetTaskResult::new(wire::DetailedTask::new(task, payload)))

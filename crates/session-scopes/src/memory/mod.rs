@@ -21,6 +21,7 @@ use hashbrown::HashMap;
 use self::tenant::{App, Entry, Place, Shared, Tenant, write_shared};
 use crate::apply::{WritesOf, initial, made_id};
 use crate::error::SessionError;
+use crate::event::Event;
 use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
 use crate::session::{Session, Values};
 use crate::store::{
@@ -31,6 +32,7 @@ use crate::store::{
     SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteScope, first_events,
 };
 use crate::time::Timestamp;
+use crate::weight;
 
 /// Sessions that live as long as the process. Clone an `Arc` of it, or an
 /// [`AnyStore`](crate::AnyStore), to share it.
@@ -107,10 +109,11 @@ impl SessionStore for MemoryStore {
 
     async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
         let events = self.lock().entry(&request.key)?.2.page(request.after, request.limit);
-        Ok(events
-            .iter()
-            .map(|committed| (committed.version, sizes::size_of(&committed.event) as u64))
-            .collect())
+        let size = |event: &Event| {
+            let values = if request.in_memory { sizes::values_of(event) } else { 0 };
+            weight::of_event(sizes::size_of(event) as u64, values)
+        };
+        Ok(events.iter().map(|committed| (committed.version, size(&committed.event))).collect())
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {

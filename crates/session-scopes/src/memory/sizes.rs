@@ -16,6 +16,19 @@ pub(super) fn size_of(event: &Event) -> usize {
     REST.0 + record + messages.sum::<usize>() + writes.sum::<usize>()
 }
 
+/// The number of values in what an event writes, at any depth.
+pub(super) fn values_of(event: &Event) -> usize {
+    event.actions.delta.iter().filter_map(|write| write.value()).map(values_in).sum()
+}
+
+fn values_in(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(values_in).sum::<usize>(),
+        Value::Object(fields) => 1 + fields.values().map(values_in).sum::<usize>(),
+        _ => 1,
+    }
+}
+
 fn size_of_part(part: &Part) -> usize {
     match &part.content {
         Content::Text(text) | Content::Reasoning(text) => text.len() + REST.1,

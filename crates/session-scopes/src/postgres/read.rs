@@ -17,10 +17,10 @@ use super::rows::{
     states, values,
 };
 use super::statements::{
-    CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENT_SIZES, EVENTS, FIND_CELLS, FIND_EVENT, FIND_ITEMS,
-    FIND_SCOPE, FIND_SHARED, FIND_SHARED_ITEMS, LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS, READ_CELLS,
-    READ_ITEMS, READ_LINEAGE, READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED, READ_SHARED_ITEMS, SEALS,
-    SHARED_ITEMS_AFTER, SHARED_SUMS,
+    CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENT_BODIES, EVENT_SIZES, EVENTS, FIND_CELLS, FIND_EVENT,
+    FIND_ITEMS, FIND_SCOPE, FIND_SHARED, FIND_SHARED_ITEMS, LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS,
+    READ_CELLS, READ_ITEMS, READ_LINEAGE, READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED,
+    READ_SHARED_ITEMS, SEALS, SHARED_ITEMS_AFTER, SHARED_SUMS,
 };
 use super::sums;
 use super::transaction::{Given, Transaction, begin_reading, commit, query};
@@ -39,6 +39,7 @@ use crate::store::{
     ScopeKey, SessionPage, page_of,
 };
 use crate::time::Timestamp;
+use crate::weight;
 
 pub(super) async fn get(
     connection: Object,
@@ -508,6 +509,9 @@ pub(super) async fn event_sizes(
     reading!(connection, |inside| sizes(inside, request))
 }
 
+/// The bytes of bodies that are read at once for their sizes in memory.
+const AT_ONCE: u64 = 1 << 20;
+
 /// The sizes of events, inside a transaction.
 async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
     let key = &request.key;
@@ -519,7 +523,31 @@ async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u6
     let limit = to_db(request.limit as u64);
     let rows = query(connection, EVENT_SIZES, &[&record.number, &after, &firsts, &lasts, &limit]).await?;
     let size = |row: &Row| (from_db(row.get(0)), row.get::<_, i32>(1).unsigned_abs().into());
-    Ok(rows.iter().map(size).collect())
+    let mut sizes: Vec<(u64, u64)> = rows.iter().map(size).collect();
+    if !request.in_memory {
+        return Ok(sizes);
+    }
+    // Few at once, as their sizes say.
+    let (mut read, mut after) = (0, after);
+    while read < sizes.len() {
+        let rest = &sizes[read..];
+        let sums = rest.iter().scan(0, |sum, (_, size)| {
+            *sum += size;
+            Some(*sum)
+        });
+        let limit = to_db(sums.take_while(|sum| *sum <= AT_ONCE).count().max(1) as u64);
+        let bodies =
+            query(connection, EVENT_BODIES, &[&record.number, &after, &firsts, &lasts, &limit]).await?;
+        for (row, (version, size)) in bodies.iter().zip(&mut sizes[read..]) {
+            (*version, *size) = (from_db(row.get(0)), weight::of_body(row.get(1)));
+            after = row.get(0);
+        }
+        if bodies.is_empty() {
+            break;
+        }
+        read += bodies.len();
+    }
+    Ok(sizes)
 }
 
 pub(super) async fn forks(connection: Object, key: &SessionKey) -> Result<Vec<ForkInfo>, SessionError> {

@@ -236,6 +236,7 @@ statements! {
 
     EVENTS = in_history!("e.version, e.id, e.at, e.body, e.seal, e.stream", "", "DESC", "$5");
     EVENT_SIZES = in_history!("e.version, octet_length(e.body)", "", "ASC", "$5");
+    EVENT_BODIES = in_history!("e.version, e.body", "", "ASC", "$5");
     // The seals of events, each by its stream and version.
     SEALS = "SELECT e.stream, e.version, e.at, e.seal FROM UNNEST($1::bigint[], $2::bigint[]) AS n(stream, version) \
         JOIN stepfold_events e ON e.stream = n.stream AND e.version = n.version";

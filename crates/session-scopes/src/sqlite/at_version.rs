@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::cells::{Stored, find_cell, held, stored_all};
+use super::error::failed;
 use super::history::History;
 use super::past::row_at;
 use super::threads::Desk;
-use super::trail::CellRow;
+use super::trail::{self, CellRow};
 use crate::error::SessionError;
 use crate::rows::from_db;
 use crate::session::{Held, Values};
+use crate::weight::{self, Weighing};
 
 /// A session at one of the versions that it can go back to.
 #[derive(Clone, Copy)]
@@ -45,6 +47,30 @@ impl Past<'_> {
             }
         }
         Ok(values.into_iter().collect())
+    }
+
+    /// Adds what its values take in memory, one after the other.
+    pub(super) fn weigh(self, desk: &Desk, size: &mut Weighing) -> Result<(), SessionError> {
+        let failed = failed("read sizes of values");
+        let connection = &desk.connection;
+        let mut keys =
+            connection.prepare_cached("SELECT key FROM stepfold_cells WHERE stream = ?1").map_err(failed)?;
+        let mut rows = keys.query([self.stream]).map_err(failed)?;
+        let mut weighed = BTreeSet::new();
+        while let Some(row) = rows.next().map_err(failed)?.filter(|_| !size.is_enough()) {
+            let key: String = row.get(0).map_err(failed)?;
+            let Some(Stored { row, .. }) = find_cell(connection, self.stream, &key)? else { continue };
+            let row = match from_db(row.version) <= self.version {
+                true => Some(row),
+                false => row_at(connection, self.history, &row, self.version)?,
+            };
+            let Some(row) = row else { continue };
+            size.add(row.value.as_deref().map_or(0, weight::of_json));
+            if let Some(list) = &row.list {
+                trail::weigh(connection, &key, list, (&mut weighed, size))?;
+            }
+        }
+        Ok(())
     }
 
     /// What a key had, given its row of today.

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
 use super::changes::read_scopes;
@@ -26,6 +27,7 @@ use crate::session::{Rewound, Session, Visible};
 use crate::shared::Scopes;
 use crate::store::{EventRange, page_of};
 use crate::time::Timestamp;
+use crate::weight;
 use crate::work::Work;
 
 /// The row of a session, and of its newest event.
@@ -350,27 +352,31 @@ impl History {
         chain.end(after, self.digest(connection, row, after)?)
     }
 
-    /// The sizes of the oldest events after a version, up to a number, with their versions. No body is read for it.
+    /// The sizes of the oldest events after a version, up to a number, with their versions. A body is read only for its size in
+    /// memory.
     pub(super) fn sizes(
         &self,
         connection: &Connection,
-        after: u64,
-        limit: usize,
+        (after, limit): (u64, usize),
+        in_memory: bool,
     ) -> Result<Vec<(u64, u64)>, SessionError> {
         let failed = failed("read sizes of events");
+        let columns = if in_memory { "number, body" } else { "number, octet_length(body)" };
         let mut query = connection
-            .prepare_cached(
-                "SELECT number, octet_length(body) FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
-                 ORDER BY number LIMIT ?3",
-            )
+            .prepare_cached(&format!(
+                "SELECT {columns} FROM stepfold_events WHERE number > ?1 AND number <= ?2 ORDER BY number LIMIT ?3"
+            ))
             .map_err(failed)?;
+        let size = |row: &Row<'_>| match row.get_ref(1)? {
+            ValueRef::Text(text) => Ok(weight::of_body(&String::from_utf8_lossy(text))),
+            _ => row.get(1).map(from_db),
+        };
         let mut sizes = Vec::new();
         for segment in self.lineage.iter().rev() {
             let (from, to) = segment.rows_after(after);
             if from < to {
                 let left = to_db((limit - sizes.len()) as u64);
-                let rows = query
-                    .query_map([from, to, left], |row| Ok((version_of(row.get(0)?), from_db(row.get(1)?))));
+                let rows = query.query_map([from, to, left], |row| Ok((version_of(row.get(0)?), size(row)?)));
                 for row in rows.map_err(failed)? {
                     sizes.push(row.map_err(failed)?);
                 }

@@ -52,7 +52,7 @@ use crate::store::{
     Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
     ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
-    StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
+    StateSize, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
 };
 
 /// The guarantee of a commit after its return.
@@ -399,6 +399,10 @@ impl SessionStore for SqliteStore {
 
     async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
         self.0.readers.run(move |desk| read::event_sizes(desk, &request)).await
+    }
+
+    async fn state_size(&self, request: StateSize) -> Result<u64, SessionError> {
+        self.0.readers.run(move |desk| read::state_size(desk, &request)).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {

@@ -10,7 +10,7 @@ use super::changes::{missing_scope, scopes_of, session_keys};
 use super::error::failed;
 use super::history::{History, Opened, SessionRow, read_rewind, visible_at, work_columns};
 use super::seal;
-use super::shared::{shared_values, shared_values_of};
+use super::shared::{self, shared_values, shared_values_of};
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
@@ -21,9 +21,10 @@ use crate::seal::version_of;
 use crate::session::{Session, Values, Visible};
 use crate::shared::{ScopeRow, Scopes};
 use crate::store::{
-    Cursor, EventRange, EventSizes, FindEvent, GetSession, ListSessions, ScopeKey, SessionPage,
+    Cursor, EventRange, EventSizes, FindEvent, GetSession, ListSessions, ScopeKey, SessionPage, StateSize,
 };
 use crate::time::Timestamp;
+use crate::weight::Weighing;
 
 pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, SessionError> {
     let Opened { row, scopes, .. } = Opened::read(&desk.connection, &request.key, None)?;
@@ -39,7 +40,22 @@ pub(super) fn find_event(desk: &mut Desk, request: &FindEvent) -> Result<Option<
 pub(super) fn event_sizes(desk: &mut Desk, request: &EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
     let row = SessionRow::get(&desk.connection, &request.key)?;
     let history = History::read(&desk.connection, &row)?;
-    history.sizes(&desk.connection, request.after.max(row.oldest), request.limit)
+    let page = (request.after.max(row.oldest), request.limit);
+    history.sizes(&desk.connection, page, request.in_memory)
+}
+
+/// The size of the values of a session in memory; once it is more than is asked for, what was counted until then.
+pub(super) fn state_size(desk: &mut Desk, request: &StateSize) -> Result<u64, SessionError> {
+    let Opened { row, scopes, .. } = Opened::read(&desk.connection, &request.key, None)?;
+    let version = request.version.unwrap_or(row.version);
+    let mut size = Weighing { sum: 0, most: request.most };
+    let history = History::read(&desk.connection, &row)?;
+    let past = Past { stream: row.number, cells: row.state.cells, history: &history, version };
+    past.weigh(desk, &mut size)?;
+    for scope in [&scopes.app, &scopes.user] {
+        shared::weigh(desk, scope, &mut size)?;
+    }
+    Ok(size.sum)
 }
 
 /// A session, as much of it as is asked for.

@@ -18,6 +18,7 @@ use crate::scope::Scope;
 use crate::session::{Appended, Held, Values};
 use crate::shared::{ANEW, ScopeOperation, ScopeRow, SharedHead, SharedRow};
 use crate::store::GetSession;
+use crate::weight::{self, Weighing};
 
 /// The stored row of a shared key.
 pub(super) struct StoredKey {
@@ -116,6 +117,22 @@ impl StoredKey {
         };
         Ok(Held { cell, schema: desk.schemas.text(&desk.connection, self.row.schema)? })
     }
+}
+
+/// Adds what the values of a shared scope take in memory, one after the other.
+pub(super) fn weigh(desk: &Desk, scope: &ScopeRow, size: &mut Weighing) -> Result<(), SessionError> {
+    let failed = failed("read sizes of values");
+    for texts in [
+        "SELECT value FROM stepfold_shared WHERE scope = ?1 AND value IS NOT NULL",
+        "SELECT item FROM stepfold_shared_items WHERE scope = ?1",
+    ] {
+        let mut texts = desk.connection.prepare_cached(texts).map_err(failed)?;
+        let mut rows = texts.query([scope.scope]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)?.filter(|_| !size.is_enough()) {
+            size.add(row.get_ref(0).and_then(|text| Ok(weight::of_json(text.as_str()?))).map_err(failed)?);
+        }
+    }
+    Ok(())
 }
 
 /// The values of a shared scope.

@@ -4,10 +4,11 @@
 //! an earlier head of the list still leads to an earlier list, whatever was added since. Rewinding and
 //! forking live on that.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepfold_state_core::List;
@@ -17,6 +18,7 @@ use super::seal;
 use crate::error::SessionError;
 use crate::rows::{Assembly, Extent, Head, from_db, read_json};
 use crate::seal::MAX_VERSION;
+use crate::weight::{self, Weighing};
 
 /// Refuses the event that no row's number has room for.
 pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
@@ -244,6 +246,41 @@ pub(super) fn items(
         }
     }
     assembly.finish(key)
+}
+
+/// Adds what the rows with the items of a list take in memory, each row once.
+pub(super) fn weigh(
+    connection: &Connection,
+    key: &str,
+    head: &ListHead,
+    (weighed, size): (&mut BTreeSet<i64>, &mut Weighing),
+) -> Result<(), SessionError> {
+    /// The part of a trail that leads to earlier items.
+    #[derive(Default, Deserialize)]
+    struct Chain {
+        #[serde(default)]
+        items: Vec<(String, i64, u64, Option<i64>, IgnoredAny)>,
+    }
+
+    let failed = failed("read sizes of values");
+    let mut query =
+        connection.prepare_cached("SELECT trail FROM stepfold_events WHERE number = ?1").map_err(failed)?;
+    let mut next = head.last;
+    while let Some(number) = next.filter(|_| !size.is_enough()) {
+        // The text may be large: it is not copied.
+        let chain = query.query_row([number], |row| {
+            let Some(text) = row.get_ref(0)?.as_str_or_null()? else { return Ok(Ok(Chain::default())) };
+            if weighed.insert(number) {
+                size.add(weight::of_json(text));
+            }
+            Ok(parse(number, text))
+        });
+        let chain: Chain = chain.optional().map_err(failed)?.transpose()?.unwrap_or_default();
+        let ours =
+            chain.items.iter().find(|(of, generation, ..)| of == key && *generation == head.generation);
+        next = ours.and_then(|(.., before, _)| *before);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

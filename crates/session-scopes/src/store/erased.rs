@@ -14,7 +14,7 @@ use super::{
     Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
     ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
     ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
-    StoreConnections, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    StateSize, StoreConnections, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
@@ -87,7 +87,7 @@ macro_rules! about {
 
 about! {
     AppendEvent, ClaimSession, DeleteSession, DequeueInput, EnqueueInput, EventSizes, FindEvent, FindTagged, GetSession,
-    LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession;
+    LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession, StateSize;
     CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, RenewClaims, ScopeKey, VerifySessions, WatchStore,
     WriteScope
 }
@@ -98,6 +98,7 @@ erase! {
     find_event: FindEvent => Option<u64>;
     find_tagged: FindTagged => Vec<Option<u64>>;
     event_sizes: EventSizes => Vec<(u64, u64)>;
+    state_size: StateSize => u64;
     list: ListSessions => SessionPage;
     delete: DeleteSession => Deleted;
     append: AppendEvent => Receipt;

@@ -32,7 +32,8 @@ pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, EventSizes, Expected,
     FindEvent, FindTagged, ForkSession, ForkedEvent, GetSession, ListSessions, PruneSession, Pruned,
-    REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionPage, WriteScope,
+    REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionPage, StateSize,
+    WriteScope,
 };
 pub(crate) use self::requests::{Kept, first_events, page_of};
 pub use self::verify::{FaultKind, FaultPlace, MAX_FAULTS, StoreFault, Verified, VerifySessions};
@@ -125,6 +126,16 @@ pub trait SessionStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<(u64, u64)>, SessionError>> + Send {
         let _ = request;
         async { Err(unsupported("sizes of events")) }
+    }
+
+    /// The size in memory of the values of a session once they are read, about, its shared ones included: for readers that bound
+    /// what they load at once.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not know it.
+    fn state_size(&self, request: StateSize) -> impl Future<Output = Result<u64, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported("sizes of values")) }
     }
 
     /// Lists sessions of a user, the one that was written last first.

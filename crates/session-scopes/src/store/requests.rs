@@ -378,13 +378,42 @@ pub struct EventSizes {
     pub after: u64,
     /// The maximum number.
     pub limit: usize,
+    /// Whether they are those in memory.
+    pub in_memory: bool,
 }
 
 impl EventSizes {
     /// The sizes of the oldest events after a version, up to a number: those that [`EventRange::Page`] reads, of the newest
     /// version of the session.
     pub const fn new(key: SessionKey, after: u64, limit: usize) -> Self {
-        EventSizes { key, after, limit }
+        EventSizes { key, after, limit, in_memory: false }
+    }
+
+    /// As they are in memory once they are read, about: that of many small values is many times that of their text. The events
+    /// are read for it, one after the other.
+    #[must_use]
+    pub const fn in_memory(mut self) -> Self {
+        self.in_memory = true;
+        self
+    }
+}
+
+/// The size of the values of a session, before they are read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StateSize {
+    /// Of which session.
+    pub key: SessionKey,
+    /// At which version; the newest if `None`.
+    pub version: Option<u64>,
+    /// The size beyond which the rest is not counted.
+    pub most: u64,
+}
+
+impl StateSize {
+    /// The size at a version, the newest one if `None`; of a state that is larger than the most, any size that is larger.
+    pub const fn new(key: SessionKey, version: Option<u64>, most: u64) -> Self {
+        StateSize { key, version, most }
     }
 }
 

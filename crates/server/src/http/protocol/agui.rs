@@ -9,11 +9,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Input};
-use stepfold_runner::SessionHandle;
-use stepfold_session_scopes::{EventRange, Session};
+use stepfold_runner::{Runner, SessionHandle};
+use stepfold_session_scopes::Session;
 use stepfold_state_core::chat::{Role, Usage};
 
-use super::happening::{Call, CallEnd, End, Happening, RECENT};
+use super::happening::{Call, CallEnd, End, Happening, recent};
 use super::{Encoder, Frame, Made, Order, accept, key_of, place, session_of, stream, with_words};
 use crate::http::live::Opening;
 use crate::http::operation::{Asked, InApp, Json};
@@ -144,14 +144,14 @@ fn text_of(content: &Value) -> Result<String, Problem> {
 }
 
 /// The order without the messages that the session has already.
-async fn without_known(order: Order, session: &SessionHandle) -> Result<Order, Problem> {
+async fn without_known(order: Order, runner: &Runner, session: &SessionHandle) -> Result<Order, Problem> {
     let Order::Send(input, Some(key)) = order else { return Ok(order) };
     let messages = input.only_messages().unwrap_or_default();
     // One alone is new.
     if messages.len() < 2 {
         return Ok(Order::Send(input, Some(key)));
     }
-    let stored = session.read(EventRange::Last(RECENT)).await?;
+    let stored = recent(runner, session).await?;
     let texts: Vec<Cow<'_, str>> = messages.iter().map(|message| message.text()).collect();
     let new = texts.iter().skip(known(&stored, &key, &texts));
     let input = new.fold(Input::new(), |input, text| input.say(&**text));
@@ -187,7 +187,7 @@ pub(super) async fn run(asked: Asked<InApp, (), Json<RunAgentInput>>) -> Result<
     let place = place(&asked.shared, &asked.principal)?;
     let opening = Opening::take(&asked.shared, &asked.principal)?;
     let session = session_of(app, &asked.principal, &input.thread_id, &order).await?;
-    let order = without_known(order, &session).await?;
+    let order = without_known(order, runner, &session).await?;
     let reader = accept::<Problem>(place, &asked.principal, runner, session, order).await?;
     let events = Events::new(input.thread_id, input.run_id, input.protocol_version);
     Ok(Made(stream(opening, reader, events)))

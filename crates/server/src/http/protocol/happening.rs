@@ -24,7 +24,7 @@ use crate::question::of_persons;
 const PAGE: usize = 64;
 
 /// The number of commits among which the beginning of an invocation is looked for.
-pub(super) const RECENT: usize = 1024;
+const RECENT: usize = 1024;
 
 /// One thing that happens in a run. Text and reasoning come in deltas, and before the commit that has the whole: together
 /// they are the whole, whatever of them was streamed.
@@ -330,7 +330,7 @@ impl Reader {
             let before = Before::of(runner, session, invocation.id().as_str()).await?;
             return Ok(Some(Reader::new(runner, session.clone(), invocation, before)));
         }
-        let stored = session.read(EventRange::Last(1)).await?;
+        let stored = session.read_events(EventRange::Last(1)).await?;
         let Some(last) = stored.visible_events().last() else { return Ok(None) };
         if runner.other_worker(&stored).is_none() || session.unfinished().await?.is_none() {
             return Ok(None);
@@ -641,14 +641,14 @@ impl Reader {
 /// The requests that wait at a version for persons; none if there are newer commits.
 async fn waiting(session: SessionHandle, version: u64) -> Result<Vec<ApprovalRequest>, RunnerError> {
     let pending = session.pending().await?;
-    let is_newest = session.read(EventRange::None).await?.version == version;
+    let is_newest = session.read_events(EventRange::None).await?.version == version;
     Ok(if is_newest { of_persons(&pending).cloned().collect() } else { Vec::new() })
 }
 
 /// A session with its newest commits.
-async fn recent(runner: &Runner, session: &SessionHandle) -> Result<Session, RunnerError> {
-    let version = session.read(EventRange::None).await?.version;
-    session.read(newest(runner, session.key(), (version, RECENT)).await).await
+pub(super) async fn recent(runner: &Runner, session: &SessionHandle) -> Result<Session, RunnerError> {
+    let version = session.read_events(EventRange::None).await?.version;
+    session.read_events(newest(runner, session.key(), (version, RECENT)).await).await
 }
 
 /// A page of commits, and whether it is the last one.

@@ -281,7 +281,7 @@ pub(super) async fn chat(asked: Asked<Whole, (), Json<ChatCompletion>>) -> Resul
 
 /// Seconds since 1970.
 async fn created(session: &SessionHandle) -> Result<u64, Problem> {
-    let at = session.read(EventRange::None).await?.updated;
+    let at = session.read_events(EventRange::None).await?.updated;
     Ok(u64::try_from(at.as_micros() / 1_000_000).unwrap_or_default())
 }
 
@@ -310,7 +310,7 @@ fn delete_after(session: SessionHandle, invocation: stepfold_runner::Invocation)
 
 /// Whether a session has nothing but the commits of this run, none of which a person made in it.
 async fn is_only_of(session: &SessionHandle, id: &InvocationId) -> Result<bool, RunnerError> {
-    let stored = session.read(EventRange::All).await?;
+    let stored = session.read_events(EventRange::All).await?;
     let is_of_run = |event: &Event| {
         event.invocation == *id && !["decided", "edited", "steered"].contains(&event.kind.as_str())
     };

@@ -18,7 +18,7 @@ use crate::http::changes::LastRun;
 use crate::http::imported::check_fork;
 use crate::http::index::{Counted, Index, Of, Written};
 use crate::http::limits::Memory;
-use crate::http::loading::{PAGE_BYTES, Page, weight_after, weight_of, weight_of_value};
+use crate::http::loading::{PAGE_BYTES, Page, take_commits, take_state, take_whole, weight_of_value};
 use crate::http::operation::{Asked, Created, Found, InSession, Json, Named, Within, find_session};
 use crate::http::problem::Problem;
 use crate::http::rows::{
@@ -66,15 +66,16 @@ impl PageOfEvents {
 
 pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Found<EventRows>, Problem> {
     let (mut after, limit) = (asked.query.after(), asked.query.limit());
-    let mut page = page(&asked.target, after, limit).await?;
+    let held = asked.memory.held();
+    let mut page = page(&asked.target, &asked.memory, after, limit).await?;
     if let (None, Some(around)) = (asked.query.after, asked.query.around)
         && after + (page.limit as u64) < around
     {
         // The commits before it are large: it is the first one then.
         after = around.saturating_sub(1);
-        page = self::page(&asked.target, after, limit).await?;
+        asked.memory.hold(held)?;
+        page = self::page(&asked.target, &asked.memory, after, limit).await?;
     }
-    asked.memory.take(page.weight)?;
     let session = commits_of(&asked.target, page.range).await?;
     let mut events = rows(&session, after, page.limit, asked.target.app.pricing());
     if asked.query.brief {
@@ -85,8 +86,10 @@ pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Foun
     Ok(Found(EventRows { events, next, version: session.version, oldest: session.oldest }))
 }
 
-async fn page(target: &InSession, after: u64, limit: usize) -> Result<Page, Problem> {
-    Ok(Page::after(target.runner(), target.session.key(), (after, limit), PAGE_BYTES).await?)
+async fn page(target: &InSession, memory: &Memory, after: u64, limit: usize) -> Result<Page, Problem> {
+    let before = memory.held();
+    let hold = |weight| memory.hold(before.saturating_add(weight));
+    Page::after(target.runner(), target.session.key(), (after, limit), PAGE_BYTES, hold).await
 }
 
 /// The version of a commit.
@@ -113,8 +116,7 @@ pub(super) async fn event_at(
     memory: &Memory,
 ) -> Result<Option<EventRow>, Problem> {
     let before = version.saturating_sub(1);
-    let page = page(target, before, 1).await?;
-    memory.take(page.weight)?;
+    let page = page(target, memory, before, 1).await?;
     let stored = commits_of(target, page.range).await?;
     Ok(rows(&stored, before, 1, target.app.pricing()).into_iter().find(|row| row.version == version))
 }
@@ -131,6 +133,8 @@ pub(super) struct StateAt {
 }
 
 pub(super) async fn state(asked: Asked<InSession, StateAt>) -> Result<Found<StateRow>, Problem> {
+    let (runner, key) = (asked.target.runner(), asked.target.session.key());
+    let is_taken = take_state(&asked.memory, runner, key, asked.query.at).await?;
     let session = at(&asked.target, asked.query.at, EventRange::None).await?;
     let origin = match asked.query.origin {
         true => {
@@ -139,7 +143,9 @@ pub(super) async fn state(asked: Asked<InSession, StateAt>) -> Result<Found<Stat
         false => None,
     };
     let values = values(&session);
-    asked.memory.take(values.values().map(weight_of_value).sum())?;
+    if !is_taken {
+        asked.memory.take(values.values().map(weight_of_value).sum())?;
+    }
     Ok(Found(StateRow { version: session.version, values, origin }))
 }
 
@@ -197,7 +203,7 @@ pub(super) async fn blame(asked: Asked<InSession, BlameOf>) -> Result<Found<Blam
     let head = head(&asked.target, version).await?;
     let newest = |index: &Index| newest_writes(&key, &index.writes(&key, &head), before, limit);
     let mut blame = asked.shared.indexes.read(&asked.target, &head, newest).await?;
-    let state = state_before(&asked.target, head.oldest, blame.writes.first()).await?;
+    let state = state_before(&asked.target, &asked.memory, head.oldest, blame.writes.first()).await?;
     blame.writes =
         with_values(&asked.target, &asked.memory, std::mem::take(&mut blame.writes), state).await?;
     Ok(Found(blame))
@@ -239,7 +245,7 @@ async fn with_values(
     let versions: Vec<u64> = writes.iter().map(|write| write.version).collect();
     for (first, last) in stretches(&versions) {
         let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
-        memory.take(weight_of(target.runner(), target.session.key(), (first - 1, limit)).await?)?;
+        take_commits(memory, target.runner(), target.session.key(), (first - 1, limit)).await?;
         let stored = commits_of(target, EventRange::Page { after: first - 1, limit }).await?;
         commits.extend(stored.events.into_iter().map(|committed| (committed.version, (committed, 0))));
     }
@@ -288,12 +294,14 @@ async fn commits_of(target: &InSession, events: EventRange) -> Result<Session, P
 /// the key, which other sessions write too.
 async fn state_before(
     target: &InSession,
+    memory: &Memory,
     oldest: u64,
     first: Option<&BlamedWrite>,
 ) -> Result<Option<State>, Problem> {
     let is_own =
         |first: &&BlamedWrite| Scope::of(&first.write.key) == Scope::Session && first.version > oldest;
     let Some(first) = first.filter(is_own) else { return Ok(None) };
+    take_state(memory, target.runner(), target.session.key(), Some(first.version - 1)).await?;
     let session = at(target, Some(first.version - 1), EventRange::None).await?;
     Ok(Some(session.state(target.runner().schema())?))
 }
@@ -319,19 +327,26 @@ pub(super) struct Versions {
 }
 
 pub(super) async fn diff(asked: Asked<InSession, Versions>) -> Result<Found<DiffRow>, Problem> {
+    let mut is_taken = true;
+    for version in [Some(asked.query.from), asked.query.to] {
+        let (runner, key) = (asked.target.runner(), asked.target.session.key());
+        is_taken &= take_state(&asked.memory, runner, key, version).await?;
+    }
     let before = at(&asked.target, Some(asked.query.from), EventRange::None).await?;
     let mut after = at(&asked.target, asked.query.to, EventRange::None).await?;
     if let Some(first) = first_new(&before, &after) {
         let mut get =
             GetSession::new(after.key.clone()).events(EventRange::AfterVersion(first - 1)).visible();
         get.version = Some(after.version);
-        asked.memory.take(weight_after(asked.target.runner(), &after.key, first - 1).await?)?;
+        take_commits(&asked.memory, asked.target.runner(), &after.key, (first - 1, usize::MAX)).await?;
         after.events = asked.target.runner().store().get(get.without_state()).await?.events;
     }
     let new = after.visible_events().filter(|committed| !before.visible.contains(committed.version));
     let messages = new.flat_map(|committed| committed.event.messages.iter().map(|message| json(&**message)));
     let (earlier, later) = (values(&before), values(&after));
-    asked.memory.take(earlier.values().chain(later.values()).map(weight_of_value).sum())?;
+    if !is_taken {
+        asked.memory.take(earlier.values().chain(later.values()).map(weight_of_value).sum())?;
+    }
     Ok(Found(DiffRow {
         from: before.version,
         to: after.version,
@@ -422,7 +437,7 @@ pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<Compa
     let InSession { app, session } = asked.target;
     let other = find_session(&app, &asked.principal, &asked.query.with).await?;
     for session in [&session, &other] {
-        asked.memory.take(weight_after(app.runner(), session.key(), 0).await?)?;
+        take_whole(&asked.memory, app.runner(), session.key()).await?;
     }
     let (left, right) = (session.read(EventRange::All).await?, other.read(EventRange::All).await?);
     let comparison = stepfold_runner::compare(&left, &right, app.runner().schema())?;
@@ -502,7 +517,7 @@ pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Crea
     let id = fork.id.unwrap_or_else(|| RandomIds.next());
     let edit = edited(Edit::new().by(asked.principal.name()), fork.set, (fork.results, fork.arguments));
     let forked = session.fork_with(id.as_str(), fork.at, edit).await?;
-    let value = SessionRow::of(&forked.read(EventRange::None).await?);
+    let value = SessionRow::of(&forked.read_events(EventRange::None).await?);
     if let Some(place) = place {
         // Recovery would continue as well, of all users together. A failure here changes nothing about the fork.
         if let Ok(LastRun::Unfinished(pending)) = LastRun::of(&forked).await
@@ -629,7 +644,7 @@ pub(super) struct ReplayRow {
 
 pub(super) async fn replay(asked: Asked<InSession>) -> Result<Found<ReplayRow>, Problem> {
     let runner = asked.target.runner();
-    asked.memory.take(weight_after(runner, asked.target.session.key(), 0).await?)?;
+    take_whole(&asked.memory, runner, asked.target.session.key()).await?;
     let agent = runner.agent();
     match asked.target.session.replay(agent).await {
         Ok(runs) => {

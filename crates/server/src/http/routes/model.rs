@@ -17,7 +17,7 @@ use stepfold_session_scopes::Session;
 
 use super::history::{event_at, head};
 use crate::http::index::{Index, Of};
-use crate::http::loading::weight_after;
+use crate::http::loading::take_whole;
 use crate::http::operation::{Asked, Found, InSession};
 use crate::http::priced::dollars;
 use crate::http::problem::Problem;
@@ -182,7 +182,7 @@ pub(super) async fn shown(asked: Asked<InSession, StepAt>) -> Result<Found<Model
         Some(version) => version,
         None => head(&asked.target, None).await?.version,
     };
-    asked.memory.take(weight_after(asked.target.runner(), session.key(), 0).await?)?;
+    take_whole(&asked.memory, asked.target.runner(), session.key()).await?;
     let step = session.model_step(Some(version), path.as_deref()).await?;
     let step = step.ok_or_else(|| Problem::no_model_step(version))?;
     let told =

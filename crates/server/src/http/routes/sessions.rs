@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -13,10 +13,13 @@ use stepfold_session_scopes::{
     Cursor, ErrorKind, EventRange, ListForks, ListSessions, Scope, Session, SessionStore as _,
 };
 use stepfold_state_core::chat::Role;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::http::auth::{self, Principal};
 use crate::http::changes::{LastRun, Status};
 use crate::http::imported::ImportedRow;
+use crate::http::limits::Memory;
+use crate::http::loading::{Page, newest_is_small, take_commits, take_newest};
 use crate::http::operation::{Asked, Created, Done, Found, InApp, InSession, Json};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow};
@@ -49,6 +52,7 @@ pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<Se
     let PageOfSessions { after, limit, q, status, stopped } = asked.query;
     let wanted = Wanted { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
     let limit = limit.unwrap_or(100).clamp(1, MOST);
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
     let (mut sessions, mut looked, mut next) = (Vec::new(), 0, after.map(Cursor::new));
     loop {
         let request = ListSessions::new(app.name(), user.as_str())?.after(next).limit(limit - sessions.len());
@@ -56,8 +60,13 @@ pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<Se
         next = page.next;
         looked += page.sessions.len();
         let rows = page.sessions.into_iter().map(|stored| {
-            let (app, wanted) = (Arc::clone(app), wanted.clone());
-            async move { wanted_row(&app, &stored, &wanted).await }.boxed()
+            let (app, wanted, turns) = (Arc::clone(app), wanted.clone(), Arc::clone(&turns));
+            let memory = asked.memory.another();
+            async move {
+                let _turn = take_turn(&app, &stored, &turns, &memory).await?;
+                wanted_row(&app, &stored, &wanted).await
+            }
+            .boxed()
         });
         let rows = futures_util::stream::iter(rows).buffered(AT_ONCE);
         let rows: Vec<Option<SessionRow>> = rows.try_collect().await?;
@@ -109,6 +118,24 @@ impl Wanted {
     }
 }
 
+/// Takes the memory of the newest commit of a session, with a turn among those that are described at once: a large one is alone.
+async fn take_turn<'a>(
+    app: &App,
+    stored: &Session,
+    turns: &'a Semaphore,
+    memory: &Memory,
+) -> Result<SemaphorePermit<'a>, Problem> {
+    let newest = (stored.version.saturating_sub(1), 1);
+    let is_small = newest_is_small(app.runner(), &stored.key, stored.version).await;
+    let turn = turns.acquire_many(if is_small { 1 } else { ALL_TURNS }).await;
+    let turn = turn.map_err(|_| Problem::unavailable("the server stops"))?;
+    match take_commits(memory, app.runner(), &stored.key, newest).await {
+        // It may have been deleted meanwhile.
+        Err(problem) if problem.status() != StatusCode::NOT_FOUND => Err(problem),
+        _ => Ok(turn),
+    }
+}
+
 /// The row of a session, if it is wanted.
 async fn wanted_row(app: &App, stored: &Session, wanted: &Wanted) -> Result<Option<SessionRow>, Problem> {
     let row = described(app, stored).await?;
@@ -116,8 +143,9 @@ async fn wanted_row(app: &App, stored: &Session, wanted: &Wanted) -> Result<Opti
 }
 
 /// The title of a session, and who imported it.
-async fn begin(session: &SessionHandle) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
-    let first = session.read(EventRange::Page { after: 0, limit: FIRST }).await?;
+async fn begin(app: &App, session: &SessionHandle) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
+    let page = Page::just_after(app.runner(), session.key(), (0, FIRST)).await?;
+    let first = session.read_events(page.range).await?;
     let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
     let asked = messages.find(|message| message.role() == Role::User);
     let title = asked.map(|message| short(&message.text())).filter(|title| !title.is_empty());
@@ -125,7 +153,8 @@ async fn begin(session: &SessionHandle) -> Result<(Option<String>, Option<Import
 }
 
 /// The number of sessions that are described at once.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = ALL_TURNS as usize;
+const ALL_TURNS: u32 = 8;
 
 /// A row with what a session does, and how it began.
 async fn described(app: &App, stored: &Session) -> Result<SessionRow, Problem> {
@@ -135,7 +164,7 @@ async fn described(app: &App, stored: &Session) -> Result<SessionRow, Problem> {
     let Some(session) = session else { return Ok(row) };
     row.status = Some(Status::of(&session).await?.1);
     row.forks = number_of_forks(app, &session).await?;
-    (row.title, row.imported) = begin(&session).await?;
+    (row.title, row.imported) = begin(app, &session).await?;
     Ok(row)
 }
 
@@ -171,7 +200,7 @@ pub(super) async fn create(
     let id = new.id.unwrap_or_else(|| RandomIds.next());
     let user = asked.principal.user().as_str();
     let session = app.runner().create(user, id.as_str(), Value::Object(new.values)).await?;
-    let value = SessionRow::of(&session.read(EventRange::None).await?);
+    let value = SessionRow::of(&session.read_events(EventRange::None).await?);
     Ok(Created::session(&app, &id, value))
 }
 
@@ -188,7 +217,8 @@ pub(in crate::http) fn check_shared(
 
 pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>, Problem> {
     let session = &asked.target.session;
-    let stored = session.read(EventRange::Last(1)).await?;
+    take_newest(&asked.memory, asked.target.runner(), session).await?;
+    let stored = session.read_events(EventRange::Last(1)).await?;
     let run = LastRun::of(session).await?;
     let inbox = session.inbox().await?;
     let waiting = |message: &stepfold_runner::WaitingMessage| WaitingRow {

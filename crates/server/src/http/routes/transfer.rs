@@ -19,7 +19,7 @@ use super::history::at;
 use crate::http::auth::Principal;
 use crate::http::imported::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::limits::Limits;
-use crate::http::loading::weight_after;
+use crate::http::loading::take_whole;
 use crate::http::operation::{
     Answer, Answers, Asked, Created, InApp, InSession, RequestBody, held, json_response, text_schema,
 };
@@ -176,7 +176,7 @@ fn file_name(id: &str) -> String {
 
 pub(super) async fn export(asked: Asked<InSession, ExportAs>) -> Result<Exported, Problem> {
     let session = &asked.target.session;
-    asked.memory.take(weight_after(asked.target.runner(), session.key(), 0).await?)?;
+    take_whole(&asked.memory, asked.target.runner(), session.key()).await?;
     if let Form::Test = asked.query.r#as {
         let text = scripted::test_of(&asked.target).await?;
         return Ok(Exported::Test { name: session.key().id.to_string(), text });
@@ -263,7 +263,7 @@ pub(super) async fn import(
     }
     let session = runner.find_session(key.user.as_str(), key.id.as_str()).await?;
     let session = session.ok_or_else(|| Problem::unknown_session(&id))?;
-    let mut value = SessionRow::of(&session.read(EventRange::None).await?);
+    let mut value = SessionRow::of(&session.read_events(EventRange::None).await?);
     value.imported = ImportedRow::read(&session).await?;
     Ok(Created::session(&app, &id, value))
 }

@@ -18,6 +18,8 @@ mod limits;
 mod live;
 mod live_many;
 mod mcp;
+#[cfg(target_os = "linux")]
+mod memory;
 mod model;
 mod openapi;
 mod origins;

@@ -11,11 +11,12 @@ use crate::error::{ErrorKind, SessionError};
 use crate::event::{EventKind, Record};
 use crate::ids::SessionKey;
 use crate::session::Session;
-use crate::store::{EventRange, EventSizes, Expected, ForkSession, GetSession, SessionStore};
+use crate::store::{EventRange, EventSizes, Expected, ForkSession, GetSession, SessionStore, StateSize};
 
 cases! {
     get_gives_the_events_that_are_asked_for,
     sizes_of_events_are_those_of_a_page,
+    sizes_in_memory_count_small_values,
     get_without_state_gives_none,
     get_of_nothing_is_an_error,
     shared_values_are_always_the_current_ones,
@@ -102,6 +103,45 @@ async fn sizes_of_events_are_those_of_a_page(room: Room) -> Checked {
     }
     let nothing = room.key("nothing")?;
     ensure_error!(sizes(&nothing, 0, 1).await, SessionError::NotFound { .. });
+    Ok(())
+}
+
+/// What many small values take is many times their text: the sizes in memory of events and of values tell it. A store may do
+/// without.
+async fn sizes_in_memory_count_small_values(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({"list": vec![json!([]); 1_000]})).await?.key;
+    room.write(&key, 0, "e1", &schema, &[("lists", json!(vec![json!([]); 4_000]))]).await?;
+    room.write(&key, 1, "e2", &schema, &[("lists", json!("x".repeat(12_000)))]).await?;
+    room.write(&key, 2, "e3", &schema, &[("user:list", json!(vec![json!([]); 2_000]))]).await?;
+    let sizes = EventSizes::new(key.clone(), 0, 10);
+    match room.store.event_sizes(sizes.clone().in_memory()).await {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {}
+        in_memory => {
+            let (in_memory, stored) = (in_memory?, room.store.event_sizes(sizes).await?);
+            let factors: Vec<u64> = in_memory
+                .iter()
+                .zip(&stored)
+                .map(|((_, in_memory), (_, stored))| in_memory / stored)
+                .collect();
+            ensure!(factors[0] > 5 && factors[1] == 1 && factors[2] > 5, "{factors:?}");
+        }
+    }
+    let size = |version, most| room.store.state_size(StateSize::new(key.clone(), version, most));
+    if size(None, u64::MAX).await.is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
+        return Ok(());
+    }
+    // The values that the user shares are those of now.
+    let (first, second, newest) =
+        (size(Some(0), u64::MAX).await?, size(Some(1), u64::MAX).await?, size(None, u64::MAX).await?);
+    ensure!(first > 40_000 && second > first + 150_000, "{first}, {second}");
+    ensure!(newest > first && newest < second, "{newest}, {second}");
+    ensure!(size(Some(1), 1_000).await? > 1_000, "more than the most");
+    let nothing = room.key("nothing")?;
+    ensure_error!(
+        room.store.state_size(StateSize::new(nothing, None, 1)).await,
+        SessionError::NotFound { .. }
+    );
     Ok(())
 }
 

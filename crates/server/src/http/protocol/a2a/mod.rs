@@ -28,7 +28,7 @@ use super::{AnyQuery, Frame, Made, Order, accept, event_stream, place, stream};
 use crate::http::auth::Role;
 use crate::http::changes::LastRun;
 use crate::http::live::Opening;
-use crate::http::loading::{weight_after, weight_of_value};
+use crate::http::loading::{take_commits, weight_of_value};
 use crate::http::operation::{Asked, InApp, RequestBody, json_response};
 use crate::http::problem::Problem;
 use crate::http::server::App;
@@ -255,9 +255,8 @@ async fn session(call: &Call, app: &App, id: &str) -> Result<Option<SessionHandl
 /// A session with all its commits.
 async fn all(call: &Call, session: &SessionHandle) -> Result<Session, Refused> {
     let runner = call.target.0.runner();
-    let weight = weight_after(runner, session.key(), 0).await.map_err(Problem::from)?;
-    call.memory.take(weight)?;
-    Ok(session.read(EventRange::All).await?)
+    take_commits(&call.memory, runner, session.key(), (0, usize::MAX)).await?;
+    Ok(session.read_events(EventRange::All).await?)
 }
 
 /// A task as it is stored. One that was accepted and has not begun is submitted.

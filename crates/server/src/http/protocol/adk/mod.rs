@@ -32,7 +32,7 @@ use crate::http::auth::{Principal, Role};
 use crate::http::changes::LastRun;
 use crate::http::limits::Memory;
 use crate::http::live::Opening;
-use crate::http::loading::{weight_after, weight_of_value};
+use crate::http::loading::{Page, take_state, take_whole, weight_of_value};
 use crate::http::operation::{
     Asked, Found, InApp, InSession, Json, Operation, Target, Whole, find_session, json_response,
 };
@@ -188,11 +188,15 @@ async fn list(asked: Asked<InUser, AnyQuery>) -> Result<Found<Vec<Value>>, Probl
     let page = app.runner().store().list(request).await?;
     let mut rows = Vec::new();
     for listed in page.sessions {
-        let get = GetSession::new(listed.key).events(EventRange::Page { after: 0, limit: 1 });
+        let (runner, before) = (app.runner(), asked.memory.held());
         // It may have been deleted meanwhile.
-        if let Ok(stored) = app.runner().store().get(get).await {
+        let Ok(first) = Page::just_after(runner, &listed.key, (0, 1)).await else { continue };
+        take_state(&asked.memory, runner, &listed.key, None).await?;
+        asked.memory.take(first.weight)?;
+        if let Ok(stored) = runner.store().get(GetSession::new(listed.key).events(first.range)).await {
             let row = shown(user, &stored, title(&stored).as_ref());
-            asked.memory.take(weight_of_value(&row))?;
+            // What stays of the session is its row.
+            asked.memory.hold(before.saturating_add(weight_of_value(&row)))?;
             rows.push(row);
         }
     }
@@ -248,7 +252,7 @@ async fn read(asked: Asked<InUserSession, AnyQuery>) -> Result<Found<Value>, Pro
 async fn with_events(target: &InUserSession, memory: &Memory) -> Result<Value, Problem> {
     let InUserSession { within, user } = target;
     let (runner, session) = (within.runner(), &within.session);
-    memory.take(weight_after(runner, session.key(), 0).await?)?;
+    take_whole(memory, runner, session.key()).await?;
     let stored = whole(runner, session, EventRange::All).await?;
     let mut fold = Fold::begin(runner, session, stored.oldest).await?;
     let name = within.app.name();
