@@ -506,12 +506,13 @@ impl ListSessions {
     /// # futures_util::FutureExt::now_or_never(async {
     /// use stepfold_session_scopes::{
     ///     AppendEvent, Author, CreateSession, Event, EventId, InvocationId, ListSessions, MemoryStore, Record, SessionSchema,
-    ///     SessionStore, Timestamp,
+    ///     SessionKey, SessionStore, Timestamp,
     /// };
     ///
     /// let (store, schema, at) = (MemoryStore::new(), SessionSchema::new(Default::default()), Timestamp::from_micros(0));
-    /// let key = store.create(CreateSession::new("my_app", "alice", &schema, at)?.with_id("s1")?).await?.key;
-    /// store.create(CreateSession::new("my_app", "alice", &schema, at)?.with_id("s2")?).await?;
+    /// let key = SessionKey::new("my_app", "alice", "s1")?;
+    /// store.create(CreateSession::with_key(key.clone(), &schema, at)).await?;
+    /// store.create(CreateSession::with_key(SessionKey::new("my_app", "alice", "s2")?, &schema, at)).await?;
     /// let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, at);
     /// let step = event.with_record(Record::new("my.run", 1, &"a step")?);
     /// store.append(AppendEvent::new(key, 0, step, &schema)).await?;
@@ -532,10 +533,11 @@ impl ListSessions {
     /// # Examples
     /// ```
     /// # futures_util::FutureExt::now_or_never(async {
-    /// use stepfold_session_scopes::{CreateSession, ListSessions, MemoryStore, SessionSchema, SessionStore, Timestamp};
+    /// use stepfold_session_scopes::{CreateSession, ListSessions, MemoryStore, SessionKey, SessionSchema, SessionStore, Timestamp};
     ///
     /// let (store, schema, at) = (MemoryStore::new(), SessionSchema::new(Default::default()), Timestamp::from_micros(0));
-    /// store.create(CreateSession::new("my_app", "alice", &schema, at)?.with_id("Stalls-2026")?).await?;
+    /// let key = SessionKey::new("my_app", "alice", "Stalls-2026")?;
+    /// store.create(CreateSession::with_key(key, &schema, at)).await?;
     /// let page = store.list(ListSessions::new("my_app", "alice")?.containing("stalls")).await?;
     /// assert_eq!(page.sessions.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
