@@ -43,6 +43,15 @@ impl Weighing {
         self.sum = self.sum.saturating_add(bytes);
     }
 
+    /// Adds stored bytes if that is enough, so that what has them need not be read for its values.
+    pub(crate) fn is_enough_with(&mut self, stored: u64) -> bool {
+        let is_enough = self.sum.saturating_add(stored) > self.most;
+        if is_enough {
+            self.add(stored);
+        }
+        is_enough
+    }
+
     /// Whether the rest does not matter.
     pub(crate) fn is_enough(&self) -> bool {
         self.sum > self.most

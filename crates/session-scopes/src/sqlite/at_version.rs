@@ -10,7 +10,7 @@ use super::past::row_at;
 use super::threads::Desk;
 use super::trail::{self, CellRow};
 use crate::error::SessionError;
-use crate::rows::from_db;
+use crate::rows::{from_db, to_db};
 use crate::session::{Held, Values};
 use crate::weight::{self, Weighing};
 
@@ -53,6 +53,14 @@ impl Past<'_> {
     pub(super) fn weigh(self, desk: &Desk, size: &mut Weighing) -> Result<(), SessionError> {
         let failed = failed("read sizes of values");
         let connection = &desk.connection;
+        let stored = connection.prepare_cached(
+            "SELECT COALESCE(SUM(octet_length(value)), 0) FROM stepfold_cells WHERE stream = ?1 AND version <= ?2",
+        );
+        let stored =
+            stored.and_then(|mut sum| sum.query_row([self.stream, to_db(self.version)], |row| row.get(0)));
+        if size.is_enough_with(from_db(stored.map_err(failed)?)) {
+            return Ok(());
+        }
         let mut keys =
             connection.prepare_cached("SELECT key FROM stepfold_cells WHERE stream = ?1").map_err(failed)?;
         let mut rows = keys.query([self.stream]).map_err(failed)?;

@@ -122,10 +122,21 @@ impl StoredKey {
 /// Adds what the values of a shared scope take in memory, one after the other.
 pub(super) fn weigh(desk: &Desk, scope: &ScopeRow, size: &mut Weighing) -> Result<(), SessionError> {
     let failed = failed("read sizes of values");
-    for texts in [
-        "SELECT value FROM stepfold_shared WHERE scope = ?1 AND value IS NOT NULL",
-        "SELECT item FROM stepfold_shared_items WHERE scope = ?1",
+    for (sum, texts) in [
+        (
+            "SELECT COALESCE(SUM(octet_length(value)), 0) FROM stepfold_shared WHERE scope = ?1",
+            "SELECT value FROM stepfold_shared WHERE scope = ?1 AND value IS NOT NULL",
+        ),
+        (
+            "SELECT COALESCE(SUM(octet_length(item)), 0) FROM stepfold_shared_items WHERE scope = ?1",
+            "SELECT item FROM stepfold_shared_items WHERE scope = ?1",
+        ),
     ] {
+        let stored = desk.connection.prepare_cached(sum);
+        let stored = stored.and_then(|mut sum| sum.query_row([scope.scope], |row| row.get(0)));
+        if size.is_enough_with(from_db(stored.map_err(failed)?)) {
+            return Ok(());
+        }
         let mut texts = desk.connection.prepare_cached(texts).map_err(failed)?;
         let mut rows = texts.query([scope.scope]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)?.filter(|_| !size.is_enough()) {

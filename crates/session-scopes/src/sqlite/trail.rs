@@ -265,8 +265,16 @@ pub(super) fn weigh(
     let failed = failed("read sizes of values");
     let mut query =
         connection.prepare_cached("SELECT trail FROM stepfold_events WHERE number = ?1").map_err(failed)?;
+    let mut length = connection
+        .prepare_cached("SELECT octet_length(trail) FROM stepfold_events WHERE number = ?1")
+        .map_err(failed)?;
     let mut next = head.last;
     while let Some(number) = next.filter(|_| !size.is_enough()) {
+        let stored: Option<Option<i64>> =
+            length.query_row([number], |row| row.get(0)).optional().map_err(failed)?;
+        if !weighed.contains(&number) && size.is_enough_with(stored.flatten().map_or(0, from_db)) {
+            return Ok(());
+        }
         // The text may be large: it is not copied.
         let chain = query.query_row([number], |row| {
             let Some(text) = row.get_ref(0)?.as_str_or_null()? else { return Ok(Ok(Chain::default())) };

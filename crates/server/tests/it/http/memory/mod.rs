@@ -3,8 +3,11 @@
 //! The law: the process grows by at most the budget of a user, and what it needs in any case. It lives, within a bound that its system
 //! sets; what it refuses until later says so; and requests of another user are served meanwhile.
 //!
-//! By hand: `ROWS=all PROPTEST_CASES=1000 STORE=FILE cargo test ...` plays each row and more mixes, over a file that is kept; `SEED=7
-//! PROPTEST_CASES=1` one mix again.
+//! It holds where the allocator returns what was freed: the process has `MALLOC_MMAP_THRESHOLD_`, as docs/deployment.md recommends. Without it,
+//! glibc keeps blocks of megabytes: seed 2131 with a budget of 64 MiB takes 128 to 137 MiB, and 49 with it.
+//!
+//! By hand: `ROWS=all PROPTEST_CASES=1000 STORE=FILE cargo test ...` plays each row and more mixes, over a file that is kept; `BUDGET=256`
+//! with another budget, and `SEED=7 PROPTEST_CASES=1` one mix again.
 
 mod load;
 mod process;
@@ -24,12 +27,15 @@ use self::sessions::{ALL, SMALL, lists, prepare};
 
 const MIB: usize = 1 << 20;
 
-/// What the process needs beside what it counts: buffers of connections, stacks, caches of SQLite, and what the allocator keeps of what
-/// was freed.
-const SLACK: usize = 64 * MIB;
+/// What the process needs beside what it counts: buffers of connections, stacks, caches of SQLite, and the rows that its readers
+/// look at.
+const SLACK: usize = 32 * MIB;
 
-/// The budget of a user.
-const BUDGET: usize = 64 * MIB;
+/// The budget of a user: 64 MiB, or so many as `BUDGET` says.
+#[expect(clippy::disallowed_methods, reason = "another budget by hand")]
+fn budget() -> usize {
+    std::env::var("BUDGET").ok().and_then(|mib| mib.parse().ok()).unwrap_or(64) * MIB
+}
 
 /// The rows that are played by each run.
 const USUAL: [&str; 10] = [
@@ -46,7 +52,7 @@ const USUAL: [&str; 10] = [
 ];
 
 /// How long a case waits for answers; and the least time, in which streams send what is not read.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(5);
 const AT_LEAST: Duration = Duration::from_secs(1);
 
 /// How often the other user asks.
@@ -291,17 +297,16 @@ async fn requests_of_one_token_take_no_more_than_its_budget() {
     let (_folder, store) = sessions().await;
     let (rows, mut wrong) = (rows(), Vec::new());
     for (name, asks) in rows.iter().filter(|(name, _)| chosen(name)) {
-        wrong.extend(check(&store, BUDGET, name, asks).await);
+        wrong.extend(check(&store, budget(), name, asks).await);
     }
     for seed in first_seed()..first_seed() + cases() {
         let (names, asks) = mix(seed, &rows);
-        wrong.extend(check(&store, BUDGET, &format!("seed {seed} ({})", names.join(", ")), &asks).await);
+        wrong.extend(check(&store, budget(), &format!("seed {seed} ({})", names.join(", ")), &asks).await);
     }
     assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The rows of each change: those that took most before it was counted. `ROWS` names others, by parts of their names: `all` is
-/// each of them.
+/// Whether a row is played: those that took most before it was counted, or those that `ROWS` names; `all` is each of them.
 #[expect(clippy::disallowed_methods, reason = "more rows by hand")]
 fn chosen(name: &str) -> bool {
     let rows = std::env::var("ROWS").unwrap_or_else(|_| USUAL.join(";"));
