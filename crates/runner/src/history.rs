@@ -301,15 +301,7 @@ impl History {
 pub(crate) fn run_prefix(key: &SessionKey, life: Option<&LifeId>, invocation: &InvocationId) -> String {
     let life = life.map(LifeId::as_str).unwrap_or_default();
     let session = format!("{}@{life}", key.id);
-    let parts = [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()];
-    let mut prefix = String::with_capacity(parts.iter().map(|part| part.len() + 1).sum());
-    for (place, part) in parts.into_iter().enumerate() {
-        if place > 0 {
-            prefix.push('/');
-        }
-        prefix.push_str(&encode_key_part(part));
-    }
-    prefix
+    [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()].map(encode_key_part).join("/")
 }
 
 /// The session that a key under such a prefix belongs to.

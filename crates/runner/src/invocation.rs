@@ -35,7 +35,7 @@ pub struct Invocation {
     receipt: StoredReceipt,
 }
 
-/// What an invocation has come to so far, for all its handles.
+/// The progress of an invocation, shared by its handles.
 #[derive(Default)]
 struct Progress {
     /// Cancels the run that has taken the message.

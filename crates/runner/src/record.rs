@@ -303,8 +303,7 @@ pub fn is_left_to_person(event: &Event) -> bool {
 /// The cause, if the event is that of a failed run. It is not the end of the run: a failed run can be
 /// resumed.
 pub fn failure(event: &Event) -> Option<String> {
-    let is_failure = event.kind.as_str() == FAILED && event.record.is_none();
-    if is_failure { event.metadata.read(FAILED) } else { None }
+    event.failure()
 }
 
 /// Whether an event took the message with this id.
@@ -333,7 +332,7 @@ fn names_in(event: &Event, entry: &str) -> Vec<String> {
 /// Whether a session with this newest event is in the middle of a run: the run waits for a decision, was
 /// interrupted, failed, or is running. Determined by the record, independent of the current agent.
 pub fn is_unfinished(event: &Event) -> bool {
-    (is_of_run(event) && !ends(event)) || failure(event).is_some()
+    event.is_unfinished() && (event.record.is_none() || is_of_run(event))
 }
 
 /// Whether an event is the last one of a run, independent of the current agent.

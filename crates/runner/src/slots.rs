@@ -33,18 +33,15 @@ impl Slots {
 
     /// The session's slot. The cost does not depend on the number of slots.
     pub(crate) fn get(&mut self, key: SessionKey) -> Arc<Slot> {
-        let slot = match self.held.entry(key) {
-            Entry::Occupied(mut held) => held.get().upgrade().unwrap_or_else(|| {
-                let slot = Arc::new(Slot::new(held.key().clone()));
-                held.insert(Arc::downgrade(&slot));
-                slot
-            }),
-            Entry::Vacant(free) => {
-                let slot = Arc::new(Slot::new(free.key().clone()));
-                free.insert(Arc::downgrade(&slot));
-                slot
-            }
+        let mut held = match self.held.entry(key) {
+            Entry::Occupied(held) => held,
+            Entry::Vacant(free) => free.insert_entry(Weak::new()),
         };
+        let slot = held.get().upgrade().unwrap_or_else(|| {
+            let slot = Arc::new(Slot::new(held.key().clone()));
+            held.insert(Arc::downgrade(&slot));
+            slot
+        });
         self.last.touch(&slot);
         if self.held.len() >= self.sweep_at {
             self.held.retain(|_, slot| slot.strong_count() > 0);

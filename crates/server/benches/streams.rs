@@ -29,7 +29,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// The variable that makes a process the server.
 const SERVES: &str = "STEPFOLD_BENCH_SERVES";
-/// Where sessions are.
+/// The path of sessions.
 const SESSIONS: &str = "/apps/bench/sessions";
 const PIECES: usize = 50;
 const READERS_OF_A_SESSION: usize = 100;
@@ -214,7 +214,7 @@ async fn measure() {
     turns_beside_streams(streams, size("TURNS", 200)).await;
 }
 
-/// What turns cost over SQLite beside idle streams.
+/// Measures turns over SQLite beside idle streams.
 async fn turns_beside_streams(streams: usize, turns: usize) {
     let alone = turns_beside(0, turns, "").await;
     println!("{turns} turns over SQLite without streams: {alone:.2} s of CPU");

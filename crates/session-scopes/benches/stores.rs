@@ -310,14 +310,20 @@ fn state_under_a_changed_schema(bencher: Bencher<'_, '_>, others: usize) {
     bencher.counter(ItemsCount::new(1_000_u32)).bench_local(|| session.state(&newest).expect("all keys fit"));
 }
 
-/// Lists 1,000 sessions so often.
-fn listed<B: Bench>(times: usize) {
+/// A store with so many sessions of a user.
+fn with_sessions<B: Bench>(count: u32) -> B {
     let (bench, schema) = (B::open(), schema());
     bench.wait(async {
-        for number in 0..1_000 {
+        for number in 0..count {
             create(bench.store(), key(number), &schema).await;
         }
     });
+    bench
+}
+
+/// Lists 1,000 sessions so often.
+fn listed<B: Bench>(times: usize) {
+    let bench = with_sessions::<B>(1_000);
     let list = ListSessions::new("app", "alice").expect("the ids are valid").limit(1_000);
     for _ in 0..times {
         black_box(bench.wait(bench.store().list(list.clone())).expect("the cursor is none"));
@@ -327,12 +333,7 @@ fn listed<B: Bench>(times: usize) {
 /// 1,000 sessions, metadata only.
 #[divan::bench(types = [Memory, Sqlite], sample_count = 20, sample_size = 1)]
 fn list_1_000<B: Bench>(bencher: Bencher<'_, '_>) {
-    let (bench, schema) = (B::open(), schema());
-    bench.wait(async {
-        for number in 0..1_000 {
-            create(bench.store(), key(number), &schema).await;
-        }
-    });
+    let bench = with_sessions::<B>(1_000);
     let list = ListSessions::new("app", "alice").expect("the ids are valid").limit(1_000);
     bencher.counter(ItemsCount::new(1_000_u32)).bench_local(|| {
         let page = bench.wait(bench.store().list(list.clone())).expect("the cursor is none");
@@ -344,12 +345,7 @@ fn list_1_000<B: Bench>(bencher: Bencher<'_, '_>) {
 /// A text that no session has, and runs of which none is unfinished, among 100,000 sessions: the whole list is looked at.
 #[divan::bench(types = [Memory, Sqlite], sample_count = 10, sample_size = 1)]
 fn find_among_100_000<B: Bench>(bencher: Bencher<'_, '_>) {
-    let (bench, schema) = (B::open(), schema());
-    bench.wait(async {
-        for number in 0..100_000 {
-            create(bench.store(), key(number), &schema).await;
-        }
-    });
+    let bench = with_sessions::<B>(100_000);
     let list = || ListSessions::new("app", "alice").expect("the ids are valid");
     bencher.bench_local(|| {
         for list in [list().containing("no such text"), list().unfinished()] {

@@ -1,4 +1,4 @@
-//! What stored text takes in memory once it is read, about: for readers that bound what they load.
+//! Estimated memory of stored text once it is read: for readers that bound what they load.
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use stepfold_state_core::count_values;

@@ -312,14 +312,14 @@ fn the_studio_with_a_graph() {
     assert_eq!(seen, json!({"state": "open"}), "{seen:#}");
 }
 
-/// What is drawn fits: graphs with long names, runs inside of runs, many calls at once, failures with their reason first, a phone.
+/// Drawings fit: graphs with long names, runs inside of runs, many calls at once, failures with their reason first, a phone.
 #[test]
 fn the_studio_where_much_is_drawn() {
     let Some(seen) = studio("studio_drawn.cjs") else { return };
     expect_file!["../interop/studio_drawn.json"].assert_eq(&format!("{seen:#}\n"));
 }
 
-/// Where the focus is after decisions, dialogs and menus; addresses that cannot be read, and those of nothing.
+/// Focus after decisions, dialogs and menus; addresses that cannot be read, and those of nothing.
 #[test]
 fn the_studio_keeps_the_focus_and_reads_any_address() {
     let Some(seen) = studio("studio_focus.cjs") else { return };

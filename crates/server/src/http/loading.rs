@@ -54,7 +54,7 @@ impl Page {
         let page = Page::of(&stored, after, bytes);
         hold(page.weight)?;
         let EventRange::Page { after: first, limit } = page.range else { return Ok(page) };
-        // What many small values take is told by the commits.
+        // Many small values take more than their text, so the store counts them.
         let sizes = EventSizes::new(key.clone(), first, limit).in_memory();
         let page = Page::of(&runner.store().event_sizes(sizes).await?, after, bytes);
         hold(page.weight).map(|()| page)
@@ -104,7 +104,7 @@ pub(super) async fn newest(runner: &Runner, key: &SessionKey, (version, limit): 
     EventRange::Page { after: version.saturating_sub(limit as u64), limit }
 }
 
-/// What a store tells, if it does.
+/// The answer of a store that supports the request.
 fn known<T>(told: Result<T, SessionError>) -> Result<Option<T>, SessionError> {
     match told {
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
@@ -157,22 +157,47 @@ pub(super) async fn take_commits(
     key: &SessionKey,
     (after, limit): (u64, usize),
 ) -> Result<(), Problem> {
-    let sizes = EventSizes::new(key.clone(), after, limit);
-    let sum = |sizes: Vec<(u64, u64)>| weight(sizes.iter().map(|(_, size)| size).sum());
-    let Some(stored) = known(runner.store().event_sizes(sizes.clone()).await)?.map(sum) else {
-        return memory.take(UNKNOWN.1 * COPIES);
-    };
-    let before = memory.held();
-    memory.take(stored)?;
-    // What many small values take is told by the commits.
-    memory.hold(before.saturating_add(runner.store().event_sizes(sizes.in_memory()).await.map(sum)?))
+    Commits::after(runner, key, (after, limit)).await?.take(memory, runner).await
 }
 
-/// Whether the newest commit, at this version, has few stored bytes.
-pub(super) async fn newest_is_small(runner: &Runner, key: &SessionKey, version: u64) -> bool {
-    let sizes = EventSizes::new(key.clone(), version.saturating_sub(1), 1);
-    let sizes = runner.store().event_sizes(sizes).await.unwrap_or_default();
-    sizes.iter().all(|(_, size)| *size <= SMALL_BYTES)
+/// Commits of a session, before they are loaded.
+pub(super) struct Commits {
+    sizes: EventSizes,
+    /// Their stored bytes, if the store tells them.
+    stored: Option<u64>,
+}
+
+impl Commits {
+    /// The commits after a version, up to a number.
+    pub(super) async fn after(
+        runner: &Runner,
+        key: &SessionKey,
+        (after, limit): (u64, usize),
+    ) -> Result<Self, SessionError> {
+        let sizes = EventSizes::new(key.clone(), after, limit);
+        let stored = known(runner.store().event_sizes(sizes.clone()).await)?;
+        Ok(Commits { sizes, stored: stored.map(|sizes| sum(&sizes)) })
+    }
+
+    /// Whether they have few stored bytes, as far as the store tells them.
+    pub(super) fn are_small(&self) -> bool {
+        self.stored.is_none_or(|stored| stored <= SMALL_BYTES)
+    }
+
+    /// Takes their memory.
+    pub(super) async fn take(self, memory: &Memory, runner: &Runner) -> Result<(), Problem> {
+        let Some(stored) = self.stored else { return memory.take(UNKNOWN.1 * COPIES) };
+        let before = memory.held();
+        memory.take(weight(stored))?;
+        // Many small values take more than their text, so the store counts them.
+        let in_memory = runner.store().event_sizes(self.sizes.in_memory()).await?;
+        memory.hold(before.saturating_add(weight(sum(&in_memory))))
+    }
+}
+
+/// The bytes of commits by their sizes.
+fn sum(sizes: &[(u64, u64)]) -> u64 {
+    sizes.iter().map(|(_, size)| size).sum()
 }
 
 /// Takes the memory of the newest commit.

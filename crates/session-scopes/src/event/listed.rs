@@ -1,4 +1,4 @@
-//! What lists of sessions are searched by: whether a run is unfinished, and how the session began.
+//! Search of session lists: whether a run is unfinished, and how the session began.
 
 use stepfold_state_core::chat::Role;
 
@@ -39,8 +39,24 @@ impl Event {
     pub fn is_unfinished(&self) -> bool {
         match &self.record {
             Some(_) => !self.metadata.contains(Event::EXIT),
-            None => self.kind.as_str() == Event::FAILED && self.metadata.contains(Event::FAILED),
+            None => self.failure().is_some(),
         }
+    }
+
+    /// The reason, if the event says that a run [failed](Event::FAILED). It does not end the run, which can be resumed.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_session_scopes::{Author, Event, EventId, EventKind, InvocationId, Timestamp};
+    ///
+    /// let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, Timestamp::from_micros(0));
+    /// let failed = event.with_kind(EventKind::new(Event::FAILED)).with_metadata(Event::FAILED, "no model");
+    /// assert_eq!(failed.failure().as_deref(), Some("no model"));
+    /// # Ok::<(), stepfold_session_scopes::SessionError>(())
+    /// ```
+    pub fn failure(&self) -> Option<String> {
+        let is_failure = self.kind.as_str() == Event::FAILED && self.record.is_none();
+        if is_failure { self.metadata.read(Event::FAILED) } else { None }
     }
 
     /// The beginning of its first message of a user, in lower case; empty without one. It does not end with white space.
@@ -64,7 +80,7 @@ pub(crate) fn lower(text: impl Iterator<Item = char>) -> String {
     text.flat_map(char::to_lowercase).collect()
 }
 
-/// What a session is searched by: its id and the beginning of its first message of a user, in lower case and a line each. The
+/// The searched text of a session: its id and the beginning of its first message of a user, in lower case and a line each. The
 /// second one is empty if no such message is among its first events.
 pub(crate) fn searched_of(id: &SessionId, first: &[CommittedEvent]) -> String {
     let mut searched = first.iter().map(|committed| committed.event.searched());
@@ -72,13 +88,13 @@ pub(crate) fn searched_of(id: &SessionId, first: &[CommittedEvent]) -> String {
     format!("{}\n{begin}", lower(id.as_str().chars()))
 }
 
-/// What the list of a store has of a session.
+/// A session's entry in the list of a store.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     /// Whether a run is unfinished.
     pub(crate) is_unfinished: bool,
-    /// What it is searched by, as [`searched_of`] has it.
+    /// The searched text, by [`searched_of`].
     pub(crate) searched: String,
 }
 
@@ -90,6 +106,11 @@ impl Listed {
         Listed { is_unfinished, searched: searched_of(&key.id, first) }
     }
 
+    /// Whether the searched text has a message.
+    pub(crate) fn has_message(&self) -> bool {
+        !self.searched.ends_with('\n')
+    }
+
     /// One whose events cannot be read: it is looked at.
     pub(crate) fn unknown(key: &SessionKey) -> Self {
         Listed { is_unfinished: true, searched: searched_of(&key.id, &[]) }
@@ -99,7 +120,7 @@ impl Listed {
     /// searched.
     pub(crate) fn check(&self, stored: &Listed, key: &SessionKey) -> Result<(), SessionError> {
         let is_searched = stored.searched == self.searched
-            || self.searched.ends_with('\n') && stored.searched.starts_with(&self.searched);
+            || !self.has_message() && stored.searched.starts_with(&self.searched);
         if stored.is_unfinished == self.is_unfinished && is_searched {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What sessions are searched by in the list.
+//! Search in the list of sessions.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::rows::{from_db, to_db};
 use crate::store::page_of;
 use crate::time::Timestamp;
 
-/// How many sessions are read in one go.
+/// Sessions per query.
 const PAGE: i64 = 500;
 
 /// A statement without a name: these are few, and some come before any is prepared.
@@ -59,14 +59,14 @@ async fn write(client: &impl GenericClient, number: i64, listed: &Listed) -> Res
     ask(client, PUT_LISTED, &[&number, &listed.is_unfinished, &listed.searched]).await.map(drop)
 }
 
-/// Finds out again what a session is searched by: other events are visible than before, and not only one more.
+/// Updates a session's list entry from its events, after a change that shows or hides earlier ones.
 pub(super) async fn list_again(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
     let client: &tokio_postgres::Client = connection;
     let (number, listed) = of_events(client, key).await?;
     write(client, number, &listed).await
 }
 
-/// Finds it out for all sessions, which were stored before they could be searched; the server may take so long for each.
+/// Updates the entries of all sessions, which were stored before they could be searched; the server may take so long for each.
 pub(super) async fn list_all(
     transaction: &tokio_postgres::Transaction<'_>,
     patience: Duration,
@@ -92,7 +92,7 @@ pub(super) async fn list_all(
     }
 }
 
-/// Compares what the list has of a session with its events.
+/// Compares a session's list entry with its events.
 pub(super) async fn verify(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
     let client: &tokio_postgres::Client = connection;
     let (number, events) = of_events(client, key).await?;

@@ -39,7 +39,7 @@ macro_rules! free_since {
     };
 }
 
-/// What a session is searched by, with the beginning of a message if it has none yet.
+/// Appends the beginning of a message to the searched text of a session that has no message yet.
 macro_rules! searched {
     ($message:literal) => {
         concat!(

@@ -1,11 +1,11 @@
-//! What sessions are searched by in the list.
+//! Search in the list of sessions.
 
 use rusqlite::{Connection, params};
 
 use super::error::failed;
 use super::history::{History, SessionRow};
 use crate::error::SessionError;
-use crate::event::{FIRST, Listed};
+use crate::event::{CommittedEvent, FIRST, Listed};
 use crate::ids::SessionKey;
 use crate::store::{EventRange, GetSession};
 
@@ -17,8 +17,15 @@ fn of_events(connection: &Connection, key: &SessionKey, row: &SessionRow) -> Res
         let request = GetSession { hidden: false, ..GetSession::new(key.clone()).events(events) };
         history.events(connection, row, &request.event_ranges(&visible, row.version), events)
     };
-    let (first, newest) = (read(EventRange::Page { after: 0, limit: FIRST })?, read(EventRange::Last(1))?);
-    Ok(Listed::of(key, &first, newest.last().map(|newest| &*newest.event)))
+    let newest = read(EventRange::Last(1))?;
+    let listed_by =
+        |first: &[CommittedEvent]| Listed::of(key, first, newest.last().map(|newest| &*newest.event));
+    // Most sessions begin with the message.
+    let listed = listed_by(&read(EventRange::Page { after: 0, limit: 1 })?);
+    match listed.has_message() {
+        true => Ok(listed),
+        false => Ok(listed_by(&read(EventRange::Page { after: 0, limit: FIRST })?)),
+    }
 }
 
 fn write(
@@ -40,13 +47,13 @@ fn write(
         .map_err(failed("write"))
 }
 
-/// Finds out again what a session is searched by: other events are visible than before, and not only one more.
+/// Updates a session's list entry from its events, after a change that shows or hides earlier ones.
 pub(super) fn list_again(connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
     let row = SessionRow::get(connection, key)?;
     write(connection, key, &row, &of_events(connection, key, &row)?)
 }
 
-/// Finds it out for all sessions, which were stored before they could be searched.
+/// Updates the entries of all sessions, which were stored before they could be searched.
 pub(super) fn list_all(connection: &Connection) -> Result<(), SessionError> {
     let failed = failed("list sessions");
     let mut query = connection.prepare("SELECT app, user, id FROM stepfold_sessions").map_err(&failed)?;
@@ -64,7 +71,7 @@ pub(super) fn list_all(connection: &Connection) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Compares what the list has of a session with its events.
+/// Compares a session's list entry with its events.
 pub(super) fn verify(
     connection: &Connection,
     key: &SessionKey,

@@ -1,6 +1,6 @@
 -- Version 3 of the tables of stepfold-session-scopes. Never changed once released: a new version is a new file.
 
--- What sessions are searched by in the list: whether a run is unfinished in one, and its id with the beginning of its first
+-- Search in the list of sessions: whether a run is unfinished in one, and its id with the beginning of its first
 -- message, in lower case. No checksum has them: they are found out again from the events.
 ALTER TABLE stepfold_recent ADD COLUMN unfinished INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE stepfold_recent ADD COLUMN searched TEXT NOT NULL DEFAULT '';

@@ -475,7 +475,7 @@ pub struct ListSessions {
     pub now: Option<Timestamp>,
     /// Whether only those are wanted in which a run is [unfinished](ListSessions::unfinished).
     pub unfinished: bool,
-    /// What the id or the first message of those that are wanted [contains](ListSessions::containing), in lower case.
+    /// The text that ids or first messages must [contain](ListSessions::containing), in lower case.
     pub text: Option<Arc<str>>,
 }
 

@@ -12,7 +12,7 @@ use stepfold_state_core::chat::Message;
 use crate::scenario::{append, at, create, event, key, schema};
 use crate::server::server;
 
-/// What is done to one of the sessions.
+/// A change of one of the sessions.
 #[derive(Clone, Debug)]
 enum Deed {
     /// An event of a run, which may end it, with a message or none.

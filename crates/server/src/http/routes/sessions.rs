@@ -19,7 +19,7 @@ use crate::http::auth::{self, Principal};
 use crate::http::changes::{LastRun, Status};
 use crate::http::imported::ImportedRow;
 use crate::http::limits::Memory;
-use crate::http::loading::{Page, newest_is_small, take_commits, take_newest};
+use crate::http::loading::{Commits, Page, take_newest};
 use crate::http::operation::{Asked, Created, Done, Found, InApp, InSession, Json};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow};
@@ -125,11 +125,12 @@ async fn take_turn<'a>(
     turns: &'a Semaphore,
     memory: &Memory,
 ) -> Result<SemaphorePermit<'a>, Problem> {
-    let newest = (stored.version.saturating_sub(1), 1);
-    let is_small = newest_is_small(app.runner(), &stored.key, stored.version).await;
+    let newest = Commits::after(app.runner(), &stored.key, (stored.version.saturating_sub(1), 1)).await;
+    let is_small = newest.as_ref().map_or(true, Commits::are_small);
     let turn = turns.acquire_many(if is_small { 1 } else { ALL_TURNS }).await;
     let turn = turn.map_err(|_| Problem::unavailable("the server stops"))?;
-    match take_commits(memory, app.runner(), &stored.key, newest).await {
+    let taken = async { newest?.take(memory, app.runner()).await };
+    match taken.await {
         // It may have been deleted meanwhile.
         Err(problem) if problem.status() != StatusCode::NOT_FOUND => Err(problem),
         _ => Ok(turn),

@@ -106,7 +106,7 @@ async fn sizes_of_events_are_those_of_a_page(room: Room) -> Checked {
     Ok(())
 }
 
-/// What many small values take is many times their text: the sizes in memory of events and of values tell it. A store may do
+/// Sizes in memory count small values, which take many times their text. A store may do
 /// without.
 async fn sizes_in_memory_count_small_values(room: Room) -> Checked {
     let schema = schema()?;

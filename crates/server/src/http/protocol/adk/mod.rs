@@ -195,7 +195,7 @@ async fn list(asked: Asked<InUser, AnyQuery>) -> Result<Found<Vec<Value>>, Probl
         asked.memory.take(first.weight)?;
         if let Ok(stored) = runner.store().get(GetSession::new(listed.key).events(first.range)).await {
             let row = shown(user, &stored, title(&stored).as_ref());
-            // What stays of the session is its row.
+            // Only its row stays.
             asked.memory.hold(before.saturating_add(weight_of_value(&row)))?;
             rows.push(row);
         }

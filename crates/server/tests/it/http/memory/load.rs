@@ -1,4 +1,4 @@
-//! What one token does: requests with the manners of a client that is slow, or wants too much.
+//! Load by one token: requests with the manners of a client that is slow, or wants too much.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What requests of one token take of the server's memory, whatever they are.
+//! Memory of the server under any requests of one token.
 //!
 //! The law: the process grows by at most the budget of a user, and what it needs in any case. It lives, within a bound that its system
 //! sets; what it refuses until later says so; and requests of another user are served meanwhile.
@@ -27,7 +27,7 @@ use self::sessions::{ALL, SMALL, lists, prepare};
 
 const MIB: usize = 1 << 20;
 
-/// What the process needs beside what it counts: buffers of connections, stacks, caches of SQLite, and the rows that its readers
+/// Memory of the process that no account counts: buffers of connections, stacks, caches of SQLite, and the rows that its readers
 /// look at.
 const SLACK: usize = 32 * MIB;
 
@@ -51,17 +51,17 @@ const USUAL: [&str; 10] = [
     "state/state",
 ];
 
-/// How long a case waits for answers; and the least time, in which streams send what is not read.
+/// The timeout of a case; and the least time, in which streams send what is not read.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AT_LEAST: Duration = Duration::from_secs(1);
 
-/// How often the other user asks.
+/// The interval of the other user's requests.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is too late for the other user, if it is more than thrice what it is without load: a machine has its moments.
+/// A latency that fails for the other user, if it is also more than thrice the one without load: a machine has its moments.
 const LATE: Duration = Duration::from_secs(10);
 
-/// What happened in a case.
+/// The results of a case.
 #[derive(Debug)]
 struct Seen {
     base: usize,

@@ -34,7 +34,7 @@ const LISTS: &str = "lists";
 /// A session that has nothing.
 pub(super) const SMALL: &str = "small";
 
-/// Those of the user whose requests are measured.
+/// Sessions of the user whose requests are measured.
 pub(super) const ALL: [&str; 6] = [MESSAGES, COMMITS, STATE, WHOLE, VALUES, LISTS];
 
 /// An agent whose sessions may have any values.
