@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use crate::cli::{ApiOptions, CiOptions};
+use crate::cli::{ApiOptions, CiOptions, TidyOptions};
 use crate::console::say;
 use crate::postgres::{self, Postgres};
 use crate::process::{Call, has_cargo_command};
@@ -159,7 +159,7 @@ impl fmt::Display for Ran {
 fn perform(acts: &[Act], root: &Path) -> Result<(), Error> {
     for act in acts {
         match act {
-            Act::Tidy => tidy::run()?,
+            Act::Tidy => tidy::run(TidyOptions::default())?,
             Act::Layers => layers::run()?,
             Act::InstallPostgres => postgres::install(),
             Act::Api => api::run(ApiOptions::default())?,

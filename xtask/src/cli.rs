@@ -23,7 +23,7 @@ pub enum Command {
     /// Check who depends on whom, and on which libraries.
     Layers,
     /// Check what no compiler looks at: first lines, white space, links, sleeping tests, ...
-    Tidy,
+    Tidy(TidyOptions),
     /// Compare the public items of each library crate with its checked-in list.
     Api(ApiOptions),
     /// Install peers that others wrote into `target/interop`, and test against them.
@@ -63,6 +63,14 @@ pub struct ApiOptions {
     /// Write the lists instead.
     #[arg(long)]
     pub update: bool,
+}
+
+/// How `cargo xtask tidy` runs.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct TidyOptions {
+    /// Also print figures of the source, by crate: names of types, openings of documentation, reasons, rooms.
+    #[arg(long)]
+    pub figures: bool,
 }
 
 /// How `cargo xtask sim` runs.

@@ -37,7 +37,7 @@ pub fn run(cli: &Cli) -> Result<(), Error> {
     match &cli.command {
         Command::Ci(options) => ci::run(options),
         Command::Layers => layers::run(),
-        Command::Tidy => tidy::run(),
+        Command::Tidy(options) => tidy::run(*options),
         Command::Api(options) => api::run(*options),
         Command::Interop => interop::run(),
         Command::Bench { name } => bench::run(name.as_deref()),

@@ -4,6 +4,7 @@
 //! a violation. A check that is wrong about your code is a bug of the check: mend it here.
 
 mod documents;
+mod figures;
 mod growth;
 mod rust;
 mod text;
@@ -13,6 +14,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::Error;
+use crate::cli::TidyOptions;
 use crate::console::say;
 use crate::workspace::{self, Target};
 
@@ -82,11 +84,11 @@ impl File {
     }
 }
 
-/// Checks the workspace that the current folder is in, and prints what is wrong.
+/// Checks the workspace that the current folder is in, and prints each problem, or the figures of its source.
 ///
 /// # Errors
 /// When the workspace cannot be read, or is untidy.
-pub fn run() -> Result<(), Error> {
+pub fn run(options: TidyOptions) -> Result<(), Error> {
     let metadata = workspace::metadata()?;
     let root = metadata.workspace_root.as_std_path();
     let facts = Facts {
@@ -95,6 +97,7 @@ pub fn run() -> Result<(), Error> {
         targets: workspace::targets(&metadata),
     };
     let mut problems = documents::missing_pages(&facts);
+    let mut figures = figures::Figures::default();
     for path in &facts.files {
         // Files that are not text have no prose.
         let Some(text) = workspace::read_text(root.join(path))? else {
@@ -102,6 +105,10 @@ pub fn run() -> Result<(), Error> {
         };
         let file = File { path: path.clone(), text };
         problems.extend(check(&file, &facts));
+        figures.add(&file);
+    }
+    if options.figures {
+        say(&figures);
     }
     for problem in &problems {
         say(problem);

@@ -128,7 +128,7 @@ fn walk(tokens: TokenStream, is_test: bool, visit: &mut impl FnMut(&Place<'_>)) 
 }
 
 /// `#[test]`, `#[tokio::test]`, `#[cfg(test)]`, but not `#[cfg(not(test))]`.
-fn is_test_attribute(before: &[TokenTree], group: &Group) -> bool {
+pub(super) fn is_test_attribute(before: &[TokenTree], group: &Group) -> bool {
     is_attribute(before, group) && {
         let words = words(group.stream());
         let is_condition = words.first().is_some_and(|word| word == "cfg");
@@ -143,7 +143,7 @@ fn is_attribute(before: &[TokenTree], group: &Group) -> bool {
     group.delimiter() == Delimiter::Bracket && sign.is_some_and(|index| is_sign(&before[index], '#'))
 }
 
-fn is_sign(token: &TokenTree, sign: char) -> bool {
+pub(super) fn is_sign(token: &TokenTree, sign: char) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == sign)
 }
 
