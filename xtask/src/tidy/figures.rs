@@ -34,7 +34,7 @@ pub(super) struct CrateFigures {
     reasons: usize,
     /// Lines of code.
     code: usize,
-    /// Lines of each source file, by its path below `src`.
+    /// Lines of each source file, by its path below `src`, without its extension.
     rooms: BTreeMap<String, usize>,
 }
 
@@ -104,22 +104,21 @@ impl CrateFigures {
     /// Whether a row names this file, or its folder if that holds files only.
     fn is_named(&self, room: &str, named: &BTreeSet<String>) -> bool {
         let Some((folder, file)) = room.rsplit_once('/') else {
-            return matches!(room, "lib.rs" | "main.rs") || named.contains(room.trim_end_matches(".rs"));
+            return matches!(room, "lib" | "main") || named.contains(room);
         };
         let below =
             |room: &str| room.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')).map(str::to_owned);
         let holds_folders = self.rooms.keys().filter_map(|room| below(room)).any(|rest| rest.contains('/'));
         let name = folder.rsplit('/').next().unwrap_or_default();
-        named.contains(file.trim_end_matches(".rs"))
-            || (named.contains(name) && (!holds_folders || file == "mod.rs"))
+        named.contains(file) || (named.contains(name) && (!holds_folders || file == "mod"))
     }
 }
 
-/// The crate of a source file, and its path below `src`. Files of tests have none.
+/// The crate of a source file, and its path below `src` without its extension. Files of tests have none.
 fn place_of(path: &str) -> Option<(&str, &str)> {
-    let (name, room) = path.strip_prefix("crates/")?.split_once("/src/")?;
-    let is_of_tests = room.split('/').any(|part| part == "tests" || part == "tests.rs");
-    (room.ends_with(".rs") && !is_of_tests).then_some((name, room))
+    let (name, room) = path.strip_prefix("crates/")?.strip_suffix(".rs")?.split_once("/src/")?;
+    let is_of_tests = room.split('/').any(|part| part == "tests");
+    (!is_of_tests).then_some((name, room))
 }
 
 /// Names of types, those inside of functions and modules included, without those of tests.
