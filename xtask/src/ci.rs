@@ -299,7 +299,7 @@ fn with_postgres(tools: Tools, mut work: Work) -> Work {
     work
 }
 
-/// The foot by itself, with no feature on: its type checks are others then.
+/// `state-core` by itself, with no feature on: its type checks differ then.
 fn bare(plan: &Plan) -> Work {
     let package = ["--package", "stepfold-state-core"];
     let call = |before: &[&str], after: &[&str]| {

@@ -1,7 +1,7 @@
 //! The comparison of what is there with what may be: pure, so that tests can feed it violations.
 
-use super::house::{Crate, Edge, EdgeKind, House};
-use super::rules::{FENCES, Fence, Floor, Layer, Reach, layer};
+use super::crates::{Crate, Edge, EdgeKind, WorkspaceCrates};
+use super::rules::{FENCES, Fence, Layer, Reach, Row, layer};
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,9 +57,9 @@ pub enum Violation {
     },
 }
 
-/// Every rule that the house breaks.
-pub fn check(house: &House) -> Vec<Violation> {
-    house.crates.iter().flat_map(check_crate).collect()
+/// Every rule that the workspace breaks.
+pub fn check(workspace: &WorkspaceCrates) -> Vec<Violation> {
+    workspace.crates.iter().flat_map(check_crate).collect()
 }
 
 fn check_crate(krate: &Crate) -> Vec<Violation> {
@@ -88,7 +88,7 @@ fn check_edge(from: &Layer, edge: &Edge) -> Option<Violation> {
     let rule = match edge.kind {
         EdgeKind::Normal | EdgeKind::Build => broken_by_use(from, edge),
         // Programs see only the facade, in their tests as well.
-        EdgeKind::Dev if from.floor == Floor::Apps => broken_by_use(from, edge),
+        EdgeKind::Dev if from.row == Row::Programs => broken_by_use(from, edge),
         EdgeKind::Dev => broken_by_test(from, edge),
     };
     rule.map(|rule| Violation::ForbiddenEdge {
@@ -106,7 +106,7 @@ fn broken_by_use(from: &Layer, edge: &Edge) -> Option<&'static str> {
         None
     } else if from.by_feature.contains(&to) {
         Some("it must be optional, turned on by a feature")
-    } else if from.floor == Floor::Apps {
+    } else if from.row == Row::Programs {
         Some("programs use only the facade")
     } else {
         Some("each crate uses only the layers below it that the table names")
@@ -114,7 +114,7 @@ fn broken_by_use(from: &Layer, edge: &Edge) -> Option<&'static str> {
 }
 
 fn broken_by_test(from: &Layer, edge: &Edge) -> Option<&'static str> {
-    let is_below = layer(&edge.to).is_some_and(|to| to.floor < from.floor);
+    let is_below = layer(&edge.to).is_some_and(|to| to.row < from.row);
     (!is_below).then_some("tests too may use only crates of lower floors")
 }
 
@@ -159,7 +159,7 @@ fn check_fence(krate: &Crate, fence: &Fence) -> Vec<Violation> {
 mod tests {
     use expect_test::{Expect, expect};
 
-    use super::{Crate, Edge, EdgeKind, House, check, layer};
+    use super::{Crate, Edge, EdgeKind, WorkspaceCrates, check, layer};
 
     /// A crate in its proper folder, with these edges and these paths to libraries.
     fn krate(package: &str, edges: &[(&str, EdgeKind)], paths: &[&[&str]]) -> Crate {
@@ -174,8 +174,8 @@ mod tests {
     }
 
     fn expect_violations(krate: Crate, expected: &Expect) {
-        let house = House { crates: vec![krate] };
-        let lines = check(&house).into_iter().map(|violation| format!("{violation}\n"));
+        let workspace = WorkspaceCrates { crates: vec![krate] };
+        let lines = check(&workspace).into_iter().map(|violation| format!("{violation}\n"));
         expected.assert_eq(&lines.collect::<String>());
     }
 
@@ -188,7 +188,7 @@ mod tests {
         use EdgeKind::{Build, Dev, Normal};
         expect_clean(krate("stepfold-tools", &[("stepfold-state-core", Normal)], &[]));
         expect_clean(krate("stepfold-tools", &[("stepfold-tools-macros", Build)], &[]));
-        // Tests of the loop script the model, which is on a lower floor.
+        // Tests of the loop script the model, which is on a lower row.
         expect_clean(krate("stepfold-agent-loop", &[("stepfold-providers", Dev)], &[]));
         expect_clean(krate("stepfold-cli", &[("stepfold", Normal)], &[]));
     }
@@ -283,7 +283,7 @@ mod tests {
         expect_violations(
             krate("stepfold-state-core", &[], &[&["jsonschema", "reqwest", "tokio"]]),
             &expect![[r#"
-                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: the foot never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-graph, stepfold-mcp, stepfold-runner, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: state-core never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-graph, stepfold-mcp, stepfold-runner, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
         expect_clean(krate("stepfold-tools", &[], &[&["tokio"], &["rayon"]]));

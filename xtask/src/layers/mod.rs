@@ -1,15 +1,15 @@
 //! `cargo xtask layers`: who may depend on whom, and on which libraries.
 //!
-//! [`rules`] is the whole policy as data, `house` is what cargo says is there, [`check()`] compares
+//! [`rules`] is the whole policy as data, `crates` holds the facts of cargo, [`check()`] compares
 //! the two and is pure. To allow a new edge, change `rules` (in a commit of its own, with its reason) and
 //! the table in `ARCHITECTURE.md`; a test holds the two together.
 
 mod check;
-mod house;
+mod crates;
 pub mod rules;
 
 pub use self::check::{Violation, check};
-pub use self::house::{Crate, Edge, EdgeKind, House};
+pub use self::crates::{Crate, Edge, EdgeKind, WorkspaceCrates};
 
 use crate::console::say;
 use crate::{Error, workspace};
@@ -19,14 +19,14 @@ use crate::{Error, workspace};
 /// # Errors
 /// When the workspace cannot be read, or breaks a rule.
 pub fn run() -> Result<(), Error> {
-    let house = House::from_metadata(&workspace::metadata()?)?;
-    let violations = check(&house);
+    let workspace = WorkspaceCrates::from_metadata(&workspace::metadata()?)?;
+    let violations = check(&workspace);
     for violation in &violations {
         say(violation);
     }
     match violations.len() {
         0 => {
-            say(format_args!("layers: {} crates, every arrow points down", house.crates.len()));
+            say(format_args!("layers: {} crates, every arrow points down", workspace.crates.len()));
             Ok(())
         }
         count => Err(Error::Problems { check: "layers", count }),

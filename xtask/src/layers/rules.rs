@@ -1,4 +1,4 @@
-//! The rules of the house, as data: the layers, who may use whom, and which libraries stay where.
+//! The rules of the workspace, as data: the layers, who may use whom, and which libraries stay where.
 //!
 //! The same table is in `ARCHITECTURE.md`, in words; a test compares the two.
 
@@ -23,116 +23,98 @@ const CLI: &str = "stepfold-cli";
 const EXAMPLES: &str = "stepfold-examples";
 const XTASK: &str = "xtask";
 
-/// Every crate that may be in the workspace, foot first.
+/// Every crate that may be in the workspace, lowest first.
 pub const LAYERS: &[Layer] = &[
-    Layer {
-        package: STATE_CORE,
-        folder: "crates/state-core",
-        floor: Floor::Foot,
-        may_use: &[],
-        by_feature: &[],
-    },
+    Layer { package: STATE_CORE, folder: "crates/state-core", row: Row::Data, may_use: &[], by_feature: &[] },
     Layer {
         package: TOOLS_MACROS,
         folder: "crates/tools-macros",
-        floor: Floor::Foot,
+        row: Row::Data,
         may_use: &[],
         by_feature: &[],
     },
     Layer {
         package: TOOLS,
         folder: "crates/tools",
-        floor: Floor::Wings,
+        row: Row::Blocks,
         may_use: &[STATE_CORE, TOOLS_MACROS],
         by_feature: &[],
     },
-    Layer {
-        package: TRIM,
-        folder: "crates/trim",
-        floor: Floor::Wings,
-        may_use: &[STATE_CORE],
-        by_feature: &[],
-    },
+    Layer { package: TRIM, folder: "crates/trim", row: Row::Blocks, may_use: &[STATE_CORE], by_feature: &[] },
     Layer {
         package: SESSION_SCOPES,
         folder: "crates/session-scopes",
-        floor: Floor::Wings,
+        row: Row::Blocks,
         may_use: &[STATE_CORE],
         by_feature: &[],
     },
     Layer {
         package: PROVIDERS,
         folder: "crates/providers",
-        floor: Floor::Wings,
+        row: Row::Blocks,
         may_use: &[STATE_CORE],
         by_feature: &[],
     },
-    Layer {
-        package: OTEL,
-        folder: "crates/otel",
-        floor: Floor::Wings,
-        may_use: &[STATE_CORE],
-        by_feature: &[],
-    },
+    Layer { package: OTEL, folder: "crates/otel", row: Row::Blocks, may_use: &[STATE_CORE], by_feature: &[] },
     Layer {
         package: AGENT_LOOP,
         folder: "crates/agent-loop",
-        floor: Floor::Loop,
+        row: Row::Loop,
         may_use: &[STATE_CORE, TOOLS, TRIM],
         by_feature: &[],
     },
     Layer {
         package: MCP,
         folder: "crates/mcp",
-        floor: Floor::Loop,
+        row: Row::Loop,
         may_use: &[STATE_CORE, TOOLS],
         by_feature: &[],
     },
     Layer {
         package: GRAPH,
         folder: "crates/graph",
-        floor: Floor::Workflows,
+        row: Row::Workflows,
         may_use: &[STATE_CORE, TOOLS, AGENT_LOOP],
         by_feature: &[],
     },
     Layer {
         package: RUNNER,
         folder: "crates/runner",
-        floor: Floor::Keystone,
+        row: Row::Sessions,
         may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP],
         by_feature: &[],
     },
     Layer {
         package: SERVER,
         folder: "crates/server",
-        floor: Floor::Hosts,
+        row: Row::Hosts,
         may_use: &[STATE_CORE, SESSION_SCOPES, AGENT_LOOP, RUNNER],
         by_feature: &[],
     },
     Layer {
         package: RESTATE,
         folder: "crates/restate",
-        floor: Floor::Hosts,
+        row: Row::Hosts,
         may_use: &[STATE_CORE, SESSION_SCOPES, AGENT_LOOP, RUNNER],
         by_feature: &[],
     },
     Layer {
         package: TERMINAL,
         folder: "crates/terminal",
-        floor: Floor::Screen,
+        row: Row::Terminal,
         may_use: &[STATE_CORE, TOOLS, AGENT_LOOP, RUNNER],
         by_feature: &[],
     },
     Layer {
         package: FACADE,
         folder: "crates/stepfold",
-        floor: Floor::Facade,
+        row: Row::Facade,
         may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
         by_feature: &[PROVIDERS, MCP, OTEL, RESTATE, SERVER, TERMINAL],
     },
-    Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
-    Layer { package: EXAMPLES, folder: "examples", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
-    Layer { package: XTASK, folder: "xtask", floor: Floor::Apps, may_use: &[], by_feature: &[] },
+    Layer { package: CLI, folder: "crates/cli", row: Row::Programs, may_use: &[FACADE], by_feature: &[] },
+    Layer { package: EXAMPLES, folder: "examples", row: Row::Programs, may_use: &[FACADE], by_feature: &[] },
+    Layer { package: XTASK, folder: "xtask", row: Row::Programs, may_use: &[], by_feature: &[] },
 ];
 
 /// Libraries that only some crates may have among their normal dependencies.
@@ -156,7 +138,7 @@ pub const FENCES: &[Fence] = &[
             CLI,
             EXAMPLES,
         ],
-        reason: "the foot never waits and starts no threads",
+        reason: "state-core never waits and starts no threads",
     },
     Fence {
         libraries: &["reqwest", "hyper", "ureq", "isahc", "curl", "attohttpc", "async-openai"],
@@ -218,35 +200,35 @@ pub struct Layer {
     pub package: &'static str,
     /// Its folder, from the root of the workspace.
     pub folder: &'static str,
-    /// How high it stands. Dev-dependencies may reach anything on a lower floor.
-    pub floor: Floor,
+    /// Its row. Dev-dependencies may reach any crate of a lower row.
+    pub row: Row,
     /// What it may depend on, also when it is built.
     pub may_use: &'static [&'static str],
     /// What it may depend on too, but only as an optional dependency.
     pub by_feature: &'static [&'static str],
 }
 
-/// How high a crate stands.
+/// The row of a crate in the drawing of `ARCHITECTURE.md`, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Floor {
-    /// Nouns that everybody shares.
-    Foot,
-    /// Independent crafts.
-    Wings,
+pub enum Row {
+    /// Data that every crate shares.
+    Data,
+    /// Building blocks that do not know each other.
+    Blocks,
     /// Uses tools, knows no sessions.
     Loop,
     /// Plans for the loop.
     Workflows,
     /// Where the loop and sessions meet.
-    Keystone,
+    Sessions,
     /// Serves runners to others.
     Hosts,
-    /// What a person sees of runs.
-    Screen,
+    /// Shows runs at a terminal.
+    Terminal,
     /// Re-exports.
     Facade,
     /// Programs. They use the facade and nothing else of ours, in tests as well.
-    Apps,
+    Programs,
 }
 
 /// Libraries and the crates that may have them.
@@ -303,7 +285,7 @@ mod tests {
         for upper in LAYERS {
             for used in upper.may_use.iter().chain(upper.by_feature) {
                 let lower = layer(used).expect("a layer uses only layers of the table");
-                assert!(lower.floor < upper.floor, "{} uses {used}, which is not below it", upper.package);
+                assert!(lower.row < upper.row, "{} uses {used}, which is not below it", upper.package);
             }
         }
     }

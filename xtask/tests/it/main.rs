@@ -15,12 +15,12 @@ fn the_repository_is_tidy() {
     xtask::tidy::run(TidyOptions::default()).unwrap();
 }
 
-/// The check above would pass on an empty house as well.
+/// The check above would pass on an empty workspace as well.
 #[test]
-fn the_house_is_read_with_its_arrows_and_trees() {
+fn the_workspace_is_read_with_its_arrows_and_trees() {
     let metadata = xtask::workspace::metadata().unwrap();
-    let house = xtask::layers::House::from_metadata(&metadata).unwrap();
-    let find = |name| house.crates.iter().find(|krate| krate.package == name).unwrap();
+    let workspace = xtask::layers::WorkspaceCrates::from_metadata(&metadata).unwrap();
+    let find = |name| workspace.crates.iter().find(|krate| krate.package == name).unwrap();
     let loop_arrows = &find("stepfold-agent-loop").edges;
     assert!(loop_arrows.iter().any(|edge| edge.to == "stepfold-tools"));
     let tree = &find("stepfold-tools").tree;

@@ -13,7 +13,7 @@ use crate::workspace::{package_names, relative};
 
 /// The crates of the workspace.
 #[derive(Clone, Debug, Default)]
-pub struct House {
+pub struct WorkspaceCrates {
     /// In the order of cargo.
     pub crates: Vec<Crate>,
 }
@@ -54,7 +54,7 @@ pub enum EdgeKind {
     Dev,
 }
 
-impl House {
+impl WorkspaceCrates {
     /// What cargo says is there.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl House {
             edges: edges(package, &ours),
             tree: graph.normal_tree(&package.id),
         });
-        Ok(House { crates: crates.collect() })
+        Ok(WorkspaceCrates { crates: crates.collect() })
     }
 }
 
