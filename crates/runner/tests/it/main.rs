@@ -38,6 +38,7 @@ mod kept_open;
 mod keys;
 mod lasting;
 mod later;
+mod marks;
 mod messages;
 mod notices;
 mod old_decisions;
