@@ -63,7 +63,7 @@ pub enum ExactError {
 pub fn read_exact(json: &str) -> Result<Value, ExactError> {
     check_exact(json.as_bytes())?;
     let mut reader = serde_json::Deserializer::from_str(json);
-    let value = Unique.deserialize(&mut reader).map_err(ExactError::Json)?;
+    let value = UniqueKeysVisitor.deserialize(&mut reader).map_err(ExactError::Json)?;
     reader.end().map_err(ExactError::Json)?;
     Ok(value)
 }
@@ -152,14 +152,16 @@ fn check_number(number: &str) -> Result<(), ExactError> {
             false => Err(ExactError::IntegerRange { number: shortened() }),
         };
     }
-    let (Some(written), Ok(stored)) = (Decimal::of(number), number.parse::<f64>()) else { return Ok(()) };
+    let (Some(written), Ok(stored)) = (DecimalValue::of(number), number.parse::<f64>()) else {
+        return Ok(());
+    };
     if !stored.is_finite() {
         return Err(ExactError::NumberRange { number: shortened() });
     }
     let digits = written.digits.len().saturating_sub(1);
     // As it is written back, and with as many digits as were given.
     let prints = [Value::from(stored).to_string(), format!("{stored:.0$e}", digits.min(16))];
-    match prints.iter().any(|printed| Decimal::of(printed).is_some_and(|printed| printed == written)) {
+    match prints.iter().any(|printed| DecimalValue::of(printed).is_some_and(|printed| printed == written)) {
         true => Ok(()),
         false => Err(ExactError::Digits { number: shortened(), stored }),
     }
@@ -167,13 +169,13 @@ fn check_number(number: &str) -> Result<(), ExactError> {
 
 /// The value of a decimal: its digits without zeros around them, and the power of ten of the last one.
 #[derive(PartialEq)]
-struct Decimal {
+struct DecimalValue {
     is_negative: bool,
     digits: String,
     power: i64,
 }
 
-impl Decimal {
+impl DecimalValue {
     fn of(number: &str) -> Option<Self> {
         let (is_negative, number) = match number.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -190,14 +192,14 @@ impl Decimal {
             power - i64::try_from(fraction.len()).ok()? + i64::try_from(all.len() - digits.len()).ok()?;
         let digits = digits.trim_start_matches('0');
         let power = if digits.is_empty() { 0 } else { power };
-        Some(Decimal { is_negative, digits: digits.to_owned(), power })
+        Some(DecimalValue { is_negative, digits: digits.to_owned(), power })
     }
 }
 
 /// Reads a value whose objects have each key once.
-struct Unique;
+struct UniqueKeysVisitor;
 
-impl<'de> DeserializeSeed<'de> for Unique {
+impl<'de> DeserializeSeed<'de> for UniqueKeysVisitor {
     type Value = Value;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
@@ -205,7 +207,7 @@ impl<'de> DeserializeSeed<'de> for Unique {
     }
 }
 
-impl<'de> Visitor<'de> for Unique {
+impl<'de> Visitor<'de> for UniqueKeysVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -238,7 +240,7 @@ impl<'de> Visitor<'de> for Unique {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut found = Vec::new();
-        while let Some(item) = items.next_element_seed(Unique)? {
+        while let Some(item) = items.next_element_seed(UniqueKeysVisitor)? {
             found.push(item);
         }
         Ok(Value::Array(found))
@@ -250,7 +252,7 @@ impl<'de> Visitor<'de> for Unique {
             if found.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
             }
-            let value = fields.next_value_seed(Unique)?;
+            let value = fields.next_value_seed(UniqueKeysVisitor)?;
             found.insert(key, value);
         }
         Ok(Value::Object(found))

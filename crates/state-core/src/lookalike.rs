@@ -9,10 +9,10 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::invisible::{Unprinted, escape_all_invisible};
+use crate::invisible::{InvisibleKind, escape_all_invisible};
 
 /// The maximum number of warnings about one value.
-const MOST: usize = 20;
+const MAX_WARNINGS: usize = 20;
 
 /// ASCII characters, and those that look like them.
 const LOOKALIKES: [(char, &str); 38] = [
@@ -102,30 +102,30 @@ const MARKED: [(char, &str); 24] = [
 /// assert!(warnings(&json!({"euro": 5, "Straße": "é 漢", "цена": 1})).is_empty());
 /// ```
 pub fn warnings(value: &Value) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = WarningCollector::default();
     found.visit(value);
     if found.invisible > 0 {
-        let told = match found.invisible {
+        let warning = match found.invisible {
             1 => "1 character that hides or reorders text is shown as an escape".to_owned(),
             count => format!("{count} characters that hide or reorder text are shown as escapes"),
         };
-        found.told.insert(0, told);
+        found.warnings.insert(0, warning);
     }
-    if found.more > 0 {
-        found.told.push(format!("{} more warnings about field names", found.more));
+    if found.omitted > 0 {
+        found.warnings.push(format!("{} more warnings about field names", found.omitted));
     }
-    found.told
+    found.warnings
 }
 
 #[derive(Default)]
-struct Found {
-    told: Vec<String>,
+struct WarningCollector {
+    warnings: Vec<String>,
     /// Warnings beyond the maximum.
-    more: usize,
+    omitted: usize,
     invisible: usize,
 }
 
-impl Found {
+impl WarningCollector {
     fn visit(&mut self, value: &Value) {
         match value {
             Value::String(text) => self.text(text),
@@ -139,9 +139,9 @@ impl Found {
     }
 
     fn text(&mut self, text: &str) {
-        let hides = |character: &char| match Unprinted::of(*character) {
-            Some(Unprinted::Control) => !matches!(character, '\n' | '\r' | '\t'),
-            kind => kind == Some(Unprinted::Hiding),
+        let hides = |character: &char| match InvisibleKind::of(*character) {
+            Some(InvisibleKind::Control) => !matches!(character, '\n' | '\r' | '\t'),
+            kind => kind == Some(InvisibleKind::Hiding),
         };
         self.invisible += text.chars().filter(hides).count();
     }
@@ -154,7 +154,7 @@ impl Found {
             for form in [shape(name), folded(name)] {
                 match known.get(&form) {
                     Some(other) if *other != name => {
-                        self.tell(format!("the field names {} and {} look alike", shown(other), shown(name)));
+                        self.warn(format!("the field names {} and {} look alike", shown(other), shown(name)));
                         break;
                     }
                     _ => known.insert(form, name),
@@ -167,20 +167,23 @@ impl Found {
         if name.is_ascii() {
             return;
         }
-        let looks = looks_like(name);
-        if looks.is_ascii() {
-            let looks = shown(&looks);
-            self.tell(format!("the field name {} looks like {looks} and has other characters", shown(name)));
+        let resembled = looks_like(name);
+        if resembled.is_ascii() {
+            let resembled = shown(&resembled);
+            self.warn(format!(
+                "the field name {} looks like {resembled} and has other characters",
+                shown(name)
+            ));
         } else if name.chars().any(|letter| letter.is_ascii_alphabetic()) && name.chars().any(is_other_script)
         {
-            self.tell(format!("the field name {} mixes letters of different scripts", shown(name)));
+            self.warn(format!("the field name {} mixes letters of different scripts", shown(name)));
         }
     }
 
-    fn tell(&mut self, warning: String) {
-        match self.told.len() < MOST {
-            true => self.told.push(warning),
-            false => self.more += 1,
+    fn warn(&mut self, warning: String) {
+        match self.warnings.len() < MAX_WARNINGS {
+            true => self.warnings.push(warning),
+            false => self.omitted += 1,
         }
     }
 }
@@ -235,7 +238,7 @@ fn ascii_of(character: char) -> Option<char> {
 
 /// The name that a name looks like, if characters of other scripts are read as ASCII, and invisible ones not at all.
 fn looks_like(name: &str) -> String {
-    let visible = name.chars().filter(|letter| Unprinted::of(*letter).is_none());
+    let visible = name.chars().filter(|letter| InvisibleKind::of(*letter).is_none());
     visible
         .map(|letter| if letter.is_ascii() { letter } else { ascii_of(letter).unwrap_or(letter) })
         .collect()

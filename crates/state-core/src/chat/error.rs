@@ -28,10 +28,10 @@ use crate::error_chain::push_causes;
 /// );
 /// ```
 #[derive(Clone)]
-pub struct ModelError(Box<Details>);
+pub struct ModelError(Box<ModelErrorDetails>);
 
 #[derive(Clone)]
-struct Details {
+struct ModelErrorDetails {
     kind: ModelErrorKind,
     message: String,
     provider: Option<String>,
@@ -269,7 +269,7 @@ impl fmt::Display for ModelErrorKind {
 impl ModelError {
     /// Creates an error of this kind. The message adds details to the kind; it may be empty.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
-        ModelError(Box::new(Details {
+        ModelError(Box::new(ModelErrorDetails {
             kind,
             message: message.into(),
             provider: None,

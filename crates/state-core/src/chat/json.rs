@@ -252,9 +252,9 @@ impl<'de> Deserialize<'de> for Extras {
 
 impl<'de> Deserialize<'de> for StoredParts<'_> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
+        struct PartListVisitor;
 
-        impl<'de> Visitor<'de> for List {
+        impl<'de> Visitor<'de> for PartListVisitor {
             type Value = Vec<Part>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -275,15 +275,15 @@ impl<'de> Deserialize<'de> for StoredParts<'_> {
             }
         }
 
-        deserializer.deserialize_any(List).map(|parts| StoredParts(parts.into()))
+        deserializer.deserialize_any(PartListVisitor).map(|parts| StoredParts(parts.into()))
     }
 }
 
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrObject;
+        struct PartVisitor;
 
-        impl<'de> Visitor<'de> for TextOrObject {
+        impl<'de> Visitor<'de> for PartVisitor {
             type Value = Part;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -295,7 +295,7 @@ impl<'de> Deserialize<'de> for Part {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Part, A::Error> {
-                let (mut part, mut seen) = (PartIn::default(), [false; FIELDS.len()]);
+                let (mut part, mut seen) = (IncomingPart::default(), [false; FIELDS.len()]);
                 while let Some(FieldName(name)) = object.next_key()? {
                     if let Some(place) = FIELDS.iter().position(|field| *field == name)
                         && std::mem::replace(&mut seen[place], true)
@@ -317,7 +317,7 @@ impl<'de> Deserialize<'de> for Part {
             }
         }
 
-        deserializer.deserialize_any(TextOrObject)
+        deserializer.deserialize_any(PartVisitor)
     }
 }
 
@@ -332,7 +332,7 @@ struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 /// A part that is being read. A derived form would hold a field for each kind, and collect unknown ones before it looks at
 /// them.
 #[derive(Default)]
-struct PartIn {
+struct IncomingPart {
     content: Option<Content>,
     /// Another one, which is an error.
     second: Option<Content>,
@@ -340,7 +340,7 @@ struct PartIn {
     unknown: Map<String, Value>,
 }
 
-impl PartIn {
+impl IncomingPart {
     fn add(&mut self, content: Option<Content>) {
         if self.content.is_some() {
             self.second = content.or(self.second.take());

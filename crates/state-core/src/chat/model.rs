@@ -119,7 +119,7 @@ pub const MAX_REPLY_BYTES: usize = 32 << 20;
 /// A streamed reply. An error is its last item; after its end it keeps returning `None`.
 pub struct ReplyStream {
     /// `None` after the end of the stream, so that its connection is released immediately.
-    chunks: Option<Pin<Box<dyn Chunks>>>,
+    chunks: Option<Pin<Box<dyn ChunkStream>>>,
 }
 
 impl ReplyStream {
@@ -143,7 +143,7 @@ impl ReplyStream {
         I: IntoIterator<Item = Result<Chunk, ModelError>>,
         I::IntoIter: Send + 'static,
     {
-        ReplyStream::new(Ready(results.into_iter()))
+        ReplyStream::new(ReadyStream(results.into_iter()))
     }
 
     /// The reply to a failed request.
@@ -215,17 +215,17 @@ impl fmt::Debug for ReplyStream {
 }
 
 /// A stream of chunks, as one trait.
-trait Chunks: Stream<Item = Result<Chunk, ModelError>> + Send {}
+trait ChunkStream: Stream<Item = Result<Chunk, ModelError>> + Send {}
 
-impl<S: Stream<Item = Result<Chunk, ModelError>> + Send> Chunks for S {}
+impl<S: Stream<Item = Result<Chunk, ModelError>> + Send> ChunkStream for S {}
 
 /// A stream that is always ready.
-struct Ready<I>(I);
+struct ReadyStream<I>(I);
 
 /// The iterator is never pinned.
-impl<I> Unpin for Ready<I> {}
+impl<I> Unpin for ReadyStream<I> {}
 
-impl<I: Iterator> Stream for Ready<I> {
+impl<I: Iterator> Stream for ReadyStream<I> {
     type Item = I::Item;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {

@@ -1,4 +1,4 @@
-//! Cuts replies into chunks as servers stream them: for models that play a server.
+//! Splits replies into chunks as servers stream them: for models that play a server.
 
 use super::{Chunk, Message, ToolCallChunk};
 
@@ -25,15 +25,15 @@ impl Chunk {
     /// assert!(chunks.len() > 1);
     /// ```
     pub fn streamed(message: &Message, seed: u64) -> Vec<Chunk> {
-        let mut cuts = Cuts(seed);
-        Chunk::of(message).into_iter().flat_map(|chunk| cuts.cut(chunk)).collect()
+        let mut splitter = ChunkSplitter(seed);
+        Chunk::of(message).into_iter().flat_map(|chunk| splitter.split(chunk)).collect()
     }
 }
 
 /// A sequence of lengths that follows from a seed (`SplitMix64`).
-struct Cuts(u64);
+struct ChunkSplitter(u64);
 
-impl Cuts {
+impl ChunkSplitter {
     /// A length of at least 1 and at most this.
     fn length(&mut self, most: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -43,7 +43,7 @@ impl Cuts {
         usize::try_from((mixed ^ (mixed >> 31)) % most).unwrap_or_default() + 1
     }
 
-    fn cut(&mut self, chunk: Chunk) -> Vec<Chunk> {
+    fn split(&mut self, chunk: Chunk) -> Vec<Chunk> {
         match chunk {
             Chunk::Text(text) => self.pieces(&text).map(Chunk::Text).collect(),
             Chunk::Reasoning(text) => self.pieces(&text).map(Chunk::Reasoning).collect(),

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::call_ids::fresh_call_id;
-use super::check::{Answer, OpenCall, OpenCalls, may_hold};
+use super::check::{OpenCall, OpenCalls, ResultMatch, may_hold};
 use super::{Content, Message, Part, Role, ToolCall, ToolResult, Transcript};
 
 /// The result text of a call without a result, for the model.
@@ -133,7 +133,7 @@ impl Transcript {
         if self.check().is_ok() {
             return Repaired { transcript: self.clone(), repairs: Vec::new() };
         }
-        let mut repairer = Repairer::default();
+        let mut repairer = TranscriptRepairer::default();
         for (index, message) in self.iter().enumerate() {
             repairer.message(index, message);
         }
@@ -143,15 +143,15 @@ impl Transcript {
 
 /// The pass over a malformed conversation.
 #[derive(Default)]
-struct Repairer<'a> {
-    blocks: Vec<Block<'a>>,
+struct TranscriptRepairer<'a> {
+    blocks: Vec<MessageBlock<'a>>,
     /// The newest block with a call of this id.
     block_of: HashMap<&'a str, usize>,
     repairs: Vec<Repair>,
 }
 
 /// A message that stays in place, and the results of its calls.
-struct Block<'a> {
+struct MessageBlock<'a> {
     /// The original index.
     index: usize,
     message: Arc<Message>,
@@ -161,7 +161,7 @@ struct Block<'a> {
     results: Vec<Arc<Message>>,
 }
 
-impl<'a> Repairer<'a> {
+impl<'a> TranscriptRepairer<'a> {
     fn message(&mut self, index: usize, original: &'a Arc<Message>) {
         let is_assistant = original.role() == Role::Assistant;
         if !is_assistant {
@@ -249,7 +249,7 @@ impl<'a> Repairer<'a> {
     }
 
     fn keep(&mut self, index: usize, message: Arc<Message>, calls: OpenCalls<'a>, ids: Option<Vec<String>>) {
-        self.blocks.push(Block { index, message, calls, ids, results: Vec::new() });
+        self.blocks.push(MessageBlock { index, message, calls, ids, results: Vec::new() });
     }
 
     /// Moves each result of a tool message to its call.
@@ -287,7 +287,7 @@ impl<'a> Repairer<'a> {
         };
         let is_late = at + 1 < self.blocks.len();
         let block = &mut self.blocks[at];
-        let Answer::To { position, name } = block.calls.answer(result.call_id()) else {
+        let ResultMatch::Call { position, name } = block.calls.answer(result.call_id()) else {
             self.report(index, call_id, RepairKind::DuplicateDropped);
             return;
         };

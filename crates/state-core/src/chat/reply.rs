@@ -8,7 +8,7 @@ use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::fragments::{ArgumentsBuilder, CallPlaces};
+use super::fragments::{ArgumentsBuilder, CallPositions};
 use super::{Arguments, Content, Extras, Message, ModelError, ModelErrorKind, Part, Role, ToolCall};
 
 /// A chunk of a streamed reply.
@@ -105,9 +105,9 @@ impl Chunk {
 
 /// The length of the compact JSON, computed without building it.
 fn json_bytes(value: &impl Serialize) -> usize {
-    struct Counter(usize);
+    struct JsonLength(usize);
 
-    impl std::io::Write for Counter {
+    impl std::io::Write for JsonLength {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -118,7 +118,7 @@ fn json_bytes(value: &impl Serialize) -> usize {
         }
     }
 
-    let mut counter = Counter(0);
+    let mut counter = JsonLength(0);
     match serde_json::to_writer(&mut counter, value) {
         Ok(()) => counter.0,
         Err(_) => usize::MAX,
@@ -456,12 +456,12 @@ pub struct PartialReply {
 pub struct ReplyBuilder {
     /// The received size, as [`bytes`](ReplyBuilder::bytes) counts.
     bytes: usize,
-    parts: Vec<Draft>,
-    calls: CallPlaces,
+    parts: Vec<PartDraft>,
+    calls: CallPositions,
     /// The part of the last chunk.
     current: Option<usize>,
     /// The kind of a part that began with empty text, and does not exist yet.
-    announced: Option<Prose>,
+    announced: Option<ProseKind>,
     extras: Extras,
     raw: Extras,
     usage: Usage,
@@ -475,14 +475,14 @@ const PART_BYTES: usize = 64;
 
 /// A part in progress.
 #[derive(Clone, Debug)]
-struct Draft {
+struct PartDraft {
     content: DraftContent,
     extras: Extras,
 }
 
 #[derive(Clone, Debug)]
 enum DraftContent {
-    Prose(Prose, String),
+    Prose(ProseKind, String),
     Call(CallDraft),
     Whole(Content),
 }
@@ -495,7 +495,7 @@ struct CallDraft {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Prose {
+enum ProseKind {
     Text,
     Reasoning,
 }
@@ -510,8 +510,8 @@ impl ReplyBuilder {
     pub fn push(&mut self, chunk: Chunk) {
         self.bytes = self.bytes.saturating_add(chunk.bytes());
         match chunk {
-            Chunk::Text(text) => self.prose(Prose::Text, text),
-            Chunk::Reasoning(text) => self.prose(Prose::Reasoning, text),
+            Chunk::Text(text) => self.prose(ProseKind::Text, text),
+            Chunk::Reasoning(text) => self.prose(ProseKind::Reasoning, text),
             Chunk::ToolCall(chunk) => self.call(chunk),
             Chunk::Part(Part { content, extras }) => {
                 self.draft(DraftContent::Whole(content), extras);
@@ -576,18 +576,18 @@ impl ReplyBuilder {
     }
 
     /// Appends to the last part if it is of this kind and not closed by extras; otherwise begins a part.
-    fn prose(&mut self, kind: Prose, more: String) {
+    fn prose(&mut self, kind: ProseKind, more: String) {
         self.announced = None;
         match self.parts.last_mut() {
             // No part yet; but extras that follow belong to a part of this kind.
             last if more.is_empty() => {
-                let goes_on = last.is_some_and(|last| {
+                let continues = last.is_some_and(|last| {
                     last.extras.is_empty()
                         && matches!(last.content, DraftContent::Prose(last, _) if last == kind)
                 });
-                self.announced = (!goes_on).then_some(kind);
+                self.announced = (!continues).then_some(kind);
             }
-            Some(Draft { content: DraftContent::Prose(last_kind, text), extras })
+            Some(PartDraft { content: DraftContent::Prose(last_kind, text), extras })
                 if *last_kind == kind && extras.is_empty() =>
             {
                 text.push_str(&more);
@@ -626,7 +626,7 @@ impl ReplyBuilder {
     }
 
     fn part_extras(&mut self, more: &Extras) {
-        let announced = self.announced.or(self.current.is_none().then_some(Prose::Text));
+        let announced = self.announced.or(self.current.is_none().then_some(ProseKind::Text));
         if let Some(kind) = announced {
             // A provider may sign a part without text.
             self.draft(DraftContent::Prose(kind, String::new()), Extras::new());
@@ -640,11 +640,11 @@ impl ReplyBuilder {
         self.announced = None;
         self.bytes = self.bytes.saturating_add(PART_BYTES);
         self.current = Some(self.parts.len());
-        self.parts.push(Draft { content, extras });
+        self.parts.push(PartDraft { content, extras });
     }
 
     fn into_partial(self) -> PartialReply {
-        let parts = self.parts.into_iter().map(Draft::into_part).collect();
+        let parts = self.parts.into_iter().map(PartDraft::into_part).collect();
         PartialReply {
             message: Message::from_parts(Role::Assistant, parts).with_extras(self.extras),
             usage: self.usage,
@@ -654,11 +654,11 @@ impl ReplyBuilder {
     }
 }
 
-impl Draft {
+impl PartDraft {
     fn into_part(self) -> Part {
         let content = match self.content {
-            DraftContent::Prose(Prose::Text, text) => Content::Text(text),
-            DraftContent::Prose(Prose::Reasoning, text) => Content::Reasoning(text),
+            DraftContent::Prose(ProseKind::Text, text) => Content::Text(text),
+            DraftContent::Prose(ProseKind::Reasoning, text) => Content::Reasoning(text),
             DraftContent::Call(call) => Content::ToolCall(ToolCall {
                 id: call.id.unwrap_or_default(),
                 name: call.name.unwrap_or_default(),

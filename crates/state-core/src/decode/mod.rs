@@ -1,24 +1,24 @@
 //! Decodes JSON as a Rust type; errors have a path and a kind, and never show the value.
 //!
 //! `serde_json` quotes values in its errors, and values may be secrets. So `serde_json` decodes, which is
-//! fast, and only after a failure the value is read again by a deserializer whose [error](misfit::Misfit)
+//! fast, and only after a failure the value is read again by a deserializer whose [error](fault::DecodeFault)
 //! keeps the reports of `serde` as data: the kind, the expectation, and the path.
 
-mod misfit;
+mod deserializer;
+mod fault;
 mod object;
-mod reader;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::error::Category;
 use thiserror::Error;
 
-use self::misfit::Misfit;
+use self::deserializer::ValueDeserializer;
+use self::fault::DecodeFault;
 #[cfg(feature = "validation")]
-pub(crate) use self::misfit::push_field;
+pub(crate) use self::fault::push_field;
 pub(crate) use self::object::object;
-use self::reader::Reader;
-use crate::state::Issue;
+use crate::faults::Issue;
 
 /// An error of decoding a JSON value as a type. It does not contain the value.
 ///
@@ -111,26 +111,26 @@ pub(crate) fn why_not<T: DeserializeOwned>(value: &Value) -> DecodeError {
 
 /// Decodes a text that contains values.
 pub(crate) fn decode_text<T: DeserializeOwned>(json: &str) -> Result<T, DecodeError> {
-    serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, Misfit::without_quotes))
+    serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, DecodeFault::without_quotes))
 }
 
 /// Decodes a text without values, a schema: messages of types are shown whole.
 pub(crate) fn decode_declaration<T: DeserializeOwned>(json: &str) -> Result<T, DecodeError> {
-    serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, Misfit::whole))
+    serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, DecodeFault::whole))
 }
 
-fn explain<T: DeserializeOwned>(value: &Value) -> Misfit {
-    match T::deserialize(Reader(value)) {
-        Err(misfit) => misfit.of(value),
+fn explain<T: DeserializeOwned>(value: &Value) -> DecodeFault {
+    match T::deserialize(ValueDeserializer(value)) {
+        Err(fault) => fault.of(value),
         // A type that inspects the deserializer may accept from one and reject from another.
-        Ok(_) => Misfit::refused(),
+        Ok(_) => DecodeFault::refused(),
     }
 }
 
 fn of_text<T: DeserializeOwned>(
     json: &str,
     error: &serde_json::Error,
-    shown: fn(Misfit) -> DecodeError,
+    shown: fn(DecodeFault) -> DecodeError,
 ) -> DecodeError {
     match serde_json::from_str::<Value>(json) {
         Ok(value) => shown(explain::<T>(&value)),

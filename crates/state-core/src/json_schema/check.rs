@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 #[cfg(feature = "validation")]
-use super::fit::Fit;
+use super::fit::KnownRules;
 use super::keywords::is_annotation;
 use super::kinds::Kinds;
 #[cfg(not(feature = "validation"))]
@@ -23,7 +23,7 @@ pub(crate) type DecodeCheck = fn(&Value) -> Result<(), Issue>;
 
 /// Where a schema comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum SchemaOrigin {
     /// Anywhere: it may be invalid.
     Caller,
     /// A type of this crate: it is valid.
@@ -32,27 +32,27 @@ pub(crate) enum Origin {
 
 /// Checks values against one schema: first their kind, then the schema's other rules, then whether the typed
 /// reader can read them, if there is one: JSON Schema has no range of an `i64`.
-pub(super) struct Checker {
+pub(super) struct ValueChecker {
     kinds: Kinds,
-    rules: Option<Rules>,
+    rules: Option<KeywordRules>,
     decodes: Option<DecodeCheck>,
 }
 
-impl Checker {
+impl ValueChecker {
     pub(super) fn new(
         schema: &Value,
         kinds: Kinds,
         decodes: Option<DecodeCheck>,
-        origin: Origin,
+        origin: SchemaOrigin,
     ) -> Result<Self, String> {
         if !says_more_than_kinds(schema) {
-            return Ok(Checker::of_kinds(kinds));
+            return Ok(ValueChecker::of_kinds(kinds));
         }
-        Ok(Checker { kinds, rules: Some(Rules::new(schema, origin)?), decodes })
+        Ok(ValueChecker { kinds, rules: Some(KeywordRules::new(schema, origin)?), decodes })
     }
 
     pub(super) fn of_kinds(kinds: Kinds) -> Self {
-        Checker { kinds, rules: None, decodes: None }
+        ValueChecker { kinds, rules: None, decodes: None }
     }
 
     pub(super) fn check(&self, value: &Value) -> Result<(), Issues> {
@@ -71,14 +71,14 @@ impl Checker {
 
 /// Without a JSON Schema library: the kinds of a list's items.
 #[cfg(not(feature = "validation"))]
-struct Rules(Kinds);
+struct KeywordRules(Kinds);
 
 #[cfg(not(feature = "validation"))]
-impl Rules {
+impl KeywordRules {
     #[expect(clippy::unnecessary_wraps, reason = "the counterpart of a fallible function")]
-    fn new(schema: &Value, _: Origin) -> Result<Self, String> {
+    fn new(schema: &Value, _: SchemaOrigin) -> Result<Self, String> {
         let item = array_branch(schema).and_then(|array| array.get("items"));
-        Ok(Rules(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item))))
+        Ok(KeywordRules(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item))))
     }
 
     fn check(&self, value: &Value) -> Result<(), Issues> {
@@ -111,23 +111,23 @@ fn says_more_than_kinds(schema: &Value) -> bool {
 
 /// All rules of a schema.
 #[cfg(feature = "validation")]
-struct Rules {
+struct KeywordRules {
     schema: Value,
     /// Decides alone that a value fits, if it covers the whole schema: then the library, whose first use
     /// dominates the start of a small program, is only needed to describe faults.
-    fit: Option<Fit>,
+    fit: Option<KnownRules>,
     validator: OnceLock<Option<jsonschema::Validator>>,
 }
 
 #[cfg(feature = "validation")]
-impl Rules {
-    fn new(schema: &Value, origin: Origin) -> Result<Self, String> {
-        let fit = Some(Fit::of(schema)).filter(Fit::is_exact);
+impl KeywordRules {
+    fn new(schema: &Value, origin: SchemaOrigin) -> Result<Self, String> {
+        let fit = Some(KnownRules::of(schema)).filter(KnownRules::is_exact);
         let validator = match fit {
-            None if origin == Origin::Caller => OnceLock::from(Some(compile(schema)?)),
+            None if origin == SchemaOrigin::Caller => OnceLock::from(Some(compile(schema)?)),
             _ => OnceLock::new(),
         };
-        Ok(Rules { schema: schema.clone(), fit, validator })
+        Ok(KeywordRules { schema: schema.clone(), fit, validator })
     }
 
     fn check(&self, value: &Value) -> Result<(), Issues> {
@@ -299,7 +299,7 @@ mod tests {
         /// value.
         #[test]
         fn what_fits_an_exact_schema_is_valid(schema in schema(), values in prop::collection::vec(leaf(), 12)) {
-            let fit = Fit::of(&schema);
+            let fit = KnownRules::of(&schema);
             if fit.is_exact() {
                 let validator = compile(&schema);
                 prop_assert!(validator.is_ok(), "{:?}", validator);

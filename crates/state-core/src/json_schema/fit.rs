@@ -2,7 +2,7 @@
 //! values, bounds, items, properties, alternatives.
 //!
 //! Unknown rules of a schema are ignored: enough to tell alternatives apart. Without unknown rules,
-//! [`Fit::is_exact`], a value that fits needs no further check.
+//! [`KnownRules::is_exact`], a value that fits needs no further check.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use super::kinds::Kinds;
 /// assert!(fits(&circle, &json!({"kind": "circle"})) && !fits(&circle, &json!({"kind": "square"})));
 /// ```
 pub fn fits(schema: &Value, value: &Value) -> bool {
-    Fit::of(schema).accepts(value)
+    KnownRules::of(schema).accepts(value)
 }
 
 /// Whether null fits a schema.
@@ -35,25 +35,25 @@ const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The known rules of a schema.
 #[derive(Debug)]
-pub(super) struct Fit {
+pub(super) struct KnownRules {
     kinds: Kinds,
     literals: Option<Vec<Value>>,
     minimum: f64,
     maximum: f64,
-    items: Option<Box<Fit>>,
-    properties: BTreeMap<String, Fit>,
+    items: Option<Box<KnownRules>>,
+    properties: BTreeMap<String, KnownRules>,
     required: Vec<String>,
     /// The rules of properties without rules of their own.
-    others: Option<Box<Fit>>,
-    all: Vec<Fit>,
+    others: Option<Box<KnownRules>>,
+    all: Vec<KnownRules>,
     /// Of each list, at least one must fit.
-    alternatives: Vec<Vec<Fit>>,
+    alternatives: Vec<Vec<KnownRules>>,
     is_exact: bool,
 }
 
-impl Fit {
+impl KnownRules {
     fn of_kinds(kinds: Kinds) -> Self {
-        Fit {
+        KnownRules {
             kinds,
             literals: None,
             minimum: f64::NEG_INFINITY,
@@ -70,10 +70,10 @@ impl Fit {
 
     pub(super) fn of(schema: &Value) -> Self {
         match schema {
-            Value::Bool(false) => Fit::of_kinds(Kinds::NONE),
-            Value::Bool(true) => Fit::of_kinds(Kinds::ALL),
+            Value::Bool(false) => KnownRules::of_kinds(Kinds::NONE),
+            Value::Bool(true) => KnownRules::of_kinds(Kinds::ALL),
             Value::Object(fields) => {
-                let mut fit = Fit::of_kinds(Kinds::of_type(fields));
+                let mut fit = KnownRules::of_kinds(Kinds::of_type(fields));
                 fit.literals = literals(fields).map(<[Value]>::to_vec);
                 fit.is_exact = !(fields.contains_key("const") && fields.contains_key("enum"));
                 for (keyword, rule) in fields {
@@ -82,7 +82,7 @@ impl Fit {
                 }
                 fit
             }
-            _ => Fit { is_exact: false, ..Fit::of_kinds(Kinds::ALL) },
+            _ => KnownRules { is_exact: false, ..KnownRules::of_kinds(Kinds::ALL) },
         }
     }
 
@@ -126,8 +126,8 @@ impl Fit {
         Some(())
     }
 
-    fn part(&mut self, schema: &Value) -> Fit {
-        let part = Fit::of(schema);
+    fn part(&mut self, schema: &Value) -> KnownRules {
+        let part = KnownRules::of(schema);
         self.is_exact &= part.is_exact;
         part
     }

@@ -81,10 +81,10 @@ const MAX_PARTS: usize = 10_000;
 /// assert_eq!(check_bounded(&tree).unwrap_err(), "recursive type (#)");
 /// ```
 pub fn check_bounded(schema: &Value) -> Result<(), String> {
-    Bounds { root: schema, open: vec!["#"], parts: 0, depth: 0 }.count(schema)
+    SchemaPartCounter { root: schema, open: vec!["#"], parts: 0, depth: 0 }.count(schema)
 }
 
-struct Bounds<'a> {
+struct SchemaPartCounter<'a> {
     root: &'a Value,
     /// The references that are being followed.
     open: Vec<&'a str>,
@@ -92,7 +92,7 @@ struct Bounds<'a> {
     depth: usize,
 }
 
-impl<'a> Bounds<'a> {
+impl<'a> SchemaPartCounter<'a> {
     fn count(&mut self, value: &'a Value) -> Result<(), String> {
         self.parts += 1;
         if self.parts > MAX_PARTS {

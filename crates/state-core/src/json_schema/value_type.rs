@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use super::check::{Checker, DecodeCheck, Origin};
+use super::check::{DecodeCheck, SchemaOrigin, ValueChecker};
 use super::keywords::says_only;
 use super::kinds::Kinds;
 use super::references::{resolve, standalone};
@@ -37,36 +37,36 @@ pub struct InvalidSchema(String);
 /// ```
 pub struct ValueType {
     schema: Value,
-    shape: Shape,
+    shape: SchemaShape,
     /// Checks a whole value.
-    whole: Checker,
+    whole: ValueChecker,
     /// For arrays: checks an array of new items, independent of the current ones.
-    items: Option<Checker>,
+    items: Option<ValueChecker>,
 }
 
 impl ValueType {
     /// Prepares `schema`. Values that fit it are then passed to `decodes`, too.
     pub(crate) fn new(schema: Value, decodes: Option<DecodeCheck>) -> Result<Self, String> {
-        ValueType::of_origin(schema, decodes, Origin::Caller)
+        ValueType::of_origin(schema, decodes, SchemaOrigin::Caller)
     }
 
     /// Prepares the schema of a type of this crate: the library that checks values is not asked before the first
     /// value is checked.
     pub(crate) fn of_own(schema: Value, decodes: DecodeCheck) -> Result<Self, String> {
-        ValueType::of_origin(schema, Some(decodes), Origin::Own)
+        ValueType::of_origin(schema, Some(decodes), SchemaOrigin::Own)
     }
 
-    fn of_origin(schema: Value, decodes: Option<DecodeCheck>, origin: Origin) -> Result<Self, String> {
+    fn of_origin(schema: Value, decodes: Option<DecodeCheck>, origin: SchemaOrigin) -> Result<Self, String> {
         if let Some(fault) = fault_of(&schema) {
             return Err(fault);
         }
-        let shape = Shape::of(&schema);
+        let shape = SchemaShape::of(&schema);
         if shape.kinds == Kinds::NONE {
             return Err("no value matches it".to_owned());
         }
-        let whole = Checker::new(&schema, shape.kinds, decodes, origin)?;
+        let whole = ValueChecker::new(&schema, shape.kinds, decodes, origin)?;
         let items = match shape.item_schema(&schema) {
-            Some(items) => Some(Checker::new(&items, Kinds::ARRAY, decodes, origin)?),
+            Some(items) => Some(ValueChecker::new(&items, Kinds::ARRAY, decodes, origin)?),
             None => None,
         };
         Ok(ValueType { schema, shape, whole, items })
@@ -83,9 +83,9 @@ impl ValueType {
     /// A type that accepts every value.
     pub fn anything() -> Self {
         let schema = Value::Bool(true);
-        let shape = Shape::of(&schema);
-        let whole = Checker::of_kinds(shape.kinds);
-        let items = Some(Checker::of_kinds(Kinds::ARRAY));
+        let shape = SchemaShape::of(&schema);
+        let whole = ValueChecker::of_kinds(shape.kinds);
+        let items = Some(ValueChecker::of_kinds(Kinds::ARRAY));
         ValueType { schema, shape, whole, items }
     }
 
@@ -192,7 +192,7 @@ fn fault_of_type_name(name: &str) -> Option<String> {
 }
 
 /// Properties of a schema that are known without a value.
-struct Shape {
+struct SchemaShape {
     kinds: Kinds,
     has_list_rules: bool,
     /// The minimum and maximum length of an array.
@@ -201,14 +201,14 @@ struct Shape {
     is_open_map: bool,
 }
 
-impl Shape {
+impl SchemaShape {
     fn of(schema: &Value) -> Self {
         let array = array_branch(schema);
         let get = |name: &str| array.and_then(|array| array.get(name));
         let bound = |name: &str, default: u64| get(name).map_or(Some(default), Value::as_u64);
         let lengths = bound("minItems", 0).zip(bound("maxItems", u64::MAX));
         let rules = ["type", "items", "minItems", "maxItems"];
-        Shape {
+        SchemaShape {
             kinds: Kinds::of(schema, schema),
             has_list_rules: lengths.is_none() || array.is_none_or(|array| !says_only(array, &rules)),
             lengths: lengths.unwrap_or((0, u64::MAX)),
@@ -321,9 +321,9 @@ mod tests {
     #[test]
     fn a_type_that_refers_to_itself_alone_ends() {
         let looped = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}});
-        assert_eq!(Shape::of(&looped).kinds, Kinds::ALL);
+        assert_eq!(SchemaShape::of(&looped).kinds, Kinds::ALL);
         let branches = vec![json!({"$ref": "#/$defs/a"}); 20];
         let wide = json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": branches}}});
-        assert_eq!(Shape::of(&wide).kinds, Kinds::ALL);
+        assert_eq!(SchemaShape::of(&wide).kinds, Kinds::ALL);
     }
 }

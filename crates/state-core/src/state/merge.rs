@@ -11,40 +11,42 @@ use std::sync::Arc;
 use serde_json::{Map, Number, Value};
 
 use super::error::{HandlerError, StateError};
-use super::handler::{Custom, Handler, Rule};
-use super::value::{Kept, StoredValue};
+use super::handler::{CustomHandler, Handler, MergeRule};
+use super::value::{StoredValue, ValueContent};
 use crate::depth;
 use crate::faults::{Issue, Issues};
 use crate::json_schema::{Kinds, ValueType};
 use crate::list::List;
 
 /// The parameters of a merge: the key, the handler, and the type of the result.
-pub(crate) struct Merge<'a> {
+pub(crate) struct KeyMerge<'a> {
     pub(crate) key: &'a str,
     pub(crate) value_type: &'a ValueType,
     pub(crate) handler: &'a Handler,
 }
 
-impl Merge<'_> {
+impl KeyMerge<'_> {
     /// Merges the values. The current value is unchanged.
     pub(crate) fn merge(&self, current: Option<&StoredValue>, new: Value) -> Result<StoredValue, StateError> {
         let incoming = self.incoming(new)?;
         match &self.handler.0 {
-            Rule::ReplaceValues => Ok(StoredValue::from(incoming)),
-            Rule::FirstWins => {
+            MergeRule::ReplaceValues => Ok(StoredValue::from(incoming)),
+            MergeRule::FirstWins => {
                 Ok(current.filter(|cell| !cell.view().is_null()).cloned().unwrap_or_else(|| incoming.into()))
             }
-            Rule::MergeLists => self.merge_lists(current, incoming, None),
-            Rule::KeepLast(count) => self.merge_lists(current, incoming, Some(*count)),
-            Rule::Union => self.union(current, incoming),
-            Rule::UpsertBy(field) => self.upsert(current, incoming, field),
-            Rule::MergeMaps => self.merge_maps(current, incoming),
-            Rule::Sum => self.scalar(current, &incoming, add),
-            Rule::Max => self.scalar(current, &incoming, |current, new| pick(current, new, Ordering::Less)),
-            Rule::Min => {
+            MergeRule::MergeLists => self.merge_lists(current, incoming, None),
+            MergeRule::KeepLast(count) => self.merge_lists(current, incoming, Some(*count)),
+            MergeRule::Union => self.union(current, incoming),
+            MergeRule::UpsertBy(field) => self.upsert(current, incoming, field),
+            MergeRule::MergeMaps => self.merge_maps(current, incoming),
+            MergeRule::Sum => self.scalar(current, &incoming, add),
+            MergeRule::Max => {
+                self.scalar(current, &incoming, |current, new| pick(current, new, Ordering::Less))
+            }
+            MergeRule::Min => {
                 self.scalar(current, &incoming, |current, new| pick(current, new, Ordering::Greater))
             }
-            Rule::Custom(custom) => self.custom(custom, current, incoming),
+            MergeRule::Custom(custom) => self.custom(custom, current, incoming),
         }
     }
 
@@ -55,28 +57,30 @@ impl Merge<'_> {
             return Err(self.failed(fault.to_owned()));
         }
         let incoming = match &self.handler.0 {
-            Rule::MergeLists | Rule::KeepLast(_) | Rule::Union => return self.incoming_items(new),
-            Rule::UpsertBy(field) => return self.incoming_objects(new, field),
+            MergeRule::MergeLists | MergeRule::KeepLast(_) | MergeRule::Union => {
+                return self.incoming_items(new);
+            }
+            MergeRule::UpsertBy(field) => return self.incoming_objects(new, field),
             _ => new,
         };
         self.check_depth(&incoming)?;
         match &self.handler.0 {
-            Rule::ReplaceValues | Rule::FirstWins => self.check_whole(&incoming)?,
-            Rule::Sum | Rule::Max | Rule::Min
+            MergeRule::ReplaceValues | MergeRule::FirstWins => self.check_whole(&incoming)?,
+            MergeRule::Sum | MergeRule::Max | MergeRule::Min
                 if !self.value_type.kinds().contains(Kinds::of_value(&incoming)) =>
             {
                 self.check_whole(&incoming)?;
             }
             // Where null is a value of the type, it still is not a number, and the fold would fail.
-            Rule::Sum | Rule::Max | Rule::Min if incoming.is_null() => {
+            MergeRule::Sum | MergeRule::Max | MergeRule::Min if incoming.is_null() => {
                 return Err(
                     self.failed("expected a number, found null; write null with replace_values".to_owned())
                 );
             }
-            Rule::MergeMaps if !incoming.is_object() => {
+            MergeRule::MergeMaps if !incoming.is_object() => {
                 return Err(self.failed(format!("expected an object, found {}", Kinds::of_value(&incoming))));
             }
-            Rule::MergeMaps if self.value_type.is_open_map() => self.check_whole(&incoming)?,
+            MergeRule::MergeMaps if self.value_type.is_open_map() => self.check_whole(&incoming)?,
             _ => {}
         }
         Ok(incoming)
@@ -155,14 +159,14 @@ impl Merge<'_> {
         let (current_list, is_clean) = current_items(current);
         let mut items = current_list.clone();
         let new = into_items(new);
-        let mut places = Places::new(&current_list, field, &new);
+        let mut lookup = ObjectLookup::new(&current_list, field, &new);
         for (index, item) in new.into_iter().enumerate() {
             let id = item.get(field).cloned().unwrap_or_default();
-            if let Some(place) = places.find(&id) {
+            if let Some(place) = lookup.find(&id) {
                 let merged = merge_fields(&items[place], item);
                 items.set(place, Arc::new(self.checked_item(merged, index)?));
             } else {
-                places.note(id, items.len());
+                lookup.insert(id, items.len());
                 items.push(Arc::new(self.checked_item(item, index)?));
             }
         }
@@ -225,7 +229,7 @@ impl Merge<'_> {
 
     fn custom(
         &self,
-        custom: &Custom,
+        custom: &CustomHandler,
         current: Option<&StoredValue>,
         new: Value,
     ) -> Result<StoredValue, StateError> {
@@ -283,20 +287,20 @@ fn into_items(list: Value) -> Vec<Value> {
 fn current_items(current: Option<&StoredValue>) -> (List<Arc<Value>>, bool) {
     match current.map(|cell| &cell.0) {
         None => (List::new(), true),
-        Some(Kept::List(items)) => (items.clone(), true),
-        Some(Kept::Json(value)) if value.is_null() => (List::new(), true),
-        Some(Kept::Json(value)) => (std::iter::once(Arc::clone(value)).collect(), false),
+        Some(ValueContent::List(items)) => (items.clone(), true),
+        Some(ValueContent::Json(value)) if value.is_null() => (List::new(), true),
+        Some(ValueContent::Json(value)) => (std::iter::once(Arc::clone(value)).collect(), false),
     }
 }
 
 /// Finds the object with an id: by a linear search, or by an index of all ids that are searched.
-struct Places<'a> {
+struct ObjectLookup<'a> {
     list: &'a List<Arc<Value>>,
     field: &'a str,
     index: Option<HashMap<Value, usize>>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> ObjectLookup<'a> {
     fn new(list: &'a List<Arc<Value>>, field: &'a str, new: &[Value]) -> Self {
         let index = (new.len() > 1).then(|| {
             let sought: HashSet<&Value> = new.iter().filter_map(|item| item.get(field)).collect();
@@ -309,7 +313,7 @@ impl<'a> Places<'a> {
             }
             index
         });
-        Places { list, field, index }
+        ObjectLookup { list, field, index }
     }
 
     fn find(&self, id: &Value) -> Option<usize> {
@@ -319,7 +323,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    fn note(&mut self, id: Value, place: usize) {
+    fn insert(&mut self, id: Value, place: usize) {
         if let Some(index) = &mut self.index {
             index.insert(id, place);
         }

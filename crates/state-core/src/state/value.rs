@@ -30,11 +30,11 @@ use crate::list::List;
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct StoredValue(pub(crate) Kept);
+pub struct StoredValue(pub(crate) ValueContent);
 
 /// The content of a cell.
 #[derive(Clone, Debug)]
-pub(crate) enum Kept {
+pub(crate) enum ValueContent {
     /// An array. Its items are shared, so that copying a chunk of the list does not copy them.
     List(List<Arc<Value>>),
     /// Any value except an array.
@@ -44,22 +44,22 @@ pub(crate) enum Kept {
 impl StoredValue {
     /// A list with these items, which may be shared with other lists.
     pub fn list(items: List<Arc<Value>>) -> Self {
-        StoredValue(Kept::List(items))
+        StoredValue(ValueContent::List(items))
     }
 
     /// The value, borrowed.
     pub fn view(&self) -> ValueRef<'_> {
         match &self.0 {
-            Kept::List(items) => ValueRef::List(items),
-            Kept::Json(value) => ValueRef::Json(value),
+            ValueContent::List(items) => ValueRef::List(items),
+            ValueContent::Json(value) => ValueRef::Json(value),
         }
     }
 
     /// Whether both are the same version of the same value, by pointer.
     pub(crate) fn ptr_eq(&self, other: &StoredValue) -> bool {
         match (&self.0, &other.0) {
-            (Kept::List(mine), Kept::List(theirs)) => mine.ptr_eq(theirs),
-            (Kept::Json(mine), Kept::Json(theirs)) => Arc::ptr_eq(mine, theirs),
+            (ValueContent::List(mine), ValueContent::List(theirs)) => mine.ptr_eq(theirs),
+            (ValueContent::Json(mine), ValueContent::Json(theirs)) => Arc::ptr_eq(mine, theirs),
             _ => false,
         }
     }
@@ -68,8 +68,8 @@ impl StoredValue {
 impl From<Value> for StoredValue {
     fn from(value: Value) -> Self {
         match value {
-            Value::Array(items) => StoredValue(Kept::List(items.into_iter().map(Arc::new).collect())),
-            other => StoredValue(Kept::Json(Arc::new(other))),
+            Value::Array(items) => StoredValue(ValueContent::List(items.into_iter().map(Arc::new).collect())),
+            other => StoredValue(ValueContent::Json(Arc::new(other))),
         }
     }
 }

@@ -20,7 +20,7 @@ impl fmt::Display for Transcript {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names = HashMap::new();
         for message in self {
-            writeln!(f, "{}", Line { message, names: &names })?;
+            writeln!(f, "{}", PrintedMessage { message, names: &names })?;
             names.extend(message.tool_calls().map(|call| (&*call.id, &*call.name)));
         }
         Ok(())
@@ -31,17 +31,17 @@ impl fmt::Display for Message {
     /// Prints this message in the [notation](super), without a line break at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = HashMap::new();
-        Line { message: self, names: &names }.fmt(f)
+        PrintedMessage { message: self, names: &names }.fmt(f)
     }
 }
 
 /// A message, and the tool named by each call so far.
-struct Line<'a> {
+struct PrintedMessage<'a> {
     message: &'a Message,
     names: &'a HashMap<&'a str, &'a str>,
 }
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for PrintedMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = self.message;
         let plain_result = (message.role() == Role::Tool && message.extras().is_empty())
@@ -60,7 +60,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-impl Line<'_> {
+impl PrintedMessage<'_> {
     fn result_header(&self, result: &ToolResult) -> String {
         let called = self.names.get(result.call_id()).copied().unwrap_or("");
         let name = match result.name() {
@@ -149,7 +149,7 @@ fn is_plain(text: &str) -> bool {
 fn is_plain_in(role: Role, text: &str) -> bool {
     let starts_segment = ["\"", ">", "~\"", "@{", "%{"].iter().any(|mark| text.starts_with(mark));
     let may_call =
-        || text.split('>').skip(1).any(|behind| behind.is_empty() || behind.starts_with(char::is_whitespace));
+        || text.split('>').skip(1).any(|after| after.is_empty() || after.starts_with(char::is_whitespace));
     is_plain(text) && !starts_segment && !(role == Role::Assistant && may_call())
 }
 
@@ -162,13 +162,13 @@ fn token(name: &str) -> String {
 fn json(value: &(impl Serialize + ?Sized)) -> String {
     let mut bytes = Vec::new();
     // Writing to memory cannot fail, nor can serialising: every map here has string keys.
-    let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced));
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, SpacedFormatter));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-struct Spaced;
+struct SpacedFormatter;
 
-impl Formatter for Spaced {
+impl Formatter for SpacedFormatter {
     fn begin_array_value<W: io::Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
         if first { Ok(()) } else { out.write_all(b", ") }
     }

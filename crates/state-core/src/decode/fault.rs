@@ -9,17 +9,17 @@ use super::{DecodeError, DecodeErrorKind};
 
 /// A decoding fault and its path.
 #[derive(Debug)]
-pub(super) struct Misfit {
+pub(super) struct DecodeFault {
     kind: DecodeErrorKind,
     message: String,
     /// The path from the value to the fault, innermost step first.
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
     /// Whether the message of a type quotes the value; `None` before the check.
     quotes: Option<bool>,
 }
 
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     Index(usize),
     Field(String),
 }
@@ -27,14 +27,14 @@ pub(super) enum Step {
 /// Replaces a message that quotes the value.
 const REFUSED: &str = "invalid value for the type";
 
-impl Misfit {
+impl DecodeFault {
     fn new(kind: DecodeErrorKind, message: String) -> Self {
-        Misfit { kind, message, steps: Vec::new(), quotes: None }
+        DecodeFault { kind, message, steps: Vec::new(), quotes: None }
     }
 
     /// The fault of a type that gives no reason.
     pub(super) fn refused() -> Self {
-        Misfit::new(DecodeErrorKind::Custom, REFUSED.to_owned())
+        DecodeFault::new(DecodeErrorKind::Custom, REFUSED.to_owned())
     }
 
     /// Binds the fault to `value` or a part of it.
@@ -46,10 +46,10 @@ impl Misfit {
     }
 
     /// Adds the list or object that holds `value` to the path.
-    pub(super) fn inside(self, step: Step, value: &Value) -> Self {
-        let mut misfit = self.of(value);
-        misfit.steps.push(step);
-        misfit
+    pub(super) fn inside(self, step: PathStep, value: &Value) -> Self {
+        let mut fault = self.of(value);
+        fault.steps.push(step);
+        fault
     }
 
     /// The error, with the type's own message.
@@ -66,51 +66,51 @@ impl Misfit {
     }
 }
 
-impl de::Error for Misfit {
+impl de::Error for DecodeFault {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Misfit::new(DecodeErrorKind::Custom, message.to_string())
+        DecodeFault::new(DecodeErrorKind::Custom, message.to_string())
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let message = format!("expected {expected}, found {}", name_of(found));
-        Misfit::new(DecodeErrorKind::InvalidType, message)
+        DecodeFault::new(DecodeErrorKind::InvalidType, message)
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let message = format!("expected {expected}, found an invalid {}", name_of(found));
-        Misfit::new(DecodeErrorKind::InvalidValue, message)
+        DecodeFault::new(DecodeErrorKind::InvalidValue, message)
     }
 
     fn invalid_length(length: usize, expected: &dyn Expected) -> Self {
         let message = format!("invalid length {length}, expected {expected}");
-        Misfit::new(DecodeErrorKind::InvalidLength, message)
+        DecodeFault::new(DecodeErrorKind::InvalidLength, message)
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
-        Misfit::new(DecodeErrorKind::UnknownVariant, unknown("variant", expected))
+        DecodeFault::new(DecodeErrorKind::UnknownVariant, unknown("variant", expected))
     }
 
     fn unknown_field(_: &str, expected: &'static [&'static str]) -> Self {
-        Misfit::new(DecodeErrorKind::UnknownField, unknown("field", expected))
+        DecodeFault::new(DecodeErrorKind::UnknownField, unknown("field", expected))
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Misfit::new(DecodeErrorKind::MissingField, format!("missing field `{field}`"))
+        DecodeFault::new(DecodeErrorKind::MissingField, format!("missing field `{field}`"))
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Misfit::new(DecodeErrorKind::DuplicateField, format!("duplicate field `{field}`"))
+        DecodeFault::new(DecodeErrorKind::DuplicateField, format!("duplicate field `{field}`"))
     }
 }
 
 /// Required by the `serde` trait.
-impl fmt::Display for Misfit {
+impl fmt::Display for DecodeFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for DecodeFault {}
 
 fn name_of(found: Unexpected<'_>) -> &'static str {
     match found {
@@ -150,13 +150,13 @@ fn is_quoted(value: &Value, text: &str) -> bool {
 }
 
 /// The path as people and models read it: `$[0].title`.
-fn path_of(steps: &[Step]) -> String {
+fn path_of(steps: &[PathStep]) -> String {
     let mut path = "$".to_owned();
     for step in steps.iter().rev() {
         // Writing to a string does not fail.
         let _ = match step {
-            Step::Index(index) => write!(path, "[{index}]"),
-            Step::Field(name) => push_field(&mut path, name),
+            PathStep::Index(index) => write!(path, "[{index}]"),
+            PathStep::Field(name) => push_field(&mut path, name),
         };
     }
     path
